@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import threading
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,6 +49,8 @@ class Index:
     def __init__(self) -> None:
         self.login: tuple[str, str] | None = None
         self.asked: list[str] = []
+        self.gate = threading.Event()  # while it is not set, files do not come
+        self.gate.set()
         self._files: dict[str, Path] = {}
         self._server = Server(self._answer).start()
 
@@ -60,6 +64,7 @@ class Index:
         return f"{self._server.url}/simple"
 
     def close(self) -> None:
+        self.gate.set()
         self._server.close()
 
     def _answer(self, request: Request) -> Answer:
@@ -68,15 +73,21 @@ class Index:
             wanted = "Basic " + base64.b64encode(":".join(self.login).encode()).decode()
             if request.headers.get("authorization") != wanted:
                 return Answer(401, b"", {"WWW-Authenticate": 'Basic realm="index"'})
-        if request.path.startswith("/simple/"):  # PEP 503
+        if request.path.startswith("/simple/"):  # PEP 691
             name = request.path.split("/")[2]
-            links = [
-                f'<a href="/{file.name}#sha256={hashlib.sha256(file.read_bytes()).hexdigest()}">{file.name}</a>'
+            files = [
+                {
+                    "filename": file.name,
+                    "url": f"{self._server.url}/{file.name}",
+                    "hashes": {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()},
+                    "size": file.stat().st_size,
+                }
                 for file in self._files.values()
                 if file.name.partition("-")[0].replace("_", "-") == name
             ]
-            return (
-                Answer(200, "\n".join(links).encode(), {"Content-Type": "text/html"}) if links else Answer(404, b"", {})
-            )
+            page = json.dumps({"meta": {"api-version": "1.1"}, "name": name, "files": files})
+            kind = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
+            return Answer(200, page.encode(), kind) if files else Answer(404, b"", {})
+        self.gate.wait(60)
         file = self._files.get(request.path)
         return Answer(200, file.read_bytes(), {}) if file else Answer(404, b"", {})

@@ -11,26 +11,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kinetic._config import home
-from kinetic._images import base_image, image, inventory
+from kinetic._images import base_image, builders, image, inventory
 from kinetic._images import lock as locks
 from kinetic._images.base_image import BaseImage
+from kinetic._images.builders import CollectedError, RemoteBuilder
 from kinetic._images.docker_login import GoogleToken, find_login
 from kinetic._images.image import BuiltImage, ImageBuilder
 from kinetic._images.inventory import ImageNote
-from kinetic._images.lock import Lock, Platform
+from kinetic._images.layers import Wheel
+from kinetic._images.lock import Lock, Platform, Source
 from kinetic._images.registry import Login, Reference, Registry
+from kinetic._images.request import BuildRequest, plain_wheel
+from kinetic._images.uplink import Uplinks
 from kinetic._images.wheels import WheelCache
 from kinetic._output import terminal as output
 from kinetic._output.format import count_text, duration_text, size_text
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, documents, folders, keys
-from kinetic.errors import ImageBuildError, IntegrityError, KeyMissingError
+from kinetic.errors import IntegrityError, KeyMissingError
 
 GLIBC = locks.GLIBC[base_image.SUITE]
 POD_PACKAGES = ("obstore", "uv")  # without them a pod would install them at each start, to reach its store
@@ -71,12 +76,23 @@ class Bundled:
 def _build_locked(page: dict[str, Any], what: str) -> Locked:
     try:
         platform = Platform(str(page["python"]), str(page["machine"]), str(page["glibc"]))
-        return Locked(locks.read(platform, str(page["pylock"])), BaseImage.from_json(page["base"]), str(page["source"]))
+        lock = locks.with_built(
+            locks.read(platform, str(page["pylock"])), [Wheel(**each) for each in page.get("built", ())]
+        )
+        return Locked(lock, BaseImage.from_json(page["base"]), str(page["source"]))
     except (KeyError, TypeError, ValueError) as error:
         raise IntegrityError(f"{what} is damaged", why=f"{type(error).__name__}: {error}") from error
 
 
+def _build_wheel(page: dict[str, Any], what: str) -> Wheel:
+    try:
+        return Wheel(**page["wheel"])
+    except (KeyError, TypeError) as error:
+        raise IntegrityError(f"{what} is damaged", why=f"{type(error).__name__}: {error}") from error
+
+
 LOCK = documents.PageKind("lock", "the lock", _build_locked, 8 << 20)
+BUILT = documents.PageKind("built-wheel", "the note of a wheel", _build_wheel, 1 << 14)
 
 
 def read_lock(store: Store, at: str, environ: Mapping[str, str]) -> Locked:
@@ -102,6 +118,8 @@ def ensure(
     project: str = "",
     upgrade: bool = False,
     base: str = "",
+    remotes: Callable[[], Sequence[RemoteBuilder]] = tuple,
+    waits: bool = True,
 ) -> Bundled:
     """Return the image of some requirement lines in a registry; build it if it is missing.
 
@@ -116,9 +134,12 @@ def ensure(
         project: Names the project whose last lock's versions are kept where they still fit; "" for none.
         upgrade: Resolve anew, with the newest versions that the lines allow.
         base: An image of the user's to build on instead of the official one.
+        remotes: Returns builders elsewhere, for what this machine cannot send or compile; the preferred one first.
+        waits: Whether a build elsewhere is waited for.
 
     Raises:
         ImageBuildError: No solution, no network, or the registry refuses.
+        NotWaitingError: ``waits`` is false, and the image is being built elsewhere.
         AccessDeniedError: This account may not write to the repository.
         CredentialsError: The registry wants a login.
     """
@@ -133,31 +154,38 @@ def ensure(
             last = _file(f"last-{digests.of_bytes(f'{project} {platform.tag} {python}'.encode())[:32]}", environ)
             before = "" if upgrade or not project else _last_lock(last)
             locked = _resolve(wanted, platform, connect, base, before)
-            if locked.lock.to_build:
-                raise ImageBuildError(
-                    f"{', '.join(locked.lock.to_build)} cannot be put into an image by this client",
-                    why=f"there is no wheel for Python {python} on {machine} with glibc {GLIBC.replace('_', '.')}, "
-                    "only source code, which must be compiled on such a machine",
-                    next='write container_image="python": then it is compiled when the job starts; or choose a version '
-                    "that has wheels",
-                    code="source-only",
-                )
             _keep(locked, name, store, environ)
             folders.write_whole(last, locked.lock.text.encode())
     cache = WheelCache(home.kinetic_home(environ) / "cache" / "wheels", environ)
+    if locked.lock.to_build:
+        locked = replace(locked, lock=_with_known_wheels(locked.lock, store, environ))
     with connect(target) as registry:
-        progress = _Lines()
-        builder = ImageBuilder(registry, cache, progress)
-        if (built := builder.find(locked.lock, locked.base)) is None:
-            with connect(Reference.parse(locked.source)) as source:
-                output.report(f"building an image of {count_text(len(locked.lock.wheels), 'package')} in {target.host}")
-                with output.phase("building the image", summary=False, detail=progress.detail):
-                    built = builder.build(locked.lock, locked.base, source)
-            written = count_text(built.built_layers, "layer")
-            sent = size_text(built.sent_bytes)
-            output.report(f"built the image in {duration_text(built.seconds)}: {written} written, {sent} sent")
-            for path, winner in built.conflicts:
-                output.warn_once(f"two packages bring /{path} with different contents; the one of {winner} is used")
+        builder = ImageBuilder(registry, cache)
+        if locked.lock.to_build or (built := builder.find(locked.lock, locked.base)) is None:
+            _fetch_built(locked.lock, cache, store)
+            request = BuildRequest(locked.lock, locked.base, locked.source, repository)
+            uplinks = Uplinks(home.kinetic_home(environ) / "cache" / "images" / "uplink.json")
+            progress = _Lines()
+            show = partial(output.phase, "building the image", summary=False, detail=progress.detail)
+            try:
+                made = builders.build(request, builder, connect, progress, uplinks, remotes(), waits=waits, phase=show)
+            except CollectedError:  # another client was waiting for the same build, and has kept its lock
+                locked = _known(name, store, environ, here=False) or locked
+                found = None if locked.lock.to_build else builder.find(locked.lock, locked.base)
+                if found is None:
+                    raise
+                built = found
+            else:
+                built = made.built
+                if made.wheels:
+                    locked = replace(locked, lock=_keep_built(locked.lock, made.wheels, store, environ))
+                    _keep(locked, name, store, environ)
+                made.finish()
+                written = count_text(built.built_layers, "layer")
+                sent = size_text(built.sent_bytes)
+                output.report(f"built the image in {duration_text(built.seconds)}: {written} written, {sent} sent")
+                for path, winner in built.conflicts:
+                    output.warn_once(f"two packages bring /{path} with different contents; the one of {winner} is used")
     size = sum(wheel.size_bytes for wheel in locked.lock.wheels)
     about = (python, machine, len(locked.lock.wheels), size, time.time(), keys.lock(name))
     inventory.note_use(ImageNote(built.uri, built.tag, *about), store, environ)
@@ -170,17 +198,59 @@ def _resolve(lines: Sequence[str], platform: Platform, connect: base_image.Conne
     return Locked(lock, base, f"{source.host}/{source.name}@{base.digest}")
 
 
-def _known(name: str, store: Store, environ: Mapping[str, str]) -> Locked | None:
-    """Return a lock of this home's, from this machine or from the store."""
+def _with_known_wheels(lock: Lock, store: Store, environ: Mapping[str, str]) -> Lock:
+    """Return a lock with the wheels that were built from the same source before, on such a platform."""
+    _, key = home.own_key(home.ensure_home(environ))
+    found: list[Wheel] = []
+    for source in locks.sources(lock):
+        try:
+            found.append(documents.open_page(BUILT, store, _built_at(source, lock), key))
+        except (KeyMissingError, IntegrityError):
+            continue
+    held = [wheel for wheel in found if store.touch(keys.built_wheel(wheel.sha256))]
+    return locks.with_built(lock, held)
+
+
+def _keep_built(lock: Lock, made: Sequence[tuple[Wheel, bytes]], store: Store, environ: Mapping[str, str]) -> Lock:
+    """Keep wheels that were built from source, and return the lock with them; first the bytes, then what names them."""
+    _, key = home.own_key(home.ensure_home(environ))
+    by_name = {wheel.name: wheel for wheel, _ in made}
+    for wheel, data in made:
+        store.put(keys.built_wheel(wheel.sha256), data)
+    for source in locks.sources(lock):
+        if source.name in by_name:
+            at = _built_at(source, lock)
+            store.put(at, documents.seal_page(BUILT, {"wheel": plain_wheel(by_name[source.name])}, at, key))
+    return locks.with_built(lock, [*by_name.values()])
+
+
+def _built_at(source: Source, lock: Lock) -> str:
+    about = "\0".join((source.sha256 or source.url, lock.platform.tag, lock.platform.python))
+    return keys.lock(f"built-{digests.of_bytes(about.encode())}")
+
+
+def _fetch_built(lock: Lock, cache: WheelCache, store: Store) -> None:
+    """Bring wheels that no index has into the cache, verified by the hashes of the lock."""
+    for wheel in cache.missing(each for each in lock.wheels if each.url.startswith("store:")):
+        data = store.get(keys.built_wheel(wheel.sha256))
+        if digests.of_bytes(data) != wheel.sha256:
+            raise IntegrityError(f"the wheel of {wheel.name} in the store is damaged", next="resolve again: --upgrade")
+        folders.make(cache.folder)
+        folders.write_whole(cache.path_of(wheel), data)
+
+
+def _known(name: str, store: Store, environ: Mapping[str, str], *, here: bool = True) -> Locked | None:
+    """Return a lock of this home's, from this machine (unless ``here`` is false) or from the store."""
     at, file = keys.lock(name), _file(name, environ)
     _, key = home.own_key(home.ensure_home(environ))
-    for read in (file.read_bytes, lambda: documents.fetch(store, at, LOCK.most_bytes, LOCK.what)):
+    in_the_store = partial(documents.fetch, store, at, LOCK.most_bytes, LOCK.what)
+    for read in (file.read_bytes, in_the_store) if here else (in_the_store,):
         try:
             data = read()
             found = documents.verify(LOCK, documents.read(data, LOCK.what, most_bytes=LOCK.most_bytes), at, key)
         except (FileNotFoundError, KeyMissingError, IntegrityError):
             continue
-        if read is not file.read_bytes:
+        if read is in_the_store:
             folders.write_whole(file, data)
         return found
     return None
@@ -194,6 +264,7 @@ def _keep(locked: Locked, name: str, store: Store, environ: Mapping[str, str]) -
         "machine": platform.machine,
         "glibc": platform.glibc,
         "pylock": locked.lock.text,
+        "built": [plain_wheel(wheel) for wheel in locked.lock.wheels if wheel.url.startswith("store:")],
         "base": locked.base.to_json(),
         "source": locked.source,
     }

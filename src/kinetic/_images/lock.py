@@ -15,7 +15,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kinetic._images.isolated_environment import run_uv
 from kinetic._images.layers import Wheel
@@ -73,6 +73,54 @@ class Lock:
         """Return what names this environment: a hash of the wheels and the platform."""
         page = [FORMAT, self.platform.python, self.platform.tag, sorted(wheel.sha256 for wheel in self.wheels)]
         return hashlib.sha256(json.dumps([*page, self.to_build]).encode()).hexdigest()
+
+
+class Source(NamedTuple):
+    """A package that must be built from source.
+
+    Attributes:
+        name: The distribution, normalized.
+        version: Its version, "" where the lock does not say.
+        filename: Of the archive.
+        url: From where it can be fetched; "git+…@commit" for a repository.
+        sha256: Of the archive; "" for a repository, whose commit is its own hash.
+    """
+
+    name: str
+    version: str
+    filename: str
+    url: str
+    sha256: str
+
+
+def sources(lock: Lock) -> list[Source]:
+    """Return where the source code of the packages is that have no wheel."""
+    wanted = frozenset(lock.to_build)
+    packages = tomllib.loads(lock.text)["packages"] if wanted else ()
+    return [_source_of(package) for package in packages if str(package["name"]) in wanted]
+
+
+def _source_of(package: dict[str, Any]) -> Source:
+    name, version = str(package["name"]), str(package.get("version", ""))
+    if "vcs" in package:
+        about = package["vcs"]
+        return Source(name, version, "", f"git+{about['url']}@{about['commit-id']}", "")
+    entry = package.get("sdist") or package.get("archive")
+    if not entry or "url" not in entry:
+        raise ImageBuildError(
+            f"{name} cannot be put into an image",
+            why="it is a folder of this machine, which a builder elsewhere does not have",
+            next="add it to the project instead, which travels with each job, or publish a wheel of it",
+            code="source-only",
+        )
+    return Source(name, version, _filename(entry), str(entry["url"]), str(entry["hashes"]["sha256"]))
+
+
+def with_built(lock: Lock, built: Sequence[Wheel]) -> Lock:
+    """Return a lock in which packages have the wheels that were built from their source."""
+    names = {wheel.name for wheel in built}
+    to_build = tuple(name for name in lock.to_build if name not in names)
+    return Lock(lock.platform, tuple(sorted((*lock.wheels, *built))), to_build, lock.text)
 
 
 def key_of(lines: Sequence[str], platform: Platform, environ: Mapping[str, str]) -> str:

@@ -110,7 +110,7 @@ class WheelCache:
             self._sleep(max(0.25 * 2**attempt, min(30.0, answer.retry_after)))
         raise ImageBuildError(
             f"{wheel.filename} could not be fetched",
-            why=f"{_host(wheel.url)}: {why}",
+            why=f"{host_of(wheel.url)}: {why}",
             next="check the network and try again; what has arrived is kept",
             code="wheel",
         )
@@ -144,7 +144,7 @@ class WheelCache:
 
     def _login(self, url: str) -> dict[str, str]:
         """Return the header that shows an index who we are, if there is a login for it; uv uses the same."""
-        found = _uv_login(url, self._environ) or _netrc_login(_host(url), self._environ)
+        found = find_login(url, self._environ)
         if not found:
             return {}
         return {"Authorization": "Basic " + base64.b64encode(":".join(found).encode()).decode()}
@@ -156,11 +156,16 @@ class WheelCache:
                 file.unlink(missing_ok=True)
 
 
+def find_login(url: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the user and password for the index of an address, where uv would find them, or None."""
+    return _uv_login(url, environ) or _netrc_login(host_of(url), environ)
+
+
 def _uv_login(url: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
     """Return what UV_INDEX_<NAME>_USERNAME and _PASSWORD say, for a named index of the same host."""
     for entry in f"{environ.get('UV_DEFAULT_INDEX', '')} {environ.get('UV_INDEX', '')}".split():
         name, separator, address = entry.partition("=")
-        if separator and _host(address) == _host(url):
+        if separator and host_of(address) == host_of(url):
             word = "".join(letter if letter.isalnum() else "_" for letter in name.upper())
             user, password = (environ.get(f"UV_INDEX_{word}_{part}", "") for part in ("USERNAME", "PASSWORD"))
             if user or password:
@@ -177,14 +182,15 @@ def _netrc_login(host: str, environ: Mapping[str, str]) -> tuple[str, str] | Non
     return (found[0] or "", found[2] or "") if found else None
 
 
-def _host(url: str) -> str:
+def host_of(url: str) -> str:
+    """Return the host of an address, with its port."""
     return urllib.parse.urlsplit(url).netloc.rpartition("@")[2]
 
 
 def _login_error(wheel: Wheel, status: int) -> AccessDeniedError:
     return AccessDeniedError(
-        f"{_host(wheel.url)} refuses {wheel.filename} (HTTP {status})",
+        f"{host_of(wheel.url)} refuses {wheel.filename} (HTTP {status})",
         why="the index wants a login, and none that kinetic finds is accepted",
-        next=f"add a line for {_host(wheel.url)} to ~/.netrc, or set UV_INDEX_<NAME>_USERNAME and _PASSWORD",
+        next=f"add a line for {host_of(wheel.url)} to ~/.netrc, or set UV_INDEX_<NAME>_USERNAME and _PASSWORD",
         code="index-login",
     )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kinetic._config.cluster import ClusterSettings
     from kinetic._config.profiles import Profile
     from kinetic._hardware.placement import Placement
+    from kinetic._images.builders import RemoteBuilder
     from kinetic._images.bundled import Bundled
     from kinetic._images.image_choice import Image
     from kinetic._jobs.options import Options
@@ -53,6 +54,7 @@ def requirements_of(
     settings: ClusterSettings,
     profile: Profile | None,
     environ: Mapping[str, str],
+    remotes: Callable[[], Sequence[RemoteBuilder]] = tuple,
 ) -> PodRequirements:
     """Return what a job asks of a cluster, with its image built and what is too long to travel in the store."""
     choose = functools.partial(
@@ -70,7 +72,7 @@ def requirements_of(
     lock = ""
     if image.repository:
         try:
-            found = _bundle(lines, image.repository, plan, placement, store, environ)
+            found = _bundle(lines, image.repository, plan, placement, store, environ, remotes)
             image, lines, lock = image._replace(uri=found.uri), (), found.lock_key
         except ImageBuildError as error:
             if options.container_image or error.code != "source-only":
@@ -149,6 +151,7 @@ def _bundle(
     placement: Placement,
     store: Store,
     environ: Mapping[str, str],
+    remotes: Callable[[], Sequence[RemoteBuilder]],
 ) -> Bundled:
     """Find or build the image of these lines."""
     from kinetic._google import api  # only for images
@@ -165,6 +168,7 @@ def _bundle(
         google_token=tokens.get if api.credentials_file(environ) else None,
         project=str(plan.root),
         base=read_variable("KINETIC_BASE_IMAGE", environ) or "",
+        remotes=remotes,
     )
 
 

@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from kinetic._config.target import Target
     from kinetic._data.data import Data
     from kinetic._hardware.placement import Placement
+    from kinetic._images.builders import RemoteBuilder
     from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.image_job import BuildCall
     from kinetic._jobs.options import Captured, FoundData, Options
     from kinetic._project.archive import Shipped
     from kinetic._project.pickler import Call
@@ -303,9 +305,11 @@ class Shipment(NamedTuple):
         }
 
 
-def resolve(function: Callable[..., Any], options: Options, context: SubmitContext) -> Shipment:
-    """Find the project of a function, fill in its options, and make its environment ready."""
-    plan = root.find_root(function)
+def resolve(
+    function: Callable[..., Any], options: Options, context: SubmitContext, *, plan: Plan | None = None
+) -> Shipment:
+    """Find the project of a function unless it is given, fill in its options, and make its environment ready."""
+    plan = plan or root.find_root(function)
     options = job_options.applied(options, plan.root, context.target.profile, os.environ)
     if options.placement() != context.placement:
         context = prepare(options)  # the backend was chosen before the project was read
@@ -339,9 +343,17 @@ def resolve(function: Callable[..., Any], options: Options, context: SubmitConte
             settings=context.settings,
             profile=context.target.profile,
             environ=os.environ,
+            remotes=functools.partial(_remote_builders, options, context.store),
         )
     asked = config_options.read_resources(options.resources or {})
     return Shipment(plan, options, context, captured, interpreter, by_value, pod, asked)
+
+
+def _remote_builders(options: Options, store: Store) -> list[RemoteBuilder]:
+    """Return who can build images besides this machine."""
+    from kinetic._jobs import image_job  # only where an image must be built
+
+    return [image_job.PodBuilder(functools.partial(_submit_image_build, options), store, os.environ)]
 
 
 def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
@@ -383,12 +395,58 @@ def versions() -> dict[str, str]:
     }
 
 
-def _submit(call: Call, options: Options, context: SubmitContext) -> JobRecord:
-    """Pack a call, write its order and record, and launch it; return once the job no longer needs this process."""
-    shipment = resolve(call.function, options, context)
+def _submit_image_build(options: Options, build: BuildCall) -> JobHandle:
+    """Submit the job that builds an image, where jobs with these options run."""
+    from kinetic._jobs import handle
+    from kinetic._project import pickler
+
+    wanted = options.changed(
+        accelerator="cpu",
+        container_image=f"python:{build.python}" if build.compiles else f"python:{build.python}-slim",
+        capture_env_vars=None,
+        volumes=None,
+        spot=False,
+        output_dir=None,
+        debug=False,
+        deadline=_BUILD_SECONDS,
+        resources=_build_resources(build.size_bytes),
+        retries=0,
+    )
+    outside = {name: value for name, value in os.environ.items() if name != "KINETIC_PACKAGE_ROOT"}
+    plan = root.find_root(build.function, environ=outside)
+    call = pickler.Call(build.function, (build.page,), {}, "build_image")
+    job = _submit(call, wanted, prepare(wanted), plan=plan, secrets=build.secrets, job_id=build.job_id)
+    return handle.handle_of(job)
+
+
+_BUILD_SECONDS = 7200.0
+_BUILD_DISK = 1 << 30  # bytes of wheels from which a build says how much disk it needs: wheels, layers, bytecode
+
+
+def _build_resources(size_bytes: int) -> dict[str, object] | None:
+    return {"disk": f"{size_bytes * 3 // (1 << 30) + 2}Gi"} if size_bytes > _BUILD_DISK else None
+
+
+def _submit(
+    call: Call,
+    options: Options,
+    context: SubmitContext,
+    *,
+    plan: Plan | None = None,
+    secrets: Mapping[str, str] | None = None,
+    job_id: str = "",
+) -> JobRecord:
+    """Pack a call, write its order and record, and launch it; return once the job no longer needs this process.
+
+    ``plan``, ``secrets`` and ``job_id`` are those of jobs of our own: their project, more variables, and their id.
+    """
+    shipment = resolve(call.function, options, context, plan=plan)
+    if secrets:
+        captured = shipment.captured
+        shipment = shipment._replace(captured=captured._replace(values={**captured.values, **secrets}))
     options, context = shipment.options, shipment.context
     check_debug(options, context, shipment.interpreter)
-    job_id = keys.new_job_id(hardware.slug(options.accelerator), call.name)
+    job_id = job_id or keys.new_job_id(hardware.slug(options.accelerator), call.name)
     context.backend.begin(job_id)
     step("client:begun")
     try:

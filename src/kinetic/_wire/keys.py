@@ -85,6 +85,9 @@ data_tree_marker: _Of1 = "data/trees-complete/{}".format  # client, last: promis
 IMAGES = "data/images/"
 image: _Of1 = (IMAGES + "{}").format  # client: an image that was built, sealed; its age says when it was last used
 lock: _Of1 = "data/locks/{}".format  # client: the lock of some requirement lines, sealed
+# Client: which job builds an image, sealed; (tag-key id).
+image_build: _Of1 = "data/builds/{}".format
+built_wheel: _Of1 = "data/wheels/{}".format  # client: a wheel that was built from source, by its hash
 requirements: _Of1 = "data/requirements/{}".format  # client: what a job on a cluster installs first, where that is long
 
 # ---------------------------------------------------------------------------------- a batch: (group_id), of a submitter

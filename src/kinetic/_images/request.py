@@ -1,0 +1,73 @@
+"""What a builder elsewhere is asked for, as plain values: an image of a lock, and the logins that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kinetic._images import lock as locks
+from kinetic._images import wheels as wheel_files
+from kinetic._images.base_image import BaseImage
+from kinetic._images.docker_login import find_login
+from kinetic._images.layers import Wheel
+from kinetic._images.lock import Lock, Platform, Source
+from kinetic._images.registry import Reference
+
+
+class BuildRequest(NamedTuple):
+    """What is to be built.
+
+    Attributes:
+        lock: Which wheels, and which packages are to be built from source first.
+        base: On which image.
+        source: Where the base is, "registry/name@sha256:…".
+        repository: Where the image goes.
+    """
+
+    lock: Lock
+    base: BaseImage
+    source: str
+    repository: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values: what another machine's builder reads, which has no classes of ours yet."""
+        return {
+            "platform": [self.lock.platform.python, self.lock.platform.machine, self.lock.platform.glibc],
+            "wheels": [plain_wheel(wheel) for wheel in self.lock.wheels],
+            "sources": [source._asdict() for source in locks.sources(self.lock)],
+            "base": self.base.to_json(),
+            "source": self.source,
+            "repository": self.repository,
+        }
+
+    @classmethod
+    def from_json(cls, page: Mapping[str, Any]) -> tuple[BuildRequest, list[Source]]:
+        """Read what ``to_json`` returned; the sources are those of the packages to build."""
+        sources = [Source(**each) for each in page["sources"]]
+        wheels = tuple(sorted(Wheel(**each) for each in page["wheels"]))
+        lock = Lock(Platform(*page["platform"]), wheels, tuple(sorted(each.name for each in sources)), "")
+        base = BaseImage.from_json(page["base"])
+        return cls(lock, base, str(page["source"]), str(page["repository"])), sources
+
+
+def plain_wheel(wheel: Wheel) -> dict[str, Any]:
+    """Return a wheel as plain values."""
+    return {name: getattr(wheel, name) for name in wheel.__dataclass_fields__}
+
+
+def logins(request: BuildRequest, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the passwords that a builder elsewhere needs: of the registries, and of package indexes; no tokens.
+
+    They travel in the Secret of the builder's job. Google's registries are opened there with the builder's own account.
+    """
+    hosts = {Reference.parse(each).host for each in (request.source, f"{request.repository}:env")}
+    registries = {host: found for host in sorted(hosts) if (found := find_login(host, None, environ)).user}
+    indexes = {}
+    for url in (*(each.url for each in request.lock.wheels), *(each.url for each in locks.sources(request.lock))):
+        host = wheel_files.host_of(url)
+        if host not in indexes and (found_login := wheel_files.find_login(url, environ)):
+            indexes[host] = found_login
+    return {
+        "registries": {host: [found.user, found.password] for host, found in registries.items()},
+        "indexes": {host: list(found_login) for host, found_login in indexes.items()},
+    }

@@ -1,0 +1,214 @@
+"""A job that builds an image on a CPU machine of the cluster: one for all who need that image at the same time.
+
+    store      data/builds/{image}-{key id}      sealed: the job that builds it; created only if absent
+
+Whoever creates the page submits the job; others find it there and wait for the same job. A client that dies leaves the
+job, which the next submission finds. A page whose job is not there any more, or has failed, is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kinetic._config import home
+from kinetic._images import builder_project, image, pod_build
+from kinetic._images.builders import CollectedError, NotWaitingError, RemoteImage, UnavailableError
+from kinetic._images.image import BuiltImage
+from kinetic._images.layers import Wheel
+from kinetic._images.request import BuildRequest, logins
+from kinetic._jobs import locate, wait
+from kinetic._jobs.handle import JobHandle
+from kinetic._jobs.locate import Untrusted
+from kinetic._output import terminal as output
+from kinetic._stores.protocol import Store
+from kinetic._wire import dataclass, digests, documents, fields, keys
+from kinetic.errors import ImageBuildError, IntegrityError, JobError, KeyMissingError, KineticError, ResultMissingError
+from kinetic.job_status import JobStatus
+
+FUNCTION = "build_image"
+_UNSUBMITTED_SECONDS = 30.0  # between the page and its job: the other client is packing
+_LOOK_SECONDS = 0.5
+_CARRIED_BYTES = 64 << 20  # of wheels that travel with the job
+
+
+@dataclass(frozen=True)
+class BuildNote:
+    """Which job builds an image."""
+
+    job_id: str
+
+
+NOTE = documents.PageKind(
+    "image build", "the note of a build", fields.builder(BuildNote, {"job_id": keys.JOB_ID}), 1 << 12
+)
+
+
+class BuildCall(NamedTuple):
+    """What is submitted.
+
+    Attributes:
+        function: Takes the page.
+        page: Its argument.
+        project: The folder that is sent.
+        secrets: Variables for the Secret of the job.
+        job_id: Its id.
+        size_bytes: Of the wheels: how much disk the job needs follows from it.
+        python: X.Y of its image.
+        compiles: Whether it needs a compiler.
+    """
+
+    function: Callable[[Mapping[str, Any]], Any]
+    page: Mapping[str, Any]
+    project: Path
+    secrets: Mapping[str, str]
+    job_id: str
+    size_bytes: int
+    python: str
+    compiles: bool
+
+
+class PodBuilder:
+    """Builds images in a pod; see ``RemoteBuilder``.
+
+    Args:
+        submit: Submits the job on the cluster of the job that needs the image.
+        store: Of both jobs.
+        environ: Of this client.
+    """
+
+    where = "a pod of the cluster"
+    builds_sources = True
+
+    def __init__(
+        self,
+        submit: Callable[[BuildCall], JobHandle],
+        store: Store,
+        environ: Mapping[str, str],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._submit, self._store, self._environ, self._sleep = submit, store, environ, sleep
+        self._key_id, self._key = home.own_key(home.ensure_home(environ))
+
+    def build(self, request: BuildRequest, *, waits: bool) -> RemoteImage:
+        """Build an image in a pod, or wait for the pod that is building it."""
+        name = f"{image.tag_of(request.lock, request.base)}-{digests.of_bytes(request.repository.encode())[:8]}"
+        at = keys.image_build(f"{name}-{self._key_id}")
+        handle, is_new = self._running(at), False
+        if handle is None:
+            handle, is_new = self._begin(at, request)
+        output.report(f"{handle.job_id} {'builds it' if is_new else 'is building it already'}")
+        if not waits and not handle.status().is_final:
+            raise NotWaitingError(
+                f"the image is being built by {handle.job_id}",
+                next=f"kinetic jobs logs {handle.job_id} --follow",
+            )
+        return self._finished(at, handle)
+
+    def _finished(self, at: str, handle: JobHandle) -> RemoteImage:
+        with wait.detaching(handle):
+            wait.wait(handle, follow=_to_stderr)
+        try:
+            page = handle.result(cleanup=False)
+        except ResultMissingError as error:
+            raise CollectedError(
+                f"what {handle.job_id} built was collected", why=error.what, code="image-build"
+            ) from error
+        except JobError as error:
+            self._store.delete(at)
+            raise ImageBuildError(
+                f"the image could not be built by {handle.job_id}",
+                why=str(error).partition("\n")[0],
+                next=f"kinetic jobs logs {handle.job_id}",
+                code="image-build",
+            ) from error
+        except KineticError:
+            self._store.delete(at)
+            raise
+        built = BuiltImage(**{**page["built"], "conflicts": tuple(map(tuple, page["built"]["conflicts"]))})
+        wheels = tuple((Wheel(**each["wheel"]), bytes(each["data"])) for each in page["wheels"])
+        for wheel, data in wheels:
+            if digests.of_bytes(data) != wheel.sha256:
+                raise IntegrityError(f"the wheel of {wheel.name} that {handle.job_id} built is damaged")
+
+        def finish() -> None:
+            self._store.delete(at)
+            with contextlib.suppress(KineticError):
+                handle.cleanup()
+
+        return RemoteImage(built, wheels, finish)
+
+    def _running(self, at: str) -> JobHandle | None:
+        """Return the job that builds this image, or has built it; None where there is none that will."""
+        waited = 0.0
+        while True:
+            try:
+                note = documents.open_page(NOTE, self._store, at, self._key)
+            except KeyMissingError:
+                return None
+            except IntegrityError:
+                self._store.delete(at)
+                return None
+            with contextlib.suppress(KeyMissingError):
+                found = locate.read_record(self._store, note.job_id)
+                if isinstance(found, Untrusted):
+                    raise found.error()
+                handle = JobHandle.from_dict(found)
+                if handle.status() not in {JobStatus.FAILED, JobStatus.NOT_FOUND}:
+                    return handle
+                waited = _UNSUBMITTED_SECONDS
+            if waited >= _UNSUBMITTED_SECONDS:
+                self._store.delete(at)
+                return None
+            self._sleep(_LOOK_SECONDS)
+            waited += _LOOK_SECONDS
+
+    def _begin(self, at: str, request: BuildRequest) -> tuple[JobHandle, bool]:
+        """Submit the job, unless another client was faster."""
+        job_id = keys.new_job_id("cpu", FUNCTION)
+        note = documents.seal_page(NOTE, {"job_id": job_id}, at, self._key)
+        if not self._store.put(at, note, if_absent=True):
+            found = self._running(at)
+            return (found, False) if found is not None else self._begin(at, request)
+        try:
+            carried = self._carried(request)
+            with builder_project.written() as (project, function):
+                secrets = {name: value for name, value in self._environ.items() if name.startswith("UV_") and value}
+                secrets = {name: value for name, value in secrets.items() if name in _INDEXES or "INDEX_" in name}
+                secrets[pod_build.LOGINS] = json.dumps(logins(request, self._environ))
+                size = sum(wheel.size_bytes for wheel in request.lock.wheels)
+                python = request.lock.platform.python
+                call = BuildCall(function, request.to_json() | {"carried": carried}, project, secrets, job_id, size,
+                                 python, bool(request.lock.to_build))  # fmt: skip
+                return self._submit(call), True
+        except KineticError as error:
+            self._store.delete(at)
+            raise UnavailableError("no pod of the cluster can build it", why=error.what) from error
+        except BaseException:
+            self._store.delete(at)
+            raise
+
+    def _carried(self, request: BuildRequest) -> dict[str, bytes]:
+        """Return the wheels that no index has: those that were built from source before."""
+        found: dict[str, bytes] = {}
+        for wheel in request.lock.wheels:
+            if wheel.url.startswith("store:"):
+                found[wheel.sha256] = self._store.get(keys.built_wheel(wheel.sha256))
+        if sum(map(len, found.values())) > _CARRIED_BYTES:
+            raise ImageBuildError(
+                "too many wheels were built from source", why="they do not fit into a job's arguments"
+            )
+        return found
+
+
+_INDEXES = frozenset({"UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_FIND_LINKS"})
+
+
+def _to_stderr(text: str) -> None:
+    """Show the log of a build beside our own messages: standard output is the user's."""
+    for line in text.splitlines():
+        output.report(line.removeprefix("kinetic: "))

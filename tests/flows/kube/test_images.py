@@ -1,0 +1,177 @@
+"""Jobs whose packages are in an image: built by this client, or by a pod of the cluster, in a real registry."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import signal
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster.plane import wait_for
+from cluster.pulled import PulledImages
+from servers.image_fixtures import base, index, registry, registry_address
+from servers.wheels import made_wheel
+
+__all__ = ["base", "index", "registry", "registry_address"]
+pytestmark = pytest.mark.timeout(300)
+PYTHON = ".".join(platform.python_version_tuple()[:2])
+
+USES_ALPHA = """
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def version():
+        import alpha
+        return alpha.VERSION
+"""
+BACKEND = """
+import zipfile
+def build_wheel(folder, settings=None, metadata=None):
+    name, about = "compiled-1.0-py3-none-any.whl", "compiled-1.0.dist-info"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as archive:
+        archive.writestr("compiled.py", "VERSION = 'compiled in a pod'")
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.2\\nName: compiled\\nVersion: 1.0\\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        archive.writestr(f"{about}/RECORD", "")
+    return name
+"""
+
+
+@pytest.fixture
+def images(
+    clients: Any,
+    agent: Any,
+    machine: str,
+    registry: Any,
+    base: Any,
+    index: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[PulledImages]:
+    """Let jobs get images in the registry, with the packages of an index of this test."""  # fmt: skip
+    large = os.urandom(300_000)
+    for name in ("obstore", "uv"):  # what every image has; the pods of this test have the real ones
+        index(made_wheel(tmp_path / "index", name, "1.0", {f"{name}_of_a_test.py": ""}))
+    index(made_wheel(tmp_path / "index", "alpha", "1.0", {"alpha.py": "VERSION = 'one'\n", "alpha_data.bin": large}))
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.simple)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    monkeypatch.setenv("KINETIC_IMAGE_REPO", f"{registry.host}/{registry.name}")
+    monkeypatch.setenv("KINETIC_BASE_IMAGE", f"{registry.host}/{registry.name}@{base.digest}")
+    clients.project.write("pyproject.toml", '[project]\nname = "theirs"\nversion = "1"\ndependencies = ["alpha"]\n')
+    clients.project.write("uses.py", USES_ALPHA)
+    found = PulledImages(agent.registry, registry.host, tmp_path / "pulled")
+    agent.registry, before = found, agent.registry
+    yield found
+    agent.registry = before
+
+
+@pytest.fixture
+def slow_uplink(home: Path, registry: Any) -> None:
+    """Let this client remember that it sends a thousand bytes per second."""
+    file = home / "cache/images/uplink.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({registry.host: [1000.0, time.time()]}))
+
+
+RUN = "from uses import version\ntell(version())"
+
+
+def builds(site: Any) -> list[str]:
+    """Name the jobs that build images."""
+    return sorted({job["metadata"]["labels"]["job-id"] for job in site.jobs() if "build-image" in str(job["metadata"])})
+
+
+def test_a_job_finds_its_packages_in_the_image_that_this_client_built(images, clients: Any, site: Any) -> None:
+    value, said = clients.both(RUN)
+    again, said_again = clients.both(RUN)
+
+    assert (value, again) == ("one", "one")
+    assert re.search(r"building the image here: \d+\.?\d* [kM]B", said), said
+    assert "building" not in said_again
+    assert len(set(images.pulled)) == 1
+
+
+def test_what_this_client_sends_too_slowly_a_pod_of_the_cluster_builds(
+    images, slow_uplink, clients: Any, site: Any
+) -> None:
+    value, said = clients.both(RUN)
+
+    assert value == "one"
+    assert "building the image in a pod of the cluster: to send" in said
+    assert "would take" in said
+    assert "building an image of 3 packages" in said  # the pod's own log, while it grows
+    assert "built the image in" in said
+    assert site.bucket.names("data/builds/") == []
+    assert len(images.pulled) == 1
+
+
+def test_a_package_without_a_wheel_is_compiled_once_in_a_pod_and_the_lock_has_the_hash_of_its_wheel(
+    images, clients: Any, index: Any, tmp_path: Path, kinetic: Any
+) -> None:
+    source = tmp_path / "compiled-1.0"
+    source.mkdir()
+    (source / "PKG-INFO").write_text("Metadata-Version: 2.2\nName: compiled\nVersion: 1.0\n")
+    (source / "backend.py").write_text(BACKEND)
+    (source / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        '[project]\nname = "compiled"\nversion = "1.0"\n'
+    )
+    archive = tmp_path / "index" / "compiled-1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(source, "compiled-1.0")
+    index(archive)
+    clients.project.write(
+        "pyproject.toml", '[project]\nname = "theirs"\nversion = "1"\ndependencies = ["alpha", "compiled"]\n'
+    )
+    clients.project.write("uses.py", USES_ALPHA.replace("import alpha", "import compiled as alpha"))
+
+    value, said = clients.both(RUN)
+    again, said_again = clients.both(RUN)
+    shown = kinetic("image", "show", images.pulled[0], "--json")
+
+    assert (value, again) == ("compiled in a pod", "compiled in a pod")
+    assert "there is only source code of compiled, which is compiled there" in said
+    assert "building" not in said_again
+    page = {each["name"]: each for each in json.loads(shown.out)["packages"]}
+    assert re.fullmatch("[0-9a-f]{64}", page["compiled"]["sha256"])
+
+
+def test_a_client_that_is_killed_while_a_pod_builds_leaves_the_build_and_the_next_one_finds_it(
+    images, slow_uplink, clients: Any, site: Any, index: Any
+) -> None:
+    first = clients.start(RUN)
+    wait_for("the note of the build", lambda: site.bucket.names("data/builds/"), 60)
+    index.gate.clear()
+    wait_for("the job of the build", lambda: builds(site), 60)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    next_ = clients.start(RUN)
+    wait_for("its words", lambda: "is building it already" in clients.peek(next_), 60)
+    index.gate.set()
+    out, err = next_.communicate(timeout=100)
+
+    assert (next_.returncode, clients.told(out)) == (0, ["one"]), err
+    assert site.bucket.names("data/builds/") == []
+
+
+def test_two_clients_that_need_the_same_image_have_one_build(images, slow_uplink, clients: Any, site: Any) -> None:
+    first, second = clients.start(RUN), clients.start(RUN)
+
+    seen: set[str] = set()
+    wait_for("a build", lambda: seen.update(builds(site)) or seen, 60)
+    done: list[Any] = []
+    for client in (first, second):
+        out, err = client.communicate(timeout=120)
+        seen.update(builds(site))
+        done.append((client.returncode, clients.told(out), err))
+
+    assert [code for code, _, _ in done] == [0, 0], done
+    assert [told for _, told, _ in done] == [["one"], ["one"]]
+    assert len(seen) == 1
