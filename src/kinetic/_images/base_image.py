@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kinetic._images.lock import GLIBC
 from kinetic._images.registry import Reference, Registry
@@ -56,8 +55,15 @@ class BaseImage:
 
     @property
     def python_folder(self) -> str:
-        """Return the folder of its Python: of PYTHON_HOME's kind where the image says one, else Docker's."""
+        """Return the folder of its Python, as in the official images; one of the user's must have it there too."""
         return "/usr/local/bin"
+
+    @property
+    def python_version(self) -> str:
+        """Return the release of its Python, e.g. "3.12.8", or "" where the image does not say."""
+        given = dict(line.partition("=")[::2] for line in self.config.get("Env", ()))
+        version = str(given.get("PYTHON_VERSION", ""))
+        return version if version.startswith(f"{self.python}.") else ""
 
 
 def tag_for(python: str, suite: str = SUITE) -> str:
@@ -129,20 +135,24 @@ def find(python: str, machine: str, connect: Connect, *, named: str = "") -> tup
     )
 
 
-def copy(base: BaseImage, source: Registry, target: Registry, report: Report = lambda _: None) -> int:
-    """Copy the layers that the target lacks; return how many bytes were sent."""
-    return sum(
-        _copy_layer(layer["digest"], layer["size"], source, target, report)
-        for layer in base.layers
-        if not target.has_blob(layer["digest"])
-    )
+def copy_layer(layer: Mapping[str, Any], source: Registry, target: Registry, scratch: Path, report: Report) -> int:
+    """Copy a layer that the target lacks; return how many bytes were sent.
 
+    Args:
+        layer: As ``BaseImage.layers`` has it.
+        source: Where it is.
+        target: Where it goes; a registry that is the source too may take it without a transfer.
+        scratch: A folder of the caller's for it.
+        report: Is called with each number of bytes that has been sent.
+    """
+    digest, size = str(layer["digest"]), int(layer["size"])
+    file = scratch / "base"
 
-def _copy_layer(digest: str, size: int, source: Registry, target: Registry, report: Report) -> int:
-    with tempfile.TemporaryDirectory(prefix="kinetic-base-") as folder:
-        file = Path(folder) / "layer"
-        with file.open("wb") as sink:
-            source.read_blob(digest, sink)
-        mounts = source.name if source.host == target.host else ""
-        sent = target.put_blob(digest, size, lambda: file.open("rb"), mount_from=mounts, report=report)
-        return size if sent else 0
+    def read() -> IO[bytes]:
+        if not file.exists():  # a registry that mounts it never asks
+            with file.open("wb") as sink:
+                source.read_blob(digest, sink)
+        return file.open("rb")
+
+    mounts = source.name if source.host == target.host else ""
+    return size if target.put_blob(digest, size, read, mount_from=mounts, report=report) else 0

@@ -1,10 +1,9 @@
 """Bytecode of wheels, compiled once for each: importing JAX and Keras in a fresh container takes a third of the time.
 
 The bytecode of a wheel is a zip file beside it in the cache, so a layer is written from it like one of wheels. Wheels
-are compiled in other processes, several at once; a client's own program is never imported there. The marshal format
-is not the same in every run, therefore bytecode has layers of its own, and those of wheels can be verified.
-
-Run as a program: ``python -m kinetic._images.bytecode WHEEL TARGET PREFIX``.
+are compiled in other processes, several at once; a client's own program is never imported there. One Python compiles
+the same bytes each time, so clients that build side by side make one layer; another release of Python may not.
+Therefore bytecode has layers of its own, and those of wheels can be verified.
 """
 
 from __future__ import annotations
@@ -14,14 +13,21 @@ import marshal
 import os
 import subprocess
 import sys
+import sysconfig
+import threading
 import warnings
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
+from kinetic.errors import ImageError
+
+_CHECKED = (3).to_bytes(4, "little")  # PEP 552: by hash, compared with the source, which may be another one
 _UNCHECKED = (1).to_bytes(4, "little")  # PEP 552: by hash, never compared with the source: no file is read for it
+_CORES = threading.BoundedSemaphore(os.cpu_count() or 1)  # layers are made side by side, and each compiles wheels
 _TIME = (1980, 1, 1, 0, 0, 0)
+_NOT_IN_PODS = frozenset({"test", "tests", "idlelib", "turtledemo", "lib2to3", "ensurepip", "tkinter", "site-packages"})
 _MOST_SOURCE = 8 << 20  # bytes of one module; generated tables beyond that are better compiled where they are needed
 
 
@@ -30,57 +36,106 @@ def path_for(wheel: Path) -> Path:
     return wheel.with_suffix(f".{sys.implementation.cache_tag}.zip")
 
 
-def compile_wheels(wheels: Iterable[Path], roots: Mapping[Path, str] | str) -> None:
-    """Compile the wheels whose bytecode is missing; a wheel that cannot be compiled gets an empty zip file."""
+def compile_wheels(wheels: Iterable[Path], packages: str) -> None:
+    """Compile the wheels whose bytecode is missing; of modules that cannot be compiled there is none.
+
+    Args:
+        wheels: Where they are.
+        packages: The folder of their modules in the image, which tracebacks will show.
+
+    Raises:
+        ImageError: The disk is full, or a wheel is damaged.
+    """
     missing = [wheel for wheel in wheels if not path_for(wheel).exists()]
     if not missing:
         return
     with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1), "kinetic-bytecode") as pool:
-        list(pool.map(lambda wheel: _start(wheel, roots if isinstance(roots, str) else roots[wheel]), missing))
+        list(pool.map(lambda wheel: _run("wheel", str(wheel), str(path_for(wheel)), packages), missing))
 
 
-def _start(wheel: Path, packages: str) -> None:
-    source = str(Path(__file__).parents[2])
-    subprocess.run(
-        [sys.executable, "-I", "-c", _PROGRAM, source, str(wheel), str(path_for(wheel)), packages],
-        check=True,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-    )
+def compile_standard_library(target: Path, folder: str) -> None:
+    """Compile the modules of the Python that runs this, for an image that has the same release.
+
+    Args:
+        target: The zip file to make.
+        folder: Of the modules in the image, e.g. "/usr/local/lib/python3.12".
+
+    Raises:
+        ImageError: The disk is full.
+    """
+    if not target.exists():
+        _run("library", str(target), folder)
 
 
-# -I leaves the folder of the project off the path, where a file may have the name of a standard module.
+def _run(*words: str) -> None:
+    """Run ``main`` in a process of its own, in which nothing but Python itself decides what is compiled to what."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    # -P leaves the folder of the project off the path, where a file may have the name of a standard module. -S: what
+    # site-packages load decides which names are interned, and that is seen in bytecode, like the order of sets.
+    command = [sys.executable, "-S", "-s", "-P", "-c", _PROGRAM, str(Path(__file__).parents[2]), *words]
+    environ["PYTHONHASHSEED"] = "0"
+    with _CORES:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environ, check=False
+        )
+    if done.returncode:
+        raise ImageError(
+            "bytecode for an image could not be compiled",
+            why=(done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1][:300],
+            next=f"make room on the disk, or remove a damaged cache: rm -r {Path(words[1]).parent}",
+            code="layer",
+        )
+
+
 _PROGRAM = (
     "import sys; sys.path.append(sys.argv[1]); from kinetic._images import bytecode; bytecode.main(*sys.argv[2:])"
 )
 
 
-def main(wheel: str, target: str, packages: str) -> None:
-    """Compile the modules of a wheel into a zip file, which appears when it is complete."""
-    beside = f"{target}.{os.getpid():x}"
+def main(kind: str, *words: str) -> None:
+    """Compile modules into a zip file, which appears when it is complete."""
+    if kind == "wheel":
+        wheel, target, folder = words
+        with zipfile.ZipFile(wheel) as archive:
+            _write(Path(target), folder, _modules_of_wheel(archive), _UNCHECKED)
+    else:
+        target, folder = words
+        _write(Path(target), folder, _modules_of_library(Path(sysconfig.get_path("stdlib"))), _CHECKED)
+
+
+def _write(target: Path, folder: str, modules: Iterable[tuple[PurePosixPath, bytes]], flags: bytes) -> None:
+    beside = Path(f"{target}.{os.getpid():x}")
     try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as zip_,
-        ):
-            for info in archive.infolist():
-                path = PurePosixPath(info.filename)
-                top, *below = path.parts
-                if top.endswith(".data"):
-                    if len(below) < 2 or below[0] not in {"purelib", "platlib"}:
-                        continue
-                    path = PurePosixPath(*below[1:])
-                if path.suffix == ".py" and info.file_size <= _MOST_SOURCE:
-                    code = _compiled(archive.read(info), f"{packages}/{path}")
-                    if code:
-                        name = f"{path.parent}/__pycache__/{path.stem}.{sys.implementation.cache_tag}.pyc"
-                        zip_.writestr(_info(name.removeprefix("./")), code)
+        with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+            for path, source in modules:
+                if code := _compiled(source, f"{folder}/{path}", flags):
+                    name = f"{path.parent}/__pycache__/{path.stem}.{sys.implementation.cache_tag}.pyc"
+                    archive.writestr(_info(name.removeprefix("./")), code)
         os.replace(beside, target)
     finally:
-        Path(beside).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
 
 
-def _compiled(source: bytes, path: str) -> bytes:
+def _modules_of_wheel(archive: zipfile.ZipFile) -> Iterator[tuple[PurePosixPath, bytes]]:
+    for info in archive.infolist():
+        path = PurePosixPath(info.filename)
+        top, *below = path.parts
+        if top.endswith(".data"):
+            if len(below) < 2 or below[0] not in {"purelib", "platlib"}:
+                continue
+            path = PurePosixPath(*below[1:])
+        if path.suffix == ".py" and info.file_size <= _MOST_SOURCE:
+            yield path, archive.read(info)
+
+
+def _modules_of_library(root: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
+    for file in sorted(root.rglob("*.py")):
+        path = file.relative_to(root)
+        if not _NOT_IN_PODS.intersection(path.parts) and not path.name.startswith("_sysconfigdata"):
+            yield PurePosixPath(path.as_posix()), file.read_bytes()
+
+
+def _compiled(source: bytes, path: str, flags: bytes) -> bytes:
     """Return a .pyc file, or nothing for what is no Python of this version: templates, tests of syntax."""
     try:
         with warnings.catch_warnings():
@@ -88,7 +143,9 @@ def _compiled(source: bytes, path: str) -> bytes:
             code = compile(source, path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, UnicodeDecodeError):
         return b""
-    return importlib.util.MAGIC_NUMBER + _UNCHECKED + importlib.util.source_hash(source) + marshal.dumps(code)
+    # Loaded once more, it has lost what distinguishes objects by who else used them while it was compiled.
+    data = marshal.dumps(marshal.loads(marshal.dumps(code)))  # noqa: S302 - written in this very line
+    return importlib.util.MAGIC_NUMBER + flags + importlib.util.source_hash(source) + data
 
 
 def _info(name: str) -> zipfile.ZipInfo:

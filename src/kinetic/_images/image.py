@@ -1,22 +1,27 @@
-"""An image of a lock: base, environment, wheels from heavy to light, bytecode, the lock itself; nothing is run for it.
+"""An image of a lock: base and its bytecode, environment, wheels from heavy to light, their bytecode, the lock itself.
 
 A layer has a key that is known before the layer exists. Under the tag ``layer-{key}`` the registry has a manifest of
 one layer: its digest, its size, and the digest of its uncompressed bytes. So a layer that anybody has built is neither
 fetched nor written nor sent again. The manifest of the image is put last: a tag is never incomplete.
+
+Wheels are fetched, layers written, and what is written is sent, all side by side: the slowest of them decides.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import dataclasses
 import hashlib
 import io
 import json
-import os
+import platform
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
 from kinetic._images import base_image, bytecode, layers
@@ -24,15 +29,19 @@ from kinetic._images.base_image import BaseImage
 from kinetic._images.layers import Layer, Wheel, WrittenLayer
 from kinetic._images.lock import Lock
 from kinetic._images.registry import MANIFEST, Registry
-from kinetic._images.wheels import WheelCache
+from kinetic._images.wheels import WheelCache, disk_full
+from kinetic._wire import folders
 from kinetic.errors import ImageUnavailableError
 
 CONFIG = "application/vnd.oci.image.config.v1+json"
 EMPTY = "application/vnd.oci.empty.v1+json"
 DIFF_ID = "dev.kinetic.diff-id"  # annotation of the one layer of a layer's manifest
+LOCK_LABEL = "dev.kinetic.lock"  # of an image: the digest of its lock
+KINDS_LABEL = "dev.kinetic.layers"  # and the kind of each layer, "base" or that of its part
 LOCK_FILE = f"{layers.PREFIX}/kinetic-lock.json"
 BYTECODE_LAYERS = 8  # 28 MB of JAX and Keras become 3.5 MB each: what one changed package sends again
 SIDE_BY_SIDE = 4  # requests, and layers that are written and sent
+WAITING = 16  # layers that wait for their wheels
 _ENVIRONMENT = (("VIRTUAL_ENV", f"/{layers.PREFIX}"), ("KERAS_BACKEND", "jax"), ("PYTHONDONTWRITEBYTECODE", "1"))
 
 
@@ -40,7 +49,7 @@ class Part(NamedTuple):
     """A layer above the base.
 
     Attributes:
-        kind: "environment", "wheels", "bytecode" or "lock".
+        kind: "library" (bytecode of the base's own modules), "environment", "wheels", "bytecode" or "lock".
         key: Names it before it exists.
         wheels: From which it is written.
     """
@@ -56,7 +65,7 @@ class BuiltImage(NamedTuple):
     Attributes:
         uri: By digest, as a pod names it.
         tag: The tag that names the same.
-        sent_bytes: How much was sent for it; 0 where it was there.
+        sent_bytes: How much was sent for it, without what the registry had; 0 where the image was there.
         built_layers: How many layers were written for it.
         seconds: How long it took.
         conflicts: Paths that several wheels bring with different contents, with the wheel that won.
@@ -97,6 +106,7 @@ def parts_of(lock: Lock, base: BaseImage) -> list[Part]:
     python = lock.platform.python
     groups = layers.group_into_layers(lock.wheels, python)
     return [
+        *([Part("library", layers.key_of("library", python, [base.python_version]))] if base.python_version else []),
         Part("environment", layers.key_of("environment", python, [base.python_folder])),
         *(Part("wheels", group.key, group.wheels) for group in groups),
         *(
@@ -119,6 +129,7 @@ class ImageBuilder:
     def __init__(self, registry: Registry, cache: WheelCache, progress: Progress | None = None) -> None:
         self.registry, self.cache = registry, cache
         self.progress = progress or Progress()
+        self._there: set[str] = set()  # small blobs that were seen in the registry
 
     def find(self, lock: Lock, base: BaseImage) -> BuiltImage | None:
         """Return the image of a lock if it is there: one request."""
@@ -129,7 +140,8 @@ class ImageBuilder:
     def missing(self, lock: Lock, base: BaseImage) -> list[Part]:
         """Return the layers that the registry lacks: a request for each, side by side, and no wheel is fetched."""
         parts = parts_of(lock, base)
-        return [part for part, entry in zip(parts, self._known(parts), strict=True) if entry is None]
+        known = self._known(parts)
+        return [part for part, entry in zip(parts, known, strict=True) if entry is None and _can_make(part, base)]
 
     def build(self, lock: Lock, base: BaseImage, base_source: Registry) -> BuiltImage:
         """Return the image of a lock; make what is missing of it.
@@ -140,100 +152,58 @@ class ImageBuilder:
             base_source: From where layers of the base are copied if this registry lacks them.
 
         Raises:
-            ImageBuildError: A wheel cannot be fetched, or the registry refuses something.
+            ImageBuildError: A wheel cannot be fetched, the disk is full, or the registry refuses something.
             AccessDeniedError: This account may not write there.
         """
         begun = time.monotonic()
         if found := self.find(lock, base):
             return found
         parts = parts_of(lock, base)
-        known = self._known(parts)
-        absent = [part for part, entry in zip(parts, known, strict=True) if entry is None]
+        known = dict(zip(parts, self._known(parts), strict=True))
+        absent = [part for part in parts if known[part] is None and _can_make(part, base)]
         wheels = {wheel.sha256: wheel for part in absent for wheel in part.wheels}
         lacking = self.cache.missing(wheels.values())
         self.progress.fetching(sum(wheel.size_bytes for wheel in lacking))
-        self.cache.fetch(lacking, self.progress.fetched)
-        compiled = {wheel.sha256 for part in absent if part.kind == "bytecode" for wheel in part.wheels}
-        bytecode.compile_wheels(
-            [self.cache.path_of(wheels[each]) for each in sorted(compiled)], f"/{_packages(lock.platform.python)}"
-        )
-        sent = base_image.copy(base, base_source, self.registry, self.progress.sent)
-        conflicts: list[tuple[str, str]] = []
-        with ThreadPoolExecutor(SIDE_BY_SIDE, "kinetic-layers") as pool:
-            made = dict(
-                zip(absent, pool.map(lambda part: self._make(part, lock, base, conflicts), absent), strict=True)
-            )
-        entries = [entry if entry is not None else made[part][0] for part, entry in zip(parts, known, strict=True)]
-        sent += sum(size for _, size in made.values())
+        with _Pool() as pool, self.cache.fetching(lacking, self.progress.fetched) as wait_for:
+            work = _Build(self, lock, base, base_source, wait_for, pool)
+            copied = [pool.submit(work.copy, layer) for layer in base.layers]
+            made = {part: pool.submit(work.make, part) for part in absent}
+            pool.wait_for([*copied, *made.values()])
+            sent = sum(each.result() for each in copied) + sum(each.result().sent_bytes for each in made.values())
+            known |= {part: each.result().entry for part, each in made.items()}
+            conflicts = sorted(conflict for each in made.values() for conflict in each.result().conflicts)
         tag = tag_of(lock, base)
-        uri = self._uri(self._put_image(tag, lock, base, [entry for entry in entries if entry]))
-        return BuiltImage(uri, tag, sent, len(absent), time.monotonic() - begun, tuple(sorted(conflicts)))
-
-    # --------------------------------------------------------------------------------------------------------- layers
+        uri = self._uri(self._put_image(tag, lock, base, known))
+        return BuiltImage(uri, tag, sent, len(absent), time.monotonic() - begun, tuple(conflicts))
 
     def _known(self, parts: Sequence[Part]) -> list[dict[str, Any] | None]:
         """Return each layer's entry for a manifest; {} for one that is empty, None for one that is missing."""
         with ThreadPoolExecutor(SIDE_BY_SIDE, "kinetic-layers") as pool:
-            return list(pool.map(self._entry, parts))
+            return list(pool.map(self.entry_of, parts))
 
-    def _entry(self, part: Part) -> dict[str, Any] | None:
+    def entry_of(self, part: Part) -> dict[str, Any] | None:
+        """Return a layer's entry for a manifest; {} for one that is empty, None for one that is missing."""
         try:
             page, _ = self.registry.read_manifest(f"layer-{part.key}")
         except ImageUnavailableError:
             return None
         return dict(page["layers"][0]) if page["layers"] else {}
 
-    def _make(
-        self, part: Part, lock: Lock, base: BaseImage, conflicts: list[tuple[str, str]]
-    ) -> tuple[dict[str, Any], int]:
-        """Write a layer, send it, and put its manifest; return its entry and how many bytes were sent."""
-        with tempfile.TemporaryDirectory(prefix="kinetic-layer-", dir=self._scratch()) as folder:
-            file = Path(folder) / "layer"
-            with file.open("wb") as sink:
-                written = self._write(part, lock, base, sink)
-            sent = 0
-            entry: dict[str, Any] = {}
-            if written is not None:
-                conflicts.extend(written.conflicts)
-                entry = {
-                    "mediaType": layers.MEDIA_TYPE,
-                    "digest": written.digest,
-                    "size": written.size_bytes,
-                    "annotations": {DIFF_ID: written.diff_id},
-                }
-                self.progress.sending(written.size_bytes)
-                if self.registry.put_blob(
-                    written.digest, written.size_bytes, lambda: file.open("rb"), report=self.progress.sent
-                ):
-                    sent = written.size_bytes
+    def put_layer(self, part: Part, entry: dict[str, Any]) -> None:
+        """Let everybody find a layer that is there."""
         config = self._put_bytes(b"{}", EMPTY)
         self.registry.put_manifest(f"layer-{part.key}", _manifest(config, [entry] if entry else []))
-        return entry, sent
 
-    def _write(self, part: Part, lock: Lock, base: BaseImage, sink: IO[bytes]) -> WrittenLayer | None:
-        python = lock.platform.python
-        if part.kind == "environment":
-            return layers.write_environment(python, base.python_folder, sink)
-        if part.kind == "lock":
-            return layers.write_file(LOCK_FILE, lock_page(lock), sink)
-        if part.kind == "wheels":
-            return layers.write_layer(Layer(part.wheels, python), self.cache.path_of, sink)
-        files = [bytecode.path_for(self.cache.path_of(wheel)) for wheel in part.wheels]
-        return layers.write_zips(files, _packages(python), sink)
-
-    def _scratch(self) -> str | None:
-        """Return where layers are written: beside the wheels, which have room for as much."""
-        return str(self.cache.folder) if os.path.isdir(self.cache.folder) else None
-
-    # ---------------------------------------------------------------------------------------------------------- image
-
-    def _put_image(self, tag: str, lock: Lock, base: BaseImage, entries: Sequence[dict[str, Any]]) -> str:
+    def _put_image(self, tag: str, lock: Lock, base: BaseImage, known: Mapping[Part, dict[str, Any] | None]) -> str:
         """Put the image's configuration and, last of all, its manifest; return its digest."""
+        there = {part: entry for part, entry in known.items() if entry}
+        entries = there.values()
         diff_ids = [*base.diff_ids, *(entry["annotations"][DIFF_ID] for entry in entries)]
+        kinds = " ".join([*("base" for _ in base.layers), *(part.kind for part in there)])
         config = {
             "architecture": base.architecture,
             "os": "linux",
-            "config": _with_environment(base.config) | {"Labels": {"dev.kinetic.lock": lock.digest}},
+            "config": _with_environment(base.config) | {"Labels": {LOCK_LABEL: lock.digest, KINDS_LABEL: kinds}},
             "rootfs": {"type": "layers", "diff_ids": diff_ids},
         }
         written = self._put_bytes(_json(config), CONFIG)
@@ -242,25 +212,136 @@ class ImageBuilder:
 
     def _put_bytes(self, data: bytes, media_type: str) -> dict[str, Any]:
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        if not self.registry.has_blob(digest):
-            self.registry.put_blob(digest, len(data), functools.partial(_reader, data))
+        if digest not in self._there and not self.registry.has_blob(digest):
+            self.registry.put_blob(digest, len(data), lambda: io.BytesIO(data))
+        self._there.add(digest)
         return {"mediaType": media_type, "digest": digest, "size": len(data)}
 
     def _uri(self, digest: str) -> str:
         return f"{self.registry.host}/{self.registry.name}@{digest}"
 
 
+class _Pool(ThreadPoolExecutor):
+    """Threads for the layers of a build: most of them wait for wheels or the network. One that fails stops the rest."""
+
+    def __init__(self) -> None:
+        super().__init__(WAITING, "kinetic-layers")
+        self.stopped = threading.Event()
+
+    def __exit__(self, *_: object) -> None:
+        self.stopped.set()
+        self.shutdown(cancel_futures=True)
+
+    def wait_for(self, futures: Sequence[Future[Any]]) -> None:
+        """Wait until all are done, or one has failed."""
+        for each in as_completed(futures):
+            each.result()
+
+
+class _MadeLayer(NamedTuple):
+    """A layer that was made and is in the registry; ``entry`` is {} where it is empty."""
+
+    entry: dict[str, Any]
+    sent_bytes: int = 0
+    conflicts: tuple[tuple[str, str], ...] = ()
+
+
+class _Build:
+    """What the threads of one build share."""
+
+    def __init__(
+        self,
+        builder: ImageBuilder,
+        lock: Lock,
+        base: BaseImage,
+        base_source: Registry,
+        wait_for: Callable[[Iterable[Wheel]], None],
+        pool: _Pool,
+    ) -> None:
+        self._builder, self._registry, self._cache = builder, builder.registry, builder.cache
+        self._lock, self._base, self._base_source = lock, base, base_source
+        self._wait_for, self._pool = wait_for, pool
+        self._room = threading.BoundedSemaphore(SIDE_BY_SIDE)  # for layers that are written or sent
+
+    def copy(self, layer: Mapping[str, Any]) -> int:
+        """Copy a layer of the base that the registry lacks; return how many bytes were sent."""
+        if self._registry.has_blob(layer["digest"]):
+            return 0
+        with self._room, self._scratch() as folder:
+            self._builder.progress.sending(layer["size"])
+            return base_image.copy_layer(layer, self._base_source, self._registry, folder, self._sent)
+
+    def make(self, part: Part) -> _MadeLayer:
+        """Write a layer, send it, and put its manifest."""
+        self._wait_for(part.wheels)
+        with self._room, self._scratch() as folder:
+            file = folder / "layer"
+            with file.open("wb") as sink:
+                written = self._write(part, sink)
+            # Bytecode of two clients may differ. Whose layer is there first, is used by both, and they make one image.
+            if part.kind in {"library", "bytecode"} and (entry := self._builder.entry_of(part)) is not None:
+                return _MadeLayer(entry)
+            made = _MadeLayer({}) if written is None else self._send(file, written)
+        self._builder.put_layer(part, made.entry)
+        return made
+
+    def _send(self, file: Path, written: WrittenLayer) -> _MadeLayer:
+        entry = {
+            "mediaType": layers.MEDIA_TYPE,
+            "digest": written.digest,
+            "size": written.size_bytes,
+            "annotations": {DIFF_ID: written.diff_id},
+        }
+        sent = False
+        if not self._registry.has_blob(written.digest):  # as of a build that was interrupted
+            self._builder.progress.sending(written.size_bytes)
+            sent = self._registry.put_blob(
+                written.digest, written.size_bytes, lambda: file.open("rb"), report=self._sent
+            )
+        return _MadeLayer(entry, written.size_bytes * sent, written.conflicts)
+
+    def _sent(self, size_bytes: int) -> None:
+        if self._pool.stopped.is_set() and size_bytes > 0:
+            raise CancelledError
+        self._builder.progress.sent(size_bytes)
+
+    @contextlib.contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        """Make a folder for a layer: beside the wheels, where there is room for as much."""
+        with disk_full(self._cache.folder):
+            folders.make(self._cache.folder)
+            with tempfile.TemporaryDirectory(prefix="kinetic-layer-", dir=self._cache.folder) as name:
+                yield Path(name)
+
+    def _write(self, part: Part, sink: IO[bytes]) -> WrittenLayer | None:
+        python = self._lock.platform.python
+        if part.kind == "environment":
+            return layers.write_environment(python, self._base.python_folder, sink)
+        if part.kind == "lock":
+            return layers.write_file(LOCK_FILE, lock_page(self._lock), sink)
+        if part.kind == "wheels":
+            return layers.write_layer(Layer(part.wheels, python), self._cache.path_of, sink)
+        if part.kind == "library":
+            folder = f"{PurePosixPath(self._base.python_folder).parent}/lib/python{python}"
+            compiled = self._cache.folder / f"{part.key}.zip"
+            bytecode.compile_standard_library(compiled, folder)
+            return layers.write_zips([compiled], folder.lstrip("/"), sink)
+        wheels = [self._cache.path_of(wheel) for wheel in part.wheels]
+        bytecode.compile_wheels(wheels, f"/{_packages(python)}")
+        return layers.write_zips([*map(bytecode.path_for, wheels)], _packages(python), sink)
+
+
+def _can_make(part: Part, base: BaseImage) -> bool:
+    """Return whether this client can make a layer: bytecode of the base's modules only with the very same Python."""
+    here = platform.python_version() if sys.implementation.name == "cpython" else ""
+    return part.kind != "library" or base.python_version == here
+
+
 def lock_page(lock: Lock) -> bytes:
     """Return what an image says of its own contents: enough to verify its layers."""
-    wheels = [dict(zip(("name", "version", "filename", "sha256", "size_bytes", "url"), _fields(wheel), strict=True))
-              for wheel in lock.wheels]  # fmt: skip
-    return _json(
-        {"format": layers.FORMAT, "python": lock.platform.python, "platform": lock.platform.tag, "wheels": wheels}
-    )
-
-
-def _fields(wheel: Wheel) -> Iterable[object]:
-    return (wheel.name, wheel.version, wheel.filename, wheel.sha256, wheel.size_bytes, wheel.url)
+    wheels = [dataclasses.asdict(wheel) for wheel in lock.wheels]
+    about = {"format": layers.FORMAT, "python": lock.platform.python, "platform": lock.platform.tag}
+    return _json(about | {"wheels": wheels})
 
 
 def _packages(python: str) -> str:
@@ -281,7 +362,3 @@ def _manifest(config: dict[str, Any], entries: Sequence[dict[str, Any]]) -> byte
 
 def _json(page: Any) -> bytes:
     return json.dumps(page, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _reader(data: bytes) -> IO[bytes]:
-    return io.BytesIO(data)

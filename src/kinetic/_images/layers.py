@@ -29,8 +29,9 @@ PREFIX = "opt/kinetic/env"  # a virtual environment of its own: nothing of the b
 MEDIA_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 OWN_LAYER_BYTES = 4_000_000  # a wheel from this size on is a layer: of 75 wheels for torch 24, and 99 % of the bytes
 SHARED_LAYERS = 4  # the small wheels: one that changes costs a quarter of them, 8 MB at most
-MOST_LAYERS = 60  # container runtimes refuse images at about 127; the base has layers too
+MOST_LAYERS = 46  # of wheels: with those of bytecode, about 60; container runtimes refuse images at about 127
 _CHUNK = 1 << 20
+_STORED_BLOCK = 0xFFFF  # bytes of a deflate block without compression
 _SHEBANG = f"#!/{PREFIX}/bin/python\n".encode()
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _ZIP_LOCAL_HEADER = struct.Struct("<4s22xHH")
@@ -133,9 +134,11 @@ def write_layer(layer: Layer, files: Callable[[Wheel], Path], sink: IO[bytes]) -
     """
     entries: dict[str, _Entry] = {}
     conflicts: dict[str, str] = {}
-    archives = [(wheel, zipfile.ZipFile(files(wheel))) for wheel in layer.wheels]
+    archives: list[zipfile.ZipFile] = []
     try:
-        for wheel, archive in archives:
+        for wheel in layer.wheels:
+            archive = zipfile.ZipFile(files(wheel))
+            archives.append(archive)
             for entry in _entries_of(wheel, archive, layer.python):
                 before = entries.get(entry.path)
                 if before is not None and before.fingerprint != entry.fingerprint:
@@ -145,7 +148,7 @@ def write_layer(layer: Layer, files: Callable[[Wheel], Path], sink: IO[bytes]) -
         for path in sorted(entries):
             entries[path].write_to(writer)
         return writer.finish(tuple(sorted(conflicts.items())))
-    except (zipfile.BadZipFile, zlib.error, OSError, struct.error, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError) as error:
         raise ImageError(
             f"a layer of {', '.join(wheel.name for wheel in layer.wheels)} could not be written",
             why=str(error),
@@ -153,7 +156,7 @@ def write_layer(layer: Layer, files: Callable[[Wheel], Path], sink: IO[bytes]) -
             code="layer",
         ) from error
     finally:
-        for _, archive in archives:
+        for archive in archives:
             archive.close()
 
 
@@ -283,22 +286,49 @@ class LayerWriter:
 
     def add_zipped(self, path: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, *, executable: bool) -> None:
         """Add an entry of a zip file, and copy its compressed bytes where it is compressed by deflate."""
-        if info.compress_type != zipfile.ZIP_DEFLATED or not info.file_size:
-            self.add_bytes(path, archive.read(info), executable=executable)
-            return
+        if info.compress_type not in {zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED}:
+            raise ValueError(f"{info.filename!r} in {archive.filename} is compressed in an unusual way")
         self._begin(path, info.file_size, executable=executable)
         self._flush()
-        inflate, crc, length = zlib.decompressobj(-zlib.MAX_WBITS), 0, 0
         self._write(_GZIP_HEADER)
-        for piece in _raw_bytes(archive, info):
-            self._write(piece)
-            data = inflate.decompress(piece)
-            crc, length = zlib.crc32(data, crc), length + len(data)
-            self._tar.update(data)
-        if crc != info.CRC or length != info.file_size or not inflate.eof:
+        crc, length = (self._copy_stored if info.compress_type == zipfile.ZIP_STORED else self._copy_deflated)(
+            _raw_bytes(archive, info)
+        )
+        if crc != info.CRC or length != info.file_size:
             raise ValueError(f"{info.filename!r} in {archive.filename} is damaged")
         self._write(struct.pack("<II", crc, length & 0xFFFFFFFF))
         self._pending += bytes(-length % tarfile.BLOCKSIZE)
+
+    def _copy_deflated(self, pieces: Iterator[bytes]) -> tuple[int, int]:
+        """Copy compressed bytes; return CRC and length of what they hold, of which little is in memory at a time."""
+        inflate, crc, length = zlib.decompressobj(-zlib.MAX_WBITS), 0, 0
+        for piece in pieces:
+            self._write(piece)
+            left = piece
+            while left:
+                data = inflate.decompress(left, _CHUNK)
+                crc, length = zlib.crc32(data, crc), length + len(data)
+                self._tar.update(data)
+                left = inflate.unconsumed_tail
+        while data := inflate.decompress(b"", _CHUNK):  # what the window still held
+            crc, length = zlib.crc32(data, crc), length + len(data)
+            self._tar.update(data)
+        if not inflate.eof or inflate.unused_data:
+            raise ValueError("an entry of a wheel is cut off")
+        return crc, length
+
+    def _copy_stored(self, pieces: Iterator[bytes]) -> tuple[int, int]:
+        """Copy bytes that are not compressed as deflate blocks without compression; return their CRC and length."""
+        crc, length, before = 0, 0, b""
+        for data in pieces:
+            crc, length = zlib.crc32(data, crc), length + len(data)
+            self._tar.update(data)
+            before += data
+            whole = (len(before) - 1) // _STORED_BLOCK * _STORED_BLOCK  # something stays for the last block
+            self._write(_stored(before[:whole], last=False))
+            before = before[whole:]
+        self._write(_stored(before))
+        return crc, length
 
     def add_bytes(self, path: str, data: bytes, *, executable: bool) -> None:
         """Add a file that is not compressed yet; large ones should not come this way."""
@@ -371,12 +401,12 @@ def _raw_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[byte
         yield piece
 
 
-def _stored(data: bytes) -> bytes:
-    """Return bytes as deflate blocks without compression."""
-    pieces = [data[start : start + 0xFFFF] for start in range(0, len(data), 0xFFFF)] or [b""]
-    last = len(pieces) - 1
+def _stored(data: bytes, *, last: bool = True) -> bytes:
+    """Return bytes as deflate blocks without compression; ``last``: no other blocks follow."""
+    pieces = [data[start : start + _STORED_BLOCK] for start in range(0, len(data), _STORED_BLOCK)] or [b""] * last
+    end = len(pieces) - 1 if last else -1
     return b"".join(
-        struct.pack("<BHH", number == last, len(piece), len(piece) ^ 0xFFFF) + piece
+        struct.pack("<BHH", number == end, len(piece), len(piece) ^ 0xFFFF) + piece
         for number, piece in enumerate(pieces)
     )
 

@@ -9,7 +9,6 @@ Source: github.com/opencontainers/distribution-spec, spec.md 1.1; docs.docker.co
 from __future__ import annotations
 
 import base64
-import errno
 import hashlib
 import io
 import json
@@ -43,8 +42,6 @@ _TOKEN_SECONDS = 60.0  # how long a token lives that does not say so
 _EVERYTHING = "everything"  # the scope of what is shown with every request
 _CLIENT = "kinetic"  # names us to those who issue tokens for identity tokens
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
-
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # of ours: asking again would not help
 
 Report = Callable[[int], None]  # takes how many more bytes have been sent
 
@@ -336,7 +333,7 @@ class Registry:
             try:
                 answer = self._once(method, self._url(path), body, dict(headers or {}), scope, take, also)
             except OSError as error:
-                if error.errno in _DISK_FULL:
+                if error.errno in http_client.DISK_FULL:
                     raise
                 answer = Response(0, {}, str(error).encode())
             if answer.status in accept:

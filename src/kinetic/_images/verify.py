@@ -18,6 +18,9 @@ from kinetic._images.registry import Registry
 from kinetic._images.wheels import WheelCache
 from kinetic.errors import ImageError
 
+_FROM_LOCK = frozenset({"environment", "wheels", "lock"})
+_CONTENTS = {"base": "base image", "library": "bytecode of the base image", "lock": "the lock"}
+
 
 class Finding(NamedTuple):
     """What was found of one layer.
@@ -42,7 +45,8 @@ def read_lock(registry: Registry, reference: str) -> tuple[Lock, dict[str, Any],
     """
     manifest, _ = registry.read_manifest(reference)
     config = json.loads(registry.small_blob(manifest["config"]["digest"])) if "config" in manifest else {}
-    if "dev.kinetic.lock" not in (config.get("config", {}).get("Labels") or {}):
+    labels = config.get("config", {}).get("Labels") or {}
+    if image.LOCK_LABEL not in labels or image.KINDS_LABEL not in labels:
         raise ImageError(
             f"{registry.host}/{registry.name} {reference} was not built from a lock",
             why="only images of kinetic's bundled mode contain one",
@@ -68,30 +72,30 @@ def verify(
     lock, manifest, config = read_lock(registry, reference)
     digests = [entry["digest"] for entry in manifest["layers"]]
     diff_ids = config["rootfs"]["diff_ids"]
-    python = lock.platform.python
-    groups = {group.key: group for group in layers.group_into_layers(lock.wheels, python)}
-    base = BaseImage("", (), (), {}, "", python, lock.platform.glibc)
-    parts = [part for part in image.parts_of(lock, base) if part.kind == "wheels"]
-    first = len(digests) - _count_above(registry, lock, base)
-    found = [Finding(digest, "base image", "unverifiable") for digest in digests[:first]]
-    found.append(_environment(digests[first], diff_ids[first], base))
-    for at, part in enumerate(parts, first + 1):
-        found.append(_wheels(groups[part.key], digests[at], diff_ids[at], cache))
+    kinds = str(config["config"]["Labels"][image.KINDS_LABEL]).split()
+    groups = layers.group_into_layers(lock.wheels, lock.platform.python)
+    base = BaseImage("", (), (), {}, "", lock.platform.python, lock.platform.glibc)
+    if (
+        not len(digests) == len(diff_ids) == len(kinds)
+        or [kind for kind in kinds if kind in _FROM_LOCK] != ["environment", *("wheels" for _ in groups), "lock"]
+        or kinds[-1] != "lock"
+    ):
+        raise ImageError(
+            f"{registry.host}/{registry.name} {reference} does not have the layers of its lock",
+            why=f"its lock makes {len(groups)} layers of wheels; it says that it has: {' '.join(kinds)}",
+            next="build the image again: kinetic build-image",
+        )
+    found, left = [], iter(groups)
+    for kind, digest, diff_id in zip(kinds, digests, diff_ids, strict=True):
+        if kind == "environment":
+            found.append(_environment(digest, diff_id, base))
+        elif kind == "wheels":
+            found.append(_wheels(next(left), digest, diff_id, cache))
+        else:
+            state = "verified" if kind == "lock" else "unverifiable"
+            found.append(Finding(digest, _CONTENTS.get(kind, kind), state))
         report(found[-1])
-    rest = digests[first + 1 + len(parts) :]
-    found += [Finding(digest, "bytecode", "unverifiable") for digest in rest[:-1]]
-    return [*found, Finding(rest[-1], "the lock", "verified")]
-
-
-def _count_above(registry: Registry, lock: Lock, base: BaseImage) -> int:
-    """Return how many layers of an image are above its base: empty ones are left out of it."""
-    parts = image.parts_of(lock, base)
-    empty = 0
-    for part in parts:
-        if part.kind == "bytecode":
-            page, _ = registry.read_manifest(f"layer-{part.key}")
-            empty += not page["layers"]
-    return len(parts) - empty
+    return found
 
 
 def _environment(digest: str, diff_id: str, base: BaseImage) -> Finding:

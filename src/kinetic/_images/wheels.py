@@ -1,21 +1,23 @@
 """Wheels on this machine: fetched from where a lock says they are, verified by their hash, and kept for other layers.
 
 {cache}/{sha256}.whl            a wheel
-{cache}/{sha256}.whl.{random}   one that is being fetched; removed when it is a day old
+{cache}/{sha256}.{tag}.zip      its bytecode
+{cache}/...                     all else is being made, and is removed when it is a day old
 """
 
 from __future__ import annotations
 
 import base64
-import errno
+import contextlib
 import hashlib
 import netrc
 import os
+import shutil
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from http.client import HTTPResponse
 from pathlib import Path
 
@@ -59,7 +61,15 @@ class WheelCache:
 
     def missing(self, wheels: Iterable[Wheel]) -> list[Wheel]:
         """Return the wheels that must be fetched first."""
-        return [wheel for wheel in wheels if not self.path_of(wheel).exists()]
+        return [wheel for wheel in wheels if not self._has(wheel)]
+
+    def _has(self, wheel: Wheel) -> bool:
+        """Return whether a wheel is there with all its bytes; a machine that lost power may have kept an empty file."""
+        try:
+            size = self.path_of(wheel).stat().st_size
+        except FileNotFoundError:
+            return False
+        return size == wheel.size_bytes if wheel.size_bytes else size > 0
 
     def fetch(self, wheels: Iterable[Wheel], report: Report = lambda _: None) -> None:
         """Fetch the wheels that are missing, several at once; what has arrived stays if one of them fails.
@@ -68,35 +78,48 @@ class WheelCache:
             ImageBuildError: A wheel does not come, is not the one of the lock, or the disk is full.
             AccessDeniedError: An index wants a login.
         """
+        wanted = list(wheels)
+        with self.fetching(wanted, report) as wait_for:
+            wait_for(wanted)
+
+    @contextlib.contextmanager
+    def fetching(
+        self, wheels: Iterable[Wheel], report: Report = lambda _: None
+    ) -> Iterator[Callable[[Iterable[Wheel]], None]]:
+        """Fetch the wheels that are missing while the block runs; yield what waits for some of them.
+
+        What is still under way at the end of the block is given up. ``wait_for`` raises what ``fetch`` raises.
+        """
         wanted = sorted(self.missing(wheels), key=lambda wheel: -wheel.size_bytes)
         if not wanted:
+            yield lambda _: None
             return
-        folders.make(self.folder)
+        with disk_full(self.folder):
+            folders.make(self.folder)
         self._remove_left_over()
+        stop = threading.Event()
         with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(wanted)), "kinetic-wheels") as pool:
-            running = [pool.submit(self._fetch_one, wheel, report) for wheel in wanted]
-            try:
-                for each in running:
-                    each.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-            finally:
-                self._client.close()  # its connections were those of the threads
+            running = {wheel.sha256: pool.submit(self._fetch_one, wheel, report, stop) for wheel in wanted}
 
-    def _fetch_one(self, wheel: Wheel, report: Report) -> None:
+            def wait_for(some: Iterable[Wheel]) -> None:
+                for wheel in some:
+                    if wheel.sha256 in running:
+                        running[wheel.sha256].result()
+
+            try:
+                yield wait_for
+            finally:
+                stop.set()
+                pool.shutdown(cancel_futures=True)
+                self._client.close()
+
+    def _fetch_one(self, wheel: Wheel, report: Report, stop: threading.Event) -> None:
         why = ""
         for attempt in range(ATTEMPTS):
             try:
-                answer = self._attempt(wheel, report)
+                with disk_full(self.folder, wheel.size_bytes):
+                    answer = self._attempt(wheel, report, stop)
             except OSError as error:
-                if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-                    raise ImageBuildError(
-                        "the disk is full: wheels of the image cannot be fetched",
-                        why=f"{wheel.filename} has {wheel.size_bytes >> 20} MiB, and belongs into {self.folder}",
-                        next=f"make room there, and try again; what has arrived is kept: df -h {self.folder}",
-                        code="wheel-cache-full",
-                    ) from error
                 why = str(error)
                 self._sleep(0.25 * 2**attempt)
                 continue
@@ -115,7 +138,7 @@ class WheelCache:
             code="wheel",
         )
 
-    def _attempt(self, wheel: Wheel, report: Report) -> http_client.Response:
+    def _attempt(self, wheel: Wheel, report: Report, stop: threading.Event) -> http_client.Response:
         """Fetch a wheel once into a file beside its place, and put it there when its hash is right."""
         beside = self.folder / f"{wheel.sha256}.whl.{os.urandom(4).hex()}"
         hasher, came = hashlib.sha256(), 0
@@ -124,6 +147,8 @@ class WheelCache:
             nonlocal came
             with open(beside, "wb", opener=folders.opener) as file:
                 while piece := response.read(_CHUNK):
+                    if stop.is_set():
+                        raise CancelledError
                     file.write(piece)
                     hasher.update(piece)
                     came += len(piece)
@@ -150,15 +175,41 @@ class WheelCache:
         return {"Authorization": "Basic " + base64.b64encode(":".join(found).encode()).decode()}
 
     def _remove_left_over(self) -> None:
+        """Remove what processes that were killed had begun."""
         now = time.time()
         for file in folders.listed(self.folder):
-            if ".whl." in file.name and folders.age(file, now) > _DAY:
+            if file.suffix in {".whl", ".zip"} or folders.age(file, now) <= _DAY:
+                continue
+            if file.is_dir():
+                shutil.rmtree(file, ignore_errors=True)
+            else:
                 file.unlink(missing_ok=True)
 
 
 def find_login(url: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the user and password for the index of an address, where uv would find them, or None."""
     return _uv_login(url, environ) or _netrc_login(host_of(url), environ)
+
+
+@contextlib.contextmanager
+def disk_full(folder: Path, size_bytes: int = 0) -> Iterator[None]:
+    """Raise what a user understands where the disk has no room for what the block writes.
+
+    Raises:
+        ImageBuildError: The disk, or what this account may use of it, is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in http_client.DISK_FULL:
+            raise
+        needed = f"{size_bytes >> 20} MiB belong into" if size_bytes else "wheels and layers are written into"
+        raise ImageBuildError(
+            "the disk is full: the image cannot be built",
+            why=f"{needed} {folder}: {error.strerror}",
+            next=f"make room there, and try again; what has arrived is kept: df -h {folder}",
+            code="wheel-cache-full",
+        ) from error
 
 
 def _uv_login(url: str, environ: Mapping[str, str]) -> tuple[str, str] | None:

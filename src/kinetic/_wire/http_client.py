@@ -7,6 +7,7 @@ from https to http. Proxies come from the environment, as for other programs.
 from __future__ import annotations
 
 import base64
+import errno
 import http.client
 import ipaddress
 import os
@@ -22,6 +23,7 @@ TIMEOUT_SECONDS = 60.0  # for connecting, and for each read
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS = 5
 RETRYABLE = frozenset({408, 429, 500, 502, 503, 504})
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # ours, not the network's: raised while a body is kept
 _SECRET_HEADERS = frozenset({"authorization"})
 
 Body = bytes | Iterator[bytes] | None

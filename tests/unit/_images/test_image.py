@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
+import os
+import pickle
 import platform
+import random
 import subprocess
 import sys
 import tarfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from servers.registry import anonymous
 
-from kinetic._images import image, layers
+from kinetic._images import image, layers, verify
 from kinetic._images.image import ImageBuilder
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Platform
@@ -32,9 +38,9 @@ def unpacked(registry: Registry, uri: str, folder: Path) -> Path:
     page, _ = registry.read_manifest(uri.partition("@")[2])
     config = json.loads(registry.small_blob(page["config"]["digest"]))
     for entry, diff_id in zip(page["layers"], config["rootfs"]["diff_ids"], strict=True):
-        done = subprocess.run(
-            ["gzip", "-dc"], input=registry.small_blob(entry["digest"]), capture_output=True, check=True
-        )
+        sink = io.BytesIO()
+        registry.read_blob(entry["digest"], sink)
+        done = subprocess.run(["gzip", "-dc"], input=sink.getvalue(), capture_output=True, check=True)
         assert f"sha256:{hashlib.sha256(done.stdout).hexdigest()}" == diff_id
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
             archive.extractall(folder, filter="tar")
@@ -125,6 +131,161 @@ def test_a_build_that_was_killed_leaves_no_tag_and_the_next_one_sends_what_is_mi
     monkeypatch.undo()
     built = builder.build(lock, base, registry)
     assert (built.sent_bytes, built.built_layers) == (0, 0)
+
+
+def test_bytecode_of_the_base_is_added_by_clients_with_its_very_python_and_used_by_all(
+    registry, base, cache, wheel, lock_of, tmp_path, monkeypatch
+) -> None:
+    release = {"Env": [f"PYTHON_VERSION={platform.python_version()}"]}
+    base = dataclasses.replace(base, config=base.config | release)
+    first = ImageBuilder(registry, cache).build(lock_of(wheel("alpha")), base, registry)
+    root = unpacked(registry, first.uri, tmp_path / "root")
+    monkeypatch.setattr(image.platform, "python_version", lambda: f"{PYTHON}.99")
+    other = ImageBuilder(registry, cache).build(lock_of(wheel("beta")), base, registry)
+
+    compiled = f"usr/local/lib/python{PYTHON}/json/__pycache__/decoder.{sys.implementation.cache_tag}.pyc"
+    assert (root / compiled).read_bytes()[4] == 3  # compared with its source, by hash
+    assert not [*root.rglob("test_*.pyc")]
+    kinds = [registry.read_manifest(each.uri.partition("@")[2])[0]["layers"][1]["digest"] for each in (first, other)]
+    assert kinds[0] == kinds[1]
+    states = [each.contents for each in verify.verify(registry, other.uri.partition("@")[2], cache)]
+    assert states[:3] == ["base image", "bytecode of the base image", "the environment"]
+
+
+def test_a_client_with_another_python_builds_without_bytecode_of_the_base(
+    registry, base, cache, wheel, lock_of
+) -> None:
+    base = dataclasses.replace(base, config=base.config | {"Env": [f"PYTHON_VERSION={PYTHON}.99"]})
+    builder = ImageBuilder(registry, cache)
+    lock = lock_of(wheel("alpha"))
+
+    built = builder.build(lock, base, registry)
+
+    assert "library" in {part.kind for part in image.parts_of(lock, base)}
+    assert built.built_layers == len(image.parts_of(lock, base)) - 1
+    assert builder.missing(lock, base) == []
+
+
+def test_no_layer_is_empty_and_no_two_are_equal(registry, base, cache, wheel, lock_of) -> None:
+    nothing_to_compile = [wheel(f"data{number}", **{f"data{number}.txt": "same"}) for number in range(12)]
+
+    built = ImageBuilder(registry, cache).build(lock_of(*nothing_to_compile), base, registry)
+
+    page, _ = registry.read_manifest(built.uri.partition("@")[2])
+    config = json.loads(registry.small_blob(page["config"]["digest"]))
+    diff_ids = config["rootfs"]["diff_ids"]
+    assert len(set(diff_ids)) == len(diff_ids) == len(page["layers"])
+    assert config["config"]["Labels"][image.KINDS_LABEL].split() == ["base", "environment", *["wheels"] * 4, "lock"]
+
+
+def test_a_large_set_of_wheels_stays_below_sixty_layers_heavy_ones_first(base, lock_of) -> None:
+    wheels = [Wheel(f"w{n}", "1", "", f"{n:064}", 100_000 * n, "") for n in range(300)]
+
+    parts = image.parts_of(lock_of(*wheels), dataclasses.replace(base, config={"Env": [f"PYTHON_VERSION={PYTHON}.1"]}))
+
+    assert len(parts) <= 61
+    assert [part.kind for part in parts[:3]] == ["library", "environment", "wheels"]
+    assert [part.wheels[0].name for part in parts[2:4]] == ["w299", "w298"]
+
+
+def test_two_clients_that_build_at_once_make_one_image(registry, base, wheel, lock_of, tmp_path) -> None:
+    lock = lock_of(*(wheel(f"package{number}") for number in range(10)))
+    together = threading.Barrier(2)
+
+    def build(number: int) -> str:
+        with Registry(registry.host, registry.name, anonymous) as own:
+            builder = ImageBuilder(own, WheelCache(tmp_path / f"client{number}", {}))
+            assert builder.find(lock, base) is None
+            together.wait()
+            return builder.build(lock, base, own).uri
+
+    with ThreadPoolExecutor(2) as pool:
+        uris = list(pool.map(build, range(2)))
+
+    assert uris[0] == uris[1]
+    assert {
+        state.state for state in verify.verify(registry, uris[0].partition("@")[2], WheelCache(tmp_path / "v", {}))
+    } == {
+        "verified",
+        "unverifiable",
+    }
+
+
+def test_a_build_that_fails_ends_what_it_began(registry, base, cache, wheel, lock_of, monkeypatch) -> None:
+    broken = wheel("broken")
+    lock = lock_of(wheel("alpha"), dataclasses.replace(broken, url=broken.url.replace("broken", "absent")))
+
+    with pytest.raises(ImageBuildError, match="could not be fetched"):
+        ImageBuilder(registry, cache).build(lock, base, registry)
+
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("kinetic-")]
+    assert {file.suffix for file in cache.folder.iterdir()} <= {".whl", ".zip"}
+
+
+def test_a_wheel_that_lost_its_bytes_with_the_power_is_fetched_again(cache, wheel, index) -> None:
+    locked = wheel("alpha")
+    cache.fetch([locked])
+    cache.path_of(locked).write_bytes(b"")
+
+    cache.fetch([locked])
+
+    assert cache.path_of(locked).stat().st_size == locked.size_bytes
+
+
+def test_what_a_killed_build_left_is_removed_a_day_later(cache, wheel) -> None:
+    cache.fetch([wheel("alpha")])
+    left = [cache.folder / "kinetic-layer-1", cache.folder / f"{'0' * 64}.whl.ab", cache.folder / f"{'0' * 64}.zip.9"]
+    left[0].mkdir()
+    (left[0] / "layer").write_bytes(b"x")
+    for each in left:
+        each.touch()
+        os.utime(each, (0, 0))
+
+    cache.fetch([wheel("beta")])
+
+    assert len([*cache.folder.iterdir()]) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+@pytest.mark.parametrize("size", ["100k", "5m"])  # too small for the wheel, and for its layer
+def test_a_full_disk_is_said_and_nothing_half_written_is_believed_later(
+    registry, base, wheel, lock_of, tmp_path, size: str
+) -> None:
+    large = wheel("large", **{"large.bin": random.Random(7).randbytes(3_000_000)})
+    lock = lock_of(large)
+    (tmp_path / "disk").mkdir()
+    code = f"""
+import pickle, sys
+from pathlib import Path
+from kinetic._images.image import ImageBuilder
+from kinetic._images.registry import Login, Registry
+from kinetic._images.wheels import WheelCache
+from kinetic.errors import ImageBuildError
+lock, base = pickle.load(sys.stdin.buffer)
+cache = WheelCache(Path({str(tmp_path / "disk")!r}), {{}}, sleep=lambda _: None)
+registry = Registry({registry.host!r}, {registry.name!r}, lambda again: Login())
+try:
+    ImageBuilder(registry, cache).build(lock, base, registry)
+except ImageBuildError as error:
+    print(error.code, len(cache.missing(lock.wheels)), sorted(file.suffix for file in cache.folder.iterdir()))
+    print(error.what, "|", error.why, "|", error.next)
+"""
+    shell = f'mount -t tmpfs -o size={size} none "$1" && exec "$2" -c "$3"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", shell, "sh", str(tmp_path / "disk"), sys.executable, code],
+        input=pickle.dumps((lock, base)),
+        capture_output=True,
+        check=False,
+    )
+    if b"unshare" in done.stderr or b"mount:" in done.stderr:
+        pytest.skip(f"no disk can be mounted here: {done.stderr.decode()}")
+
+    assert not done.stderr
+    first, second = done.stdout.decode().splitlines()
+    assert first == {"100k": "wheel-cache-full 1 []", "5m": "wheel-cache-full 0 ['.whl', '.zip']"}[size]
+    assert "the disk is full" in second
+    assert "df -h" in second
+    assert ImageBuilder(registry, WheelCache(tmp_path / "room", {})).build(lock, base, registry).sent_bytes > 3_000_000
 
 
 def test_a_wheel_that_is_not_the_one_of_the_lock_is_refused(registry, base, cache, wheel, lock_of) -> None:
