@@ -25,7 +25,9 @@ def test_the_picture_of_a_batch_stands_as_long_as_it_is_collected(collect: str, 
     seen = project.watch("-c", script)
 
     assert seen.code == 0, seen.screen
-    assert seen.share(lambda frame: "of 24 ended" in frame and "running" in frame) > 0.9
+    # Its line and its bars; on a slow machine there are moments in which no job runs.
+    assert seen.share(lambda frame: "of 24 ended" in frame and "##" in frame) > 0.9
+    assert any("running" in frame for frame in seen.frames)
     assert "of 24 ended" not in seen.screen
     assert "24 succeeded" in seen.screen
 
