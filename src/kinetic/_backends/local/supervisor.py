@@ -26,7 +26,7 @@ from kinetic._runner import processes
 from kinetic._runner.supervisor import attempts, supervise
 from kinetic._runner.supervisor.supervise import DECIDED, REMOVED, Decision, Supervisor
 from kinetic._runner.supervisor.verdicts import Ending
-from kinetic._runner.worker import worker
+from kinetic._runner.worker import function_call, worker
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES, Store
 from kinetic._wire import digests, documents, keys, python_runtime
 from kinetic._wire.failpoints import step
@@ -228,6 +228,7 @@ class QueueSource:
             elif now.stop:
                 self._queue.end(job_id, "ended")
             return ()  # else another supervisor has it: the queue was rebuilt before it could know of this one
+        function_call.keep_shared(self.store, self.task)
         marks = {recovery.SUPERVISOR_VARIABLE: process.name, "KINETIC_ATTEMPT": str(note.attempt)}
         if self._row.devices:
             marks["CUDA_VISIBLE_DEVICES"] = self._row.devices

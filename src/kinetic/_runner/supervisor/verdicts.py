@@ -290,6 +290,8 @@ def decisive_host(tasks: Sequence[Task], endings: Sequence[Ending]) -> int:
     A host that was ended because a peer had failed decides nothing, and neither does one that failed later: most often
     it reports the loss of that peer.
     """
+    if len(tasks) == 1:
+        return 0
     failed = []
     for host, (task, ending) in enumerate(zip(tasks, endings, strict=True)):
         report = final_report(task, ending)

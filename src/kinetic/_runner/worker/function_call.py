@@ -417,6 +417,10 @@ class Fetched(NamedTuple):
 
 def fetch(store: Store, task: Task) -> Fetched:
     """Fetch the order, and then at the same time what it names: the pickles, and the pack with the manifest."""
+    kept = _kept.get((task.store_url, task.order_key, task.order_sha256))
+    if kept is not None and task.child is not None:
+        own = kept.order.of_child(Child.from_json(dict(task.child)))
+        return kept._replace(order=own, arguments=fetch_artifact(store, own.arguments, "the arguments"))
     found = fetch_order(store, task.job_id, task.order_sha256, key=task.order_key, child=task.child)
 
     def last_pack() -> tuple[str, bytes]:
@@ -430,6 +434,29 @@ def fetch(store: Store, task: Task) -> Fetched:
         last_pack,
     ]
     return Fetched(found, **dict(in_parallel(store, parts, limit=1 if store.local else None)))
+
+
+_kept: dict[tuple[str, str, str], Fetched] = {}  # of one batch: where its order is, and its digest
+_MOST_KEPT = 8 << 20  # bytes: more is read again by each worker
+
+
+def keep_shared(store: Store, task: Task) -> None:
+    """Fetch what all children of a batch share, once in a supervisor: its workers inherit it, verified.
+
+    Only from a folder: other stores have threads. What cannot be fetched is left to the worker, which reports it.
+    """
+    at = (task.store_url, task.order_key, task.order_sha256)
+    if at in _kept:
+        return
+    _kept.clear()  # no job's process holds what another one's batch shares
+    if not task.order_key or store.local is None:
+        return
+    with contextlib.suppress(KineticError, OSError):
+        found = fetch_order(store, task.job_id, task.order_sha256, key=task.order_key)
+        function = fetch_artifact(store, found.function, "the function")
+        last = blobs.read_blob(store, found.packs[-1], "the project") if found.manifest else b""
+        if len(function) + len(last) <= _MOST_KEPT:
+            _kept[at] = Fetched(found, function, b"", last)
 
 
 def fetch_artifact(store: Store, artifact: Artifact, what: str) -> bytes:

@@ -9,6 +9,11 @@ import pytest
 
 from kinetic._runner.worker import function_call
 from kinetic._runner.worker.function_call import Failure, Value
+from kinetic._stores import open_store
+from kinetic._wire import digests, keys
+from kinetic._wire.order import Artifact, Child, Order
+from kinetic._wire.task import Task
+from kinetic.errors import IntegrityError
 
 
 class UnspeakableError(Exception):
@@ -136,3 +141,69 @@ def test_a_message_and_a_traceback_have_their_limits() -> None:
 
     assert len(described["message"]) == 4_000
     assert len(described["traceback"]) == 200_000
+
+
+# ---------------------------------------------------------------------- what a batch's children share
+
+GROUP = "grp-12345678"
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """Give a store with the order of a batch, and the digest of that order."""
+    store = open_store(f"file://{tmp_path}/store")
+    store.put("function", b"the function")
+    store.put("inputs", b"first, second")
+    order = Order(
+        "", "train", Artifact(digests.of_bytes(b"the function"), 12, key="function"), Artifact.within(b""), group=GROUP
+    )
+    store.put(order.key, order.to_bytes())
+    yield store, digests.of_bytes(order.to_bytes())
+    function_call._kept.clear()
+
+
+def task_of(store, index, sha256):
+    data, start = (b"first", 0) if index == 0 else (b"second", 7)
+    arguments = Artifact(digests.of_bytes(data), len(data), key="inputs", start=start)
+    child = Child(f"cpu-train-20261120-143000-1a2b3c{index}", index, 0, arguments)
+    return Task(
+        job_id=child.job_id,
+        order_sha256=sha256,
+        store_url=store.url,
+        key_id="",
+        umask=0o22,
+        deadline=None,
+        environment={},
+        order_key=keys.group_order(GROUP),
+        child=child.to_json(),
+    )
+
+
+def test_what_children_share_is_read_once_and_is_what_each_would_have_read(shared) -> None:
+    store, sha256 = shared
+    tasks = [task_of(store, index, sha256) for index in range(2)]
+    read = [function_call.fetch(store, task) for task in tasks]
+
+    function_call.keep_shared(store, tasks[0])
+    store.delete("function")  # from here on only the supervisor has it
+
+    assert [function_call.fetch(store, task) for task in tasks] == read
+    assert [each.arguments for each in read] == [b"first", b"second"]
+
+
+def test_what_one_batch_shares_is_not_taken_for_that_of_another(shared) -> None:
+    store, sha256 = shared
+    function_call.keep_shared(store, task_of(store, 0, sha256))
+
+    with pytest.raises(IntegrityError, match="not the one that was launched"):
+        function_call.fetch(store, task_of(store, 0, "0" * 64))
+
+
+def test_what_cannot_be_kept_is_reported_by_the_worker(shared) -> None:
+    store, sha256 = shared
+    store.put("function", b"another function")
+
+    function_call.keep_shared(store, task_of(store, 0, sha256))
+
+    with pytest.raises(IntegrityError, match="the function"):
+        function_call.fetch(store, task_of(store, 0, sha256))
