@@ -68,14 +68,14 @@ class Filters(NamedTuple):
 
     def may_match(self, function: str, created_at: str, now: float) -> bool:
         """Return whether a job may pass, before its status is read."""
+        if self.function not in {None, function}:
+            return False
+        if self.since is None and self.older_than is None:
+            return True
         from kinetic._wire import keys
 
         age = now - (keys.parse_utc(created_at) or 0.0)
-        return (
-            self.function in {None, function}
-            and (self.since is None or age <= self.since)
-            and (self.older_than is None or age > self.older_than)
-        )
+        return (self.since is None or age <= self.since) and (self.older_than is None or age > self.older_than)
 
     def matches(self, page: Page, group: Group | None) -> bool:
         """Return whether a job passes whose status was read; `group` is the manifest of its batch."""

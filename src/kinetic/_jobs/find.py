@@ -137,7 +137,7 @@ def _live(target: Target) -> Iterator[JobHandle]:
     """Yield the jobs that were not removed: those that their backend still knows, and those without history."""
     own = locate.local_store()
     backend = locate.local()
-    there = {seen.name for seen in backend.find()}
+    there = backend.names()
     with contextlib.suppress(KineticError):  # a read-only store can be listed
         backend.sweep(own.local.scratch() if own.local is not None else None, locate.read_page)
     garbage_collection.collect_if_due(own, locate.home(), locate.runtime())
@@ -247,7 +247,8 @@ def ids_newest_first(jobs: Sequence[JobRecord], past: Sequence[Mapping[str, Any]
 def _creations(jobs: Sequence[JobRecord], past: Sequence[Mapping[str, Any]]) -> list[Creation]:
     """Return when jobs were made; of those of one second as exactly as queue, history and store know it."""
     singles = [job for job in jobs if job.group_id is None]
-    queued = [job.job_id for job in singles if locate.is_here(job) and past_of(job) is None]
+    here = functools.cache(locate.is_here_by)  # the same backend and host, a thousand times
+    queued = [job.job_id for job in singles if here(job.backend, job.host) and past_of(job) is None]
     rows = locate.local().queue.jobs(queued) if queued else {}
     found = {str(page["job_id"]): _of_page(page) for page in past if page.get("job_id")}
     number = Counter(job.created_at for job in singles)

@@ -189,7 +189,12 @@ def can_be_seen(job: JobRecord) -> bool:
 
 def is_here(job: JobRecord) -> bool:
     """Return whether this machine can see the job's processes."""
-    return registry.is_here(job.backend) and (not job.host or job.host == machine())
+    return is_here_by(job.backend, job.host)
+
+
+def is_here_by(backend: str, host: str | None) -> bool:
+    """Return whether this machine can see the processes of the jobs of a backend and a host."""
+    return registry.is_here(backend) and (not host or host == machine())
 
 
 def hosts_of(job: JobRecord) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kinetic.errors import printable
@@ -128,12 +128,13 @@ def table_lines(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], *, columns_wide: int | None = None
 ) -> list[str]:
     """Return the lines of a table, headings first, for a terminal of this width; control characters are escaped."""
-    cells = [[column.name for column in columns], *([plain(cell) for cell in row] for row in rows)]
-    widths = [max(map(width, each)) for each in zip(*cells, strict=True)]
+    cells = [[column.name for column in columns], *(list(map(plain, row)) for row in rows)]
+    measure = len if all(map(str.isascii, map("".join, cells))) else width
+    widths = [max(map(measure, each)) for each in zip(*cells, strict=True)]
     shown = list(range(len(columns)))
     if columns_wide is not None:
         shown, widths = _fitted(columns, widths, columns_wide)
-    return [_table_line(columns, row, shown, widths) for row in cells]
+    return [_table_line(columns, row, shown, widths, measure) for row in cells]
 
 
 def _fitted(columns: Sequence[Column], widths: Sequence[int], most: int) -> tuple[list[int], list[int]]:
@@ -154,12 +155,21 @@ def _fitted(columns: Sequence[Column], widths: Sequence[int], most: int) -> tupl
         fitted = list(widths)
 
 
-def _table_line(columns: Sequence[Column], row: Sequence[str], shown: Sequence[int], widths: Sequence[int]) -> str:
+def _table_line(
+    columns: Sequence[Column],
+    row: Sequence[str],
+    shown: Sequence[int],
+    widths: Sequence[int],
+    measure: Callable[[str], int],
+) -> str:
     cells = []
     for index in shown:
-        text = shortened(row[index], widths[index]) if columns[index].flexible else row[index]
-        blank = " " * (widths[index] - width(text))
-        cells.append(blank + text if columns[index].right else text + blank)
+        text = row[index]
+        spare = widths[index] - measure(text)
+        if spare < 0:  # only a flexible column is narrower than its texts
+            text = shortened(text, widths[index])
+            spare = widths[index] - width(text)
+        cells.append(" " * spare + text if columns[index].right else text + " " * spare)
     return _GAP.join(cells).rstrip()
 
 

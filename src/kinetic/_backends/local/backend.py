@@ -335,6 +335,13 @@ class LocalBackend:
         scheduler.advance(self.paths, self.queue)
         return iter([self._observation(row) for row in self.queue.rows()])
 
+    def names(self) -> set[str]:
+        """Return the jobs that ``find`` would yield, without an observation of each."""
+        if not self.paths.queue.exists():
+            return set()
+        scheduler.advance(self.paths, self.queue)
+        return self.queue.names()
+
     def _observation(self, row: JobRow) -> Observation:
         status = _STATES.get(row.state) or (JobStatus.SUCCEEDED if row.verdict == "succeeded" else JobStatus.FAILED)
         return Observation(

@@ -223,6 +223,9 @@ class Queue:
             found.update((row.job_id, row) for row in self.rows(f"job_id IN ({marks})", part))
         return found
 
+    def names(self) -> set[str]:
+        return {name for (name,) in self._read("SELECT job_id FROM jobs")}
+
     def group_rows(self, group: str) -> list[GroupRow]:
         """Return the jobs of a batch that have not ended."""
         return [GroupRow(*row) for row in self._read(_GROUP, (group,))]
