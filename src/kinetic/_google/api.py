@@ -176,15 +176,17 @@ class ApiError(Exception):
 
     Attributes:
         status: The HTTP status.
-        reason: Google's word for it, e.g. "SERVICE_DISABLED"; "" where there is none.
+        reason: Google's word for it, e.g. "SERVICE_DISABLED" or "alreadyExists"; "" where there is none.
         message: The service's message.
+        consumer: The project that a SERVICE_DISABLED is about, e.g. "projects/123"; else "".
     """
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, consumer: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.message = message
+        self.consumer = consumer
 
 
 class Service:
@@ -194,6 +196,7 @@ class Service:
         self.name = name
         word = name.partition(".")[0].upper()  # of the variable by which Google's own tools are sent elsewhere, too
         self._base = (environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{word}") or f"https://{name}").rstrip("/")
+        self.user_project = ""  # whose quota requests count against, where our credentials name no project
         self._tokens = tokens
         self._retry = retry
 
@@ -268,7 +271,7 @@ class Service:
     def _headers(self, token: str, data: bytes | None) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         headers |= {"Content-Type": "application/json"} if data is not None else {}
-        project = self._tokens.quota_project
+        project = self.user_project or self._tokens.quota_project
         return headers | ({"X-Goog-User-Project": project} if project else {})
 
     def _page(self, answer: _Response) -> Page | None:
@@ -281,9 +284,11 @@ class Service:
             except ValueError:
                 return None
             return page if isinstance(page, dict) else None
-        details = _error_json(answer.data).get("details") or ()
-        reasons = [each.get("reason", "") for each in details if isinstance(each, dict)]
-        raise ApiError(answer.status, next(filter(None, reasons), ""), _message(answer.data))
+        error = _error_json(answer.data)
+        known = [each for field in ("details", "errors") for each in error.get(field) or () if isinstance(each, dict)]
+        reason = next((str(each["reason"]) for each in known if each.get("reason")), "")
+        consumers = [(each.get("metadata") or {}).get("consumer") for each in known]
+        raise ApiError(answer.status, reason, _message(answer.data), str(next(filter(None, consumers), "")))
 
 
 def _error_json(body: bytes) -> Page:

@@ -5,7 +5,7 @@ Source: Artifact Registry's discovery document, v1 (2026-10-31).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kinetic._google.api import ApiError, Service
@@ -53,8 +53,13 @@ def may_write(service: Service, repository: Repository) -> bool | None:
     return _WRITE in page.get("permissions", ())
 
 
-def ensure_repository(service: Service, repository: Repository, pause: Callable[[float], object]) -> bool:
-    """Make the repository if it is missing; return whether it was made.
+def ensure_repository(
+    service: Service,
+    repository: Repository,
+    pause: Callable[[float], object],
+    labels: Mapping[str, str] | None = None,
+) -> bool:
+    """Make the repository if it is missing, with some labels; return whether it was made.
 
     Images without a tag go after a week: each environment keeps its tag until kinetic removes it. Scanning is off: it
     would cost money for every environment that is pushed.
@@ -73,6 +78,7 @@ def ensure_repository(service: Service, repository: Repository, pause: Callable[
     body = {
         "format": "DOCKER",
         "description": "Images of kinetic's jobs",
+        **({"labels": dict(labels)} if labels else {}),
         "dockerConfig": {"immutableTags": False},
         "cleanupPolicies": {
             "untagged": {

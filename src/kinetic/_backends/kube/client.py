@@ -60,6 +60,7 @@ SECRET = Kind("", "v1", "secrets", "Secret")
 CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")
 SERVICE = Kind("", "v1", "services", "Service")
 SERVICE_ACCOUNT = Kind("", "v1", "serviceaccounts", "ServiceAccount")
+RESOURCE_QUOTA = Kind("", "v1", "resourcequotas", "ResourceQuota")
 EVENT = Kind("", "v1", "events", "Event")
 NAMESPACE = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
 NODE = Kind("", "v1", "nodes", "Node", namespaced=False)
@@ -77,6 +78,7 @@ Object = dict[str, Any]
 PAGE = 500  # objects of one page of a list: some 5 MB at most
 _MOST_CONFLICTS = 8  # in a row; the pauses between them are some ten seconds together
 _MERGE = {"Content-Type": "application/merge-patch+json"}
+_APPLY = {"Content-Type": "application/apply-patch+yaml"}  # JSON is YAML
 # A field that the server does not know would be dropped silently, and with it what it promised.
 _STRICT: Query = {"fieldManager": "kinetic", "fieldValidation": "Strict"}
 _ADMISSION = re.compile(
@@ -173,6 +175,17 @@ class Client:
         body = json.dumps(change).encode()
         reply = self.transport.send("PATCH", kind.path(self.namespace, name), query=_STRICT, body=body, headers=_MERGE)
         return None if _is_missing(reply) else self._object(reply, "patch", kind, name)
+
+    def apply(self, kind: Kind, manifest: Object, *, force: bool = False) -> Object:
+        """Create an object, or make its fields what a manifest says, as ``kubectl apply --server-side`` does.
+
+        With `force`, fields that another writer owns are taken over: only for what is ours.
+        """
+        name = manifest["metadata"]["name"]
+        query = {**_STRICT, **({"force": "true"} if force else {})}
+        body = json.dumps(manifest).encode()
+        reply = self.transport.send("PATCH", kind.path(self.namespace, name), query=query, body=body, headers=_APPLY)
+        return self._object(reply, "patch", kind, name)
 
     def delete(self, kind: Kind, name: str, *, uid: str = "") -> bool:
         """Delete an object, of that uid only if one is given; False when there was none, or it has another uid."""

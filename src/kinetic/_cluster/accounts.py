@@ -1,0 +1,147 @@
+"""What may do what: the APIs of the project, the service account of the nodes, and its one role."""
+
+from __future__ import annotations
+
+from kinetic._cluster import policies
+from kinetic._cluster.project_apis import (
+    ARTIFACTS,
+    COMPUTE,
+    CONTAINER,
+    IAM,
+    PROJECTS,
+    QUOTAS,
+    SERVICES,
+    STORAGE,
+)
+from kinetic._cluster.resource import Found, Resource
+from kinetic._google.api import ApiError
+
+NODE_ROLE = "roles/container.defaultNodeServiceAccount"
+
+
+class Services(Resource):
+    """The APIs that are needed; they stay on when a cluster is removed, since others may use them."""
+
+    key = "services"
+    api = SERVICES
+    rights = ("serviceusage.services.enable", "serviceusage.services.list")
+    seconds = (20, 60)
+
+    @property
+    def names(self) -> list[str]:
+        names = [SERVICES, COMPUTE, CONTAINER, IAM, PROJECTS, STORAGE, QUOTAS]
+        return names + ([ARTIFACTS] if self.spec.registry else [])
+
+    @property
+    def title(self) -> str:
+        return f"APIs of the project {self.spec.project}"
+
+    def read(self) -> Found:
+        project = f"projects/{self.spec.project}"
+        names = [f"{project}/services/{name}" for name in self.names]
+        page = self.apis.call(SERVICES, "GET", f"v1/{project}/services:batchGet", query={"names": names})
+        found = page.get("services") or ()
+        for each in found:  # "projects/123/services/compute.googleapis.com"
+            number = str(each.get("name", "")).split("/")[1:2]
+            if number and number[0].isdecimal():
+                self.apis.number = number[0]
+        on = {str(each.get("name", "")).rpartition("/")[2] for each in found if each.get("state") == "ENABLED"}
+        off = [name for name in self.names if name not in on]
+        return Found("missing", {"off": off}) if off else Found("given", {"off": []})
+
+    def make(self, found: Found) -> None:
+        off = found.page["off"]
+        path = f"v1/projects/{self.spec.project}/services:batchEnable"
+        operation = self.apis.call(SERVICES, "POST", path, {"serviceIds": off})
+        done = operation
+        if not operation.get("done"):
+            followed = self.apis.follow(SERVICES, f"v1/{operation['name']}", lambda page: bool(page.get("done")))
+            done = followed or {}
+        self.apis.enabled |= {*off}
+        if failed := done.get("error"):
+            raise ApiError(int(failed.get("code") or 400), _reason(failed), str(failed.get("message", "")))
+
+    def remove(self, found: Found) -> None:
+        """Leave them on."""
+
+
+def _reason(failed: dict[str, object]) -> str:
+    details = failed.get("details")
+    known = [each for each in details if isinstance(each, dict)] if isinstance(details, list) else []
+    return next((str(each["reason"]) for each in known if each.get("reason")), "")
+
+
+class NodeAccount(Resource):
+    """The service account that nodes run as; the Compute Engine default one has no role in many organizations."""
+
+    key = "node-account"
+    needs = ("services",)
+    api = IAM
+    rights = ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.actAs")
+    removal_rights = ("iam.serviceAccounts.delete",)
+    seconds = (1, 60)
+
+    @property
+    def title(self) -> str:
+        return f"service account {self.spec.account.partition('@')[0]} of the nodes"
+
+    @property
+    def _path(self) -> str:
+        return f"v1/projects/{self.spec.project}/serviceAccounts"
+
+    def read(self) -> Found:
+        page = self.apis.read(IAM, f"{self._path}/{self.spec.account}")
+        return self.marked(page, self.spec.description, "description")
+
+    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+        name = self.spec.account.partition("@")[0]
+        account = {"displayName": f"Nodes of {self.spec.cluster}", "description": self.spec.description}
+        try:
+            self.apis.call(IAM, "POST", self._path, {"accountId": name, "serviceAccount": account})
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            self.check_is_ours()
+
+    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+        try:
+            self.apis.call(IAM, "DELETE", f"{self._path}/{self.spec.account}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+
+class NodeRole(Resource):
+    """The one role of the nodes' account in the project: write logs and metrics, and pull images."""
+
+    key = "node-role"
+    needs = ("node-account",)
+    api = PROJECTS
+    rights = ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy")
+    removal_rights = rights
+    seconds = (1, 2)
+
+    @property
+    def title(self) -> str:
+        return f"{NODE_ROLE} for {self.spec.account.partition('@')[0]}"
+
+    def _policy(self) -> policies.ProjectPolicy:
+        return policies.ProjectPolicy(self.apis)
+
+    @property
+    def _member(self) -> str:
+        return f"serviceAccount:{self.spec.account}"
+
+    def read(self) -> Found:
+        policy = self._policy().read()
+        if policies.has(policy, NODE_ROLE, self._member):
+            return Found("ours", policy)
+        # Of an account that was removed before its binding, the policy keeps a name with its number.
+        left = policies.deleted_members(policy, self._member)
+        return Found("missing", policy, "a binding of a removed account is left" if left else "")
+
+    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+        policies.add(self._policy(), NODE_ROLE, self._member)
+
+    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+        policies.remove(self._policy(), self._member)

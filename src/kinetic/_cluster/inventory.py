@@ -1,0 +1,103 @@
+"""The one list of what a cluster consists of, and the reads of all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from kinetic._cluster.accounts import NodeAccount, NodeRole, Services
+from kinetic._cluster.control_plane import Cluster, Pool
+from kinetic._cluster.namespace import Namespace, Quota, ServiceAccount
+from kinetic._cluster.network import Network, Router, Subnet
+from kinetic._cluster.resource import Found, Resource, Setup, region_of
+from kinetic._cluster.storage import Bucket, BucketAccess, Repository
+from kinetic._stores.parallel import in_parallel
+
+_AT_ONCE = 12  # requests
+
+
+class Inventory(NamedTuple):
+    """How everything is now, by the key of each resource, in the order of the list."""
+
+    resources: tuple[Resource, ...]
+    found: dict[str, Found]
+
+    def of(self, key: str) -> Found:
+        return self.found.get(key, Found("missing"))
+
+
+def resources_of(setup: Setup) -> list[Resource]:
+    """Return the list, in an order in which it can be made; `down` goes through it backwards."""
+    spec = setup.spec
+    listed: list[Resource] = [Services(setup)]
+    before: list[str] = ["services"]
+    if not spec.network:
+        listed += [Network(setup), Subnet(setup)]
+        before.append("subnet")
+        if not spec.public_nodes:
+            listed.append(Router(setup))
+            before.append("router")
+    if not spec.node_account:
+        listed += [NodeAccount(setup), NodeRole(setup)]
+        before.append("node-role")
+    listed.append(Bucket(setup))
+    if spec.registry:
+        listed.append(Repository(setup))
+    listed.append(Cluster(setup, tuple(before)))
+    if spec.standard:
+        listed += [Pool(setup, each) for each in spec.hardware if each.kind != "cpu"]
+    listed += [BucketAccess(setup), Namespace(setup), ServiceAccount(setup)]
+    if spec.limits:
+        listed.append(Quota(setup))
+    known = {each.key for each in listed}
+    for each in listed:
+        each.needs = tuple(key for key in each.needs if key in known)
+    return listed
+
+
+def read_all(setup: Setup, resources: Sequence[Resource]) -> Inventory:
+    """Read everything: what is found without a region, what needs one, and what is inside of a running cluster.
+
+    The region is that of the cluster, else of the subnet or the bucket that an interrupted `up` left, else the one that
+    the user named; it stays "" where nothing says one, and nothing of ours is in a region then.
+    """
+    found: dict[str, Found] = {}
+
+    def read(some: Sequence[Resource]) -> None:
+        def task(each: Resource) -> tuple[str, Found]:
+            return each.key, each.read()
+
+        for key, state in in_parallel(None, (partial(task, each) for each in some), limit=_AT_ONCE):
+            found[key] = state
+
+    # The member of the bucket's binding has the number of the project, which the services tell.
+    first = [each for each in resources if not each.is_local and each.key != "bucket-access"]
+    read(first)
+    if not setup.location or found["cluster"].state == "missing":
+        setup.location = _left_region(found, setup.location) or setup.location
+    second = [each for each in resources if each.key not in found and not each.in_cluster]
+    if not setup.location:
+        found |= {each.key: Found("missing") for each in second if each.is_local}
+        second = [each for each in second if not each.is_local]
+    read(second)
+    inside = [each for each in resources if each.in_cluster]
+    if found["cluster"].state in {"ours", "foreign"}:
+        read(inside)
+    else:
+        found |= {each.key: Found("given" if each.key == "namespace" and setup.spec.namespace == "default"
+                                  else "missing") for each in inside}  # fmt: skip
+    return Inventory(tuple(resources), {each.key: found[each.key] for each in resources})
+
+
+def _left_region(found: dict[str, Found], location: str) -> str:
+    """Return where an interrupted `up` left a subnet or a bucket of ours; "" for a location that is in that region."""
+    network, bucket = found.get("network", Found("missing")), found.get("bucket", Found("missing"))
+    regions = []
+    if network.state == "ours":
+        links = [str(each) for each in network.page.get("subnetworks") or ()]
+        regions += [link.partition("/regions/")[2].partition("/")[0] for link in links]
+    if bucket.state == "ours":
+        regions.append(str(bucket.page.get("location", "")).lower())
+    region = next(filter(None, regions), "")
+    return "" if location and region_of(location) == region else region

@@ -1,0 +1,132 @@
+"""What is inside the cluster: the namespace of jobs, the account that they run as, and what they may hold together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kinetic._backends.kube.client import NAMESPACE, RESOURCE_QUOTA, SERVICE_ACCOUNT
+from kinetic._cluster.resource import KUBERNETES_MARK, Change, Found, Resource, foreign_error
+from kinetic._cluster.storage import KUBERNETES_ACCOUNT
+
+if TYPE_CHECKING:
+    from kinetic._backends.kube.client import Kind, Object
+
+LIMITS = {"tpu": "requests.google.com/tpu", "gpu": "requests.nvidia.com/gpu", "pods": "pods", "cpu": "requests.cpu"}
+_BUILT_IN = frozenset({"default", "kube-system", "kube-public", "kube-node-lease"})
+
+
+class _KubernetesResource(Resource):
+    """An object of the cluster, found by its label."""
+
+    kind: Kind
+    is_local = True
+    in_cluster = True
+    seconds = (1, 5)
+
+    @property
+    def object_name(self) -> str:
+        return KUBERNETES_ACCOUNT
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind.name} {self.object_name}"
+
+    def read(self) -> Found:
+        page = self.setup.client().get(self.kind, self.object_name)
+        if page is None:
+            return Found("missing")
+        if page["metadata"].get("deletionTimestamp"):
+            return Found("pending", page, "it is being deleted")
+        labels = {"labels": page["metadata"].get("labels") or {}}
+        return self.marked(labels, KUBERNETES_MARK, "labels")._replace(page=page)
+
+    def make(self, found: Found) -> None:
+        client = self.setup.client()
+        waited = 0.0
+        while found.state == "pending" and waited < 120:
+            self.apis.sleep(2.0)
+            waited += 2.0
+            found = self.read()
+        if found.state == "foreign":
+            raise foreign_error(self, found)
+        self.apis.writes += 1
+        # Forced only for what is ours: fields that another tool set on it become ours again.
+        client.apply(self.kind, self.manifest(), force=found.state == "ours")
+
+    def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
+        self.make(found)
+
+    def remove(self, found: Found) -> None:
+        self.apis.writes += 1
+        self.setup.client().delete(self.kind, self.object_name, uid=str(found.page["metadata"].get("uid", "")))
+
+    def manifest(self) -> Object:
+        return {
+            "apiVersion": self.kind.api_version,
+            "kind": self.kind.name,
+            "metadata": {"name": self.object_name, "labels": dict(KUBERNETES_MARK)},
+        }
+
+
+class Namespace(_KubernetesResource):
+    """The namespace; one that Kubernetes brings, or somebody else made, is used as it is."""
+
+    key = "namespace"
+    needs = ("cluster",)
+    kind = NAMESPACE
+
+    @property
+    def object_name(self) -> str:
+        return self.spec.namespace
+
+    def read(self) -> Found:
+        if self.spec.namespace in _BUILT_IN:
+            return Found("given")
+        found = super().read()
+        return found._replace(state="given") if found.state == "foreign" else found
+
+
+class ServiceAccount(_KubernetesResource):
+    """The account of jobs. Its token is not put into pods that do not ask for it."""
+
+    key = "service-account"
+    needs = ("namespace",)
+    kind = SERVICE_ACCOUNT
+
+    def manifest(self) -> Object:
+        return super().manifest() | {"automountServiceAccountToken": False}
+
+    def diff(self, found: Found) -> list[Change]:
+        mounts = found.page.get("automountServiceAccountToken")
+        return [] if mounts is False else [Change("automountServiceAccountToken", str(mounts).lower(), "false")]
+
+
+class Quota(_KubernetesResource):
+    """What all jobs of the namespace may hold at once: the only upper bound on the bill that Autopilot has."""
+
+    key = "quota"
+    needs = ("namespace",)
+    kind = RESOURCE_QUOTA
+
+    @property
+    def _hard(self) -> dict[str, str]:
+        return {LIMITS.get(name, name): str(count) for name, count in self.spec.limits}
+
+    @property
+    def title(self) -> str:
+        limits = ", ".join(f"{name} ≤ {count}" for name, count in self.spec.limits)
+        return f"{super().title}: {limits}"
+
+    def manifest(self) -> Object:
+        return super().manifest() | {"spec": {"hard": self._hard}}
+
+    def diff(self, found: Found) -> list[Change]:
+        hard = (found.page.get("spec") or {}).get("hard") or {}
+        wanted = self._hard
+        names = sorted({*hard, *wanted})
+        return [
+            Change(name, str(hard.get(name, "none")), wanted.get(name, "none"))
+            for name in names
+            if hard.get(name) != wanted.get(name)
+        ]

@@ -1,0 +1,148 @@
+"""The network of a cluster's nodes: a network, a subnet, and a router with NAT, since nodes have no address outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinetic._cluster.project_apis import COMPUTE
+from kinetic._cluster.resource import Change, Found, Resource
+from kinetic._google.api import ApiError, Page
+
+_RANGE = "10.0.0.0/20"  # 4,092 nodes; pods get ranges of their own, which GKE adds
+_IN_USE = "resourceInUseByAnotherResource"
+_LAG_SECONDS = 120.0  # what used a network is let go of some time after it was deleted
+
+
+class _ComputeResource(Resource):
+    """What Compute Engine keeps below a scope, found by its description."""
+
+    api = COMPUTE
+
+    @property
+    def scope(self) -> str:
+        return f"regions/{self.setup.region}" if self.is_local else "global"
+
+    collection = ""
+
+    @property
+    def path(self) -> str:
+        return f"compute/v1/projects/{self.spec.project}/{self.scope}/{self.collection}"
+
+    def read(self) -> Found:
+        page = self.apis.read(COMPUTE, f"{self.path}/{self.spec.own_name}")
+        return self.marked(page, self.spec.description, "description")
+
+    def body(self) -> Page:
+        raise NotImplementedError
+
+    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+        name = {"name": self.spec.own_name, "description": self.spec.description}
+        try:
+            self.apis.write_compute("POST", self.path, name | self.body())
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        self.check_is_ours()
+
+    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+        waited = 0.0
+        while True:
+            try:
+                self.apis.write_compute("DELETE", f"{self.path}/{self.spec.own_name}")
+            except ApiError as error:
+                if error.status == 404:
+                    return
+                in_use = error.reason in {_IN_USE, "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"}
+                if not in_use or waited >= _LAG_SECONDS:
+                    raise
+                self.apis.sleep(10.0)
+                waited += 10.0
+            else:
+                return
+
+
+class Network(_ComputeResource):
+    """The network: no subnets of its own making, routes within the region."""
+
+    key = "network"
+    needs = ("services",)
+    rights = ("compute.networks.create", "compute.networks.get")
+    removal_rights = ("compute.networks.delete",)
+    seconds = (10, 25)
+    collection = "networks"
+
+    @property
+    def title(self) -> str:
+        return f"network {self.spec.own_name}"
+
+    def body(self) -> Page:
+        return {"autoCreateSubnetworks": False, "routingConfig": {"routingMode": "REGIONAL"}}
+
+
+class Subnet(_ComputeResource):
+    """The subnet of the nodes, from which Google's own services are reached without NAT."""
+
+    key = "subnet"
+    needs = ("network",)
+    rights = ("compute.subnetworks.create", "compute.subnetworks.get", "compute.networks.updatePolicy")
+    removal_rights = ("compute.subnetworks.delete",)
+    seconds = (10, 20)
+    is_local = True
+    collection = "subnetworks"
+
+    @property
+    def title(self) -> str:
+        return f"subnet {self.spec.own_name} in {self.setup.region}"
+
+    def body(self) -> Page:
+        return {
+            "network": f"projects/{self.spec.project}/global/networks/{self.spec.own_name}",
+            "ipCidrRange": _RANGE,
+            "privateIpGoogleAccess": True,
+        }
+
+    def diff(self, found: Found) -> list[Change]:
+        on = bool(found.page.get("privateIpGoogleAccess"))
+        return [] if on else [Change("private Google access", "off", "on")]
+
+    def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
+        path = f"{self.path}/{self.spec.own_name}/setPrivateIpGoogleAccess"
+        self.apis.write_compute("POST", path, {"privateIpGoogleAccess": True})
+
+
+class Router(_ComputeResource):
+    """The router, whose NAT gives nodes a way to the internet: package indexes, Hugging Face."""
+
+    key = "router"
+    needs = ("subnet",)
+    rights = ("compute.routers.create", "compute.routers.get", "compute.routers.update")
+    removal_rights = ("compute.routers.delete",)
+    seconds = (10, 30)
+    dollars_per_hour = 0.0064  # one address and one node; cloud.google.com/nat/pricing, 2026-11
+    is_local = True
+    collection = "routers"
+
+    @property
+    def title(self) -> str:
+        return f"router {self.spec.own_name} with NAT in {self.setup.region}"
+
+    def body(self) -> Page:
+        network = f"projects/{self.spec.project}/global/networks/{self.spec.own_name}"
+        return {"network": network, "nats": [self._nat()]}
+
+    def _nat(self) -> Page:
+        return {
+            "name": self.spec.own_name,
+            "natIpAllocateOption": "AUTO_ONLY",
+            "sourceSubnetworkIpRangesToNat": "ALL_SUBNETWORKS_ALL_IP_RANGES",
+            "enableDynamicPortAllocation": True,
+            "minPortsPerVm": 64,
+            "maxPortsPerVm": 4096,
+        }
+
+    def diff(self, found: Found) -> list[Change]:
+        names = [str(each.get("name")) for each in found.page.get("nats") or ()]
+        return [] if names else [Change("NAT", "none", self.spec.own_name)]
+
+    def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
+        self.apis.write_compute("PATCH", f"{self.path}/{self.spec.own_name}", {"nats": [self._nat()]})

@@ -1,0 +1,219 @@
+"""The APIs of one project: requests with the patience that what was just made needs, and operations that are followed.
+
+a 403 SERVICE_DISABLED of an API that we just enabled    again, for up to five minutes
+the same about another project than ours                 again, counted against ours
+a 400 resourceNotReady, a 409 operationInProgress        again, for up to five minutes
+a 400 "running incompatible operation" of a cluster      again, until the limit of the whole command
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kinetic._google.api import ApiError, Page, Service, Tokens
+from kinetic._stores.parallel import Retry
+from kinetic.errors import AccessDeniedError, BackendUnavailableError, ClusterError
+
+COMPUTE = "compute.googleapis.com"
+CONTAINER = "container.googleapis.com"
+IAM = "iam.googleapis.com"
+PROJECTS = "cloudresourcemanager.googleapis.com"
+SERVICES = "serviceusage.googleapis.com"
+STORAGE = "storage.googleapis.com"
+ARTIFACTS = "artifactregistry.googleapis.com"
+QUOTAS = "cloudquotas.googleapis.com"
+_ALL = (COMPUTE, CONTAINER, IAM, PROJECTS, SERVICES, STORAGE, ARTIFACTS, QUOTAS)
+
+RETRY = Retry(attempts=5, first_seconds=0.5, most_seconds=16.0)
+_SPREAD_SECONDS = 300.0  # until what was just made or enabled is known everywhere
+_PAUSE_SECONDS = 5.0
+_OTHER_PROJECT = ("USER_PROJECT_DENIED", "SERVICE_DISABLED")
+_NOT_READY = frozenset({"resourceNotReady", "operationInProgress"})
+_BUSY = ("incompatible operation", "operation is in progress", "Another activation")
+_UNSEEN = ("does not exist", "Identity Pool does not exist")
+
+Query = Mapping[str, str | Sequence[str]]
+
+
+class ProjectApis:
+    """Google's APIs for one project. Threads may share it.
+
+    Attributes:
+        project: The id of the project.
+        enabled: APIs that were enabled by us, which may not be known everywhere yet.
+        writes: Requests that change something, sent so far (count).
+    """
+
+    def __init__(
+        self,
+        project: str,
+        tokens: Tokens,
+        environ: Mapping[str, str],
+        *,
+        retry: Retry = RETRY,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        limit_seconds: float = 2400.0,
+    ) -> None:
+        self.project = project
+        self.tokens = tokens
+        self.enabled: set[str] = set()
+        self.writes = 0
+        self.sleep = sleep
+        self._clock = clock
+        self._ends = clock() + limit_seconds
+        self._limit = limit_seconds
+        self.services = {name: Service(name, tokens, retry, environ=environ) for name in _ALL}
+
+    def read(self, api: str, path: str, **query: str | Sequence[str]) -> Page | None:
+        """Read a thing; None where there is none, or where its API is off: then nothing of ours can be there."""
+        try:
+            return self.call(api, "GET", path, query=query)
+        except ApiError as error:
+            if error.status == 404 or (is_disabled(error) and api not in self.enabled):
+                return None
+            raise
+
+    def call(self, api: str, method: str, path: str, body: Page | None = None, *, query: Query | None = None) -> Page:
+        """Send a request, again while what it needs is not known everywhere yet.
+
+        Raises:
+            ApiError: The service rejected it.
+        """
+        service = self.services[api]
+        if method in {"PUT", "PATCH", "DELETE"} or (method == "POST" and not path.endswith(_ASKING)):
+            self.writes += 1
+        ends = self._clock() + _SPREAD_SECONDS
+        while True:
+            try:
+                return service.request(method, path, body, query=query)
+            except ApiError as error:
+                if self._is_counted_elsewhere(service, error):
+                    service.user_project = self.project
+                    continue
+                limit = self._ends if any(words in error.message for words in _BUSY) else ends
+                if not self._passes(api, error) or self._clock() >= limit:
+                    raise
+            self.sleep(_PAUSE_SECONDS)
+
+    def _is_counted_elsewhere(self, service: Service, error: ApiError) -> bool:
+        """Return whether our credentials' own project was asked instead of the one that is worked on."""
+        if service.user_project or error.status != 403:
+            return False
+        is_other = bool(error.consumer) and error.consumer not in {f"projects/{self.project}", *self._own_numbers}
+        return (error.reason in _OTHER_PROJECT and is_other) or "requires a quota project" in error.message
+
+    @property
+    def _own_numbers(self) -> tuple[str, ...]:
+        return (f"projects/{self.number}",) if self.number else ()
+
+    number = ""  # of the project, once it was read
+
+    def _passes(self, api: str, error: ApiError) -> bool:
+        """Return whether an answer may be another one in a while."""
+        if is_disabled(error):
+            return api in self.enabled
+        if error.status in {400, 409} and error.reason in _NOT_READY:
+            return True
+        return error.status in {400, 409} and any(words in error.message for words in _BUSY)
+
+    def retry_unseen(self, send: Callable[[], Page], seconds: float = 90.0) -> Page:
+        """Send something that names what was just made, again while it is not seen everywhere."""
+        ends = self._clock() + seconds
+        while True:
+            try:
+                return send()
+            except ApiError as error:
+                unseen = error.status in {400, 404} and any(words in error.message for words in _UNSEEN)
+                if not unseen or self._clock() >= ends:
+                    raise
+            self.sleep(_PAUSE_SECONDS)
+
+    # ------------------------------------------------------------------------------------------------------ operations
+
+    def write_compute(self, method: str, path: str, body: Page | None = None) -> None:
+        """Change something of Compute Engine, and wait until it is done.
+
+        Each logical write has an id of its own, which is kept over its repeats: Google ignores a second one.
+        """
+        operation = self.call(COMPUTE, method, path, body, query={"requestId": str(uuid.uuid4())})
+        where = path.partition("/projects/")[2].split("/")
+        scope = f"regions/{where[2]}" if where[1] == "regions" else f"zones/{where[2]}" if where[1] == "zones" else ""
+        follow = f"compute/v1/projects/{self.project}/{scope or 'global'}/operations/{operation['name']}/wait"
+        while operation.get("status") != "DONE":
+            self.check_time(f"{method} {path}")
+            try:
+                operation = self.call(COMPUTE, "POST", follow)
+            except ApiError as error:
+                if error.status != 404:  # forgotten after a day; the thing itself is read afterwards
+                    raise
+                return
+        failed = (operation.get("error") or {}).get("errors") or ()
+        if failed:
+            first = failed[0]
+            raise ApiError(int(operation.get("httpErrorStatusCode") or 400), str(first.get("code", "")), _texts(failed))
+
+    def follow(
+        self, api: str, path: str, is_done: Callable[[Page], bool], report: Callable[[Page], object] | None = None
+    ) -> Page | None:
+        """Read an operation until it is done; None when it has vanished. Pauses grow from 1 to 5 seconds."""
+        seconds = 1.0
+        while True:
+            page = self.read(api, path)
+            if page is None or is_done(page):
+                return page
+            if report is not None:
+                report(page)
+            self.check_time(path)
+            self.sleep(seconds)
+            seconds = min(_PAUSE_SECONDS, seconds * 1.3)
+
+    def check_time(self, what: str) -> None:
+        """Raise an error when the command has taken longer than its limit."""
+        if self._clock() >= self._ends:
+            raise ClusterError(
+                f"Google did not finish within {self._limit / 60:.0f} minutes",
+                why=f"it still works on {what.rpartition('/')[2]}, and continues without us",
+                next="run the same command again: it continues where this one stopped",
+                code="cluster-timeout",
+            )
+
+
+_ASKING = (":testIamPermissions", ":getIamPolicy", "/wait", "advice/capacity")  # POST requests that change nothing
+
+
+def is_disabled(error: ApiError) -> bool:
+    """Return whether a request was refused because its API is off."""
+    return error.status == 403 and (
+        error.reason in {"SERVICE_DISABLED", "accessNotConfigured"} or "has not been used in project" in error.message
+    )
+
+
+def _texts(errors: Sequence[Mapping[str, Any]]) -> str:
+    return "; ".join(str(each.get("message") or each.get("code")) for each in errors)
+
+
+def explained(error: ApiError, doing: str, project: str) -> AccessDeniedError | BackendUnavailableError | ClusterError:
+    """Return our error for a refusal, with what to do about it."""
+    what, again = f"Google refused to {doing} ({error.status})", "correct it, and run the same command again"
+    text = error.message
+    if "BILLING" in error.reason.upper() or "BILLING" in text:
+        link = f"https://console.cloud.google.com/billing/linkedaccount?project={project}"
+        return ClusterError(
+            f"the project {project} has no billing account", why=text, next=f"link one: {link}", code="billing"
+        )
+    if "Constraint constraints/" in text or "CONDITION_NOT_MET" in error.reason:
+        step = "ask an administrator of the organization about the policy that the message names"
+        return AccessDeniedError(what, why=text, next=step, code="organization-policy")
+    if "iam.serviceAccounts.actAs" in text:
+        step = "ask for the role roles/iam.serviceAccountUser, or name an account: --node-service-account"
+        return AccessDeniedError(what, why=text, next=step)
+    if "quota" in text.lower():
+        step = f"ask for more: https://console.cloud.google.com/iam-admin/quotas?project={project}, or use --region"
+        return BackendUnavailableError(what, why=text, next=step, code="google-quota")
+    if error.status == 403:
+        return AccessDeniedError(what, why=text, next="kinetic up --dry-run lists the missing rights and their roles")
+    return ClusterError(what, why=text, next=again, code="google-refused")

@@ -1,0 +1,273 @@
+"""One thing that ``kinetic up`` makes and ``kinetic down`` removes, and what all of them have in common.
+
+Nothing is remembered anywhere. Each thing is found again by its name and by a mark that says that it is ours:
+
+    clusters, buckets, repositories, pools    labels  managed-by: kinetic, kinetic-cluster: NAME
+    networks, subnets, routers, accounts      description "kinetic: cluster NAME"; they have no labels
+    objects in the cluster                    label app.kubernetes.io/managed-by: kinetic
+    bindings of roles                         their member is ours
+
+A thing with our name and without our mark is somebody else's: it is named, and never changed or removed.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from kinetic._wire import dataclass
+from kinetic.errors import ClusterError, OptionError
+
+if TYPE_CHECKING:
+    from kinetic._backends.kube.client import Client
+    from kinetic._cluster.project_apis import ProjectApis
+    from kinetic._google.api import Page
+    from kinetic._hardware import Placement
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+LONGEST_NAME = 20  # characters: so that the names of accounts (30), buckets (63) and pools fit with any project
+KUBERNETES_MARK = {"app.kubernetes.io/managed-by": "kinetic"}
+DEFAULT_REGION = "us-central1"
+
+State = Literal["missing", "ours", "foreign", "given", "pending", "failed"]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What was asked for.
+
+    Attributes:
+        project: The id of the project.
+        cluster: The name of the cluster.
+        location: The region or zone that the user named; "" to choose one.
+        standard: A zonal Standard cluster with node pools instead of Autopilot.
+        network: The full or short name of a network that exists; "" to make one.
+        node_account: The email of a service account that exists; "" to make one.
+        namespace: Where jobs run.
+        limits: What all jobs together may hold, as in {"tpu": 16}.
+        registry: Whether a repository for images is made.
+        jobset: Whether JobSet is installed, which slices of several hosts need.
+        public_nodes: Nodes with addresses of their own instead of a NAT.
+        hardware: What the accelerators mean that were named.
+    """
+
+    project: str
+    cluster: str
+    location: str = ""
+    standard: bool = False
+    network: str = ""
+    node_account: str = ""
+    namespace: str = "default"
+    limits: tuple[tuple[str, int], ...] = ()
+    registry: bool = False
+    jobset: bool = False
+    public_nodes: bool = False
+    hardware: tuple[Placement, ...] = ()
+
+    @property
+    def own_name(self) -> str:
+        """The name of the network, subnet, router and repository."""
+        return f"kn-{self.cluster}"
+
+    @property
+    def description(self) -> str:
+        """The mark of what has no labels."""
+        return f"kinetic: cluster {self.cluster}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The mark of what has labels."""
+        return {"managed-by": "kinetic", "kinetic-cluster": self.cluster}
+
+    @property
+    def account(self) -> str:
+        """The email of the service account of nodes."""
+        return self.node_account or f"kn-{self.cluster}-nodes@{self.project}.iam.gserviceaccount.com"
+
+    @property
+    def bucket(self) -> str:
+        return f"{self.project}-kn-{self.cluster}-jobs"
+
+    @property
+    def pool(self) -> str:
+        """The identity pool of the project, in which the accounts of Kubernetes are."""
+        return f"{self.project}.svc.id.goog"
+
+
+def check_name(cluster: str) -> None:
+    """Refuse a name that would not fit into the names of everything that is made with the cluster."""
+    if not _NAME.fullmatch(cluster) or len(cluster) > LONGEST_NAME:
+        raise OptionError(
+            f"{cluster!r} cannot be the name of a cluster that kinetic makes",
+            why=f"it begins with a letter, has lower-case letters, digits and '-', and at most {LONGEST_NAME} "
+            "characters: the names of the bucket and of the service account contain it",
+            next="kinetic up --cluster team",
+        )
+
+
+class Change(NamedTuple):
+    """A field that is not as it should be."""
+
+    field: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.before} → {self.after}"
+
+
+class Found(NamedTuple):
+    """How a thing is now.
+
+    Attributes:
+        state: "missing"; "ours", with our mark; "foreign", our name and no mark; "given", which exists and is used but
+            is never removed; "pending", being made or removed; "failed", made in part and not usable.
+        page: What Google or Kubernetes says of it.
+        why: A sentence about "foreign" and "failed".
+    """
+
+    state: State
+    page: Page = {}  # noqa: RUF012 - never changed
+    why: str = ""
+
+
+class Setup:
+    """What all resources of one command share: what was asked for, the APIs, and what the first reads found.
+
+    Attributes:
+        spec: What was asked for.
+        apis: Google's.
+        location: The region or zone; "" until it is chosen.
+        report: Called with a sentence about what is waited for.
+    """
+
+    def __init__(self, spec: Spec, apis: ProjectApis, connect: Callable[[Setup], Client] | None = None) -> None:
+        self.spec = spec
+        self.apis = apis
+        self.location = spec.location
+        self.report: Callable[[str], object] = lambda _: None
+        self._connect = connect
+        self._client: Client | None = None
+
+    @property
+    def project(self) -> str:
+        return self.spec.project
+
+    @property
+    def region(self) -> str:
+        return region_of(self.location)
+
+    def client(self) -> Client:
+        """Return the client of the cluster, which must be running."""
+        if self._client is None:
+            connect = self._connect or _connect
+            self._client = connect(self)
+        return self._client
+
+
+def region_of(location: str) -> str:
+    """Return the region of a zone, or of a region: itself."""
+    return re.sub(r"-[a-z]$", "", location)
+
+
+def _connect(setup: Setup) -> Client:
+    from kinetic._backends.kube.connection import ClusterAddress, connect
+
+    spec = setup.spec
+    return connect(ClusterAddress(spec.project, setup.location, spec.cluster, spec.namespace, ""))
+
+
+class Resource(ABC):
+    """One thing of a cluster's.
+
+    Attributes:
+        key: Its one word, e.g. "router".
+        needs: Keys of what must exist before it.
+        api: The API that it belongs to; "" for what is inside the cluster.
+        rights: Permissions that making it needs.
+        removal_rights: Permissions that removing it needs.
+        seconds: How long making it usually takes (shortest, longest). Not measured by us: reports of others.
+        dollars_per_hour: Its list price while no job runs, in us-central1.
+        is_local: Whether the region must be known to read it.
+        in_cluster: Whether it is read and made through the cluster's own API server.
+    """
+
+    key: str = ""
+    needs: tuple[str, ...] = ()
+    api: str = ""
+    rights: tuple[str, ...] = ()
+    removal_rights: tuple[str, ...] = ()
+    seconds: tuple[int, int] = (1, 2)
+    dollars_per_hour: float = 0.0
+    is_local: bool = False
+    in_cluster: bool = False
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.spec = setup.spec
+        self.apis = setup.apis
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """What it is and its name, as in "network kn-main"."""
+
+    @abstractmethod
+    def read(self) -> Found:
+        """Return how it is now."""
+
+    def diff(self, found: Found) -> list[Change]:  # noqa: ARG002 - most have nothing that could differ
+        """Return what is not as it should be, of one that is ours."""
+        return []
+
+    @abstractmethod
+    def make(self, found: Found) -> None:
+        """Make it, and wait until it exists; one that was made in the meantime and is ours is success."""
+
+    def change(self, found: Found, changes: Sequence[Change]) -> None:
+        """Make it as it should be."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def remove(self, found: Found) -> None:
+        """Remove it, and wait until it is gone; one that is gone already is success."""
+
+    # ------------------------------------------------------------------------------------------------------------ help
+
+    def marked(self, page: Page | None, mark: object, field: str) -> Found:
+        """Return how a thing is by its mark, a text in a field or labels among others."""
+        if page is None:
+            return Found("missing")
+        written = page.get(field)
+        if isinstance(mark, Mapping):
+            theirs = written if isinstance(written, Mapping) else {}
+            is_ours = all(theirs.get(name) == value for name, value in mark.items())
+        else:
+            is_ours = written == mark
+        if is_ours:
+            return Found("ours", page)
+        return Found("foreign", page, f"it has our name but not our mark ({field})")
+
+    def check_is_ours(self) -> None:
+        """Raise an error unless the thing, which was made by another request, is ours."""
+        found = self.read()
+        if found.state == "foreign":
+            raise foreign_error(self, found)
+        if found.state == "missing":
+            raise ClusterError(
+                f"{self.title} was not made",
+                why="Google says that it exists, and does not show it",
+                next="run the same command again",
+                code="google-refused",
+            )
+
+
+def foreign_error(resource: Resource, found: Found) -> ClusterError:
+    """Return the error that somebody else has our name."""
+    spec = resource.spec
+    step = f"kinetic up --cluster another-name     or remove it yourself; it is in the project {spec.project}"
+    return ClusterError(
+        f"{resource.title} exists and was not made by kinetic", why=found.why, next=step, code="not-ours"
+    )

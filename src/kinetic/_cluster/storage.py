@@ -1,0 +1,220 @@
+"""Where jobs keep what they read and write: the bucket, who may use it, and the repository for images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinetic._cluster import policies
+from kinetic._cluster.project_apis import ARTIFACTS, STORAGE
+from kinetic._cluster.resource import Change, Found, Resource
+from kinetic._google import artifacts
+from kinetic._google.api import ApiError, Page
+
+OBJECT_ROLE = "roles/storage.objectUser"
+READER_ROLE = "roles/artifactregistry.reader"
+KUBERNETES_ACCOUNT = "kinetic"
+_PAGE = 1000
+
+
+class Bucket(Resource):
+    """The bucket of jobs: results, logs, and the files that are sent."""
+
+    key = "bucket"
+    needs = ("services",)
+    api = STORAGE
+    rights = ("storage.buckets.create", "storage.buckets.get")
+    removal_rights = ("storage.buckets.delete", "storage.objects.list", "storage.objects.delete")
+    seconds = (1, 2)
+
+    @property
+    def title(self) -> str:
+        return f"bucket gs://{self.spec.bucket}"
+
+    @property
+    def _path(self) -> str:
+        return f"storage/v1/b/{self.spec.bucket}"
+
+    def read(self) -> Found:
+        try:
+            page = self.apis.read(STORAGE, self._path)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return Found("foreign", {}, "the name is taken, or this account may not see it: names are global")
+        found = self.marked(page, self.spec.labels, "labels")
+        number = str((page or {}).get("projectNumber", ""))
+        if found.state != "missing" and self.apis.number and number not in {"", self.apis.number}:
+            return Found("foreign", found.page, f"it belongs to another project (number {number})")
+        return found
+
+    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+        body = {
+            "name": self.spec.bucket,
+            "location": self.setup.region,
+            "storageClass": "STANDARD",
+            "labels": self.spec.labels,
+            "iamConfiguration": {
+                "uniformBucketLevelAccess": {"enabled": True},
+                "publicAccessPrevention": "enforced",
+            },
+            # What kinetic removes is gone, and is not billed for another week.
+            "softDeletePolicy": {"retentionDurationSeconds": "0"},
+            "lifecycle": {
+                "rule": [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 1}}],
+            },
+        }
+        try:
+            self.apis.call(STORAGE, "POST", "storage/v1/b", body, query={"project": self.spec.project})
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            self.check_is_ours()
+
+    def diff(self, found: Found) -> list[Change]:
+        enforced = (found.page.get("iamConfiguration") or {}).get("publicAccessPrevention")
+        return [] if enforced == "enforced" else [Change("public access prevention", str(enforced), "enforced")]
+
+    def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
+        body = {"iamConfiguration": {"publicAccessPrevention": "enforced"}}
+        self.apis.call(
+            STORAGE, "PATCH", self._path, body, query={"ifMetagenerationMatch": str(found.page["metageneration"])}
+        )
+
+    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+        """Remove every version of every object, and then the bucket."""
+        while True:
+            page = self.apis.read(
+                STORAGE, f"{self._path}/o", versions="true", maxResults=str(_PAGE), fields="items(name,generation)"
+            )
+            items = (page or {}).get("items") or ()
+            if not items:
+                break
+            for each in items:
+                self._remove_object(str(each["name"]), str(each.get("generation", "")))
+            self.setup.report(f"removing the objects of gs://{self.spec.bucket}")
+        try:
+            self.apis.call(STORAGE, "DELETE", self._path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def _remove_object(self, name: str, generation: str) -> None:
+        from urllib.parse import quote
+
+        query = {"generation": generation} if generation else {}
+        try:
+            self.apis.call(STORAGE, "DELETE", f"{self._path}/o/{quote(name, safe='')}", query=query)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+
+class BucketAccess(Resource):
+    """The right of jobs to use the bucket: the Kubernetes account itself, without an account of Google's between.
+
+    It needs the cluster: the identity pool of a project exists once a cluster was made in it. The member is the account
+    of that name in the namespace of every cluster of the project.
+    """
+
+    key = "bucket-access"
+    needs = ("bucket", "cluster")
+    api = STORAGE
+    rights = ("storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy")
+    removal_rights = rights
+    seconds = (1, 2)
+
+    @property
+    def title(self) -> str:
+        return f"{OBJECT_ROLE} on the bucket for {self.spec.namespace}/{KUBERNETES_ACCOUNT}"
+
+    @property
+    def _member(self) -> str:
+        pool = f"projects/{self.apis.number}/locations/global/workloadIdentityPools/{self.spec.pool}"
+        return f"principal://iam.googleapis.com/{pool}/subject/ns/{self.spec.namespace}/sa/{KUBERNETES_ACCOUNT}"
+
+    def read(self) -> Found:
+        policy = policies.BucketPolicy(self.apis, self.spec.bucket).read()
+        return Found("ours" if policies.has(policy, OBJECT_ROLE, self._member) else "missing", policy)
+
+    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+        policies.add(policies.BucketPolicy(self.apis, self.spec.bucket), OBJECT_ROLE, self._member)
+
+    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+        policies.remove(policies.BucketPolicy(self.apis, self.spec.bucket), self._member)
+
+
+class Repository(Resource):
+    """The repository for images that are built for jobs, which nodes read with their own account."""
+
+    key = "repository"
+    needs = ("services", "node-account")
+    api = ARTIFACTS
+    rights = (
+        "artifactregistry.repositories.create",
+        "artifactregistry.repositories.get",
+        "artifactregistry.repositories.setIamPolicy",
+        "artifactregistry.repositories.getIamPolicy",
+    )
+    removal_rights = ("artifactregistry.repositories.delete",)
+    seconds = (5, 15)
+    is_local = True
+
+    @property
+    def title(self) -> str:
+        return f"repository {self.spec.own_name} in {self.setup.region}"
+
+    @property
+    def _place(self) -> artifacts.Repository:
+        return artifacts.Repository(self.spec.project, self.setup.region, self.spec.own_name)
+
+    @property
+    def _member(self) -> str:
+        return f"serviceAccount:{self.spec.account}"
+
+    def read(self) -> Found:
+        found = self.marked(self.apis.read(ARTIFACTS, self._place.path), self.spec.labels, "labels")
+        if found.state != "ours":
+            return found
+        policy = self.apis.read(ARTIFACTS, f"{self._place.path}:getIamPolicy") or {}
+        return found._replace(page={**found.page, "policy": policy})
+
+    def diff(self, found: Found) -> list[Change]:
+        if policies.has(found.page.get("policy") or {}, READER_ROLE, self._member):
+            return []
+        return [Change("read access of the nodes", "none", READER_ROLE)]
+
+    def make(self, found: Found) -> None:
+        service = self.apis.services[ARTIFACTS]
+        self.apis.writes += 1
+        artifacts.ensure_repository(service, self._place, self.apis.sleep, self.spec.labels)
+        self.check_is_ours()
+        self.change(found, ())
+
+    def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
+        policies.add(_RepositoryPolicy(self), READER_ROLE, self._member)
+
+    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+        try:
+            operation = self.apis.call(ARTIFACTS, "DELETE", self._place.path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return
+        if not operation.get("done"):
+            self.apis.follow(ARTIFACTS, f"v1/{operation['name']}", lambda page: bool(page.get("done")))
+
+
+class _RepositoryPolicy:
+    """The policy of the repository."""
+
+    def __init__(self, repository: Repository) -> None:
+        self.apis = repository.apis
+        self._path = repository._place.path  # noqa: SLF001 - its own policy
+
+    def read(self) -> Page:
+        return self.apis.call(
+            ARTIFACTS, "GET", f"{self._path}:getIamPolicy", query={"options.requestedPolicyVersion": "3"}
+        )
+
+    def write(self, policy: Page) -> Page:
+        return self.apis.call(ARTIFACTS, "POST", f"{self._path}:setIamPolicy", {"policy": policy})
