@@ -50,6 +50,8 @@ _TREE = """
     image prune    | image:prune               | Remove images that no job has used for long.
     build-image    | image:build_image         | Build the images of the prebuilt mode.
     accelerators   | accelerators:accelerators | Show what a job can run on.
+    up             | cluster:up                | Make a cluster for jobs in Google Cloud, or complete one.
+    down           | cluster:down              | Remove a cluster that `kinetic up` made.
     config         | settings:config           | Show every setting, its value and its source.
     profile        | settings:profile          | Save and select profiles: where jobs run, and their options.
     profile create | settings:create           | Save a profile.

@@ -86,8 +86,7 @@ class Cluster(_ContainerResource):
 
     @property
     def title(self) -> str:
-        kind = "Standard" if self.spec.standard else "Autopilot"
-        return f"{kind} cluster {self.spec.cluster} in {self.setup.location or 'a region'}"
+        return f"cluster {self.spec.cluster}" + (f" in {self.setup.location}" if self.setup.location else "")
 
     def read(self) -> Found:
         """Look in every location, and remember the one that has it: a second `up` need not name it."""
@@ -114,7 +113,7 @@ class Cluster(_ContainerResource):
     def _state(self, page: Page) -> Found:
         found = self.marked(page, self.spec.labels, "resourceLabels")
         if found.state != "ours":
-            return found._replace(why="it was not made by kinetic up: join it with kinetic init")
+            return found._replace(why="it does not have our labels: it was not made by kinetic up")
         status = str(page.get("status"))
         if status in _RUNNING:
             return found

@@ -104,6 +104,16 @@ def credentials_file(environ: Mapping[str, str]) -> Path | None:
     return written if written.is_file() else None
 
 
+def credentials_project(environ: Mapping[str, str]) -> str:
+    """Return the project that the file of our credentials names, "" for none."""
+    file = credentials_file(environ)
+    try:
+        page = json.loads(file.read_text(encoding="utf-8")) if file else {}
+    except (OSError, ValueError):
+        return ""
+    return str(page.get("project_id") or page.get("quota_project_id") or "") if isinstance(page, dict) else ""
+
+
 def _find_credentials(environ: Mapping[str, str]) -> Credentials:
     """Find credentials in the order that Google documents.
 

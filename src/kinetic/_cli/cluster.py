@@ -1,0 +1,301 @@
+"""``kinetic up`` and ``kinetic down``: a cluster for jobs in Google Cloud, made and removed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinetic._cli import shared_options
+from kinetic._cli.error_output import ERROR, INTERRUPTED, USAGE, print_parts
+from kinetic._config.options import read_variable
+from kinetic._output import format as output_format
+from kinetic._output import terminal as output
+from kinetic._output.format import count_text, duration_text
+from kinetic.errors import OptionError
+
+if TYPE_CHECKING:
+    from kinetic._cli.shared_options import Command
+    from kinetic._cluster.plan import Plan
+    from kinetic._cluster.resource import Setup, Spec
+    from kinetic._cluster.teardown import RemovalPlan
+    from kinetic._hardware import Placement
+
+_CLUSTER = "kinetic-cluster"  # as the registry of backends has it, which jobs use without a setting
+_LIMIT_SECONDS = 2400.0  # other tools wait for 30 to 40 minutes
+
+
+def _place_options(function: Command) -> Command:
+    """Add the options that say which cluster."""
+    place = "--region", "--zone", "location"
+    function = click.option(*place, metavar="NAME", help="Where it is made.  [default: chosen]")(function)
+    help_ = "The name of the cluster, of at most 20 characters.  [default: KINETIC_CLUSTER, or the profile]"
+    function = click.option("--cluster", metavar="NAME", help=help_)(function)
+    help_ = "Google Cloud project.  [default: KINETIC_PROJECT, the profile, or your login's]"
+    return click.option("--project", metavar="NAME", help=help_)(function)
+
+
+def _run_options(function: Command) -> Command:
+    """Add the options that say how it runs."""
+    limit = shared_options.Duration(bare=True)
+    help_ = "Stop waiting after this time, such as 40m.  [default: 40m]"
+    function = click.option("--timeout", type=limit, default=_LIMIT_SECONDS, metavar="TIME", help=help_)(function)
+    function = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)
+    return click.option("--dry-run", is_flag=True, help="Only print the plan; nothing is written.")(function)
+
+
+@click.command
+@_place_options
+@click.option(
+    "-a",
+    "--accelerator",
+    "accelerators",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=shared_options.complete_accelerators,
+    help="Hardware that jobs will use: chooses the region, checks quota, names its price; may be repeated.",
+)
+@click.option("--standard", is_flag=True, help="A zonal Standard cluster with node pools, instead of Autopilot.")
+@click.option("--network", metavar="NAME", help="Use this network, instead of making one.")
+@click.option("--node-service-account", metavar="EMAIL", help="Nodes run as this account, instead of a new one.")
+@click.option("--namespace", metavar="NAME", help="The namespace of jobs.  [default: default]")
+@click.option(
+    "--limit", "limits", multiple=True, metavar="tpu=N", help="What all jobs may hold together: tpu, gpu, cpu."
+)
+@click.option("--registry", is_flag=True, help="Make a repository for images, too.")
+@click.option("--public-nodes", is_flag=True, help="Give nodes addresses of their own, instead of a NAT.")
+@_run_options
+@click.option("--try", "try_it", is_flag=True, help="Run a hello job at the end, on the first accelerator.")
+@shared_options.json_option
+def up(
+    dry_run: bool, yes: bool, timeout: float, try_it: bool, as_json: bool, accelerators: tuple[str, ...], **given: Any
+) -> None:
+    """Make a cluster for jobs in Google Cloud, or complete one.
+
+    Everything is read first, and a plan is printed: + is made, ~ is changed, = is there, ! is not ours. After one yes
+    it is made, and a profile leads jobs there. Run again, it continues where it stopped, and writes nothing if all is
+    there. Without a terminal, pass --yes; without that, the plan is printed and the exit code is 2.
+
+    Example: kinetic up --accelerator v5litepod-4
+    """
+    from kinetic import _hardware as hardware
+    from kinetic._cluster import apply, resource
+    from kinetic._cluster.plan import make_plan
+
+    begun = time.monotonic()
+    wanted = tuple(hardware.place(each) for each in accelerators)
+    spec = _spec(given, wanted)
+    resource.check_name(spec.cluster)
+    setup = _setup(spec, timeout)
+    with output.phase("reading what exists", summary=False):
+        plan = make_plan(setup)
+    _print_plan(plan, as_json=as_json)
+    blocking = plan.blocking
+    if blocking is not None:
+        raise blocking
+    if dry_run:
+        return
+    if plan.to_do and not _may_go_on(yes=yes, question="Make this?", command="kinetic up --yes"):
+        sys.exit(USAGE if not shared_options.is_interactive() else ERROR)
+    if plan.to_do:
+        _make(plan)
+    setup.client()  # it answers: reading its namespace succeeded
+    name = apply.save_profile(setup, dict(os.environ))
+    click.echo(f"the cluster {spec.cluster} is ready after {duration_text(time.monotonic() - begun)}", err=True)
+    click.echo(f"profile {name} leads to it: kinetic profile use {name}", err=True)
+    if try_it:
+        sys.exit(_try(name, accelerators[0] if accelerators else "cpu", begun))
+
+
+def _make(plan: Plan) -> None:
+    from kinetic._cluster import apply
+
+    doing = [""]
+    plan.setup.report = lambda text: doing.__setitem__(0, text)
+    try:
+        with output.phase("making the cluster", detail=lambda: doing[0]):
+            apply.make(plan, lambda step: output.report(f"made {step.resource.title}"))
+    except KeyboardInterrupt:
+        _explain_interruption(plan.setup, "makes", "kinetic up continues, and kinetic down removes it")
+        sys.exit(INTERRUPTED)
+
+
+def _explain_interruption(setup: Setup, verb: str, what_next: str) -> None:
+    """Say what Google continues with: an operation on a cluster cannot be cancelled."""
+    output.leave_line()
+    print_parts(
+        "stopped waiting; Google continues with what it began",
+        code="interrupted",
+        why=f"it {verb} {setup.spec.cluster} in {setup.project} if it has begun with that; a cluster without jobs "
+        "costs at most $0.10 per hour, and its NAT less than $0.01",
+        next=what_next,
+    )
+
+
+def _try(profile: str, accelerator: str, begun: float) -> int:
+    """Run a hello job as a user would, and print the seconds until its first line."""
+    import subprocess
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory(prefix="kinetic-hello-") as folder:
+        file = Path(folder, "hello.py")
+        file.write_text('def hello():\n    print("hello from the cluster", flush=True)\n')
+        command = [sys.executable, "-m", "kinetic", "--profile", profile, "run", f"{file}::hello", "-a", accelerator]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder) as job:
+            lines = iter(job.stdout or ())
+            first = next(lines, "")
+            if first:
+                click.echo(f"first line after {time.monotonic() - begun:.0f} s: {first.rstrip()}", err=True)
+            for line in lines:
+                click.echo(line, nl=False)
+        return job.returncode
+
+
+@click.command
+@_place_options
+@click.option("--namespace", metavar="NAME", help="The namespace of jobs.  [default: default]")
+@click.option("--delete-data", is_flag=True, help="Remove the bucket with all results, too, and disks of volumes.")
+@click.option("--keep-cluster", is_flag=True, help="Remove only what jobs need besides the cluster.")
+@_run_options
+@shared_options.json_option
+def down(
+    delete_data: bool, keep_cluster: bool, dry_run: bool, yes: bool, timeout: float, as_json: bool, **given: Any
+) -> None:
+    """Remove a cluster that `kinetic up` made.
+
+    The bucket stays with its results unless --delete-data is given. What was not made by `kinetic up` is named, and
+    never removed; so is a cluster that was only joined. Run again, it continues where it stopped. Exits with 1 if
+    anything of ours is left.
+
+    Example: kinetic down --cluster team
+    """
+    from kinetic._cluster import teardown
+
+    spec = _spec(given, (), everything=True)
+    setup = _setup(spec, timeout)
+    with output.phase("reading what exists", summary=False):
+        plan = teardown.plan_removal(setup, delete_data=delete_data, keep_cluster=keep_cluster)
+    _print_plan(plan, as_json=as_json)
+    if dry_run:
+        return
+    if plan.to_remove or plan.swept:
+        if delete_data and not yes and shared_options.is_interactive():
+            typed = shared_options.ask(f"This removes all results. Type the name of the cluster ({spec.cluster})")
+            if typed != spec.cluster:
+                raise OptionError("nothing was removed", why=f"{typed!r} is not {spec.cluster!r}", next="kinetic down")
+        elif not _may_go_on(yes=yes, question="Remove this?", command="kinetic down --yes"):
+            sys.exit(USAGE if not shared_options.is_interactive() else ERROR)
+        _remove(plan)
+    for name in teardown.forget_profiles(setup, os.environ):
+        click.echo(f"removed the profile {name}", err=True)
+
+
+def _remove(plan: RemovalPlan) -> None:
+    from kinetic._cluster import teardown
+
+    doing = [""]
+    plan.setup.report = lambda text: doing.__setitem__(0, text)
+    try:
+        with output.phase("removing the cluster", detail=lambda: doing[0]):
+            remains = teardown.remove(plan, lambda title: output.report(f"removed {title}"))
+    except KeyboardInterrupt:
+        _explain_interruption(plan.setup, "removes", "kinetic down continues")
+        sys.exit(INTERRUPTED)
+    for error in remains.errors:
+        print_parts(error.what, code=error.code, why=error.why, next=error.next)
+    if remains.names:
+        print_parts(
+            f"{count_text(len(remains.names), 'thing')} of the cluster {plan.setup.spec.cluster} left",
+            code="not-removed",
+            why="; ".join(remains.names),
+            next="kinetic down     when what the messages name is corrected",
+        )
+        sys.exit(ERROR)
+    if remains.errors:
+        sys.exit(ERROR)
+
+
+def _print_plan(plan: Plan | RemovalPlan, *, as_json: bool) -> None:
+    if as_json:
+        output_format.print_document(**plan.to_json())
+    else:
+        click.echo("\n".join(output_format.plain(line) for line in plan.lines()))
+
+
+def _may_go_on(*, yes: bool, question: str, command: str) -> bool:
+    """Return whether to go on: --yes, or a yes at a terminal; without one, say how to give it."""
+    if yes:
+        return True
+    if not shared_options.is_interactive():
+        print_parts("nothing was changed", code="usage", why="not a terminal: pass --yes to confirm", next=command)
+        return False
+    return shared_options.confirm(question, refused="nothing was changed", command=command)
+
+
+def _spec(given: dict[str, Any], wanted: tuple[Placement, ...], *, everything: bool = False) -> Spec:
+    from kinetic._cluster.resource import Spec
+    from kinetic._config import profiles
+
+    environ = os.environ
+    profile = profiles.choose(environ).profile
+    project = given["project"] or read_variable("KINETIC_PROJECT", environ) or getattr(profile, "project", "")
+    project = project or _default_project()
+    named = given["cluster"] or read_variable("KINETIC_CLUSTER", environ)
+    is_its = profile is not None and profile.project == project and (not named or profile.cluster == named)
+    cluster = named or (profile.cluster if profile is not None and is_its else "") or _CLUSTER
+    location = given["location"] or read_variable("KINETIC_ZONE", environ)
+    namespace = given["namespace"] or read_variable("KINETIC_NAMESPACE", environ)
+    namespace = namespace or (profile.namespace if profile is not None and is_its else "") or "default"
+    return Spec(
+        project,
+        cluster,
+        location=location or "",
+        standard=bool(given.get("standard")),
+        network=given.get("network") or "",
+        node_account=given.get("node_service_account") or "",
+        namespace=namespace,
+        limits=tuple(_limit(each) for each in given.get("limits") or ()),
+        registry=everything or bool(given.get("registry")),
+        public_nodes=bool(given.get("public_nodes")),
+        hardware=wanted,
+    )
+
+
+def _limit(text: str) -> tuple[str, int]:
+    from kinetic._cluster.namespace import LIMITS
+
+    name, _, count = text.partition("=")
+    if name not in LIMITS or not (count.isascii() and count.isdecimal()):
+        raise OptionError(
+            f"--limit {text} is not valid", why=f"known limits: {', '.join(LIMITS)}", next="kinetic up --limit tpu=16"
+        )
+    return name, int(count)
+
+
+def _default_project() -> str:
+    """Return the project that the login names, or ask for one."""
+    from kinetic._google import api
+
+    found = os.environ.get("GOOGLE_CLOUD_PROJECT") or api.credentials_project(os.environ)
+    if found:
+        return found
+    if shared_options.is_interactive() and (typed := shared_options.ask("Google Cloud project")):
+        return typed
+    raise OptionError(
+        "no project is named",
+        why="neither --project, KINETIC_PROJECT, a profile, GOOGLE_CLOUD_PROJECT nor your login names one",
+        next="kinetic up --project your-project",
+    )
+
+
+def _setup(spec: Spec, timeout: float) -> Setup:
+    from kinetic._cluster.project_apis import ProjectApis
+    from kinetic._cluster.resource import Setup
+    from kinetic._google import api
+
+    apis = ProjectApis(spec.project, api.Tokens(os.environ), os.environ, limit_seconds=timeout)
+    return Setup(spec, apis)

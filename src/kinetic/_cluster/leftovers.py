@@ -1,0 +1,60 @@
+"""What others made on our network or for our cluster, and that its removal leaves behind.
+
+A Service of type LoadBalancer leaves firewalls and network endpoint groups, which keep the network from being removed;
+a volume leaves a disk. They have no mark, and are removed only where they are on a network that is ours. Disks may hold
+data: they are removed only together with the data of the bucket.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kinetic._cluster.project_apis import COMPUTE, ProjectApis
+from kinetic._cluster.resource import Spec
+from kinetic._google.api import ApiError
+
+_CLUSTER_LABEL = "goog-k8s-cluster-name"
+
+
+class Leftover(NamedTuple):
+    """One thing that is left."""
+
+    kind: str  # "firewall", "network endpoint group", "disk"
+    name: str
+    path: str  # in Compute Engine
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+def find(apis: ProjectApis, spec: Spec) -> list[Leftover]:
+    """Return what is on our own network, and the disks of our cluster."""
+    base, network = f"compute/v1/projects/{spec.project}", f"/networks/{spec.own_name}"
+    page = apis.read(COMPUTE, f"{base}/global/firewalls") or {}
+    found = [
+        Leftover("firewall", str(each["name"]), f"{base}/global/firewalls/{each['name']}")
+        for each in page.get("items") or ()
+        if str(each.get("network", "")).endswith(network)
+    ]
+    for collection, kind in (("networkEndpointGroups", "network endpoint group"), ("disks", "disk")):
+        page = apis.read(COMPUTE, f"{base}/aggregated/{collection}") or {}
+        for scope, listed in (page.get("items") or {}).items():
+            for each in listed.get(collection) or ():
+                labels = each.get("labels") or {}
+                is_ours = (
+                    labels.get(_CLUSTER_LABEL) == spec.cluster
+                    if collection == "disks"
+                    else str(each.get("network", "")).endswith(network)
+                )
+                if is_ours:
+                    found.append(Leftover(kind, str(each["name"]), f"{base}/{scope}/{collection}/{each['name']}"))
+    return found
+
+
+def remove(apis: ProjectApis, leftover: Leftover) -> None:
+    """Remove one; one that is gone already is success."""
+    try:
+        apis.write_compute("DELETE", leftover.path)
+    except ApiError as error:
+        if error.status != 404:
+            raise

@@ -1,0 +1,218 @@
+"""What ``kinetic up`` would do: a line for each thing, what it costs and takes, and what is missing for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from kinetic._cluster import regions, rights
+from kinetic._cluster.control_plane import CONTROL_PLANE_DOLLARS, FREE_DOLLARS_A_MONTH, SYSTEM_DOLLARS, Cluster, Pool
+from kinetic._cluster.inventory import Inventory, read_all, resources_of
+from kinetic._cluster.quotas import Quota
+from kinetic._cluster.resource import Change, Found, Resource, Setup, foreign_error
+from kinetic._hardware import prices
+from kinetic.errors import AccessDeniedError, KineticError
+
+Action = Literal["make", "change", "keep", "foreign", "remake", "wait"]
+_SIGNS = {"make": "+", "remake": "~", "wait": "~", "change": "~", "keep": "=", "foreign": "!"}
+_HOURS = 730  # of a month
+
+
+class Step(NamedTuple):
+    """One thing, and what is done about it."""
+
+    resource: Resource
+    found: Found
+    action: Action
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def writes(self) -> bool:
+        """Whether anything is sent to change it."""
+        return self.action not in {"keep", "foreign"}
+
+    def __str__(self) -> str:
+        line = f"  {_SIGNS[self.action]} {self.resource.title}"
+        if self.action in {"make", "remake"}:
+            low, high = self.resource.seconds
+            price = f", ${self.resource.dollars_per_hour:.2g} per hour" if self.resource.dollars_per_hour else ""
+            line += f"    {low}–{high} s{price}"
+        if self.resource.key == "services" and self.action == "make":
+            line += f": {', '.join(each.partition('.')[0] for each in self.found.page['off'])}"
+        if self.action == "remake":
+            line += f"; it is removed first: {self.found.why}"
+        elif self.action == "foreign":
+            line += f": {self.found.why}"
+        elif self.action == "wait":
+            line += f": {self.found.why.lower()}"
+        return line + "".join(f"; {each}" for each in self.changes)
+
+
+class Plan(NamedTuple):
+    """All steps, in the order of the list, and what is known about them.
+
+    Attributes:
+        missing_rights: Permissions that our account does not have; None where Google could not be asked.
+        quotas: What limits the named hardware in the region.
+        notes: Sentences for the user.
+    """
+
+    setup: Setup
+    steps: tuple[Step, ...]
+    missing_rights: tuple[str, ...] | None
+    quotas: tuple[Quota, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def to_do(self) -> list[Step]:
+        return [each for each in self.steps if each.writes]
+
+    @property
+    def dollars_idle(self) -> float:
+        """What it costs per hour while no job runs, at list price."""
+        system = SYSTEM_DOLLARS if self.setup.spec.standard else 0.0
+        return sum(each.resource.dollars_per_hour for each in self.steps) + system
+
+    @property
+    def seconds(self) -> tuple[int, int]:
+        """How long all of it usually takes: what can be made side by side is."""
+        ends: dict[str, tuple[int, int]] = {}
+        for each in self.steps:
+            before = [ends.get(key, (0, 0)) for key in each.resource.needs]
+            low, high = each.resource.seconds if each.writes else (0, 0)
+            ends[each.resource.key] = (
+                low + max((each[0] for each in before), default=0),
+                high + max((each[1] for each in before), default=0),
+            )
+        return max(low for low, _ in ends.values()), max(high for _, high in ends.values())
+
+    @property
+    def blocking(self) -> KineticError | None:
+        """Return why nothing can be made, or None."""
+        for each in self.steps:
+            if each.action == "foreign":
+                if isinstance(each.resource, Cluster):
+                    return KineticError(
+                        f"the cluster {self.setup.spec.cluster} exists and was not made by kinetic up",
+                        why=each.found.why,
+                        next="make another: kinetic up --cluster NAME     or use it as it is: kinetic profile create",
+                        code="not-ours",
+                    )
+                return foreign_error(each.resource, each.found)
+        missing = [each for each in self.missing_rights or () if each != rights.ACT_AS]
+        if missing:
+            roles = rights.by_role(missing)
+            return AccessDeniedError(
+                f"this account has no right to make that: {len(missing)} permissions are missing",
+                why="; ".join(f"{role} for {', '.join(each)}" for role, each in roles.items()),
+                next=f"ask an administrator of {self.setup.project} for {', '.join(roles)}",
+            )
+        return None
+
+    def lines(self) -> list[str]:
+        """Write the plan."""
+        spec, setup = self.setup.spec, self.setup
+        kind = "Standard" if spec.standard else "Autopilot"
+        lines = [f"{kind} cluster {spec.cluster} in {setup.location} of the project {spec.project}"]
+        lines += [str(each) for each in self.steps]
+        if not self.to_do:
+            lines.append("everything is there")
+        else:
+            low, high = self.seconds
+            lines.append(f"usually takes {low // 60} to {-(-high // 60)} min")
+        lines.append(
+            f"idle: about ${self.dollars_idle:.2f} per hour, ${self.dollars_idle * _HOURS:.0f} per month; Google's "
+            f"free tier takes off ${FREE_DOLLARS_A_MONTH:.2f} for one {'zonal' if spec.standard else 'Autopilot'} "
+            "cluster of a billing account"
+        )
+        for each in spec.hardware:
+            price = prices.dollars_per_hour(each)
+            known = f"about ${price:.2f} per hour" if price else "price not known here"
+            spot = ", less as Spot" if each.spot and price else ""
+            lines.append(f"a job on {each.name}: {known}{spot} while it runs (list price, {prices.READ_ON})")
+        lines += [f"quota too small: {each}" for each in self.quotas if each.is_short]
+        lines += [f"quota unknown: {each}" for each in self.quotas if each.limit is None]
+        if self.missing_rights:
+            for role, permissions in rights.by_role(self.missing_rights).items():
+                lines.append(f"missing right: {role} ({', '.join(permissions)})")
+        elif self.missing_rights is None:
+            lines.append("which rights are missing is not known: the API that tells is off")
+        return lines + [f"note: {each}" for each in self.notes]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain JSON."""
+        return {
+            "project": self.setup.project,
+            "cluster": self.setup.spec.cluster,
+            "location": self.setup.location,
+            "steps": [
+                {
+                    "key": each.resource.key,
+                    "title": each.resource.title,
+                    "action": each.action,
+                    "changes": [change._asdict() for change in each.changes],
+                    "seconds": list(each.resource.seconds),
+                    "dollars_per_hour": each.resource.dollars_per_hour,
+                    "why": each.found.why,
+                }
+                for each in self.steps
+            ],
+            "dollars_per_hour_idle": self.dollars_idle,
+            "hardware": [
+                {"name": each.name, "dollars_per_hour": prices.dollars_per_hour(each)}
+                for each in self.setup.spec.hardware
+            ],
+            "missing_rights": None if self.missing_rights is None else list(self.missing_rights),
+            "quotas": [
+                each._asdict() | {"is_short": each.is_short} for each in self.quotas if each.limit != float("inf")
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def make_plan(setup: Setup) -> Plan:
+    """Read everything at once, choose where the cluster is, and compare; nothing is written."""
+    resources = resources_of(setup)
+    inventory = read_all(setup, resources)
+    choice = regions.choose(setup, is_made=inventory.of("cluster").state != "missing")
+    setup.location = choice.location
+    for each in resources:
+        if (
+            isinstance(each, Pool)
+            and len(zones := choice.zones.get(each.wanted.name, ()))
+            and setup.location not in zones
+        ):
+            each.zone = zones[0]
+    steps = tuple(_step(each, inventory) for each in resources)
+    needed = {right for step in steps if step.writes for right in step.resource.rights}
+    absent = rights.missing(setup.apis, needed)
+    return Plan(setup, steps, None if absent is None else tuple(absent), choice.quotas, choice.notes)
+
+
+def _step(resource: Resource, inventory: Inventory) -> Step:
+    found = inventory.of(resource.key)
+    if found.state == "foreign":
+        return Step(resource, found, "foreign")
+    if found.state == "missing":
+        return Step(resource, found, "make")
+    if found.state == "failed":
+        return Step(resource, found, "remake")
+    if found.state == "pending":
+        return Step(resource, found, "wait")
+    if found.state == "given":
+        return Step(resource, found, "keep")
+    changes = tuple(resource.diff(found))
+    return Step(resource, found, "change" if changes else "keep", changes)
+
+
+def levels_of(steps: Sequence[Step]) -> list[list[Step]]:
+    """Return steps in groups: what is in one group needs nothing of it, and only what earlier groups have."""
+    depth: dict[str, int] = {}
+    groups: dict[int, list[Step]] = {}
+    for each in steps:  # the list is in an order in which it can be made
+        depth[each.resource.key] = 1 + max((depth.get(key, 0) for key in each.resource.needs), default=0)
+        groups.setdefault(depth[each.resource.key], []).append(each)
+    return [groups[level] for level in sorted(groups)]
+
+
+__all__ = ["CONTROL_PLANE_DOLLARS", "Action", "Plan", "Step", "levels_of", "make_plan"]

@@ -1,0 +1,134 @@
+"""Where a cluster is made: a region, or a zone, that sells the hardware that was named and where quota allows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kinetic._cluster import quotas
+from kinetic._cluster.project_apis import COMPUTE, ProjectApis
+from kinetic._cluster.quotas import Quota
+from kinetic._cluster.resource import DEFAULT_REGION, Setup, region_of
+from kinetic._hardware import Placement
+from kinetic.errors import CapacityError
+
+# The order in which regions are tried: cheap ones with much hardware first. All others follow by name.
+_PREFERRED = (
+    "us-central1", "us-east5", "us-west4", "us-east1", "us-west1", "us-south1", "us-central2", "europe-west4",
+)  # fmt: skip
+# Where TPUs are sold, for a project in which Google cannot be asked yet. General knowledge, not verified.
+_USUAL = {
+    "v4": "us-central2", "v5p": "us-east5", "v6e": "us-east5", "v5litepod": "us-west4", "tpu7x": "us-central1",
+    "h200": "us-central1", "b200": "us-central1",
+}  # fmt: skip
+_MOST_ASKED = 6  # regions whose quota is read
+_ZONE = re.compile(r".+-[a-z]")
+_SHOWN = 6  # regions in a message
+
+
+class Choice(NamedTuple):
+    """Where, and what is known of the hardware there.
+
+    Attributes:
+        location: A region, or a zone for a Standard cluster.
+        zones: The zones of its region that sell each hardware, by name; nothing where Google could not be asked.
+        quotas: What limits each hardware there.
+        notes: Sentences for the user.
+    """
+
+    location: str
+    zones: dict[str, tuple[str, ...]]
+    quotas: tuple[Quota, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def choose(setup: Setup, *, is_made: bool) -> Choice:
+    """Return where the cluster is made, or what is known of where it is.
+
+    Args:
+        setup: Its location is that of what exists already, else the one that the user named, else "".
+        is_made: Whether the cluster exists: then its place is settled.
+
+    Raises:
+        CapacityError: No region sells all of the hardware, or the named one does not.
+    """
+    wanted = [each for each in setup.spec.hardware if each.kind != "cpu"]
+    sold = {each.name: zones_that_sell(setup.apis, each) for each in wanted}
+    unknown = [each for each in wanted if not sold[each.name]]
+    notes = [
+        f"where {each.name} is sold is not known yet: Compute Engine is off, or does not list it" for each in unknown
+    ]
+    if setup.location:
+        away = [each.name for each in wanted if sold[each.name] and not _in(sold[each.name], setup.location)]
+        if away and not is_made:
+            raise _not_sold(away[0], setup.location, sold[away[0]])
+        notes += [f"{setup.location} does not sell {name}; {_regions_text(sold[name])} do" for name in away]
+        region, limits = setup.region, _quotas(setup.apis, wanted, setup.region)
+    else:
+        region, limits = _best(setup.apis, wanted, sold)
+    location = setup.location or region
+    if setup.spec.standard and not _ZONE.fullmatch(location.removeprefix(region)) and not is_made:
+        location = _zone(region, [sold[each.name] for each in wanted])
+    zones = {name: tuple(each for each in found if region_of(each) == region) for name, found in sold.items()}
+    return Choice(location, zones, tuple(limits), tuple(notes))
+
+
+def zones_that_sell(apis: ProjectApis, wanted: Placement) -> tuple[str, ...]:
+    """Return every zone of the world that sells a machine type; one request."""
+    page = apis.read(
+        COMPUTE,
+        f"compute/v1/projects/{apis.project}/aggregated/machineTypes",
+        filter=f"name={wanted.machine_type}",
+        fields="items/*/machineTypes(name,zone)",
+    )
+    items = (page or {}).get("items") or {}
+    found = [place.rpartition("/")[2] for place, each in items.items() if each.get("machineTypes")]
+    return tuple(sorted(found))
+
+
+def _best(apis: ProjectApis, wanted: Sequence[Placement], sold: dict[str, tuple[str, ...]]) -> tuple[str, list[Quota]]:
+    known = [{region_of(zone) for zone in zones} for zones in sold.values() if zones]
+    if not known:
+        return next((_USUAL[each.family] for each in wanted if each.family in _USUAL), DEFAULT_REGION), []
+    common = set.intersection(*known)
+    if not common:
+        texts = "; ".join(f"{name}: {_regions_text(zones)}" for name, zones in sold.items())
+        raise CapacityError(
+            "no region sells all of this hardware", why=texts, next="make a cluster for each: kinetic up --cluster NAME"
+        )
+    order = sorted(common, key=lambda each: (_PREFERRED.index(each) if each in _PREFERRED else 99, each))
+    first: tuple[str, list[Quota]] | None = None
+    for region in order[:_MOST_ASKED]:
+        limits = _quotas(apis, wanted, region)
+        first = first or (region, limits)
+        if not any(each.is_short for each in limits):
+            return region, limits
+    return first or (order[0], [])
+
+
+def _quotas(apis: ProjectApis, wanted: Sequence[Placement], region: str) -> list[Quota]:
+    return [found for each in wanted for found in quotas.quotas_of(apis, each, region)]
+
+
+def _in(zones: Sequence[str], location: str) -> bool:
+    return any(location in {zone, region_of(zone)} for zone in zones)
+
+
+def _zone(region: str, sold: Sequence[Sequence[str]]) -> str:
+    """Return the zone of a region that sells the most of what was named."""
+    known = sorted({zone for zones in sold for zone in zones if region_of(zone) == region})
+    return max(known, key=lambda zone: sum(zone in zones for zones in sold), default=f"{region}-a")
+
+
+def _regions_text(zones: Sequence[str]) -> str:
+    regions = sorted({region_of(zone) for zone in zones})
+    more = f" and {len(regions) - _SHOWN} more" if len(regions) > _SHOWN else ""
+    return ", ".join(regions[:_SHOWN]) + more
+
+
+def _not_sold(name: str, location: str, zones: Sequence[str]) -> CapacityError:
+    first = region_of(zones[0])
+    return CapacityError(
+        f"{location} does not sell {name}", why=f"these do: {_regions_text(zones)}", next=f"kinetic up --region {first}"
+    )

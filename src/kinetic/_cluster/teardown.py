@@ -1,0 +1,263 @@
+"""What ``kinetic down`` removes: the list of ``up`` backwards. What has not our mark is named, and never removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from kinetic._cluster import leftovers
+from kinetic._cluster.control_plane import Cluster, Pool
+from kinetic._cluster.inventory import Inventory, read_all, resources_of
+from kinetic._cluster.leftovers import Leftover
+from kinetic._cluster.namespace import Quota
+from kinetic._cluster.network import Network
+from kinetic._cluster.plan import Step, levels_of
+from kinetic._cluster.project_apis import explained
+from kinetic._cluster.resource import Found, Resource, Setup
+from kinetic._cluster.storage import Bucket
+from kinetic._config import profiles
+from kinetic._google.api import ApiError
+from kinetic._stores.parallel import in_parallel
+from kinetic._wire import dataclass
+from kinetic.errors import KineticError
+
+_AT_ONCE = 6
+_GONE = Found("missing")
+
+Action = Literal["remove", "keep", "foreign", "with the cluster"]
+_SIGNS = {"remove": "-", "keep": "=", "foreign": "!", "with the cluster": "-"}
+
+
+class Removal(NamedTuple):
+    """One thing that exists, and what becomes of it."""
+
+    resource: Resource
+    found: Found
+    action: Action
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"  {_SIGNS[self.action]} {self.resource.title}" + (f": {self.why}" if self.why else "")
+
+
+@dataclass(frozen=True)
+class RemovalPlan:
+    """All that exists of a cluster, and what becomes of it.
+
+    Attributes:
+        delete_data: Whether the bucket and disks of volumes go as well.
+        left: What others left on our network, and the disks of the cluster.
+    """
+
+    setup: Setup
+    removals: tuple[Removal, ...]
+    left: tuple[Leftover, ...]
+    delete_data: bool
+
+    @property
+    def to_remove(self) -> list[Removal]:
+        return [each for each in self.removals if each.action == "remove"]
+
+    @property
+    def swept(self) -> list[Leftover]:
+        """What of the leftovers is removed."""
+        is_ours = any(isinstance(each.resource, Network) for each in self.to_remove)
+        return [each for each in self.left if (self.delete_data if each.kind == "disk" else is_ours)]
+
+    def lines(self) -> list[str]:
+        """Write the plan."""
+        spec = self.setup.spec
+        lines = [f"cluster {spec.cluster} of the project {spec.project}"]
+        lines += [str(each) for each in self.removals]
+        lines += [f"  {'-' if each in self.swept else '='} {each}" for each in self.left]
+        return lines if len(lines) > 1 else [*lines, "there is nothing to remove"]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain JSON."""
+        return {
+            "project": self.setup.project,
+            "cluster": self.setup.spec.cluster,
+            "location": self.setup.location,
+            "removals": [
+                {"key": each.resource.key, "title": each.resource.title, "action": each.action, "why": each.why}
+                for each in self.removals
+            ],
+            "leftovers": [each._asdict() | {"removed": each in self.swept} for each in self.left],
+        }
+
+
+def plan_removal(setup: Setup, *, delete_data: bool = False, keep_cluster: bool = False) -> RemovalPlan:
+    """Read everything, and say what would be removed; nothing is written.
+
+    Args:
+        setup: With everything that `up` can make in its list.
+        delete_data: Whether the bucket goes as well, with every result in it.
+        keep_cluster: Whether the cluster stays, and with it what its nodes need; as a joined cluster always does.
+    """
+    resources = _everything(setup)
+    inventory = read_all(setup, resources)
+    cluster = inventory.of("cluster")
+    stays = keep_cluster or cluster.state == "foreign"
+    removals = [
+        _removal(each, found, inventory, delete_data=delete_data, stays=stays, cluster=cluster)
+        for each in resources
+        if (found := inventory.of(each.key)).state != "missing" or found.why
+    ]
+    left = leftovers.find(setup.apis, setup.spec) if not stays else []
+    if cluster.state != "missing":  # its own firewalls go with it
+        own = f"gke-{setup.spec.cluster}-"
+        left = [each for each in left if not (each.kind == "firewall" and each.name.startswith(own))]
+    return RemovalPlan(
+        setup, tuple(each for each in removals if each.resource.key != "services"), tuple(left), delete_data
+    )
+
+
+def _everything(setup: Setup) -> list[Resource]:
+    """Return the list with what is optional, too."""
+    listed = resources_of(setup)
+    if not any(isinstance(each, Quota) for each in listed):
+        listed.append(Quota(setup))
+    return [each for each in listed if not isinstance(each, Pool)]  # pools go with their cluster
+
+
+def _removal(
+    resource: Resource, found: Found, inventory: Inventory, *, delete_data: bool, stays: bool, cluster: Found
+) -> Removal:
+    if found.state == "foreign":
+        return Removal(resource, found, "foreign", found.why)
+    if found.state == "given":
+        return Removal(resource, found, "keep", "not made by kinetic")
+    if isinstance(resource, Bucket) and not delete_data:
+        return Removal(resource, found, "keep", "results are kept; remove them with --delete-data")
+    if resource.in_cluster and not stays and cluster.state != "missing":
+        return Removal(resource, found, "with the cluster", "goes with the cluster")
+    needed = {"cluster", *_below(inventory, "cluster")}
+    if stays and resource.key in needed and not isinstance(resource, Bucket):
+        return Removal(
+            resource, found, "keep", "the cluster stays" if resource.key == "cluster" else "the cluster needs it"
+        )
+    return Removal(resource, found, "remove", found.why)
+
+
+def _below(inventory: Inventory, key: str) -> set[str]:
+    """Return the keys of everything that a resource needs, at any depth."""
+    needs = {each.key: each.needs for each in inventory.resources}
+    found: set[str] = set()
+    open_ = [*needs.get(key, ())]
+    while open_:
+        each = open_.pop()
+        if each not in found:
+            found.add(each)
+            open_ += needs.get(each, ())
+    return found
+
+
+class Remains(NamedTuple):
+    """What is left after a removal.
+
+    Attributes:
+        names: Of everything of ours that was to be removed, and is still there.
+        errors: Why, in the order in which they happened.
+    """
+
+    names: list[str]
+    errors: list[KineticError]
+
+
+def remove(plan: RemovalPlan, report: Callable[[str], object] = lambda _: None) -> Remains:
+    """Remove what the plan says, backwards; what a thing needs stays as long as the thing cannot be removed.
+
+    Args:
+        plan: What to remove.
+        report: Called with the title of each thing that is gone.
+    """
+    setup = plan.setup
+    errors: list[KineticError] = []
+    blocked: set[str] = set()
+    wanted = {each.resource.key: each for each in plan.to_remove}
+    steps = [Step(each.resource, each.found, "make") for each in plan.to_remove]
+    for level in reversed(levels_of(steps)):
+        ready = [wanted[each.resource.key] for each in level if each.resource.key not in blocked]
+        if any(isinstance(each.resource, Network) for each in ready):
+            errors += _sweep(plan, report)
+        tasks = [partial(_remove, setup, each) for each in ready]
+        for removal, error in in_parallel(None, tasks, limit=_AT_ONCE):
+            if error is None:
+                report(removal.resource.title)
+                continue
+            errors.append(error)
+            blocked |= _needs_of(plan, removal.resource)
+    if not wanted:
+        errors += _sweep(plan, report)
+    return Remains(_names_left(plan), errors)
+
+
+def _needs_of(plan: RemovalPlan, resource: Resource) -> set[str]:
+    needs = {each.resource.key: each.resource.needs for each in plan.removals}
+    found: set[str] = set()
+    open_ = [*resource.needs]
+    while open_:
+        each = open_.pop()
+        if each not in found:
+            found.add(each)
+            open_ += needs.get(each, ())
+    return found
+
+
+def _sweep(plan: RemovalPlan, report: Callable[[str], object]) -> list[KineticError]:
+    errors: list[KineticError] = []
+    for each in plan.swept:
+        try:
+            leftovers.remove(plan.setup.apis, each)
+        except ApiError as error:
+            errors.append(explained(error, f"remove the {each}", plan.setup.project))
+        except KineticError as error:
+            errors.append(error)
+        else:
+            report(str(each))
+    return errors
+
+
+def _remove(setup: Setup, removal: Removal) -> tuple[Removal, KineticError | None]:
+    try:
+        removal.resource.remove(removal.found)
+    except ApiError as error:
+        return removal, explained(error, f"remove the {removal.resource.title}", setup.project)
+    except KineticError as error:
+        return removal, error
+    return removal, None
+
+
+def _names_left(plan: RemovalPlan) -> list[str]:
+    """Read what was to be removed once more, and return what is still there."""
+    cluster_goes = any(isinstance(each.resource, Cluster) for each in plan.to_remove)
+    some = [each.resource for each in plan.to_remove if not (each.resource.in_cluster and cluster_goes)]
+
+    def look(resource: Resource) -> tuple[Resource, Found]:
+        try:
+            return resource, resource.read()
+        except (ApiError, KineticError):
+            return resource, Found("failed", {}, "it cannot be read")
+
+    found = dict(in_parallel(None, [partial(look, each) for each in some], limit=_AT_ONCE))
+    names = [each.title for each in some if found.get(each, _GONE).state not in {"missing", "given"}]
+    kinds = {each.path for each in plan.swept}
+    try:
+        names += [str(each) for each in leftovers.find(plan.setup.apis, plan.setup.spec) if each.path in kinds]
+    except (ApiError, KineticError):
+        names += [str(each) for each in plan.swept]
+    return names
+
+
+def forget_profiles(setup: Setup, environ: Mapping[str, str]) -> list[str]:
+    """Remove the profiles that lead to the cluster; return their names."""
+    spec = setup.spec
+    named = [
+        name
+        for name, each in profiles.load(environ).saved.items()
+        if (each.project, each.cluster) == (spec.project, spec.cluster) and not each.context
+    ]
+    for name in named:
+        profiles.remove(environ, name)
+    return named
