@@ -118,6 +118,8 @@ class ProjectApis:
             return api in self.enabled
         if error.status in {400, 409} and error.reason in _NOT_READY:
             return True
+        if error.status == 403 and "per minute" in error.message:  # a rate, not a lack of machines
+            return True
         return error.status in {400, 409} and any(words in error.message for words in _BUSY)
 
     def retry_unseen(self, send: Callable[[], Page], seconds: float = 90.0) -> Page:

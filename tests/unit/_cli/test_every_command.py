@@ -100,7 +100,9 @@ def call(kinetic, home: Path, made_job, made_batch, tmp_path: Path) -> Callable[
 
 def test_a_command_has_json_or_is_known_to_have_no_table() -> None:
     assert sorted(WITH_A_TABLE) == sorted({*WITH_JSON} - {*NEED_A_REGISTRY, *NEED_GOOGLE})
-    assert sorted(LEAVES) == sorted([*WITH_A_TABLE, *WITHOUT_A_TABLE, *NEED_A_RUNNING_JOB, *NEED_A_REGISTRY, *NEED_GOOGLE])
+    assert sorted(LEAVES) == sorted(
+        [*WITH_A_TABLE, *WITHOUT_A_TABLE, *NEED_A_RUNNING_JOB, *NEED_A_REGISTRY, *NEED_GOOGLE]
+    )
 
 
 @pytest.mark.parametrize("line", JSON_CALLS)

@@ -1,0 +1,276 @@
+"""`kinetic up` against a fake of Google that keeps state and holds each request against its document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kinetic._cluster.project_apis import ProjectApis
+from kinetic.errors import AccessDeniedError, CapacityError, ClusterError, KineticError, OptionError
+
+if TYPE_CHECKING:
+    from servers.cluster_maker import Maker
+    from servers.google_cloud import GoogleCloud
+
+
+def test_an_empty_project_has_a_cluster_afterwards(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.enabled = {"serviceusage.googleapis.com"}
+
+    maker.up()
+
+    state = maker.state()
+    assert [each[:3] for each in state["clusters"]] == [("us-central1", "team", "RUNNING")]
+    assert {kind for _, kind, _ in state["compute"]} == {"networks", "subnetworks", "routers", "firewalls"}
+    assert state["accounts"] == [f"kn-team-nodes@{cloud.project}.iam.gserviceaccount.com"]
+    assert state["buckets"] == [f"{cloud.project}-kn-team-jobs"]
+    assert state["objects"] == [("ServiceAccount", "kinetic")]
+    member = f"projects/{cloud.number}/locations/global/workloadIdentityPools/{cloud.project}.svc.id.goog"
+    ((_, access),) = [each for each in state["access"][state["buckets"][0]] if each[0] == "roles/storage.objectUser"]
+    assert access == [f"principal://iam.googleapis.com/{member}/subject/ns/default/sa/kinetic"]
+
+
+def test_a_second_up_writes_nothing_and_reads_little(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    cloud.forget()
+    cloud.read_only = True
+
+    plan = maker.plan()
+
+    assert plan.to_do == []
+    assert cloud.writes == []
+    assert len(cloud.calls) <= 12
+
+
+def test_a_plan_of_a_new_project_writes_nothing(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.read_only = True
+
+    plan = maker.plan("v5litepod-4", registry=True)
+
+    assert [step.action for step in plan.steps if step.resource.key != "services"][:3] == ["make"] * 3
+    assert cloud.writes == []
+    assert any("v5litepod" in line and "$4.80 per hour" in line for line in plan.lines())
+
+
+def test_an_autopilot_cluster_is_asked_for_with_the_account_and_without_pools(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up("v6e-8")
+
+    ((location, _), cluster) = next(iter(cloud.container.clusters.items()))
+    assert location == "us-east5"  # the first region that sells it
+    assert cluster["autopilot"] == {"enabled": True}
+    defaults = cluster["autoscaling"]["autoprovisioningNodePoolDefaults"]
+    assert defaults["serviceAccount"].startswith("kn-team-nodes@")
+
+
+def test_a_standard_cluster_has_a_small_node_and_pools_that_start_at_zero(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up("v5litepod-16", "gpu-l4", standard=True)
+
+    ((location, _), cluster) = next(iter(cloud.container.clusters.items()))
+    pools = {each["name"]: each for each in cluster["nodePools"]}
+    assert location == "us-central1-a"  # the zone that sells both
+    assert pools["system"]["initialNodeCount"] == 1
+    assert pools["tpu-v5litepod-4x4"]["autoscaling"]["totalMaxNodeCount"] == 4
+    assert pools["tpu-v5litepod-4x4"]["placementPolicy"] == {"type": "COMPACT", "tpuTopology": "4x4"}
+    assert pools["gpu-l4"]["initialNodeCount"] == 0
+    cloud.forget()
+    assert maker.plan("v5litepod-16", "gpu-l4", standard=True).to_do == []
+
+
+def test_a_repository_is_made_where_it_is_asked_for(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up(registry=True)
+
+    assert maker.plan(registry=True).to_do == []
+    assert "artifactregistry.projects.locations.repositories.create" in cloud.methods(writes=True)
+
+
+def test_own_network_and_account_are_not_made_where_they_are_given(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.compute.add("networks", "shared")
+    email = f"mine@{cloud.project}.iam.gserviceaccount.com"
+    cloud.projects.accounts[email] = {"email": email, "name": f"projects/{cloud.project}/serviceAccounts/{email}"}
+
+    maker.up(network=f"projects/{cloud.project}/global/networks/shared", node_account=email)
+
+    assert cloud.compute.names("networks") == ["shared"]
+    assert [*cloud.projects.accounts] == [email]
+
+
+def test_missing_rights_are_known_before_the_first_write(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.denied = {"compute.networks.create", "storage.buckets.create"}
+
+    with pytest.raises(AccessDeniedError) as refused:
+        maker.up()
+
+    assert cloud.writes == []
+    assert "roles/compute.networkAdmin" in str(refused.value)
+    assert "roles/storage.admin" in str(refused.value)
+    assert cloud.methods().count("cloudresourcemanager.projects.testIamPermissions") == 1
+
+
+def test_what_has_our_name_and_not_our_mark_is_named_and_not_touched(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.compute.add("networks", "kn-team", description="of somebody else")
+
+    with pytest.raises(ClusterError, match="network kn-team exists and was not made by kinetic"):
+        maker.up()
+
+    assert cloud.writes == []
+    assert any(line.startswith("  ! network kn-team") for line in maker.plan().lines())
+
+
+def test_a_cluster_of_somebody_else_is_not_touched(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.container.add("us-west4", "team")
+
+    with pytest.raises(KineticError, match="was not made by kinetic up"):
+        maker.up()
+
+    assert cloud.writes == []
+
+
+def test_a_bucket_name_that_is_taken_is_reported(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.storage.foreign.add(f"{cloud.project}-kn-team-jobs")
+
+    with pytest.raises(ClusterError, match="names are global"):
+        maker.up()
+
+
+def test_billing_that_is_off_stops_before_anything_is_made(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.enabled, cloud.billing = {"serviceusage.googleapis.com"}, ""
+
+    with pytest.raises(ClusterError, match="has no billing account"):
+        maker.up()
+
+    assert maker.state()["compute"] == []
+
+
+def test_what_was_just_made_may_be_seen_late(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.enabled = {"serviceusage.googleapis.com"}
+    cloud.spread, cloud.unseen = 4, 3
+
+    maker.up()
+
+    assert maker.plan().to_do == []
+
+
+def test_another_writer_of_the_policy_keeps_its_binding(maker: Maker, cloud: GoogleCloud) -> None:
+    condition = {"title": "until", "expression": "true"}
+    cloud.projects.policy.grant("roles/viewer", "user:a@example.com", condition=condition)
+    raced = []
+
+    def race(call) -> None:
+        if call.method == "cloudresourcemanager.projects.setIamPolicy" and len(raced) < 2:
+            raced.append(call)
+            cloud.projects.policy.grant("roles/editor", f"user:{len(raced)}@example.com")
+
+    cloud.before = race
+    maker.up()
+
+    policy = cloud.projects.policy
+    assert policy.members("roles/editor") == {"user:1@example.com", "user:2@example.com"}
+    assert policy.members("roles/container.defaultNodeServiceAccount")
+    assert [each["condition"] for each in policy.bindings if "condition" in each] == [condition]
+
+
+def test_quota_that_is_too_small_is_shown_and_refuses_nothing(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.compute.quotas["TPU_LITE_PODSLICE_V5"] = (0.0, 0.0)
+
+    plan = maker.up("v5litepod-8")
+
+    assert any(line.startswith("quota too small: TPU_LITE_PODSLICE_V5") for line in plan.lines())
+    assert maker.state()["clusters"]
+
+
+def test_a_region_with_quota_is_preferred(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.compute.regional_quotas["us-central1", "TPU_LITE_PODSLICE_V5"] = (0.0, 0.0)
+
+    assert maker.plan("v5litepod-8").setup.location != "us-central1"
+
+
+def test_a_region_that_does_not_sell_the_hardware_is_refused(maker: Maker) -> None:
+    with pytest.raises(CapacityError, match="us-west4 does not sell tpu-v6e"):
+        maker.plan("v6e-8", location="us-west4")
+
+
+def test_limits_become_a_quota_of_the_namespace_and_change_with_it(maker: Maker) -> None:
+    maker.up(limits=(("tpu", 16),))
+    assert maker.objects.kept["ResourceQuota", "kinetic"]["spec"]["hard"] == {"requests.google.com/tpu": "16"}
+
+    plan = maker.plan(limits=(("tpu", 32),))
+
+    assert [str(change) for step in plan.to_do for change in step.changes] == ["requests.google.com/tpu 16 → 32"]
+
+
+def test_a_cluster_that_failed_is_made_again(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.fates["CREATE_CLUSTER"] = ("error", "no addresses left")
+    with pytest.raises(ClusterError, match="no addresses left"):
+        maker.up()
+    cloud.fates.clear()
+
+    plan = maker.plan()
+    assert [step.action for step in plan.steps if step.resource.key == "cluster"] == ["remake"]
+    maker.up()
+
+    assert maker.plan().to_do == []
+
+
+@pytest.mark.parametrize("kind", ["CREATE_CLUSTER", "subnetworks.insert"])
+def test_an_operation_that_vanishes_is_not_missed(kind: str, maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.fates[kind] = "vanish"
+
+    maker.up()
+
+    assert maker.plan().to_do == []
+
+
+def test_an_operation_that_never_ends_is_given_up_and_continued(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.fates["CREATE_CLUSTER"] = "never"
+    with pytest.raises(ClusterError, match="did not finish within 40 minutes"):
+        maker.up()
+    cloud.fates.clear()
+
+    maker.up()
+
+    assert maker.plan().to_do == []
+
+
+def test_zones_that_do_not_answer_stop_it(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.container.missing_zones = ["us-east1-b"]
+
+    with pytest.raises(ClusterError, match="us-east1-b"):
+        maker.up()
+
+    assert cloud.writes == []
+
+
+def test_an_organization_policy_is_named(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.constraints["compute.networks.insert"] = "constraints/compute.skipDefaultNetworkCreation"
+
+    with pytest.raises(AccessDeniedError, match="policy"):
+        maker.up()
+
+
+def test_requests_count_against_the_project_where_the_login_has_another(maker: Maker, cloud: GoogleCloud) -> None:
+    setup = maker.setup()
+    apis: ProjectApis = setup.apis
+    apis.services["compute.googleapis.com"].user_project = "other"
+    cloud.quota_projects = {cloud.project, "other"}
+
+    maker.up()
+
+    assert maker.plan().to_do == []
+
+
+def test_the_longest_names_fit(cloud: GoogleCloud, maker: Maker) -> None:
+    cloud.project = "p" * 30
+    cloud.quota_projects = {cloud.project}
+
+    maker.up(cluster="c" * 20)
+
+    assert maker.plan(cluster="c" * 20).to_do == []
+    assert len(maker.state()["buckets"][0]) <= 63
+
+
+@pytest.mark.parametrize("name", ["c" * 21, "Team", "1team", "team-", "te_am", ""])
+def test_a_name_that_would_not_fit_is_refused(name: str) -> None:
+    from kinetic._cluster.resource import check_name
+
+    with pytest.raises(OptionError, match="cannot be the name of a cluster"):
+        check_name(name)
