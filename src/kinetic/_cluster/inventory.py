@@ -10,8 +10,10 @@ from kinetic._cluster.accounts import NodeAccount, NodeRole, Services
 from kinetic._cluster.control_plane import Cluster, Pool
 from kinetic._cluster.namespace import Namespace, Quota, ServiceAccount
 from kinetic._cluster.network import Network, Router, Subnet
+from kinetic._cluster.project_apis import explained
 from kinetic._cluster.resource import Found, Resource, Setup, region_of
 from kinetic._cluster.storage import Bucket, BucketAccess, Repository
+from kinetic._google.api import ApiError
 from kinetic._stores.parallel import in_parallel
 
 _AT_ONCE = 12  # requests
@@ -66,7 +68,10 @@ def read_all(setup: Setup, resources: Sequence[Resource]) -> Inventory:
 
     def read(some: Sequence[Resource]) -> None:
         def task(each: Resource) -> tuple[str, Found]:
-            return each.key, each.read()
+            try:
+                return each.key, each.read()
+            except ApiError as error:
+                raise explained(error, f"show the {each.title}", setup.project) from error
 
         for key, state in in_parallel(None, (partial(task, each) for each in some), limit=_AT_ONCE):
             found[key] = state

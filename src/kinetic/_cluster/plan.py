@@ -10,6 +10,7 @@ from kinetic._cluster.control_plane import CONTROL_PLANE_DOLLARS, FREE_DOLLARS_A
 from kinetic._cluster.inventory import Inventory, read_all, resources_of
 from kinetic._cluster.quotas import Quota
 from kinetic._cluster.resource import Change, Found, Resource, Setup, foreign_error
+from kinetic._google.api import ApiError
 from kinetic._hardware import prices
 from kinetic.errors import AccessDeniedError, KineticError
 
@@ -100,14 +101,7 @@ class Plan(NamedTuple):
                     )
                 return foreign_error(each.resource, each.found)
         missing = [each for each in self.missing_rights or () if each != rights.ACT_AS]
-        if missing:
-            roles = rights.by_role(missing)
-            return AccessDeniedError(
-                f"this account has no right to make that: {len(missing)} permissions are missing",
-                why="; ".join(f"{role} for {', '.join(each)}" for role, each in roles.items()),
-                next=f"ask an administrator of {self.setup.project} for {', '.join(roles)}",
-            )
-        return None
+        return _rights_error(self.setup, missing) if missing else None
 
     def lines(self) -> list[str]:
         """Write the plan."""
@@ -136,7 +130,7 @@ class Plan(NamedTuple):
             for role, permissions in rights.by_role(self.missing_rights).items():
                 lines.append(f"missing right: {role} ({', '.join(permissions)})")
         elif self.missing_rights is None:
-            lines.append("which rights are missing is not known: the API that tells is off")
+            lines.append("whether rights are missing is not known: Google did not say")
         return lines + [f"note: {each}" for each in self.notes]
 
     def to_json(self) -> dict[str, Any]:
@@ -173,7 +167,13 @@ class Plan(NamedTuple):
 def make_plan(setup: Setup) -> Plan:
     """Read everything at once, choose where the cluster is, and compare; nothing is written."""
     resources = resources_of(setup)
-    inventory = read_all(setup, resources)
+    try:
+        inventory = read_all(setup, resources)
+    except AccessDeniedError as error:  # who may not even look is told everything that is missing, at once
+        missing = rights.missing(setup.apis, [right for each in resources for right in each.rights])
+        if not missing:
+            raise
+        raise _rights_error(setup, missing) from error
     choice = regions.choose(setup, is_made=inventory.of("cluster").state != "missing")
     setup.location = choice.location
     for each in resources:
@@ -185,8 +185,21 @@ def make_plan(setup: Setup) -> Plan:
             each.zone = zones[0]
     steps = tuple(_step(each, inventory) for each in resources)
     needed = {right for step in steps if step.writes for right in step.resource.rights}
-    absent = rights.missing(setup.apis, needed)
+    try:
+        absent = rights.missing(setup.apis, needed)
+    except ApiError:
+        absent = None
     return Plan(setup, steps, None if absent is None else tuple(absent), choice.quotas, choice.notes)
+
+
+def _rights_error(setup: Setup, missing: Sequence[str]) -> AccessDeniedError:
+    roles = rights.by_role(missing)
+    count = f"{len(missing)} permission{'s are' if len(missing) > 1 else ' is'} missing"
+    return AccessDeniedError(
+        f"this account may not make the cluster {setup.spec.cluster}: {count}",
+        why="; ".join(f"{role} for {', '.join(each)}" for role, each in roles.items()),
+        next=f"ask an administrator of {setup.project} for {', '.join(roles)}",
+    )
 
 
 def _step(resource: Resource, inventory: Inventory) -> Step:

@@ -102,15 +102,16 @@ def plan_removal(setup: Setup, *, delete_data: bool = False, keep_cluster: bool 
     removals = [
         _removal(each, found, inventory, delete_data=delete_data, stays=stays, cluster=cluster)
         for each in resources
-        if (found := inventory.of(each.key)).state != "missing" or found.why
+        if (found := inventory.of(each.key)).state not in {"missing", "given"} or found.why
     ]
-    left = leftovers.find(setup.apis, setup.spec) if not stays else []
+    try:
+        left = leftovers.find(setup.apis, setup.spec) if not stays else []
+    except ApiError as error:
+        raise explained(error, "list what is left on the network", setup.project) from error
     if cluster.state != "missing":  # its own firewalls go with it
         own = f"gke-{setup.spec.cluster}-"
         left = [each for each in left if not (each.kind == "firewall" and each.name.startswith(own))]
-    return RemovalPlan(
-        setup, tuple(each for each in removals if each.resource.key != "services"), tuple(left), delete_data
-    )
+    return RemovalPlan(setup, tuple(removals), tuple(left), delete_data)
 
 
 def _everything(setup: Setup) -> list[Resource]:
@@ -126,8 +127,6 @@ def _removal(
 ) -> Removal:
     if found.state == "foreign":
         return Removal(resource, found, "foreign", found.why)
-    if found.state == "given":
-        return Removal(resource, found, "keep", "not made by kinetic")
     if isinstance(resource, Bucket) and not delete_data:
         return Removal(resource, found, "keep", "results are kept; remove them with --delete-data")
     if resource.in_cluster and not stays and cluster.state != "missing":

@@ -241,7 +241,7 @@ class Compute:
         if path not in {page["selfLink"].rpartition("/v1/")[2] for page in self.things.values()}:
             raise Refusal(404, f"The resource '{path}' was not found", "notFound")
         operation = self._busy.get(path, "")
-        if operation and self._operations[operation]["status"] != "DONE":
+        if operation and self._is_unfinished(operation):
             raise Refusal(400, f"The resource '{path}' is not ready", "resourceNotReady")
 
     def _delete(self, place: Place, name: str) -> Page:
@@ -262,9 +262,16 @@ class Compute:
 
     def _ready(self, link: str) -> None:
         operation = self._busy.get(link.rpartition("/v1/")[2], "")
-        if operation and self._operations[operation]["status"] != "DONE":
+        if operation and self._is_unfinished(operation):
             path = link.rpartition("/v1/")[2]
             raise Refusal(400, f"The resource '{path}' is not ready", "resourceNotReady")
+
+    def _is_unfinished(self, operation: str) -> bool:
+        """Return whether something is still being changed; an operation advances although its client is gone."""
+        if self._operations[operation]["status"] == "DONE":
+            return False
+        self._operation(operation)
+        return True
 
     def _using(self, collection: str, network: str) -> list[Page]:
         return [

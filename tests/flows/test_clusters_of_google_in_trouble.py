@@ -1,0 +1,131 @@
+"""`kinetic up` and `kinetic down` are killed, refused and cut off at each of their calls, and run again: the same end.
+
+Each test goes through every call from the first write on; before that, nothing has happened yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from servers.cluster_maker import Killed, Maker, impatient, killed_at
+from servers.google_cloud import Call, Fault, GoogleCloud
+
+from kinetic.errors import KineticError
+
+FAULTS = {
+    "403": Fault(status=403, word="PERMISSION_DENIED"),
+    "409": Fault(status=409, word="ABORTED"),
+    "412": Fault(status=412, word="conditionNotMet"),
+    "429": Fault(status=429, retry_after="3"),
+    "500": Fault(status=500),
+    "503": Fault(status=503),
+    "503 for ever": Fault(status=503, times=-1),
+    "reset": Fault("reset"),
+    "time-out": Fault("time-out"),
+    "truncated": Fault("truncated"),
+    "a page of HTML": Fault("html", status=200),
+    "a page of HTML, 502": Fault("html", status=502),
+}
+FOREIGN = "other"
+
+
+@pytest.fixture
+def project() -> Iterator[Callable[[], Maker]]:
+    """Return a function that makes a project with things of somebody else in it, and who works on it."""
+    open_: list[GoogleCloud] = []
+
+    def close() -> None:
+        while open_:
+            open_[0].close()
+            assert open_.pop(0).wrong == []
+
+    def make() -> Maker:
+        close()  # the one before is done
+        cloud = GoogleCloud()
+        open_.append(cloud)
+        cloud.compute.add("networks", FOREIGN)
+        cloud.storage.add(FOREIGN, labels={"owner": "somebody"})
+        cloud.container.add("us-central1", FOREIGN)
+        cloud.projects.policy.grant("roles/editor", "user:somebody@example.com")
+        return Maker(cloud)
+
+    yield make
+    close()
+
+
+def up(maker: Maker) -> None:
+    maker.up("v5litepod-4", standard=True, registry=True, limits=(("tpu", 16),))
+
+
+def down(maker: Maker) -> None:
+    remains = maker.down()
+    if remains.errors:
+        raise remains.errors[0]
+    assert remains.names == []
+
+
+def made(project: Callable[[], Maker]) -> Maker:
+    maker = project()
+    up(maker)
+    maker.cloud.forget()
+    return maker
+
+
+COMMANDS: dict[str, tuple[Callable[[Callable[[], Maker]], Maker], Callable[[Maker], Any]]] = {
+    "up": (lambda project: project(), up),
+    "down": (made, down),
+}
+
+
+def calls_of(command: str, project: Callable[[], Maker]) -> tuple[list[Call], dict[str, Any]]:
+    """Return the calls of a command, in order, and what exists after it."""
+    prepare, run = COMMANDS[command]
+    maker = prepare(project)
+    run(maker)
+    return maker.cloud.calls, maker.state()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after its effect"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_killed_at_any_call_and_run_again_the_end_is_the_same(
+    command: str, after: bool, project: Callable[[], Maker]
+) -> None:
+    calls, end = calls_of(command, project)
+    prepare, run = COMMANDS[command]
+    first = next(number for number, call in enumerate(calls) if call.writes)
+    for index in range(first, len(calls)):
+        maker = prepare(project)
+        with killed_at(index, after=after), pytest.raises(Killed):
+            run(maker)
+
+        run(maker)
+
+        assert maker.state() == end, f"killed at call {index}"
+        maker.cloud.forget()
+        maker.cloud.read_only = True
+        run(maker)
+        assert maker.cloud.writes == []
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after its effect"])
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_whatever_a_write_is_answered_the_end_is_the_same(
+    command: str, fault: str, after: bool, project: Callable[[], Maker]
+) -> None:
+    calls, end = calls_of(command, project)
+    prepare, run = COMMANDS[command]
+    for index in [number for number, call in enumerate(calls) if call.writes]:
+        maker, broken = prepare(project), FAULTS[fault]._replace(after=after)
+        where = {"method": calls[index].method} if broken.times < 0 else {"at": index}
+        maker.cloud.faults = [broken._replace(**where)]
+        with impatient():
+            with contextlib.suppress(KineticError):  # of ours, and no other: whatever else it raises fails the test
+                run(maker)
+            maker.cloud.faults = []
+            run(maker)
+
+        assert maker.state() == end, f"{fault} at call {index}"

@@ -1,0 +1,186 @@
+"""`kinetic down` against a fake of Google that keeps state: nothing of ours is left, nothing foreign is touched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kinetic._cluster import teardown
+
+if TYPE_CHECKING:
+    from servers.cluster_maker import Maker
+    from servers.google_cloud import GoogleCloud
+
+NOTHING = {"compute": [], "accounts": [], "policy": [], "buckets": [], "access": {}, "clusters": [], "objects": []}
+
+
+def test_after_down_nothing_is_left(maker: Maker) -> None:
+    before = maker.state()
+    maker.up(registry=True)
+
+    remains = maker.down()
+
+    assert remains == ([], [])
+    assert maker.state() == before
+    assert {name: value for name, value in before.items() if name in NOTHING} == NOTHING
+
+
+def test_the_bucket_stays_without_consent_and_its_binding_goes(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    bucket = f"{cloud.project}-kn-team-jobs"
+
+    assert maker.down(delete_data=False) == ([], [])
+
+    assert maker.state()["buckets"] == [bucket]
+    assert not cloud.storage.policies[bucket].members("roles/storage.objectUser")
+    assert maker.state()["compute"] == []
+
+
+def test_a_bucket_that_is_kept_is_taken_again_by_the_next_up(maker: Maker) -> None:
+    maker.up()
+    maker.down(delete_data=False)
+
+    maker.up()
+
+    assert maker.plan().to_do == []
+
+
+def test_every_object_goes_with_the_bucket(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    bucket = f"{cloud.project}-kn-team-jobs"
+    for name in ("a/result.pkl", "data/blobs/ä b", "history/~clock"):
+        _put(cloud, bucket, name)
+
+    assert maker.down() == ([], [])
+
+    assert maker.state()["buckets"] == []
+
+
+def test_bindings_go_before_their_account(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    cloud.forget()
+
+    maker.down()
+
+    methods = cloud.methods(writes=True)
+    role, account = "cloudresourcemanager.projects.setIamPolicy", "iam.projects.serviceAccounts.delete"
+    assert methods.index(role) < methods.index(account)
+    assert not any("deleted:" in member for each in cloud.projects.policy.bindings for member in each["members"])
+
+
+def test_a_binding_of_a_removed_account_is_removed(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    email = f"kn-team-nodes@{cloud.project}.iam.gserviceaccount.com"
+    cloud.projects.policy.rename(f"serviceAccount:{email}", f"deleted:serviceAccount:{email}?uid=1")
+    del cloud.projects.accounts[email]
+
+    assert maker.down() == ([], [])
+
+    assert maker.state()["policy"] == []
+
+
+def test_what_others_left_on_our_network_is_swept(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    network = f"https://www.googleapis.com/compute/v1/projects/{cloud.project}/global/networks/kn-team"
+    cloud.compute.add("firewalls", "k8s-fw-1", network=network)
+    cloud.compute.add("networkEndpointGroups", "k8s1-2", scope="zones/us-central1-a", network=network)
+    cloud.compute.add("networks", "other")
+    foreign = network.replace("kn-team", "other")
+    cloud.compute.add("firewalls", "k8s-fw-3", network=foreign)
+
+    assert maker.down() == ([], [])
+
+    assert cloud.compute.names("firewalls") == ["k8s-fw-3"]
+    assert cloud.compute.names("networks") == ["other"]
+
+
+@pytest.mark.parametrize("delete_data", [False, True])
+def test_disks_of_volumes_go_with_the_data_only(delete_data: bool, maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    cloud.compute.add("disks", "pvc-1", scope="zones/us-central1-a", labels={"goog-k8s-cluster-name": "team"})
+    cloud.compute.add("disks", "pvc-2", scope="zones/us-central1-a", labels={"goog-k8s-cluster-name": "other"})
+
+    assert maker.down(delete_data=delete_data) == ([], [])
+
+    assert cloud.compute.names("disks") == (["pvc-2"] if delete_data else ["pvc-1", "pvc-2"])
+
+
+def test_a_network_that_is_let_go_of_late_is_removed_in_the_end(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    cloud.compute.lag = 3
+
+    assert maker.down() == ([], [])
+
+
+def test_a_joined_cluster_stays_and_what_was_made_for_it_goes(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.container.add("us-west4", "team")
+    maker.objects.kept["ServiceAccount", "kinetic"] = {
+        "metadata": {"name": "kinetic", "labels": {"app.kubernetes.io/managed-by": "kinetic"}}
+    }
+
+    remains = maker.down()
+
+    assert remains == ([], [])
+    assert [*cloud.container.clusters] == [("us-west4", "team")]
+    assert maker.objects.kept == {}
+    assert "container.projects.locations.clusters.delete" not in cloud.methods()
+
+
+def test_a_cluster_can_be_kept_and_then_all_that_its_nodes_need_is(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+
+    assert maker.down(keep_cluster=True, delete_data=False) == ([], [])
+
+    assert [name for _, name in cloud.container.clusters] == ["team"]
+    assert cloud.compute.names("routers") == ["kn-team"]
+    assert maker.state()["policy"]
+    assert maker.objects.kept == {}
+
+
+def test_what_is_not_ours_is_named_and_not_touched(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.compute.add("networks", "kn-team", description="of somebody else")
+    cloud.storage.add(f"{cloud.project}-kn-team-jobs")
+    setup = maker.setup(registry=True)
+
+    plan = teardown.plan_removal(setup, delete_data=True)
+
+    assert plan.to_remove == []
+    assert [line[:12] for line in plan.lines()[1:]] == ["  ! network ", "  ! bucket g"]
+    assert teardown.remove(plan) == ([], [])
+    assert cloud.writes == []
+
+
+def test_what_cannot_be_removed_is_named_and_what_it_needs_stays(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    cloud.denied = {"container.clusters.delete"}
+
+    remains = maker.down()
+
+    assert remains.names[0].startswith("subnet") or "cluster team in us-central1" in remains.names
+    assert [error.code for error in remains.errors] == ["access-denied"]
+    assert cloud.compute.names("routers") == ["kn-team"]  # the cluster's nodes need it
+    assert maker.state()["accounts"]
+    cloud.denied = set()
+    assert maker.down() == ([], [])
+
+
+def test_a_second_down_writes_nothing(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    maker.down()
+    cloud.forget()
+    cloud.read_only = True
+
+    assert maker.down() == ([], [])
+    assert cloud.writes == []
+
+
+def _put(cloud: GoogleCloud, bucket: str, name: str) -> None:
+    import urllib.parse
+    import urllib.request
+
+    where = (
+        f"{cloud.objects.url}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={urllib.parse.quote(name, safe='')}"
+    )
+    request = urllib.request.Request(where, data=b"x", method="POST", headers={"Authorization": "Bearer token"})
+    urllib.request.urlopen(request).read()
