@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -12,26 +13,39 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._images import isolated_environment
+from kinetic._images import isolated_environment, uv
 from kinetic._project import dependencies
 from kinetic._project.root import Plan
+from kinetic._stores.files import FileStore
 from kinetic._wire import python_runtime
 from kinetic.errors import ImageBuildError
 
 SOURCE = Path(__file__).parents[2] / "src"
 PACKAGE = "roman"  # tiny, pure, needed by nothing that we use
 LINE = "roman==5.0"
+KINETIC = [sys.executable, "-m", "kinetic"]
 
 BUILD = """
+import os
 import sys
 from pathlib import Path
 from kinetic._images import isolated_environment as environments
+from kinetic._stores.files import FileStore
 from kinetic._wire import python_runtime as fingerprint
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
 
-print(environments.ready(sys.argv[2:], cache=Path(sys.argv[1]), python=fingerprint.python_version(), say=say))
+cache = Path(sys.argv[1])
+found = environments.ready(
+    sys.argv[2:],
+    cache=cache,
+    python=fingerprint.python_version(),
+    say=say,
+    store=FileStore(cache.parent / "store"),
+    environ={**os.environ, "KINETIC_HOME": str(cache.parent / "home")},
+)
+print(found.python)
 """
 
 # A package whose build waits while a file is there, so that a test can act in the middle of an installation.
@@ -81,9 +95,16 @@ def slow(tmp_path, monkeypatch):
 
 
 def ready(cache, lines, **more):
-    return isolated_environment.ready(
-        lines, cache=cache, python=python_runtime.python_version(), say=lambda _: None, **more
+    found = isolated_environment.ready(
+        lines,
+        cache=cache,
+        python=python_runtime.python_version(),
+        say=lambda _: None,
+        store=FileStore(cache.parent / "store"),
+        environ={**os.environ, "KINETIC_HOME": str(cache.parent / "home")},
+        **more,
     )
+    return found.python
 
 
 def run_in(python, code):
@@ -152,7 +173,7 @@ def test_a_package_that_there_is_not_is_told_with_its_line_and_is_looked_for_aga
             ready(cache, [LINE, f"{PACKAGE}>=99999"], source=source)
 
         what, why, *_, next_ = str(caught.value).splitlines()
-        assert what == f"the isolated environment for {source} could not be built [image-build]"
+        assert what.startswith(f"the requirements of {source} have no solution for Python ")
         assert why.startswith("why:   error: No solution found")
         assert "99999" in caught.value.why
         assert next_.endswith(f"line 3 ({PACKAGE}>=99999)")
@@ -162,7 +183,7 @@ def test_a_package_that_there_is_not_is_told_with_its_line_and_is_looked_for_aga
 def test_hashes_hold_beside_packages_that_have_none(cache):
     wrong = f"{LINE} --hash=sha256:{'0' * 64}"
 
-    with pytest.raises(ImageBuildError, match="Hash mismatch"):
+    with pytest.raises(ImageBuildError, match="is not the file that the requirements name"):
         ready(cache, [wrong], base=["six==1.16.0"])
 
 
@@ -197,28 +218,28 @@ def test_a_lock_keeps_its_hashes_and_a_file_that_is_another_one_is_not_installed
     (project / "pyproject.toml").write_text(
         '[project]\nname = "ours"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["roman==5.0"]\n'
     )
-    subprocess.run([*isolated_environment.uv_command(), "lock", "--quiet"], cwd=project, check=True)
+    subprocess.run([*uv.uv_command(), "lock", "--quiet"], cwd=project, check=True)
     text = (project / "uv.lock").read_text()
 
-    lines = dependencies.find(Plan(project, "", None, ("",)), export=isolated_environment.export_lock).lines
+    lines = dependencies.find(Plan(project, "", None, ("",)), export=uv.export_lock).lines
     (project / "uv.lock").write_text(re.sub(r"sha256:[0-9a-f]{64}", f"sha256:{'0' * 64}", text))
-    changed = dependencies.find(Plan(project, "", None, ("",)), export=isolated_environment.export_lock).lines
+    changed = dependencies.find(Plan(project, "", None, ("",)), export=uv.export_lock).lines
 
     assert all(f"--hash=sha256:{digest}" in lines[0] for digest in re.findall(r"sha256:([0-9a-f]{64})", text))
-    with pytest.raises(ImageBuildError, match="Hash mismatch"):
+    with pytest.raises(ImageBuildError, match="is not the file that the requirements name"):
         ready(cache, changed, base=["six==1.16.0"])
 
 
 def test_a_file_called_uv_in_the_project_is_never_run(tmp_path, monkeypatch):
     (tmp_path / "uv.py").write_text("open('was-run', 'w')")
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "ours"\nversion = "1"\ndependencies = []\n')
-    real = isolated_environment.uv_command()
+    real = uv.uv_command()
     subprocess.run([*real, "lock", "--quiet"], cwd=tmp_path, check=True)
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    assert isolated_environment.export_lock(tmp_path, []) == []
+    assert uv.export_lock(tmp_path, []) == []
     assert not (tmp_path / "was-run").exists()
 
 
@@ -228,14 +249,12 @@ def test_a_lock_is_read_without_the_network_and_without_groups_that_nobody_wants
         'dependencies = ["six>=1"]\n[dependency-groups]\ndev = ["idna"]\n'
         f'[project.optional-dependencies]\nx = ["{PACKAGE}"]\n'
     )
-    locked = subprocess.run(
-        [*isolated_environment.uv_command(), "lock"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    locked = subprocess.run([*uv.uv_command(), "lock"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert locked.returncode == 0, locked.stderr
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "empty"))  # and what it knows from locking is out of its reach
 
-    plain = dependencies.find(Plan(tmp_path, "", None, ("",)), export=isolated_environment.export_lock)
-    more = dependencies.find(Plan(tmp_path, "", None, ("",)), extras=["x"], export=isolated_environment.export_lock)
+    plain = dependencies.find(Plan(tmp_path, "", None, ("",)), export=uv.export_lock)
+    more = dependencies.find(Plan(tmp_path, "", None, ("",)), extras=["x"], export=uv.export_lock)
 
     assert plain.kind == "lock"
     assert [line.partition("==")[0] for line in plain.lines] == ["six"]
@@ -247,7 +266,7 @@ def test_a_lock_that_cannot_be_read_is_told(tmp_path):
     (tmp_path / "uv.lock").write_text("version = 'none'\n")
 
     with pytest.raises(ImageBuildError) as caught:
-        isolated_environment.export_lock(tmp_path, [])
+        uv.export_lock(tmp_path, [])
 
     assert caught.value.what == f"{tmp_path / 'uv.lock'} cannot be read"
     assert "uv.lock" in caught.value.why
@@ -291,6 +310,23 @@ def test_jobs_run_in_an_environment_built_from_the_metadata_of_their_script(proj
     assert Path(prefix).is_relative_to(home)
     assert done.stderr.count("kinetic: building an environment for Python") == 1
     assert f"kinetic: uv:  + {LINE}" in done.stderr
+
+
+def test_the_record_of_a_job_names_its_lock(project, monkeypatch):
+    monkeypatch.setenv("KINETIC_LOCAL_ENV", "isolated")
+    monkeypatch.setenv("KINETIC_BASE_PACKAGES", "0")
+    submitting = JOB.replace("PYTHON", ">=3.11").replace("print(*look(2026))", "look.run_async(2026)")
+    project.write("train.py", submitting.replace("range(2)", "range(1)"))
+
+    done = project.run("train.py")
+    shown = subprocess.run([*KINETIC, "jobs", "show", "@last"], capture_output=True, text=True, check=True)
+    page = subprocess.run([*KINETIC, "jobs", "show", "@last", "--json"], capture_output=True, text=True, check=True)
+
+    assert done.returncode == 0, done.stderr
+    assert "1 package, with roman 5.0" in shown.stdout
+    lock = json.loads(page.stdout)["job"]["lock"]
+    assert (lock["packages"], lock["named"]) == ({"roman": "5.0"}, ["roman"])
+    assert "sha256" in lock["pylock"]
 
 
 def test_a_project_that_declares_nothing_finds_jax_and_keras_in_its_environment(project, monkeypatch):

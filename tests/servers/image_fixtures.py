@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import itertools
 import json
 import platform
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from kinetic._images.wheels import WheelCache
 
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 _names = itertools.count()
+C_LIBRARY = b"\x7fELF GNU C Library (Debian GLIBC 2.36-9+deb12u10) stable release version 2.36.\n"
 
 
 @pytest.fixture(scope="session")
@@ -50,21 +53,27 @@ def registry(registry_address: str) -> Iterator[Registry]:
 
 @pytest.fixture
 def base(registry: Registry) -> BaseImage:
-    """Return a base image in the registry: one layer with a file, and a configuration."""
-    sink = io.BytesIO()
-    written = layers.write_file("etc/base", b"base", sink)
-    registry.put_blob(written.digest, written.size_bytes, lambda: io.BytesIO(sink.getvalue()))
+    """Return a base image in the registry: one layer with a file and a C library, and a configuration."""
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as archive:
+        for name, data in (("etc/base", b"base"), ("usr/lib/libc.so.6", C_LIBRARY)):
+            about = tarfile.TarInfo(name)
+            about.size = len(data)
+            archive.addfile(about, io.BytesIO(data))
+    packed = gzip.compress(plain.getvalue(), mtime=0)
+    layer = f"sha256:{hashlib.sha256(packed).hexdigest()}"
+    registry.put_blob(layer, len(packed), lambda: io.BytesIO(packed))
     config = json.dumps(
         {
             "architecture": "amd64",
             "os": "linux",
             "config": {"Env": ["PATH=/usr/bin", "LANG=C.UTF-8"], "Cmd": ["python3"]},
-            "rootfs": {"type": "layers", "diff_ids": [written.diff_id]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(plain.getvalue()).hexdigest()}"]},
         }
     ).encode()
     digest = f"sha256:{hashlib.sha256(config).hexdigest()}"
     registry.put_blob(digest, len(config), lambda: io.BytesIO(config))
-    entry = {"mediaType": layers.MEDIA_TYPE, "digest": written.digest, "size": written.size_bytes}
+    entry = {"mediaType": layers.MEDIA_TYPE, "digest": layer, "size": len(packed)}
     page = {
         "schemaVersion": 2,
         "mediaType": image.MANIFEST,

@@ -386,6 +386,7 @@ def _write(
             "spot": context.placement.spot,
             "machine": os.uname().nodename,
             "python": python_runtime.python_version(),
+            **({"lock": shipment.lock} if shipment.lock else {}),
         },
         settings=replace(request.settings, retries=retries),
         order_sha256=digests.of_bytes(order.to_bytes()),

@@ -101,10 +101,10 @@ def show(name: str, as_json: bool) -> None:
 
     Example: kinetic image show 3f1c0a9b2d44
     """
-    from kinetic._images import bundled
+    from kinetic._images import lock_store
 
     note = _find(name)
-    locked = bundled.read_lock(_store(), note.lock, os.environ)
+    locked = lock_store.read_lock(_store(), note.lock, os.environ)
     if as_json:
         wheels = [{"name": each.name, "version": each.version, "file": each.filename, "sha256": each.sha256}
                   for each in locked.lock.wheels]  # fmt: skip

@@ -355,7 +355,18 @@ def show(handle: JobHandle, as_json: bool) -> None:
     if as_json:
         output_format.print_document(job=page)
         return
+    page["lock"] = _lock_text(page["lock"])
     output_format.print_fields([(name, _text(value)) for name, value in page.items()])
+
+
+def _lock_text(lock: dict[str, Any] | None) -> str:
+    """Return how many packages a lock has, and the versions of those that the project names; --json has all."""
+    if not lock:
+        return ""
+    packages = lock["packages"]
+    named = [f"{name} {packages[name]}" for name in lock["named"] if packages.get(name)]
+    count = output_format.count_text(len(packages), "package")
+    return f"{count}, with {', '.join(named)}" if named else count
 
 
 def _text(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
@@ -61,9 +62,20 @@ class _Run(click.Command):
     metavar="NAME",
     help="Pass this environment variable to the job, or NAME* for many; can be repeated.",
 )
+@click.option(
+    "--upgrade", is_flag=True, help="Use the newest versions that the requirements allow (KINETIC_UPGRADE=1)."
+)
 @click.option("-d", "--detach", is_flag=True, help="Print the job id and do not wait.")
 @shared_options.json_option
-def run(target: str, words: tuple[str, ...], names: tuple[str, ...], detach: bool, as_json: bool, **given: Any) -> None:
+def run(
+    target: str,
+    words: tuple[str, ...],
+    names: tuple[str, ...],
+    upgrade: bool,
+    detach: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Run a function of a file as a job.
 
     Options of kinetic come before the file; all words after it are arguments of the function: values by position,
@@ -89,6 +101,8 @@ def run(target: str, words: tuple[str, ...], names: tuple[str, ...], detach: boo
         flags = _ADVICE.sub(lambda each: f"--{each[1].replace('_', '-')} {each[2]}", error.next or "")
         error.next = flags or None
         raise
+    if upgrade:
+        os.environ["KINETIC_UPGRADE"] = "1"  # of this process, which submits one job
     call = target_function.read_arguments(found.function, words, found.written)
     try:
         handle = remote.run_async(*call.args, **call.kwargs)

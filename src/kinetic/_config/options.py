@@ -137,6 +137,7 @@ VARIABLES: Mapping[str, str] = {
     "KINETIC_BASE_IMAGE_REPO": "kinetic",
     "KINETIC_IMAGE_REPO": "none",
     "KINETIC_BASE_IMAGE": "python:X.Y-slim-bookworm",
+    "KINETIC_UPGRADE": "unset",
     **{option.variable: option.without for option in JOB_OPTIONS if option.variable},
     "KINETIC_DEBUG_WAIT_TIMEOUT": "600",
     "KINETIC_NO_TTY_DEBUG": "unset",

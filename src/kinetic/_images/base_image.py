@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+import re
+import tarfile
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kinetic._images.lock import GLIBC
+from kinetic._images.lock import GLIBC, NEWEST_GLIBC
 from kinetic._images.registry import Reference, Registry
-from kinetic.errors import ImageUnavailableError, KineticError
+from kinetic._wire import folders
+from kinetic.errors import ImageError, ImageUnavailableError, KineticError
 
 SUITE = "bookworm"  # Debian 12: glibc 2.36, which every wheel of TPUs and GPUs of 2026 takes
 # Where the official image is: Google's cache of what is asked for often, without login and limits; then Docker Hub.
@@ -105,16 +111,20 @@ def read(registry: Registry, reference: str, *, machine: str, python: str, glibc
     )
 
 
-def find(python: str, machine: str, connect: Connect, *, named: str = "") -> tuple[BaseImage, Reference]:
+def find(
+    python: str, machine: str, connect: Connect, *, named: str = "", cache: Path | None = None
+) -> tuple[BaseImage, Reference]:
     """Find the base image of a Python, and where it is.
 
     Args:
         python: X.Y.
         machine: "x86_64" or "aarch64".
         connect: Opens the registry of a reference.
-        named: An image of the user's instead of the official one.
+        named: An image of the user's instead of the official one; its glibc is read from its layers.
+        cache: Where this machine keeps what it learned of images; None to learn it again.
 
     Raises:
+        ImageError: It has no glibc.
         ImageUnavailableError: No source has it; the causes of all of them are named.
     """
     tried: list[str] = []
@@ -125,13 +135,59 @@ def find(python: str, machine: str, connect: Connect, *, named: str = "") -> tup
                 found = read(
                     registry, reference.digest or reference.tag, machine=machine, python=python, glibc=GLIBC[SUITE]
                 )
+                if named:
+                    found = dataclasses.replace(found, glibc=_known_glibc(found, registry, cache))
             return found, reference
+        except ImageError as error:
+            if error.code == "base-glibc":
+                raise
+            tried.append(f"{reference.host}: {error.what}" + (f" ({error.why})" if error.why else ""))
         except KineticError as error:
             tried.append(f"{reference.host}: {error.what}" + (f" ({error.why})" if error.why else ""))
     raise ImageUnavailableError(
         f"no base image for Python {python} on {machine} can be read",
         why="; ".join(tried),
         next="check the network, or name one of yours: KINETIC_BASE_IMAGE=REGISTRY/python:3.12-slim",
+    )
+
+
+_C_LIBRARY = re.compile(r"(?:^|/)libc(?:-2\.\d+\.so|\.so\.6)$")
+_VERSION = re.compile(rb"GNU C Library [^\n]{0,100}version 2\.(\d+)")
+_MOST_OF_A_LIBRARY = 16 << 20  # bytes; glibc 2.41 has 2 MB
+
+
+def _known_glibc(base: BaseImage, registry: Registry, cache: Path | None) -> str:
+    file = cache / f"glibc-{base.digest.partition(':')[2]}" if cache is not None else None
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if file is not None and re.fullmatch(r"2_\d+", text := file.read_text()):
+            return text
+    found = glibc_of(base, registry)
+    if file is not None:
+        folders.write_whole(file, found.encode())
+    return found
+
+
+def glibc_of(base: BaseImage, registry: Registry) -> str:
+    """Read the version of the C library in an image's layers, as in a platform tag; at most the newest that uv knows.
+
+    Raises:
+        ImageError: There is none: wheels for Linux need the one of GNU.
+    """
+    for layer in base.layers:  # Debian's is in the lowest one
+        with tempfile.TemporaryFile() as sink:
+            registry.read_blob(layer["digest"], sink)
+            sink.seek(0)
+            with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=sink, mode="r:*") as archive:
+                for member in archive:
+                    if member.isfile() and _C_LIBRARY.search(member.name) and member.size <= _MOST_OF_A_LIBRARY:
+                        file = archive.extractfile(member)
+                        if found := _VERSION.search(file.read() if file else b""):
+                            return f"2_{min(int(found[1]), NEWEST_GLIBC)}"
+    raise ImageError(
+        f"{registry.host}/{registry.name}@{base.digest[:19]} cannot be a base image",
+        why="no C library of GNU (glibc) was found in it, and packages are made for that one",
+        next="choose an image of Debian, Ubuntu or Red Hat's: KINETIC_BASE_IMAGE=REGISTRY/python:3.12-slim",
+        code="base-glibc",
     )
 
 

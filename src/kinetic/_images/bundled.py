@@ -1,11 +1,4 @@
-"""The image of a job's dependencies: found with one request where nothing changed, else built by this client.
-
-    store      locks/{key}                sealed: the lock of some requirement lines, and the base that it was made for
-    machine    {cache}/images/{key}       the same, so that a submission that changes nothing asks the store nothing
-
-A lock decides which programs run in pods. It is believed only with the seal of this home's key; what somebody else
-wrote is resolved anew.
-"""
+"""The image of a job's dependencies: found with one request where nothing changed, else built by this client."""
 
 from __future__ import annotations
 
@@ -14,46 +7,29 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from kinetic._config import home
-from kinetic._images import base_image, builders, image, inventory
+from kinetic._images import base_image, builders, image, inventory, lock_store
 from kinetic._images import lock as locks
-from kinetic._images.base_image import BaseImage
 from kinetic._images.builders import CollectedError, RemoteBuilder
 from kinetic._images.docker_login import GoogleToken, find_login
 from kinetic._images.image import BuiltImage, ImageBuilder
 from kinetic._images.inventory import ImageNote
-from kinetic._images.layers import Wheel
-from kinetic._images.lock import Lock, Platform, Source
-from kinetic._images.registry import Login, Reference, Registry
-from kinetic._images.request import BuildRequest, plain_wheel
+from kinetic._images.lock import Lock, Platform
+from kinetic._images.lock_store import Locked
+from kinetic._images.registry import MANIFEST, Login, Reference, Registry
+from kinetic._images.request import BuildRequest
 from kinetic._images.uplink import Uplinks
+from kinetic._images.uv import Stop
 from kinetic._images.wheels import WheelCache
 from kinetic._output import terminal as output
 from kinetic._output.format import count_text, duration_text, size_text
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, documents, folders, keys
-from kinetic.errors import IntegrityError, KeyMissingError
+from kinetic._wire import digests, folders, keys
+from kinetic.errors import ImageBuildError, IntegrityError
 
 GLIBC = locks.GLIBC[base_image.SUITE]
 POD_PACKAGES = ("obstore", "uv")  # without them a pod would install them at each start, to reach its store
-
-
-@dataclass(frozen=True)
-class Locked:
-    """A lock and the base image that it is for.
-
-    Attributes:
-        lock: Which wheels.
-        base: On which image.
-        source: Where the base was found, "registry/name@sha256:…".
-    """
-
-    lock: Lock
-    base: BaseImage
-    source: str
 
 
 @dataclass(frozen=True)
@@ -73,39 +49,6 @@ class Bundled:
     built: BuiltImage
 
 
-def _build_locked(page: dict[str, Any], what: str) -> Locked:
-    try:
-        platform = Platform(str(page["python"]), str(page["machine"]), str(page["glibc"]))
-        lock = locks.with_built(
-            locks.read(platform, str(page["pylock"])), [Wheel(**each) for each in page.get("built", ())]
-        )
-        return Locked(lock, BaseImage.from_json(page["base"]), str(page["source"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise IntegrityError(f"{what} is damaged", why=f"{type(error).__name__}: {error}") from error
-
-
-def _build_wheel(page: dict[str, Any], what: str) -> Wheel:
-    try:
-        return Wheel(**page["wheel"])
-    except (KeyError, TypeError) as error:
-        raise IntegrityError(f"{what} is damaged", why=f"{type(error).__name__}: {error}") from error
-
-
-LOCK = documents.PageKind("lock", "the lock", _build_locked, 8 << 20)
-BUILT = documents.PageKind("built-wheel", "the note of a wheel", _build_wheel, 1 << 14)
-
-
-def read_lock(store: Store, at: str, environ: Mapping[str, str]) -> Locked:
-    """Return the lock with which a job ran.
-
-    Raises:
-        KeyMissingError: It is not in the store.
-        IntegrityError: This home did not write it.
-    """
-    _, key = home.own_key(home.ensure_home(environ))
-    return documents.open_page(LOCK, store, at, key)
-
-
 def ensure(
     lines: Sequence[str],
     repository: str,
@@ -120,6 +63,7 @@ def ensure(
     base: str = "",
     remotes: Callable[[], Sequence[RemoteBuilder]] = tuple,
     waits: bool = True,
+    stop: Stop | None = None,
 ) -> Bundled:
     """Return the image of some requirement lines in a registry; build it if it is missing.
 
@@ -136,6 +80,7 @@ def ensure(
         base: An image of the user's to build on instead of the official one.
         remotes: Returns builders elsewhere, for what this machine cannot send or compile; the preferred one first.
         waits: Whether a build elsewhere is waited for.
+        stop: Ends it from another thread; no tag is written after that.
 
     Raises:
         ImageBuildError: No solution, no network, or the registry refuses.
@@ -143,90 +88,118 @@ def ensure(
         AccessDeniedError: This account may not write to the repository.
         CredentialsError: The registry wants a login.
     """
+    stop = stop or Stop()
     target = Reference.parse(f"{repository}:env")
-    platform = Platform(python, machine, GLIBC)
-    wanted = [*lines, *POD_PACKAGES]
-    name = locks.key_of([*wanted, base], platform, environ)
-    connect = connector(google_token, environ)
-    locked = None if upgrade else _known(name, store, environ)
-    if locked is None:
-        with output.phase("resolving the image's packages", summary=False):
-            last = _file(f"last-{digests.of_bytes(f'{project} {platform.tag} {python}'.encode())[:32]}", environ)
-            before = "" if upgrade or not project else _last_lock(last)
-            locked = _resolve(wanted, platform, connect, base, before)
-            _keep(locked, name, store, environ)
-            folders.write_whole(last, locked.lock.text.encode())
-    cache = WheelCache(home.kinetic_home(environ) / "cache" / "wheels", environ)
+    connect = connector(google_token, environ, stop)
+    locked, name = _lock(lines, python, machine, store, environ, connect, project, base, stop, upgrade=upgrade)
     if locked.lock.to_build:
-        locked = replace(locked, lock=_with_known_wheels(locked.lock, store, environ))
+        locked = replace(locked, lock=lock_store.with_known_wheels(locked.lock, store, environ))
     with connect(target) as registry:
-        builder = ImageBuilder(registry, cache)
-        if locked.lock.to_build or (built := builder.find(locked.lock, locked.base)) is None:
-            _fetch_built(locked.lock, cache, store)
-            request = BuildRequest(locked.lock, locked.base, locked.source, repository)
-            uplinks = Uplinks(home.kinetic_home(environ) / "cache" / "images" / "uplink.json")
-            progress = _Lines()
-            show = partial(output.phase, "building the image", summary=False, detail=progress.detail)
-            try:
-                made = builders.build(request, builder, connect, progress, uplinks, remotes(), waits=waits, phase=show)
-            except CollectedError:  # another client was waiting for the same build, and has kept its lock
-                locked = _known(name, store, environ, here=False) or locked
-                found = None if locked.lock.to_build else builder.find(locked.lock, locked.base)
-                if found is None:
-                    raise
-                built = found
-            else:
-                built = made.built
-                if made.wheels:
-                    locked = replace(locked, lock=_keep_built(locked.lock, made.wheels, store, environ))
-                    _keep(locked, name, store, environ)
-                made.finish()
-                written = count_text(built.built_layers, "layer")
-                sent = size_text(built.sent_bytes)
-                output.report(f"built the image in {duration_text(built.seconds)}: {written} written, {sent} sent")
-                for path, winner in built.conflicts:
-                    output.warn_once(f"two packages bring /{path} with different contents; the one of {winner} is used")
-    size = sum(wheel.size_bytes for wheel in locked.lock.wheels)
-    about = (python, machine, len(locked.lock.wheels), size, time.time(), keys.lock(name))
-    inventory.note_use(ImageNote(built.uri, built.tag, *about), store, environ)
+        builder = ImageBuilder(registry, _wheel_cache(environ))
+        built = None if locked.lock.to_build else builder.find(locked.lock, _base_of(locked))
+        if built is None:
+            registry.check_writable()
+            locked, built = _build(
+                locked, name, repository, builder, connect, store, environ, remotes, stop, waits=waits
+            )
+    _note_use(built, locked, keys.lock(name), store, environ)
     return Bundled(built.uri, keys.lock(name), locked.lock, built)
 
 
-def _resolve(lines: Sequence[str], platform: Platform, connect: base_image.Connect, named: str, before: str) -> Locked:
-    base, source = base_image.find(platform.python, platform.machine, connect, named=named)
-    lock = locks.resolve(lines, platform, lambda _: None, before=before)
-    return Locked(lock, base, f"{source.host}/{source.name}@{base.digest}")
+def rebuild(
+    uri: str, lock_key: str, store: Store, environ: Mapping[str, str], google_token: GoogleToken | None = None
+) -> bool:
+    """Build an image again that was removed from its registry; return whether it has the same digest.
+
+    Raises:
+        KeyMissingError: Its lock is not in the store any more.
+        IntegrityError: Another home built it.
+        ImageBuildError: As ``ensure``.
+    """
+    locked = lock_store.read_lock(store, lock_key, environ)
+    connect = connector(google_token, environ)
+    repository = uri.partition("@")[0]
+    with connect(Reference.parse(uri)) as registry:
+        builder = ImageBuilder(registry, _wheel_cache(environ))
+        name = lock_key.rpartition("/")[2]
+        locked, built = _build(locked, name, repository, builder, connect, store, environ, tuple, Stop(), waits=True)
+    _note_use(built, locked, lock_key, store, environ)
+    return built.uri == uri
 
 
-def _with_known_wheels(lock: Lock, store: Store, environ: Mapping[str, str]) -> Lock:
-    """Return a lock with the wheels that were built from the same source before, on such a platform."""
-    _, key = home.own_key(home.ensure_home(environ))
-    found: list[Wheel] = []
-    for source in locks.sources(lock):
-        try:
-            found.append(documents.open_page(BUILT, store, _built_at(source, lock), key))
-        except (KeyMissingError, IntegrityError):
-            continue
-    held = [wheel for wheel in found if store.touch(keys.built_wheel(wheel.sha256))]
-    return locks.with_built(lock, held)
+def _lock(
+    lines: Sequence[str],
+    python: str,
+    machine: str,
+    store: Store,
+    environ: Mapping[str, str],
+    connect: base_image.Connect,
+    project: str,
+    named: str,
+    stop: Stop,
+    *,
+    upgrade: bool,
+) -> tuple[Locked, str]:
+    """Return the lock of some lines and its name; the platform is that of the base image."""
+    wanted = [*lines, *POD_PACKAGES]
+    name = locks.key_of([*wanted, named], Platform(python, machine, GLIBC), environ)
+    locked = None if upgrade else lock_store.find(name, store, environ)
+    if locked is None:
+        begun = time.monotonic()
+        with output.phase("resolving the image's packages", summary=False):
+            base, source = base_image.find(python, machine, connect, named=named, cache=lock_store.folder(environ))
+            stop.check()
+            platform, place = Platform(python, machine, base.glibc), f"{source.host}/{source.name}@{base.digest}"
+            locked = lock_store.make(
+                wanted, platform, name, store, environ,
+                project=project, upgrade=upgrade, base=(base, place), stop=stop,
+            )  # fmt: skip
+        count = count_text(len(locked.lock.versions()), "package")
+        output.report(f"resolved {count} in {duration_text(time.monotonic() - begun)}")
+    return locked, name
 
 
-def _keep_built(lock: Lock, made: Sequence[tuple[Wheel, bytes]], store: Store, environ: Mapping[str, str]) -> Lock:
-    """Keep wheels that were built from source, and return the lock with them; first the bytes, then what names them."""
-    _, key = home.own_key(home.ensure_home(environ))
-    by_name = {wheel.name: wheel for wheel, _ in made}
-    for wheel, data in made:
-        store.put(keys.built_wheel(wheel.sha256), data)
-    for source in locks.sources(lock):
-        if source.name in by_name:
-            at = _built_at(source, lock)
-            store.put(at, documents.seal_page(BUILT, {"wheel": plain_wheel(by_name[source.name])}, at, key))
-    return locks.with_built(lock, [*by_name.values()])
+def _build(
+    locked: Locked,
+    name: str,
+    repository: str,
+    builder: ImageBuilder,
+    connect: base_image.Connect,
+    store: Store,
+    environ: Mapping[str, str],
+    remotes: Callable[[], Sequence[RemoteBuilder]],
+    stop: Stop,
+    *,
+    waits: bool,
+) -> tuple[Locked, BuiltImage]:
+    """Build the image of a lock, here or elsewhere; return its lock with the wheels that were built for it."""
+    _fetch_built(locked.lock, builder.cache, store)
+    request = BuildRequest(locked.lock, _base_of(locked), locked.source, repository)
+    uplinks = Uplinks(lock_store.folder(environ) / "uplink.json")
+    progress = _Lines(stop)
+    show = partial(output.phase, "building the image", summary=False, detail=progress.detail)
+    try:
+        made = builders.build(request, builder, connect, progress, uplinks, remotes(), waits=waits, phase=show)
+    except CollectedError:  # another client was waiting for the same build, and has kept its lock
+        locked = lock_store.find(name, store, environ, here=False) or locked
+        found = None if locked.lock.to_build else builder.find(locked.lock, _base_of(locked))
+        if found is None:
+            raise
+        return locked, found
+    if made.wheels:
+        locked = replace(locked, lock=lock_store.keep_built(locked.lock, made.wheels, store, environ))
+        lock_store.keep(locked, name, store, environ)
+    made.finish()
+    built = made.built
+    written, sent = count_text(built.built_layers, "layer"), size_text(built.sent_bytes)
+    output.report(f"built the image in {duration_text(built.seconds)}: {written} written, {sent} sent")
+    for path, winner in built.conflicts:
+        output.warn_once(f"two packages bring /{path} with different contents; the one of {winner} is used")
+    return locked, built
 
 
-def _built_at(source: Source, lock: Lock) -> str:
-    about = "\0".join((source.sha256 or source.url, lock.platform.tag, lock.platform.python))
-    return keys.lock(f"built-{digests.of_bytes(about.encode())}")
+def _wheel_cache(environ: Mapping[str, str]) -> WheelCache:
+    return WheelCache(home.kinetic_home(environ) / "cache" / "wheels", environ)
 
 
 def _fetch_built(lock: Lock, cache: WheelCache, store: Store) -> None:
@@ -234,57 +207,39 @@ def _fetch_built(lock: Lock, cache: WheelCache, store: Store) -> None:
     for wheel in cache.missing(each for each in lock.wheels if each.url.startswith("store:")):
         data = store.get(keys.built_wheel(wheel.sha256))
         if digests.of_bytes(data) != wheel.sha256:
-            raise IntegrityError(f"the wheel of {wheel.name} in the store is damaged", next="resolve again: --upgrade")
+            raise IntegrityError(
+                f"the wheel of {wheel.name} in the store is damaged", next="resolve again: KINETIC_UPGRADE=1"
+            )
         folders.make(cache.folder)
         folders.write_whole(cache.path_of(wheel), data)
 
 
-def _known(name: str, store: Store, environ: Mapping[str, str], *, here: bool = True) -> Locked | None:
-    """Return a lock of this home's, from this machine (unless ``here`` is false) or from the store."""
-    at, file = keys.lock(name), _file(name, environ)
-    _, key = home.own_key(home.ensure_home(environ))
-    in_the_store = partial(documents.fetch, store, at, LOCK.most_bytes, LOCK.what)
-    for read in (file.read_bytes, in_the_store) if here else (in_the_store,):
-        try:
-            data = read()
-            found = documents.verify(LOCK, documents.read(data, LOCK.what, most_bytes=LOCK.most_bytes), at, key)
-        except (FileNotFoundError, KeyMissingError, IntegrityError):
-            continue
-        if read is in_the_store:
-            folders.write_whole(file, data)
-        return found
-    return None
+def _base_of(locked: Locked) -> base_image.BaseImage:
+    if locked.base is None:
+        raise ImageBuildError("this lock is for no image", why="it was made for jobs on one machine")
+    return locked.base
 
 
-def _keep(locked: Locked, name: str, store: Store, environ: Mapping[str, str]) -> None:
-    _, key = home.own_key(home.ensure_home(environ))
-    platform = locked.lock.platform
-    page = {
-        "python": platform.python,
-        "machine": platform.machine,
-        "glibc": platform.glibc,
-        "pylock": locked.lock.text,
-        "built": [plain_wheel(wheel) for wheel in locked.lock.wheels if wheel.url.startswith("store:")],
-        "base": locked.base.to_json(),
-        "source": locked.source,
-    }
-    data = documents.seal_page(LOCK, page, keys.lock(name), key)
-    store.put(keys.lock(name), data)
-    folders.write_whole(_file(name, environ), data)
+def _note_use(built: BuiltImage, locked: Locked, key: str, store: Store, environ: Mapping[str, str]) -> None:
+    lock = locked.lock
+    size = sum(wheel.size_bytes for wheel in lock.wheels)
+    about = (lock.platform.python, lock.platform.machine, len(lock.wheels), size, time.time(), key)
+    inventory.note_use(ImageNote(built.uri, built.tag, *about), store, environ)
 
 
-def _file(name: str, environ: Mapping[str, str]) -> Path:
-    return home.kinetic_home(environ) / "cache" / "images" / name
+class _StoppableRegistry(Registry):
+    """A registry into which no tag is written once the work is to stop."""
+
+    stop = Stop()  # never set
+
+    def put_manifest(self, reference: str, data: bytes, media_type: str = MANIFEST) -> str:
+        self.stop.check()
+        return super().put_manifest(reference, data, media_type)
 
 
-def _last_lock(file: Path) -> str:
-    try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def connector(google_token: GoogleToken | None, environ: Mapping[str, str]) -> base_image.Connect:
+def connector(
+    google_token: GoogleToken | None, environ: Mapping[str, str], stop: Stop | None = None
+) -> base_image.Connect:
     """Return what opens the registry of a reference, with the login that this machine has for it."""
 
     def connect(reference: Reference) -> Registry:
@@ -296,15 +251,18 @@ def connector(google_token: GoogleToken | None, environ: Mapping[str, str]) -> b
                 found.append(find_login(reference.host, google_token, environ, rejected))
             return found[-1]
 
-        return Registry(reference.host, reference.name, login)
+        found_registry = _StoppableRegistry(reference.host, reference.name, login)
+        found_registry.stop = stop or found_registry.stop
+        return found_registry
 
     return connect
 
 
 class _Lines(image.Progress):
-    """How far a build is, for one line of a terminal."""
+    """How far a build is, for one line of a terminal; where it ends the build if that is to stop."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
         self._lock = threading.Lock()
         self._fetched = self._to_fetch = self._sent = self._to_send = 0
 
@@ -330,6 +288,8 @@ class _Lines(image.Progress):
         self._add("_sent", size_bytes)
 
     def _add(self, name: str, size_bytes: int) -> None:
+        if size_bytes > 0:  # a negative number takes back what an attempt that failed had sent
+            self._stop.check()
         with self._lock:
             setattr(self, name, getattr(self, name) + size_bytes)
 

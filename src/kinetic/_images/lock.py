@@ -1,34 +1,48 @@
-"""The lock of an environment: a wheel and its hash for each package, for the platform of the pod, not of the client.
+"""The lock of an environment: a file and its hash for each package, for the platform of the job, not of the client.
 
-uv resolves; a lock that exists is its preference, so that a change of one line changes one package. The platform always
-names the glibc of the base image: for plain "linux" uv resolves jax[tpu] years back, without a word (measured 2026-11).
+uv resolves; a lock that exists is its preference, so that a change of one line changes one package. The platform of an
+image names the glibc of its base: for plain "linux" uv resolves jax[tpu] years back, without a word (measured 2026-11).
+uv does not compare the hashes that lines name with those that it found, and does not mind passwords: both is done here.
 """
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import hashlib
 import json
 import re
+import sysconfig
 import tempfile
 import tomllib
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kinetic._images.isolated_environment import run_uv
+from kinetic._images import uv
 from kinetic._images.layers import Wheel
-from kinetic.errors import ImageBuildError
+from kinetic._images.uv import Stop, UvResult
+from kinetic._wire import python_runtime
+from kinetic.errors import AccessDeniedError, ImageBuildError
 
-FORMAT = 1
+FORMAT = 2
 FILE = "pylock.kinetic.toml"  # uv writes only files that are named so
 GLIBC = {"bookworm": "2_36", "trixie": "2_40"}  # Debian 12; Debian 13 has 2.41, and 2.40 is the newest that uv knows
+NEWEST_GLIBC = 40  # of 2.x, that uv 0.13 knows
+OLD_DAYS = 365
 _NO_WHEEL = re.compile(r"has no (?:usable wheels|wheels with a matching)|only-binary|--no-build")
+_NO_LOGIN = re.compile(r"authentication credentials|\b40[13] (?:Unauthorized|Forbidden)")
+_SILENT = re.compile(r"failed to fetch|request failed|error sending request|dns error|connect(?:ion)? ", re.IGNORECASE)
+_HASH = re.compile(r"--hash[= ]sha256:([0-9a-f]{64})")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LOGIN = re.compile(r"://(?P<user>[^/@\s:]*)(?P<password>:[^/@\s]*)?@")
+_SECRET_FIELDS = re.compile(r"token|secret|password|signature|credential|api_?key|^sig$", re.IGNORECASE)
 # What decides from where and how packages come; values may hold passwords, so only their hashes are in a key.
 INDEX_VARIABLES = (
     "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_INDEX_STRATEGY",
-    "UV_PRERELEASE", "UV_RESOLUTION", "UV_EXCLUDE_NEWER", "UV_CONSTRAINT", "UV_OVERRIDE",
+    "UV_PRERELEASE", "UV_RESOLUTION", "UV_EXCLUDE_NEWER", "UV_CONSTRAINT", "UV_OVERRIDE", "UV_TORCH_BACKEND",
 )  # fmt: skip
 
 
@@ -38,8 +52,8 @@ class Platform:
 
     Attributes:
         python: X.Y.
-        machine: "x86_64" or "aarch64".
-        glibc: Of the base image, e.g. "2_36".
+        machine: "x86_64" or "aarch64"; of this machine itself, what sysconfig calls it.
+        glibc: Of the base image, e.g. "2_36"; "" for this machine itself.
     """
 
     python: str
@@ -49,16 +63,26 @@ class Platform:
     @property
     def tag(self) -> str:
         """Return the platform as uv and wheels call it."""
-        return f"{self.machine}-manylinux_{self.glibc}"
+        return f"{self.machine}-manylinux_{self.glibc}" if self.glibc else self.machine
+
+    @property
+    def is_here(self) -> bool:
+        """Return whether it is this machine itself: then packages without wheels are built where they are installed."""
+        return not self.glibc
+
+
+def here(python: str) -> Platform:
+    """Return the platform of this machine, for a Python X.Y."""
+    return Platform(python, sysconfig.get_platform(), "")
 
 
 @dataclass(frozen=True)
 class Lock:
-    """Which wheels make an environment.
+    """Which files make an environment.
 
     Attributes:
         platform: For what it was resolved.
-        wheels: One for each package, by name.
+        wheels: The one of each package that fits an image best, by name; of this machine itself, the first.
         to_build: Names of packages that have no wheel and must be built from source.
         text: The lock as uv wrote it (PEP 751).
     """
@@ -73,6 +97,11 @@ class Lock:
         """Return what names this environment: a hash of the wheels and the platform."""
         page = [FORMAT, self.platform.python, self.platform.tag, sorted(wheel.sha256 for wheel in self.wheels)]
         return hashlib.sha256(json.dumps([*page, self.to_build]).encode()).hexdigest()
+
+    def versions(self) -> dict[str, str]:
+        """Return the version of each package, also of those that are built from source; "" where none is named."""
+        packages = tomllib.loads(self.text)["packages"] if self.text else []
+        return {str(each["name"]): str(each.get("version", "")) for each in packages}
 
 
 class Source(NamedTuple):
@@ -131,53 +160,112 @@ def key_of(lines: Sequence[str], platform: Platform, environ: Mapping[str, str])
 
 
 def resolve(
-    lines: Sequence[str], platform: Platform, say: Callable[[str], None], *, before: str = "", constraints: str = ""
+    lines: Sequence[str],
+    platform: Platform,
+    say: Callable[[str], None],
+    *,
+    before: str = "",
+    source: Path | None = None,
+    stop: Stop | None = None,
 ) -> Lock:
-    """Resolve requirement lines to one wheel each.
+    """Resolve requirement lines to one version and its files each.
 
     Args:
         lines: Of a requirements file.
         platform: Where the environment will run.
         say: Receives uv's messages.
         before: The text of the project's last lock: its versions are kept where they still fit; "" resolves anew.
-        constraints: Lines of a constraints file, e.g. the pins of a uv.lock.
+        source: The file that the lines come from, for messages.
+        stop: Ends it from another thread.
 
     Raises:
-        ImageBuildError: There is no solution, or no uv, or the lock would contain a password.
+        ImageBuildError: There is no solution, no uv, or no answer; a file is not the one whose hash a line names; or
+            the lock would contain a password.
+        AccessDeniedError: An index wants a login.
     """
     with tempfile.TemporaryDirectory(prefix="kinetic-lock-") as name:
         folder = Path(name)
         (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in lines))
+        (folder / "requirements.txt").chmod(0o600)  # an index address may hold a password
         if before:
             (folder / FILE).write_text(before)
-        words = [
-            *(
-                "pip",
-                "compile",
-                "--quiet",
-                "--preview-features",
-                "pylock",
-                "requirements.txt",
-                "--format",
-                "pylock.toml",
-            ),
-            *("--python-version", platform.python, "--python-platform", platform.tag, "--output-file", FILE),
-            *("--no-header", "--no-annotate", "--generate-hashes"),
-        ]
-        if constraints:
-            (folder / "constraints.txt").write_text(constraints)
-            words += ["--constraint", "constraints.txt"]
-        done = run_uv([*words, "--only-binary", ":all:"], folder, say)
-        if done.status and _NO_WHEEL.search(done.reason):  # a package has a source archive only: it will be built
-            done = run_uv(words, folder, say)
+        done = _compile(folder, platform, say, stop)
         if done.status:
+            raise _unresolved(done, lines, platform, source)
+        text = _without_unlisted_files((folder / FILE).read_text(), lines)
+        return read(platform, text)
+
+
+def _compile(folder: Path, platform: Platform, say: Callable[[str], None], stop: Stop | None, *more: str) -> UvResult:
+    (folder / "overrides.txt").write_text(python_runtime.OVERRIDES)
+    words = ["pip", "compile", "--quiet", "--preview-features", "pylock", "requirements.txt", "--format", "pylock.toml"]
+    words += ["--output-file", FILE, "--no-header", "--no-annotate", "--generate-hashes", *more]
+    if platform.is_here:
+        words += ["--python", uv.base_interpreter()]
+        return uv.run_uv(words, folder, say, overrides="overrides.txt", stop=stop)
+    words += ["--python-version", platform.python, "--python-platform", platform.tag]
+    done = uv.run_uv([*words, "--only-binary", ":all:"], folder, say, overrides="overrides.txt", stop=stop)
+    if done.status and _NO_WHEEL.search(done.reason):  # a package has a source archive only: it will be built
+        done = uv.run_uv(words, folder, say, overrides="overrides.txt", stop=stop)
+    return done
+
+
+def _unresolved(done: UvResult, lines: Sequence[str], platform: Platform, source: Path | None) -> Exception:
+    """Return the error for lines that uv did not resolve."""
+    written = "\n".join(done.words)
+    if _NO_LOGIN.search(written):
+        return AccessDeniedError(
+            "a package index rejected our credentials",
+            why=done.reason,
+            next="add a line for its host to ~/.netrc, or set UV_INDEX_<NAME>_USERNAME and _PASSWORD",
+            code="index-login",
+        )
+    if _SILENT.search(written) and "No solution" not in written:
+        return ImageBuildError(
+            "the package index did not answer",
+            why=done.reason,
+            next="check the network, and the address of the index, and try again",
+            code="index-silent",
+        )
+    where = "this machine" if platform.is_here else f"{platform.machine} with glibc {platform.glibc.replace('_', '.')}"
+    return ImageBuildError(
+        f"the requirements{f' of {source}' if source else ''} have no solution for Python {platform.python} on {where}",
+        why=done.reason,
+        next=suggest_line(done.reason, lines, source),
+        code="no-solution",
+    )
+
+
+def _without_unlisted_files(text: str, lines: Sequence[str]) -> str:
+    """Remove the files whose hashes are not among those that a line names for their package.
+
+    uv writes each file on a line of its own. A package that keeps no file is not the one that the line means.
+    """
+    listed: dict[str, set[str]] = {}
+    for line in lines:
+        if (hashes := _HASH.findall(line)) and (named := _NAME.match(line)):
+            listed.setdefault(_plain(named[0]), set()).update(hashes)
+    if not listed:
+        return text
+    for package in tomllib.loads(text)["packages"]:
+        allowed = listed.get(_plain(str(package["name"])))
+        if allowed is None:
+            continue
+        found = {str(each["hashes"]["sha256"]) for each in _files(package)}
+        if not found & allowed:
             raise ImageBuildError(
-                f"the requirements have no solution for Python {platform.python} on {platform.machine}",
-                why=done.reason,
-                next="change the lines that are named above",
-                code="no-solution",
+                f"{package['name']} {package.get('version', '')} is not the file that the requirements name",
+                why=f"the index has other files: {_shortened(found)}; the line names {_shortened(allowed)}",
+                next="look at where it comes from; then lock again, e.g. with uv lock, and compare",
+                code="lock-hash",
             )
-        return read(platform, (folder / FILE).read_text())
+        for unlisted in found - allowed:
+            text = re.sub(rf"(?m)^.*sha256 = \"{unlisted}\".*\n", "", text)
+    return text
+
+
+def _shortened(hashes: set[str]) -> str:
+    return ", ".join(f"{each[:12]}…" for each in sorted(hashes)[:3])
 
 
 def read(platform: Platform, text: str) -> Lock:
@@ -187,23 +275,58 @@ def read(platform: Platform, text: str) -> Lock:
         ImageBuildError: It is damaged, it contains a password, or it lists what an image cannot hold.
     """
     try:
-        packages = tomllib.loads(text)["packages"]
-        wheels = [wheel for package in packages if (wheel := _wheel_of(package, platform)) is not None]
-        to_build = [str(package["name"]) for package in packages if _wheel_of(package, platform) is None]
+        page = tomllib.loads(text)
+        packages = page["packages"]
+        found = {str(package["name"]): _wheel_of(package, platform) for package in packages}
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
         raise ImageBuildError(
-            "the lock of an environment is damaged", why=str(error), next="resolve again: --upgrade"
+            "the lock of an environment is damaged",
+            why=f"{type(error).__name__}: {error}",
+            next="resolve again: KINETIC_UPGRADE=1",
         ) from error
-    for wheel in wheels:
-        parts = urllib.parse.urlsplit(wheel.url)
-        if parts.username or parts.password:
-            raise ImageBuildError(
-                f"the lock would contain the login of {parts.hostname}",
-                why=f"the address of {wheel.name} has a user or a password in it, and locks are kept in the store",
-                next="take it out of the address, and set UV_INDEX_<NAME>_USERNAME and _PASSWORD, or use ~/.netrc",
-                code="lock-credentials",
-            )
-    return Lock(platform, tuple(sorted(wheels)), tuple(sorted(to_build)), text)
+    for package in packages:
+        for value in _texts(package):
+            if secret := _secret_in(value):
+                raise _has_secret(str(package["name"]), value, secret)
+    wheels = sorted(wheel for wheel in found.values() if wheel is not None)
+    return Lock(platform, tuple(wheels), tuple(sorted(name for name, wheel in found.items() if wheel is None)), text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+
+
+def _secret_in(text: str) -> str:
+    """Return what of an address is a secret, or "": a user alone is none where it only says how to connect, by SSH."""
+    if login := _LOGIN.search(text):
+        if login["password"] or "ssh" not in text.partition("://")[0]:
+            return "a user or a password"
+        return ""
+    query = urllib.parse.urlsplit(text).query if "://" in text else ""
+    names = [name for name, _ in urllib.parse.parse_qsl(query)]
+    return next((f"the field {name!r}" for name in names if _SECRET_FIELDS.search(name)), "")
+
+
+def _has_secret(package: str, address: str, secret: str) -> ImageBuildError:
+    host = urllib.parse.urlsplit(address).hostname or "an address"
+    return ImageBuildError(
+        f"the lock would contain the login of {host}",
+        why=f"the address of {package} has {secret} in it, and locks are kept in the store",
+        next="take it out of the address, and set UV_INDEX_<NAME>_USERNAME and _PASSWORD, or use ~/.netrc",
+        code="lock-credentials",
+    )
+
+
+def _files(package: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return every file of a package: wheels, source archive, archive at an address."""
+    return [*package.get("wheels", ()), *(package[name] for name in ("sdist", "archive") if name in package)]
 
 
 def _wheel_of(package: dict[str, Any], platform: Platform) -> Wheel | None:
@@ -236,3 +359,75 @@ def _rank(filename: str, platform: Platform) -> tuple[int, str]:
     if where == "any":
         return 3, filename
     return (0 if exact in python.split(".") and exact in abi.split(".") else 1 if "abi3" in abi else 2), filename
+
+
+# ------------------------------------------------------------------------------------------------- what a user is told
+
+
+def old_jax(found: Lock, now: dt.datetime, stop: Stop | None = None) -> str:
+    """Return a sentence about a JAX that is a year older than the newest one, or "".
+
+    That is what a resolution looks like that found no libtpu or CUDA for the platform and went back in time, without
+    an error. The newest one is asked for only where the resolved one is old.
+    """
+    uploaded = _uploaded(found.text, "jax")
+    if uploaded is None or (now - uploaded).days < OLD_DAYS:
+        return ""
+    with tempfile.TemporaryDirectory(prefix="kinetic-lock-") as name:
+        folder = Path(name)
+        (folder / "requirements.txt").write_text("jax\n")
+        done = _compile(folder, found.platform, lambda _: None, stop, "--no-deps")
+        text = (folder / FILE).read_text() if not done.status else ""
+    newest = _uploaded(text, "jax")
+    if newest is None or (newest - uploaded).days < OLD_DAYS:
+        return ""
+    ours, theirs = found.versions()["jax"], read(found.platform, text).versions()["jax"]
+    return f"the requirements resolve to jax {ours} of {uploaded:%B %Y}; the newest is {theirs} of {newest:%B %Y}"
+
+
+def _uploaded(text: str, name: str) -> dt.datetime | None:
+    """Return when the files of a package came to the index, where the index says it."""
+    with contextlib.suppress(tomllib.TOMLDecodeError, KeyError, TypeError):
+        for package in tomllib.loads(text)["packages"]:
+            times: list[dt.datetime] = [each["upload-time"] for each in _files(package) if "upload-time" in each]
+            if package["name"] == name and times:
+                return max(times)
+    return None
+
+
+def named(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the normalized names of the packages that requirement lines name."""
+    found = (_NAME.match(line) for line in lines)
+    return tuple(dict.fromkeys(_plain(each[0]) for each in found if each))
+
+
+def suggest_line(reason: str, lines: Sequence[str], source: Path | None) -> str:
+    """Name the lines whose packages uv's explanation mentions, with their numbers."""
+    suspects = [line for line in lines if not line.startswith("-") and _mentions(reason, line)]
+    place = str(source) if source else "the dependencies of the project"
+    if not suspects:
+        return f"check {place}"
+    numbers = [_number(line, source) for line in suspects]
+    named = [f"line {number} ({line})" if number else line for number, line in zip(numbers, suspects, strict=True)]
+    return uv.without_logins(f"check {place}: {', '.join(named)}")
+
+
+def _mentions(text: str, line: str) -> bool:
+    match = _NAME.match(line)
+    return match is not None and re.search(rf"(?<![a-z0-9-]){_plain(match[0])}(?![a-z0-9-])", _plain(text)) is not None
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"(?<=[A-Za-z0-9])[-_.]+(?=[A-Za-z0-9])", "-", text).lower()
+
+
+def _number(line: str, source: Path | None) -> int | None:
+    """Return the line of a requirement in a file: the one that contains it, else the first with its package."""
+    try:
+        text = source.read_text(encoding="utf-8", errors="replace") if source else ""
+    except OSError:
+        return None
+    written = [" ".join(one.split()) for one in text.split("\n")]
+    holding = (number for number, one in enumerate(written, 1) if line in one)
+    naming = (number for number, one in enumerate(written, 1) if _mentions(one, line))
+    return next(holding, None) or next(naming, None)

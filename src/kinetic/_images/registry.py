@@ -9,6 +9,7 @@ Source: github.com/opencontainers/distribution-spec, spec.md 1.1; docs.docker.co
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import json
@@ -22,7 +23,14 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from kinetic._wire import http_client
 from kinetic._wire.http_client import Body, HttpClient, Response, Take
-from kinetic.errors import AccessDeniedError, CredentialsError, ImageBuildError, ImageError, ImageUnavailableError
+from kinetic.errors import (
+    AccessDeniedError,
+    CredentialsError,
+    ImageBuildError,
+    ImageError,
+    ImageUnavailableError,
+    KineticError,
+)
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -309,6 +317,19 @@ class Registry:
             raise self._rejected("POST", path, begun._replace(body=b"the answer names no place for the upload"))
         target = urllib.parse.urljoin(self._url("blobs/uploads/"), begun.headers["location"])
         return target + ("&" if "?" in target else "?") + urllib.parse.urlencode({"digest": digest})
+
+    def check_writable(self) -> None:
+        """Raise if this account cannot write here: an upload is begun and given up, before anything is made for it.
+
+        Raises:
+            AccessDeniedError: It may not.
+            CredentialsError: The registry wants a login.
+            ImageBuildError: There is no such repository, or no answer.
+        """
+        begun = self._ask("POST", "blobs/uploads/", body=b"", accept=(202,), scope="pull,push")
+        location = urllib.parse.urljoin(self._url("blobs/uploads/"), begun.headers.get("location", ""))
+        with contextlib.suppress(OSError, KineticError):  # a registry forgets what nobody finishes
+            self._once("DELETE", location, None, {}, "pull,push", None, "")
 
     # ------------------------------------------------------------------------------------------------------- requests
 

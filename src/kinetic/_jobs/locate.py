@@ -231,6 +231,7 @@ _READERS = {
     "machine": fields.text(),
     "python": fields.text(),
     "order_sha256": fields.text(64),
+    "lock": fields.text(),  # where the lock of its environment is in the store; absent for a job without one
 }
 
 

@@ -181,15 +181,15 @@ def base_note(packages: Sequence[str], *, base: bool) -> tuple[str, ...]:
 
 def _export(folder: Path, extras: Sequence[str]) -> list[str]:
     """Read the uv.lock of a project."""
-    from kinetic._images import isolated_environment
+    from kinetic._images import uv
 
     try:
-        isolated_environment.uv_command()
+        uv.uv_command()
     except ImageBuildError as error:
         raise ImageBuildError(
             f"{folder / 'uv.lock'} cannot be read without uv, which is not installed", why=error.why, next=error.next
         ) from None
-    return isolated_environment.export_lock(folder, extras)
+    return uv.export_lock(folder, extras)
 
 
 def _artifact(lines: Sequence[str], store: Store) -> Artifact:

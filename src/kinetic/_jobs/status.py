@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -344,8 +345,30 @@ def details_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
         "result_bytes": locate.store_of(job).size(keys.result(job.job_id)),
         "log_bytes": log.size() if log is not None else 0,
         "files_left": list(outcome.files) if outcome else [],
+        "lock": _lock_of(job),
         **{name: value for name, value in records.plain(job).items() if name not in known},
     }
+
+
+def _lock_of(job: JobRecord) -> dict[str, Any] | None:
+    """Return the lock that a job runs with: the version of each package, and its text."""
+    from kinetic._images import lock_store  # 40 ms; only to show a job
+
+    store = locate.store_of(job)
+    with contextlib.suppress(KineticError):  # a lock of another home, or one that is gone, is not believed
+        if job.group_id is not None:
+            group = locate.open_claimed(records.MANIFEST, store, keys.group_manifest(job.group_id), job.group_id)
+            at = group.more.get("lock") if isinstance(group, records.Group) else None
+        else:
+            page = locate.read_record(store, job.job_id)
+            at = page.get("lock") if isinstance(page, dict) else None
+        if not at:
+            return None
+        locked = lock_store.read_lock(store, str(at), os.environ)
+        lock = locked.lock
+        about = {"key": at, "platform": lock.platform.tag, "python": lock.platform.python}
+        return {**about, "named": list(locked.named), "packages": lock.versions(), "pylock": lock.text}
+    return None
 
 
 def history_to_json(page: dict[str, Any]) -> dict[str, Any]:

@@ -223,19 +223,20 @@ _SLOW_SECONDS = 1.0  # packing that takes longer is reported
 _UNDO_SECONDS = 6.0  # for a job that began and is asked to end: 5 s until it is killed
 
 
-def interpreter_for(function: Callable[..., Any], plan: Plan, context: SubmitContext) -> str:
-    """Return the interpreter of the environment that this job needs, built if need be; "" for the client's own."""
+def environment_for(function: Callable[..., Any], plan: Plan, context: SubmitContext) -> tuple[str, str]:
+    """Return the interpreter of the environment that this job needs, built if need be, and the key of its lock.
+
+    The interpreter is "" for the client's own.
+    """
     if not context.backend.is_here or os.environ.get("KINETIC_LOCAL_ENV", "") in {"", "same"}:
         _warn_of_foreign_package()
-        return ""
-    from kinetic._images import image_choice, isolated_environment
+        return "", ""
+    from kinetic._images import image_choice, isolated_environment, uv
     from kinetic._jobs import pod_requirements
 
     isolated_environment.wanted(os.environ)  # rejects any other word
     base = job_options.is_wanted("base_packages", plan.root, context.target.profile, os.environ)
-    found = pod_requirements.find_dependencies(
-        function, plan, base=base, export=isolated_environment.export_lock, environ=os.environ
-    )
+    found = pod_requirements.find_dependencies(function, plan, base=base, export=uv.export_lock, environ=os.environ)
     backend = locate.local()
     kind = "gpu" if context.placement.kind == "gpu" and backend.limits.gpus else "cpu"  # others are emulated
     packages = image_choice.base_packages(kind, found.names) if base else ()
@@ -248,10 +249,13 @@ def interpreter_for(function: Callable[..., Any], plan: Plan, context: SubmitCon
             cache=backend.paths.environments,
             python=python_runtime.python_version(),
             say=output.report,
+            store=context.store,
+            environ=os.environ,
+            project=str(plan.root),
             base=packages,
             source=found.source,
         )
-    return str(built)
+    return str(built.python), built.lock
 
 
 @functools.cache
@@ -277,6 +281,7 @@ class Shipment(NamedTuple):
     by_value: tuple[str, ...]  # modules that the user wants by value
     pod: PodRequirements | None = None  # of a job on a cluster
     resources: ResourceRequests = ResourceRequests()
+    lock: str = ""  # the key of the lock of its environment, on this machine or in its image
 
     def ship_data(self, found: FoundData, volumes: Mapping[str, Data] | None) -> tuple[DataRef, ...]:
         """Bring data to where the jobs can get it."""
@@ -328,7 +333,7 @@ def resolve(
         what = "it" if len(missing) == 1 else "them"
         unset = f"{', '.join(missing)} {'is' if what == 'it' else 'are'} not set here"
         output.warn_once(f"capture_env_vars: {unset}, so the job will not have {what}")
-    interpreter = interpreter_for(function, plan, context)
+    interpreter, lock = environment_for(function, plan, context)
     by_value = tuple(config_options.read_project_options(plan.root).by_value)
     pod = None
     if context.settings is not None:
@@ -345,8 +350,9 @@ def resolve(
             environ=os.environ,
             remotes=functools.partial(_remote_builders, options, context.store),
         )
+        lock = pod.lock
     asked = config_options.read_resources(options.resources or {})
-    return Shipment(plan, options, context, captured, interpreter, by_value, pod, asked)
+    return Shipment(plan, options, context, captured, interpreter, by_value, pod, asked, lock)
 
 
 def _remote_builders(options: Options, store: Store) -> list[RemoteBuilder]:
@@ -524,6 +530,7 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
         "machine": os.uname().nodename,
         "python": python_runtime.python_version(),
         "order_sha256": digests.of_bytes(written),
+        **({"lock": shipment.lock} if shipment.lock else {}),
     }
     job_key = documents.job_key(context.key, job_id, context.store.url)
     page = locate.seal_record(records.plain(job), more, job_key)

@@ -258,7 +258,7 @@ _GROUP_READERS = {
     "submit_fn_name": fields.text(),
     **fields.each(_NAME, "slug", "key_id", "group_kind", "created_at"),
     "handle": fields.known_fields(HANDLE, (*SHARED, "store")),
-    "more": fields.known_fields({"spot": fields.boolean, "machine": fields.text(), "python": fields.text()}),
+    "more": fields.known_fields({"spot": fields.boolean, **fields.each(fields.text(), "machine", "python", "lock")}),
     "settings": fields.nested(Settings, _SETTINGS),
     **fields.each(fields.sha256, "order_sha256", "table_sha256"),
     "outputs": fields.text(fields.PATH),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 from collections.abc import Callable
 from functools import partial
@@ -10,13 +11,12 @@ from pathlib import Path
 import pytest
 from servers.wheels import Index, made_wheel
 
-from kinetic._images import bundled
-from kinetic._images import lock as locks
+from kinetic._images import base_image, bundled, uv
 from kinetic._images.base_image import BaseImage
 from kinetic._images.bundled import Bundled
 from kinetic._images.registry import Registry
 from kinetic._stores.memory import MemoryStore
-from kinetic.errors import ImageUnavailableError
+from kinetic.errors import ImageBuildError, ImageError, ImageUnavailableError
 
 pytestmark = pytest.mark.timeout(180)  # the first test builds the registry
 PYTHON = ".".join(platform.python_version_tuple()[:2])
@@ -64,7 +64,7 @@ def no_uv(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         def started(*_: object, **__: object) -> None:
             pytest.fail("uv was started")
 
-        monkeypatch.setattr(locks, "run_uv", started)
+        monkeypatch.setattr(uv, "run_uv", started)
 
     return forbid
 
@@ -140,3 +140,28 @@ def test_a_prebuilt_image_gets_more_tags_and_keeps_its_own(ensure, publish, regi
 
     digest = found.uri.partition("@")[2]
     assert {registry.find_manifest(tag) for tag in ("0.1.0-py3.12", "0.1.0", found.built.tag)} == {digest}
+
+
+def test_the_glibc_of_a_base_image_of_the_users_is_read_from_its_layers(registry, base) -> None:
+    assert base_image.glibc_of(base, registry) == "2_36"
+
+
+def test_a_base_image_without_glibc_is_refused_before_anything_is_resolved(ensure, publish, registry, base) -> None:
+    publish("alpha")
+    bare = dataclasses.replace(base, layers=())
+
+    with pytest.raises(ImageError, match="cannot be a base image") as caught:
+        base_image.glibc_of(bare, registry)
+
+    assert caught.value.code == "base-glibc"
+    assert "KINETIC_BASE_IMAGE=" in (caught.value.next or "")
+
+
+def test_a_repository_that_may_not_be_written_is_refused_before_a_wheel_is_fetched(ensure, publish, tmp_path) -> None:
+    publish("alpha")
+
+    with pytest.raises(ImageBuildError) as caught:
+        ensure(["alpha"], repository="127.0.0.1:1/team/image")
+
+    assert caught.value.code == "registry-silent"
+    assert not (tmp_path / "home/cache/wheels").exists()

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._images import isolated_environment
+from kinetic._images import isolated_environment, uv
+from kinetic._images import lock as locks
+from kinetic._stores.files import FileStore
 from kinetic._wire import python_runtime
 from kinetic.errors import ImageBuildError, OptionError
 
@@ -28,9 +30,17 @@ record = {{"words": words, "folder": os.getcwd(), "environment": dict(os.environ
 if words[0] == "venv":
     pathlib.Path("bin").mkdir()
     pathlib.Path("bin/python").symlink_to(sys.executable)
+elif words[:2] == ["pip", "compile"]:
+    words[0] = "compile"
+    lines = pathlib.Path("requirements.txt").read_text().split()
+    record["lines"], record["mode"] = lines, pathlib.Path("requirements.txt").stat().st_mode & 0o777
+    them = [line.partition("==") for line in lines if not line.startswith("-")]
+    archive = 'archive = {{ url = "https://index/a.zip", hashes = {{ sha256 = "%s" }} }}' % ("0" * 64)
+    text = "".join(f'[[packages]]\\nname = "{{name}}"\\nversion = "{{at}}"\\n{{archive}}\\n' for name, _, at in them)
+    text = text.replace('version = ""', f'version = "{{os.environ.get("FAKE_NEWEST", "1.0")}}"')
+    pathlib.Path("pylock.kinetic.toml").write_text('lock-version = "1.0"\\n' + text)
 elif words[0] == "pip":
-    record["lines"] = pathlib.Path(words[-1]).read_text()
-    record["mode"] = pathlib.Path(words[-1]).stat().st_mode & 0o777
+    record["lock"] = pathlib.Path(words[-1]).read_text()
 with open({log!r}, "a") as log:
     log.write(json.dumps(record) + "\\n")
 if os.environ.get("FAKE_UV") == words[0]:
@@ -56,6 +66,9 @@ class Uv:
         self.monkeypatch.setenv("FAKE_UV", word)
         self.monkeypatch.setenv("FAKE_UV_WORDS", words)
 
+    def newest(self, version):
+        self.monkeypatch.setenv("FAKE_NEWEST", version)
+
     def works(self):
         self.monkeypatch.delenv("FAKE_UV")
 
@@ -80,8 +93,11 @@ def cache(tmp_path):
     return tmp_path / "environments"
 
 
-def ready(cache, lines=("six==1.16.0",), *, python="3.11.7", say=lambda _: None, **more):
-    return isolated_environment.ready(lines, cache=cache, python=python, say=say, **more)
+def ready(cache, lines=("six==1.16.0",), *, python="3.11.7", say=lambda _: None, upgrade="", **more):
+    environ = {"KINETIC_HOME": str(cache.parent / "home"), "KINETIC_UPGRADE": upgrade}
+    store = FileStore(cache.parent / "store")
+    found = isolated_environment.ready(lines, cache=cache, python=python, say=say, store=store, environ=environ, **more)
+    return found.python
 
 
 def refused(act):
@@ -124,13 +140,15 @@ def test_any_other_choice_is_refused(value):
 def test_an_environment_is_built_from_the_base_interpreter_in_its_own_place(fake, cache):
     python = ready(cache, base=["jax"])
 
-    create, install = fake.calls
+    resolve, create, install = fake.calls
     assert python == Path(create["folder"]) / "bin" / "python"
     assert python.is_relative_to(cache)
     assert create["words"][-3:] == ["--python", os.path.realpath(sys._base_executable), "."]
-    assert install["words"] == ["pip", "install", "--python", str(python), "--requirement", "dependencies.txt"]
-    assert install["lines"] == "six==1.16.0\njax\n"
-    assert install["mode"] == 0o600  # an index address may hold a password
+    assert install["words"][:2] == ["pip", "install"]
+    assert install["words"][-4:] == ["--python", str(python), "--requirement", "pylock.kinetic.toml"]
+    assert resolve["lines"] == ["six==1.16.0", "jax"]
+    assert resolve["mode"] == 0o600  # an index address may hold a password
+    assert "six" in install["lock"]
     assert Path(create["folder"]).stat().st_mode & 0o777 == 0o700
 
 
@@ -146,7 +164,7 @@ def test_settings_that_would_send_uv_elsewhere_are_taken_from_it_and_the_users_i
     ready(cache)
 
     environment = fake.calls[1]["environment"]
-    assert not isolated_environment._MISLEADING & environment.keys()
+    assert not uv._MISLEADING & environment.keys()
     assert environment["UV_DEFAULT_INDEX"] == "elsewhere"
     assert environment["UV_PYTHON_DOWNLOADS"] == "never"
 
@@ -156,12 +174,14 @@ def test_what_happens_is_said_line_by_line(fake, cache, tmp_path):
 
     ready(cache, say=said.append, source=tmp_path / "requirements.txt")
 
-    assert said[:3] == [
+    assert said[:5] == [
+        f"resolving the packages of {tmp_path / 'requirements.txt'} for this machine",
+        "uv: did compile",
         f"building an environment for Python 3.11.7 from {tmp_path / 'requirements.txt'}; it is kept for later jobs",
         "uv: did venv",
         "uv: did pip",
     ]
-    assert said[3].startswith("built the environment in ")
+    assert said[5].startswith("built the environment in ")
 
 
 # ------------------------------------------------------------------------------------------------------------ the cache
@@ -174,7 +194,7 @@ def test_a_second_use_builds_nothing_and_says_nothing(fake, cache):
     second = ready(cache, ["  six==1.16.0\t"], say=said.append)
 
     assert second == first
-    assert fake.verbs == ["venv", "pip"]
+    assert fake.verbs == ["compile", "venv", "pip"]
     assert said == []
 
 
@@ -184,7 +204,6 @@ def test_a_second_use_builds_nothing_and_says_nothing(fake, cache):
         {"lines": ["six==1.17.0"]},
         {"lines": ["six==1.16.0", "idna"]},
         {"base": ["jax"]},
-        {"lines": [], "base": ["six==1.16.0"]},
         {"python": "3.12.1"},
     ],
     ids=str,
@@ -198,10 +217,33 @@ def test_another_need_gets_another_environment(fake, cache, change):
 
 @pytest.mark.parametrize(("name", "value"), [("_base_executable", "/usr/bin/env"), ("abiflags", "t")])
 def test_another_interpreter_gets_another_environment(cache, monkeypatch, name, value):
-    before = isolated_environment._digest(["six"], [], "3.11.7")
+    lock = locks.Lock(locks.here("3.11"), (), (), "")
+    before = isolated_environment._digest(lock)
     monkeypatch.setattr(sys, name, value)
 
-    assert isolated_environment._digest(["six"], [], "3.11.7") != before
+    assert isolated_environment._digest(lock) != before
+
+
+def test_other_lines_with_the_same_lock_share_an_environment(fake, cache):
+    assert ready(cache, [], base=["six==1.16.0"]) == ready(cache, ["six==1.16.0"])
+
+
+def test_an_upgrade_resolves_again_and_leaves_the_old_environment_to_the_jobs_that_use_it(fake, cache, monkeypatch):
+    first = ready(cache, ["six"])
+    fake.newest("2.0")
+
+    assert ready(cache, ["six"]) == first
+    assert ready(cache, ["six"], upgrade="1") != first
+    assert first.exists()
+
+
+def test_the_lock_is_in_the_store_for_other_machines_and_the_cluster(fake, cache):
+    ready(cache)
+    shutil.rmtree(cache.parent / "home" / "cache")
+
+    ready(cache)
+
+    assert fake.verbs.count("compile") == 1
 
 
 def test_a_patch_release_of_python_keeps_the_environment(fake, cache):
@@ -238,7 +280,7 @@ def test_threads_that_need_the_same_environment_build_it_once(fake, cache):
 
     assert len(found) == 4
     assert len(set(found)) == 1
-    assert fake.verbs == ["venv", "pip"]
+    assert fake.verbs == ["compile", "venv", "pip"]
 
 
 # ------------------------------------------------------------------------------------------------------------- failures
@@ -283,8 +325,8 @@ def test_a_failure_is_not_kept(fake, cache):
     fake.fails("pip", "error: not now")
     refused(lambda: ready(cache))
     refused(lambda: ready(cache))
-    assert fake.verbs == ["venv", "pip", "venv", "pip"]
-    assert [path.suffix for path in cache.iterdir()] == [".lock"]
+    assert fake.verbs == ["compile", "venv", "pip", "venv", "pip"]
+    assert {path.suffix for path in cache.iterdir()} == {".lock"}
 
     fake.works()
 
@@ -310,7 +352,7 @@ def test_an_interpreter_that_makes_no_environment_is_told(fake, cache):
     ],
 )
 def test_the_telling_lines_of_uv(words, reason):
-    assert isolated_environment.UvResult(2, words).reason == reason
+    assert uv.UvResult(2, words).reason == reason
 
 
 def test_a_cache_that_cannot_be_written_is_told(fake, cache):
@@ -328,7 +370,7 @@ def test_a_cache_that_cannot_be_written_is_told(fake, cache):
 def test_uv_may_be_a_package_of_this_interpreter(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert isolated_environment.uv_command() == [str(Path(sys.executable).with_name("uv"))]
+    assert uv.uv_command() == [str(Path(sys.executable).with_name("uv"))]
 
 
 def test_without_uv_the_way_to_it_is_told(cache, monkeypatch, tmp_path):
@@ -339,7 +381,7 @@ def test_without_uv_the_way_to_it_is_told(cache, monkeypatch, tmp_path):
     error = refused(lambda: ready(cache, say=said.append))
 
     assert str(error).splitlines() == [
-        "an isolated environment needs uv, and it is not installed [image-build]",
+        "uv is needed to resolve and install packages, and it is not installed [image-build]",
         f"why:   it is neither on PATH nor installed for {sys.executable}",
         "next:  pip install uv",
     ]

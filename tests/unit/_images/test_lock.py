@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import platform
+import re
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from pathlib import Path
+from typing import Any
 
 import pytest
 from servers.wheels import Index, made_wheel
 
-from kinetic._images import lock
+from kinetic._images import lock, uv
 from kinetic._images.lock import Lock, Platform
-from kinetic.errors import ImageBuildError
+from kinetic.errors import AccessDeniedError, ImageBuildError
 
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 HERE = Platform(PYTHON, "x86_64", "2_36")
@@ -31,7 +35,7 @@ def publish(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> Ca
     return make
 
 
-def resolved(*lines: str, where: Platform = HERE, **more: str) -> Lock:
+def resolved(*lines: str, where: Platform = HERE, **more: Any) -> Lock:
     return lock.resolve(lines, where, lambda _: None, **more)
 
 
@@ -88,14 +92,162 @@ def test_lines_without_a_solution_are_named(publish) -> None:
     assert "alpha==7" in str(caught.value)
 
 
-def test_a_lock_with_a_login_in_an_address_is_refused(publish, index) -> None:
+@pytest.mark.parametrize(
+    "entry",
+    [
+        'wheels = [{ url = "https://ann:hunter2@h.example/a-1-py3-none-any.whl", hashes = { sha256 = "0" } }]',
+        'archive = { url = "https://hunter2@h.example/a.zip", hashes = { sha256 = "0" } }',
+        'sdist = { url = "https://ann:hunter2@h.example/a.tar.gz", hashes = { sha256 = "0" } }',
+        'vcs = { type = "git", url = "https://hunter2@h.example/a", commit-id = "0" }',
+        'index = "https://ann:hunter2@h.example/simple"',
+        'archive = { url = "https://h.example/a.zip?X-Amz-Signature=hunter2", hashes = { sha256 = "0" } }',
+        'archive = { url = "https://h.example/a.zip?access_token=hunter2", hashes = { sha256 = "0" } }',
+    ],
+)
+def test_a_lock_with_a_login_anywhere_is_refused(entry: str) -> None:
+    with pytest.raises(ImageBuildError, match=r"would contain the login of h\.example") as caught:
+        lock.read(HERE, f'[[packages]]\nname = "a"\nversion = "1"\n{entry}\n')
+
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.code == "lock-credentials"
+
+
+def test_the_user_of_an_ssh_server_is_no_login() -> None:
+    text = '[[packages]]\nname = "a"\nvcs = { type = "git", url = "ssh://git@h.example/a", commit-id = "0" }\n'
+
+    assert lock.read(HERE, text).to_build == ("a",)
+
+
+def test_a_password_of_an_index_comes_neither_into_the_lock_nor_into_a_message(publish, index, monkeypatch) -> None:
     publish("alpha", "1.0")
-    text = resolved("alpha").text.replace("http://127.0.0.1", "http://ann:secret@127.0.0.1")
+    index.login = ("ann", "hunter2")
+    address = index.simple.replace("://", "://ann:hunter2@")
+    monkeypatch.delenv("UV_DEFAULT_INDEX")
+    said: list[str] = []
 
-    with pytest.raises(ImageBuildError, match="would contain the login of 127") as caught:
-        lock.read(HERE, text)
+    found = lock.resolve([f"--index-url {address}", "alpha"], HERE, said.append)
+    monkeypatch.setenv("UV_DEFAULT_INDEX", address)
+    by_variable = lock.resolve(["alpha"], HERE, said.append)
+    with pytest.raises(ImageBuildError) as caught:
+        lock.resolve([f"--index-url {address}", "alpha==7"], HERE, said.append)
 
-    assert "secret" not in str(caught.value)
+    assert found == by_variable
+    assert "hunter2" not in f"{found.text}{said}{caught.value}"
+
+
+def test_an_index_that_wants_a_login_says_how_to_give_one(publish, index) -> None:
+    publish("alpha", "1.0")
+    index.login = ("ann", "hunter2")
+
+    with pytest.raises(AccessDeniedError, match="rejected our credentials") as caught:
+        resolved("alpha")
+
+    assert caught.value.code == "index-login"
+    assert "~/.netrc" in (caught.value.next or "")
+
+
+def test_an_index_that_is_not_there_is_no_matter_of_the_requirements(monkeypatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:1/simple")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+
+    with pytest.raises(ImageBuildError, match="the package index did not answer") as caught:
+        resolved("alpha")
+
+    assert caught.value.code == "index-silent"
+
+
+def test_a_file_must_have_a_hash_that_its_line_names(publish) -> None:
+    publish("alpha", "1.0")
+    right = resolved("alpha").wheels[0].sha256
+
+    assert resolved(f"alpha==1.0 --hash=sha256:{right} --hash=sha256:{'0' * 64}").wheels[0].sha256 == right
+    with pytest.raises(ImageBuildError, match="is not the file that the requirements name") as caught:
+        resolved(f"alpha==1.0 --hash=sha256:{'0' * 64}")
+
+    assert caught.value.code == "lock-hash"
+
+
+def test_files_that_a_line_does_not_list_are_left_out_of_the_lock(publish) -> None:
+    publish("alpha", "1.0", tag="py3-none-any")
+    publish("alpha", "1.0", tag="py3-none-manylinux_2_28_x86_64")
+    text = resolved("alpha").text
+    listed = next(
+        each for each in re.findall(r'sha256 = "(.{64})"', text) if each != resolved("alpha").wheels[0].sha256
+    )
+
+    found = resolved(f"alpha==1.0 --hash=sha256:{listed}")
+
+    assert re.findall(r'sha256 = "(.{64})"', found.text) == [listed]
+
+
+def test_another_companys_kinetic_is_in_no_lock(publish) -> None:
+    publish("alpha", "1.0", needs="kinetic")
+    publish("kinetic", "9.0")
+
+    assert versions(resolved("alpha")) == {"alpha": "1.0"}
+    assert set(resolved("alpha", where=lock.here(PYTHON)).versions()) == {"alpha"}
+
+
+def test_a_change_of_one_package_changes_one_entry_of_the_lock(publish) -> None:
+    for name in ("alpha", "beta", "gamma"):
+        publish(name, "1.0")
+    before = resolved("alpha", "beta", "gamma")
+    for name in ("alpha", "beta", "gamma"):
+        publish(name, "2.0")
+
+    after = resolved("alpha", "beta==2.0", "gamma", before=before.text)
+
+    assert set(after.wheels) - set(before.wheels) == {wheel for wheel in after.wheels if wheel.name == "beta"}
+
+
+def test_a_lock_for_this_machine_prefers_the_versions_of_one_for_a_cluster(publish) -> None:
+    publish("alpha", "1.0", tag="py3-none-manylinux_2_28_aarch64")
+    publish("alpha", "1.0")
+    cluster = resolved("alpha", where=Platform(PYTHON, "aarch64", "2_36"))
+    publish("alpha", "2.0")
+
+    assert resolved("alpha", where=lock.here(PYTHON), before=cluster.text).versions() == {"alpha": "1.0"}
+
+
+def jax(version: str, uploaded: str) -> str:
+    file = f'url = "https://h.example/jax-{version}-py3-none-any.whl", upload-time = {uploaded}'
+    file += ', hashes = { sha256 = "0" }'
+    return f'[[packages]]\nname = "jax"\nversion = "{version}"\nwheels = [{{ {file} }}]\n'
+
+
+@pytest.mark.parametrize(
+    ("ours", "newest", "asked", "warns"),
+    [
+        ("2026-10-01T00:00:00Z", "2026-11-01T00:00:00Z", 0, False),
+        ("2025-03-05T00:00:00Z", "2026-10-21T00:00:00Z", 1, True),
+        ("2025-03-05T00:00:00Z", "2025-10-21T00:00:00Z", 1, False),
+    ],
+)
+def test_a_jax_that_is_a_year_older_than_the_newest_is_told(monkeypatch, ours, newest, asked, warns) -> None:
+    runs = []
+
+    def run_uv(words: list[str], folder: Path, *_: object, **__: object) -> uv.UvResult:
+        runs.append(words)
+        (folder / lock.FILE).write_text(jax("0.12.0", newest))
+        return uv.UvResult(0, [])
+
+    monkeypatch.setattr(uv, "run_uv", run_uv)
+
+    said = lock.old_jax(lock.read(HERE, jax("0.5.2", ours)), dt.datetime(2026, 11, 23, tzinfo=dt.UTC))
+
+    assert len(runs) == asked
+    assert bool(said) == warns
+    if warns:
+        assert said == "the requirements resolve to jax 0.5.2 of March 2025; the newest is 0.12.0 of October 2026"
+
+
+def test_a_resolution_that_is_to_stop_kills_uv(publish) -> None:
+    publish("alpha", "1.0")
+    stop = uv.Stop()
+    stop.set()
+
+    with pytest.raises(CancelledError):
+        resolved("alpha", stop=stop)
 
 
 @pytest.mark.parametrize("text", ["", "packages = 3", "[[packages]]\nname = 'a'\nwheels = [{}]\n", "}"])

@@ -1,0 +1,217 @@
+"""Locks that were made: in the store for every machine of this user, and on this machine to ask the store nothing.
+
+    store      data/locks/{key}            sealed: the lock of some requirement lines, and the base that it was made for
+    machine    {cache}/images/{key}        the same
+    machine    {cache}/images/last-{hash}  the last lock of a project: its versions are kept where they still fit
+
+A lock decides which programs run in jobs. It is believed only with the seal of this home's key; what somebody else
+wrote is resolved anew.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kinetic._config import home
+from kinetic._config.options import read_variable
+from kinetic._images import lock as locks
+from kinetic._images.base_image import BaseImage
+from kinetic._images.layers import Wheel
+from kinetic._images.lock import Lock, Platform, Source
+from kinetic._images.request import plain_wheel
+from kinetic._images.uv import Stop
+from kinetic._output import terminal as output
+from kinetic._stores.protocol import Store
+from kinetic._wire import digests, documents, folders, keys
+from kinetic.errors import IntegrityError, KeyMissingError
+
+
+@dataclass(frozen=True)
+class Locked:
+    """A lock and the base image that it is for.
+
+    Attributes:
+        lock: Which files.
+        base: On which image; None for a lock of this machine itself.
+        source: Where the base was found, "registry/name@sha256:…"; "" without one.
+        named: The packages that the requirement lines name themselves.
+    """
+
+    lock: Lock
+    base: BaseImage | None = None
+    source: str = ""
+    named: tuple[str, ...] = ()
+
+
+def _build_locked(page: dict[str, Any], what: str) -> Locked:
+    try:
+        platform = Platform(str(page["python"]), str(page["machine"]), str(page["glibc"]))
+        base = BaseImage.from_json(page["base"]) if page["base"] else None
+        named = tuple(map(str, page["named"]))
+        built = [Wheel(**each) for each in page.get("built", ())]
+        lock = locks.with_built(locks.read(platform, str(page["pylock"])), built)
+        return Locked(lock, base, str(page["source"]), named)
+    except (KeyError, TypeError, ValueError) as error:
+        raise IntegrityError(f"{what} is damaged", why=f"{type(error).__name__}: {error}") from error
+
+
+def _build_wheel(page: dict[str, Any], what: str) -> Wheel:
+    try:
+        return Wheel(**page["wheel"])
+    except (KeyError, TypeError) as error:
+        raise IntegrityError(f"{what} is damaged", why=f"{type(error).__name__}: {error}") from error
+
+
+LOCK = documents.PageKind("lock", "the lock", _build_locked, 8 << 20)
+BUILT = documents.PageKind("built-wheel", "the note of a wheel", _build_wheel, 1 << 14)
+
+
+def read_lock(store: Store, at: str, environ: Mapping[str, str]) -> Locked:
+    """Return the lock with which a job ran.
+
+    Raises:
+        KeyMissingError: It is not in the store.
+        IntegrityError: This home did not write it.
+    """
+    _, key = home.own_key(home.ensure_home(environ))
+    return documents.open_page(LOCK, store, at, key)
+
+
+def is_upgrade_wanted(environ: Mapping[str, str]) -> bool:
+    """Return whether this submission resolves anew, with the newest versions that the lines allow."""
+    return read_variable("KINETIC_UPGRADE", environ) == "1"
+
+
+def find(name: str, store: Store, environ: Mapping[str, str], *, here: bool = True) -> Locked | None:
+    """Return a lock of this home's, from this machine (unless ``here`` is false) or from the store."""
+    at, file = keys.lock(name), folder(environ) / name
+    _, key = home.own_key(home.ensure_home(environ))
+    in_the_store = partial(documents.fetch, store, at, LOCK.most_bytes, LOCK.what)
+    for read in (file.read_bytes, in_the_store) if here else (in_the_store,):
+        try:
+            data = read()
+            found = documents.verify(LOCK, documents.read(data, LOCK.what, most_bytes=LOCK.most_bytes), at, key)
+        except (FileNotFoundError, KeyMissingError, IntegrityError):
+            continue
+        if read is in_the_store:
+            folders.write_whole(file, data)
+        return found
+    return None
+
+
+def make(
+    lines: Sequence[str],
+    platform: Platform,
+    name: str,
+    store: Store,
+    environ: Mapping[str, str],
+    *,
+    project: str,
+    say: Callable[[str], None] = lambda _: None,
+    upgrade: bool = False,
+    source: Path | None = None,
+    base: tuple[BaseImage, str] | None = None,
+    stop: Stop | None = None,
+) -> Locked:
+    """Resolve requirement lines and keep the lock; what the project's last lock has stays, except in an upgrade.
+
+    Args:
+        lines: Of a requirements file.
+        platform: Where the environment will run.
+        name: The key of the lock, as ``lock.key_of`` makes it.
+        store: Where locks are kept.
+        environ: Names the home.
+        project: Whose last lock counts; "" for none.
+        say: Receives uv's messages.
+        upgrade: Resolve with the newest versions that the lines allow.
+        source: The file that the lines come from, for messages.
+        base: The base image and where it was found.
+        stop: Ends it from another thread.
+    """
+    own, any_platform = (_last(project, environ, word) for word in (f"{platform.tag} {platform.python}", "any"))
+    before = "" if upgrade or not project else _text(own) or _text(any_platform)
+    lock = locks.resolve(lines, platform, say, before=before, source=source, stop=stop)
+    if warning := locks.old_jax(lock, dt.datetime.now(dt.UTC), stop):
+        output.warn(
+            warning,
+            why="no newer one fits the other requirements, this Python, or the platform",
+            next="raise or remove the pins that keep it, or resolve again: KINETIC_UPGRADE=1",
+        )
+    image, place = base or (None, "")
+    found = Locked(lock, image, place, locks.named(lines))
+    keep(found, name, store, environ)
+    if project:
+        for file in (own, any_platform):
+            folders.write_whole(file, lock.text.encode())
+    return found
+
+
+def keep(locked: Locked, name: str, store: Store, environ: Mapping[str, str]) -> None:
+    """Keep a lock in the store and on this machine."""
+    _, key = home.own_key(home.ensure_home(environ))
+    platform = locked.lock.platform
+    page = {
+        "python": platform.python,
+        "machine": platform.machine,
+        "glibc": platform.glibc,
+        "pylock": locked.lock.text,
+        "built": [plain_wheel(wheel) for wheel in locked.lock.wheels if wheel.url.startswith("store:")],
+        "base": locked.base.to_json() if locked.base is not None else None,
+        "source": locked.source,
+        "named": locked.named,
+    }
+    data = documents.seal_page(LOCK, page, keys.lock(name), key)
+    store.put(keys.lock(name), data)
+    folders.write_whole(folder(environ) / name, data)
+
+
+def with_known_wheels(lock: Lock, store: Store, environ: Mapping[str, str]) -> Lock:
+    """Return a lock with the wheels that were built from the same source before, on such a platform."""
+    _, key = home.own_key(home.ensure_home(environ))
+    found: list[Wheel] = []
+    for source in locks.sources(lock):
+        try:
+            found.append(documents.open_page(BUILT, store, _built_at(source, lock), key))
+        except (KeyMissingError, IntegrityError):
+            continue
+    held = [wheel for wheel in found if store.touch(keys.built_wheel(wheel.sha256))]
+    return locks.with_built(lock, held)
+
+
+def keep_built(lock: Lock, made: Sequence[tuple[Wheel, bytes]], store: Store, environ: Mapping[str, str]) -> Lock:
+    """Keep wheels that were built from source, and return the lock with them; first the bytes, then what names them."""
+    _, key = home.own_key(home.ensure_home(environ))
+    by_name = {wheel.name: wheel for wheel, _ in made}
+    for wheel, data in made:
+        store.put(keys.built_wheel(wheel.sha256), data)
+    for source in locks.sources(lock):
+        if source.name in by_name:
+            at = _built_at(source, lock)
+            store.put(at, documents.seal_page(BUILT, {"wheel": plain_wheel(by_name[source.name])}, at, key))
+    return locks.with_built(lock, [*by_name.values()])
+
+
+def _built_at(source: Source, lock: Lock) -> str:
+    about = "\0".join((source.sha256 or source.url, lock.platform.tag, lock.platform.python))
+    return keys.lock(f"built-{digests.of_bytes(about.encode())}")
+
+
+def folder(environ: Mapping[str, str]) -> Path:
+    """Return where this machine keeps locks, and what it knows of images."""
+    return home.kinetic_home(environ) / "cache" / "images"
+
+
+def _last(project: str, environ: Mapping[str, str], platform: str) -> Path:
+    return folder(environ) / f"last-{digests.of_bytes(f'{project} {platform}'.encode())[:32]}"
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""

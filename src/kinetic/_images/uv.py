@@ -1,0 +1,177 @@
+"""Running uv: never with another interpreter or folder than the one that we name, and never showing a password."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from kinetic._wire import python_runtime
+from kinetic.errors import ImageBuildError
+
+_LAST = 60  # lines that are kept to explain a failure
+_EXPLANATION_LINES = 12  # lines of an explanation; the rest has been shown already
+_INDENT = "\n       "  # below the first line of "why:   "
+
+# What would send uv to another interpreter or folder than the one that we name.
+_MISLEADING = frozenset(
+    "CONDA_PREFIX PYTHONHOME UV_PREFIX UV_PROJECT_ENVIRONMENT UV_PYTHON UV_SYSTEM_PYTHON UV_TARGET UV_VENV_CLEAR "
+    "UV_WORKING_DIR VIRTUAL_ENV".split()
+)
+_LOGIN = re.compile(r"(?<=://)[^\s/@]+@")
+
+
+def without_logins(text: str) -> str:
+    """Return a text without the user and password of the addresses in it."""
+    return _LOGIN.sub("***@", text)
+
+
+class Stop:
+    """Ends what makes an environment or an image in another thread: uv is killed, and the next step raises."""
+
+    def __init__(self) -> None:
+        self._is_set = threading.Event()
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+
+    def set(self) -> None:
+        """Stop; what was made so far stays."""
+        with self._lock:
+            self._is_set.set()
+            for process in self._running:
+                process.kill()
+
+    def check(self) -> None:
+        """Raise CancelledError if the work is to stop."""
+        if self._is_set.is_set():
+            raise CancelledError
+
+    @contextmanager
+    def killing(self, process: subprocess.Popen[str]) -> Iterator[None]:
+        """Kill a process when the work is to stop."""
+        with self._lock:
+            self._running.add(process)
+            if self._is_set.is_set():
+                process.kill()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.discard(process)
+
+
+class UvResult(NamedTuple):
+    """How a run of uv ended.
+
+    Attributes:
+        status: Its exit status.
+        words: The last lines that it wrote.
+    """
+
+    status: int
+    words: list[str]
+
+    @property
+    def reason(self) -> str:
+        """The lines that explain why it failed, to be printed after ``why:``."""
+        starts = [number for number, line in enumerate(self.words) if line.lstrip().startswith(("error", "×"))]
+        lines = self.words[starts[0] :] if starts else self.words[-5:]
+        shown = [line for line in lines if line.strip()]
+        if len(shown) > _EXPLANATION_LINES:
+            shown = [*shown[:_EXPLANATION_LINES], "…"]
+        return _INDENT.join(shown) or f"uv ended with status {self.status} without a message"
+
+
+def uv_command() -> list[str]:
+    """Return how uv is started."""
+    found = python_runtime.find_installer()
+    if found:
+        return [found]
+    raise ImageBuildError(
+        "uv is needed to resolve and install packages, and it is not installed",
+        why=f"it is neither on PATH nor installed for {sys.executable}",
+        next="pip install uv",
+    )
+
+
+def run_uv(
+    words: Sequence[str], folder: Path, say: Callable[[str], None], *, overrides: str = "", stop: Stop | None = None
+) -> UvResult:
+    """Run uv in a folder, and report what it writes; ``overrides`` names a file with overrides, or is ""."""
+    last: deque[str] = deque(maxlen=_LAST)
+    killing = stop.killing if stop is not None else contextlib.nullcontext
+    with subprocess.Popen(
+        [*uv_command(), *words],
+        cwd=folder,
+        env=python_runtime.with_overrides(_uv_environment(), overrides) if overrides else _uv_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        try:
+            with killing(process):
+                for line in process.stdout or ():
+                    last.append(without_logins(line.rstrip()))
+                    if last[-1]:
+                        say(f"uv: {last[-1]}")
+        except BaseException:  # e.g. Ctrl-C
+            process.kill()
+            raise
+    if stop is not None:
+        stop.check()
+    return UvResult(process.returncode, list(last))
+
+
+def export_lock(folder: Path, extras: Sequence[str]) -> list[str]:
+    """Read the uv.lock of a project, as lines of a requirements file.
+
+    ``uv export --frozen`` changes no lock, and needs neither the network nor an interpreter: versions and files
+    are those that the project was tested with. Hashes are checked where a line has some; base packages have none.
+
+    Args:
+        folder: Of uv.lock and pyproject.toml.
+        extras: Optional dependencies that are wanted as well.
+
+    Raises:
+        ImageBuildError: uv is missing, or cannot read the lock.
+    """
+    flags = "--frozen --offline --no-emit-project --no-default-groups --no-header --no-annotate".split()
+    wanted = [word for extra in extras for word in ("--extra", extra)]
+    done = subprocess.run(
+        [*uv_command(), "export", *flags, *wanted],
+        cwd=folder,
+        env=_uv_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        raise ImageBuildError(
+            f"{folder / 'uv.lock'} cannot be read",
+            why=UvResult(done.returncode, without_logins(done.stderr).splitlines()).reason,
+            next=f"cd {folder} && uv lock",
+        )
+    return done.stdout.splitlines()
+
+
+def base_interpreter() -> str:
+    """Return the interpreter below the client's own environment, if it is in one."""
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+def _uv_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in _MISLEADING}
+    return kept | {"UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"}
