@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import io
@@ -11,6 +12,7 @@ import platform
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from servers import registry as registry_server
@@ -60,27 +62,26 @@ def base(registry: Registry) -> BaseImage:
             about = tarfile.TarInfo(name)
             about.size = len(data)
             archive.addfile(about, io.BytesIO(data))
-    packed = gzip.compress(plain.getvalue(), mtime=0)
-    layer = f"sha256:{hashlib.sha256(packed).hexdigest()}"
-    registry.put_blob(layer, len(packed), lambda: io.BytesIO(packed))
-    config = json.dumps(
-        {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": {"Env": ["PATH=/usr/bin", "LANG=C.UTF-8"], "Cmd": ["python3"]},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(plain.getvalue()).hexdigest()}"]},
-        }
-    ).encode()
-    digest = f"sha256:{hashlib.sha256(config).hexdigest()}"
-    registry.put_blob(digest, len(config), lambda: io.BytesIO(config))
-    entry = {"mediaType": layers.MEDIA_TYPE, "digest": layer, "size": len(packed)}
+    config = {"Env": ["PATH=/usr/bin", "LANG=C.UTF-8"], "Cmd": ["python3"]}
+    diff_id = f"sha256:{hashlib.sha256(plain.getvalue()).hexdigest()}"
+    return put_base(registry, gzip.compress(plain.getvalue(), mtime=0), diff_id, config)
+
+
+def put_base(registry: Registry, layer: bytes, diff_id: str, config: dict[str, Any]) -> BaseImage:
+    """Push an image of one layer under the tag "base"."""
     page = {
-        "schemaVersion": 2,
-        "mediaType": image.MANIFEST,
-        "config": {"mediaType": image.CONFIG, "digest": digest, "size": len(config)},
-        "layers": [entry],
+        "architecture": "amd64",
+        "os": "linux",
+        "config": config,
+        "rootfs": {"type": "layers", "diff_ids": [diff_id]},
     }
-    registry.put_manifest("base", json.dumps(page).encode())
+    entries = []
+    for data, kind in ((json.dumps(page).encode(), image.CONFIG), (layer, layers.MEDIA_TYPE)):
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        registry.put_blob(digest, len(data), functools.partial(io.BytesIO, data))
+        entries.append({"mediaType": kind, "digest": digest, "size": len(data)})
+    manifest = {"schemaVersion": 2, "mediaType": image.MANIFEST, "config": entries[0], "layers": entries[1:]}
+    registry.put_manifest("base", json.dumps(manifest).encode())
     return base_image.read(registry, "base", machine="x86_64", python=PYTHON, glibc="2_36")
 
 

@@ -76,6 +76,8 @@ class RegistryProxy:
         self.faults: list[Fault] = []
         self.on_piece: Callable[[], None] = lambda: None
         self.lock = threading.Lock()
+        self.idle = threading.Condition()
+        self.active = 0
         self.tokens: set[str] = set()
         self.forget()
         self._free_at = {"up": 0.0, "down": 0.0}
@@ -108,6 +110,11 @@ class RegistryProxy:
         """Reject from now on what was issued so far."""
         with self.lock:
             self.tokens.clear()
+
+    def wait_until_idle(self) -> None:
+        """Wait until every request has been answered, or was broken off by its client."""
+        with self.idle:
+            self.idle.wait_for(lambda: not self.active)
 
     def issue(self) -> str:
         with self.lock:
@@ -174,6 +181,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def answer_request(self) -> None:
         proxy = self.server.proxy
+        with proxy.idle:
+            proxy.active += 1
+        try:
+            self._answer_request(proxy)
+        finally:
+            with proxy.idle:
+                proxy.active -= 1
+                proxy.idle.notify_all()
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_PATCH = answer_request  # noqa: N815 - the base's names
+
+    def _answer_request(self, proxy: RegistryProxy) -> None:
         self._left = int(self.headers.get("Content-Length") or 0)
         fault = proxy.due(self.command, self.path)
         path = urllib.parse.urlsplit(self.path).path
@@ -198,8 +217,6 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "POST" and not proxy.rules.mounts:
             return self._pass_on(path, fault)
         return self._pass_on(self.path, fault)
-
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_PATCH = answer_request  # noqa: N815 - the base's names
 
     # ------------------------------------------------------------------------------------------------------------ login
 

@@ -39,7 +39,6 @@ DIFF_ID = "dev.kinetic.diff-id"  # annotation of the one layer of a layer's mani
 LOCK_LABEL = "dev.kinetic.lock"  # of an image: the digest of its lock
 KINDS_LABEL = "dev.kinetic.layers"  # and the kind of each layer, "base" or that of its part
 LOCK_FILE = f"{layers.PREFIX}/kinetic-lock.json"
-BYTECODE_LAYERS = 8  # 28 MB of JAX and Keras become 3.5 MB each: what one changed package sends again
 SIDE_BY_SIDE = 4  # requests, and layers that are written and sent
 WAITING = 16  # layers that wait for their wheels
 _ENVIRONMENT = (("VIRTUAL_ENV", f"/{layers.PREFIX}"), ("KERAS_BACKEND", "jax"), ("PYTHONDONTWRITEBYTECODE", "1"))
@@ -68,7 +67,7 @@ class BuiltImage(NamedTuple):
         sent_bytes: How much was sent for it, without what the registry had; 0 where the image was there.
         built_layers: How many layers were written for it.
         seconds: How long it took.
-        conflicts: Paths that several wheels bring with different contents, with the wheel that won.
+        conflicts: Paths that several wheels of this build bring with different contents, each with the one that won.
     """
 
     uri: str
@@ -111,7 +110,7 @@ def parts_of(lock: Lock, base: BaseImage) -> list[Part]:
         *(Part("wheels", group.key, group.wheels) for group in groups),
         *(
             Part("bytecode", layers.key_of("bytecode", python, [each.sha256 for each in group]), group)
-            for group in layers.spread(lock.wheels, BYTECODE_LAYERS)
+            for group in layers.group_for_bytecode(lock.wheels)
         ),
         Part("lock", layers.key_of("lock", python, [lock.digest])),
     ]
@@ -171,7 +170,9 @@ class ImageBuilder:
             pool.wait_for([*copied, *made.values()])
             sent = sum(each.result() for each in copied) + sum(each.result().sent_bytes for each in made.values())
             known |= {part: each.result().entry for part, each in made.items()}
-            conflicts = sorted(conflict for each in made.values() for conflict in each.result().conflicts)
+            conflicts = layers.conflicts(
+                layer for each in made.values() if (layer := each.result().written) is not None
+            )
         tag = tag_of(lock, base)
         uri = self._uri(self._put_image(tag, lock, base, known))
         return BuiltImage(uri, tag, sent, len(absent), time.monotonic() - begun, tuple(conflicts))
@@ -243,7 +244,7 @@ class _MadeLayer(NamedTuple):
 
     entry: dict[str, Any]
     sent_bytes: int = 0
-    conflicts: tuple[tuple[str, str], ...] = ()
+    written: WrittenLayer | None = None
 
 
 class _Build:
@@ -298,7 +299,7 @@ class _Build:
             sent = self._registry.put_blob(
                 written.digest, written.size_bytes, lambda: file.open("rb"), report=self._sent
             )
-        return _MadeLayer(entry, written.size_bytes * sent, written.conflicts)
+        return _MadeLayer(entry, written.size_bytes * sent, written)
 
     def _sent(self, size_bytes: int) -> None:
         if self._pool.stopped.is_set() and size_bytes > 0:

@@ -17,10 +17,10 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, NamedTuple
 
 from kinetic.errors import ImageError
 
@@ -28,8 +28,9 @@ FORMAT = 1  # part of every key: another way of writing layers makes other layer
 PREFIX = "opt/kinetic/env"  # a virtual environment of its own: nothing of the base is overwritten
 MEDIA_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 OWN_LAYER_BYTES = 4_000_000  # a wheel from this size on is a layer: of 75 wheels for torch 24, and 99 % of the bytes
-SHARED_LAYERS = 4  # the small wheels: one that changes costs a quarter of them, 8 MB at most
-MOST_LAYERS = 46  # of wheels: with those of bytecode, about 60; container runtimes refuse images at about 127
+SHARED_LAYERS = 6  # the small wheels: one that changes costs a sixth of them, some 4 MB, and of their bytecode
+MOST_OWN_LAYERS = 26  # with those below and the base's, about 60 layers; container runtimes refuse images at about 127
+OWN_BYTECODE = 12  # large wheels whose bytecode is a layer of its own; that of the others is in two
 _CHUNK = 1 << 20
 _STORED_BLOCK = 0xFFFF  # bytes of a deflate block without compression
 _SHEBANG = f"#!/{PREFIX}/bin/python\n".encode()
@@ -76,6 +77,14 @@ class Layer:
         return sum(wheel.size_bytes for wheel in self.wheels)
 
 
+class FileOfWheel(NamedTuple):
+    """A file of a layer: what tells its contents from others, and from which wheel it is."""
+
+    crc: int
+    size_bytes: int
+    wheel: str
+
+
 @dataclass(frozen=True)
 class WrittenLayer:
     """A layer that exists: what a manifest says of it.
@@ -84,13 +93,31 @@ class WrittenLayer:
         digest: "sha256:…" of the compressed bytes: the name of the blob.
         size_bytes: Of the compressed bytes.
         diff_id: "sha256:…" of the uncompressed tar file.
-        conflicts: Paths that several wheels bring with different contents, with the wheel that won.
+        files: Of wheels: for each path the CRC and size of its contents, and each wheel that brings it.
     """
 
     digest: str
     size_bytes: int
     diff_id: str
-    conflicts: tuple[tuple[str, str], ...] = ()
+    files: Mapping[str, list[FileOfWheel]] = field(default_factory=dict, compare=False)
+
+
+def conflicts(written: Iterable[WrittenLayer]) -> list[tuple[str, str]]:
+    """Return the paths that several wheels bring with different contents, each with the wheel that wins.
+
+    Args:
+        written: Layers, the lowest first: the uppermost file counts, and within a layer the last wheel by name.
+    """
+    seen: dict[str, FileOfWheel] = {}
+    found: dict[str, str] = {}
+    for layer in written:
+        for path, files in layer.files.items():
+            for file in files:
+                before = seen.get(path, file)
+                if path in found or before[:2] != file[:2]:
+                    found[path] = file.wheel
+                seen[path] = file
+    return sorted(found.items())
 
 
 def key_of(kind: str, python: str, hashes: Sequence[str]) -> str:
@@ -106,11 +133,34 @@ def group_into_layers(wheels: Iterable[Wheel], python: str) -> list[Layer]:
     its layer when others come and go. Large first: a node names an unpacked layer by all below it, so a change of the
     lightest costs nothing else.
     """
+    large, small = _by_size(wheels)
+    own = [Layer((wheel,), python) for wheel in large]
+    shared = [Layer(group, python) for group in spread(small, SHARED_LAYERS)]
+    return own + sorted(shared, key=lambda layer: -layer.size_bytes)
+
+
+def group_for_bytecode(wheels: Sequence[Wheel]) -> list[tuple[Wheel, ...]]:
+    """Return whose bytecode shares a layer; that of large wheels never does with small ones.
+
+    To compile a layer, all of its wheels must be here. So a small one that changes asks for no large one. The order is
+    that of the layers of wheels: of a module that two bring, bytecode and source must be of the same wheel.
+    """
+    large, _ = _by_size(wheels)
+    groups = [layer.wheels for layer in group_into_layers(wheels, "")]
+    others = tuple(large[OWN_BYTECODE:])
+    half = (len(others) + 1) // 2
+    return [
+        *groups[: min(len(large), OWN_BYTECODE)],
+        *filter(None, (others[:half], others[half:])),
+        *groups[len(large) :],
+    ]
+
+
+def _by_size(wheels: Iterable[Wheel]) -> tuple[list[Wheel], list[Wheel]]:
+    """Return the wheels that are layers of their own, and the others; the largest first."""
     listed = sorted(wheels, key=lambda wheel: (-wheel.size_bytes, wheel.name))
-    large = [wheel for wheel in listed if wheel.size_bytes >= OWN_LAYER_BYTES][: MOST_LAYERS - SHARED_LAYERS]
-    layers = [Layer((wheel,), python) for wheel in large]
-    small = [Layer(group, python) for group in spread(listed[len(large) :], SHARED_LAYERS)]
-    return layers + sorted(small, key=lambda layer: -layer.size_bytes)
+    count = sum(wheel.size_bytes >= OWN_LAYER_BYTES for wheel in listed[:MOST_OWN_LAYERS])
+    return listed[:count], listed[count:]
 
 
 def spread(wheels: Iterable[Wheel], count: int) -> list[tuple[Wheel, ...]]:
@@ -133,21 +183,19 @@ def write_layer(layer: Layer, files: Callable[[Wheel], Path], sink: IO[bytes]) -
         ImageError: A wheel is damaged, or holds what a wheel must not hold.
     """
     entries: dict[str, _Entry] = {}
-    conflicts: dict[str, str] = {}
+    brought: dict[str, list[FileOfWheel]] = {}
     archives: list[zipfile.ZipFile] = []
     try:
         for wheel in layer.wheels:
             archive = zipfile.ZipFile(files(wheel))
             archives.append(archive)
             for entry in _entries_of(wheel, archive, layer.python):
-                before = entries.get(entry.path)
-                if before is not None and before.fingerprint != entry.fingerprint:
-                    conflicts[entry.path] = wheel.name
                 entries[entry.path] = entry
+                brought.setdefault(entry.path, []).append(FileOfWheel(*entry.fingerprint, wheel.name))
         writer = LayerWriter(sink)
         for path in sorted(entries):
             entries[path].write_to(writer)
-        return writer.finish(tuple(sorted(conflicts.items())))
+        return writer.finish(brought)
     except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError) as error:
         raise ImageError(
             f"a layer of {', '.join(wheel.name for wheel in layer.wheels)} could not be written",
@@ -344,12 +392,12 @@ class LayerWriter:
         link.type, link.linkname, link.mode = tarfile.SYMTYPE, target, 0o777
         self._pending += link.tobuf(tarfile.PAX_FORMAT)
 
-    def finish(self, conflicts: tuple[tuple[str, str], ...] = ()) -> WrittenLayer:
+    def finish(self, files: Mapping[str, list[FileOfWheel]] | None = None) -> WrittenLayer:
         """End the tar file and return what a manifest says of it."""
         self._pending += bytes(2 * tarfile.BLOCKSIZE)
         self._flush()
         digests = (f"sha256:{each.hexdigest()}" for each in (self._compressed, self._tar))
-        return WrittenLayer(next(digests), self._size, next(digests), conflicts)
+        return WrittenLayer(next(digests), self._size, next(digests), files or {})
 
     def _begin(self, path: str, size: int, *, executable: bool) -> None:
         self._add_folders(path)

@@ -167,7 +167,7 @@ def test_a_client_with_another_python_builds_without_bytecode_of_the_base(
 
 
 def test_no_layer_is_empty_and_no_two_are_equal(registry, base, cache, wheel, lock_of) -> None:
-    nothing_to_compile = [wheel(f"data{number}", **{f"data{number}.txt": "same"}) for number in range(12)]
+    nothing_to_compile = [wheel(f"data{number}", **{f"data{number}.txt": "same"}) for number in range(24)]
 
     built = ImageBuilder(registry, cache).build(lock_of(*nothing_to_compile), base, registry)
 
@@ -175,7 +175,12 @@ def test_no_layer_is_empty_and_no_two_are_equal(registry, base, cache, wheel, lo
     config = json.loads(registry.small_blob(page["config"]["digest"]))
     diff_ids = config["rootfs"]["diff_ids"]
     assert len(set(diff_ids)) == len(diff_ids) == len(page["layers"])
-    assert config["config"]["Labels"][image.KINDS_LABEL].split() == ["base", "environment", *["wheels"] * 4, "lock"]
+    assert config["config"]["Labels"][image.KINDS_LABEL].split() == [
+        "base",
+        "environment",
+        *["wheels"] * layers.SHARED_LAYERS,
+        "lock",
+    ]
 
 
 def test_a_large_set_of_wheels_stays_below_sixty_layers_heavy_ones_first(base, lock_of) -> None:
@@ -311,3 +316,20 @@ def test_a_wheel_behind_a_login_names_the_ways_to_log_in(cache, wheel, index) ->
     netrc.write_text("machine 127.0.0.1 login ann password secret\n")
     WheelCache(cache.folder, {"NETRC": str(netrc)}).fetch([locked])
     assert cache.path_of(locked).exists()
+
+
+def test_a_small_change_on_a_machine_without_wheels_fetches_no_heavy_one(
+    registry, base, cache, wheel, lock_of, index, tmp_path
+) -> None:
+    blob = random.Random(1).randbytes(layers.OWN_LAYER_BYTES + 1)
+    heavy = [wheel(f"heavy{n}", **{f"heavy{n}.bin": blob + bytes([n]), f"heavy{n}.py": "x = 1"}) for n in range(3)]
+    small = [wheel(f"small{n}") for n in range(4)]
+    ImageBuilder(registry, cache).build(lock_of(*heavy, *small), base, registry)
+    index.asked.clear()
+
+    built = ImageBuilder(registry, WheelCache(tmp_path / "empty", {})).build(
+        lock_of(*heavy, *small, wheel("added")), base, registry
+    )
+
+    assert not [path for path in index.asked if "heavy" in path]
+    assert built.sent_bytes < 100_000

@@ -83,8 +83,16 @@ def test_a_path_that_two_wheels_bring_is_named_where_the_contents_differ(tmp_pat
 
     found, _, contents = written(first, second)
 
-    assert found.conflicts == ((f"{PACKAGES}/twin.py", "beta"),)
+    assert layers.conflicts([found]) == [(f"{PACKAGES}/twin.py", "beta")]
     assert contents[f"{PACKAGES}/twin.py"] == b"2"
+
+
+def test_a_path_in_two_layers_is_named_with_the_wheel_of_the_upper_one(tmp_path: Path) -> None:
+    files = [made_wheel(tmp_path, name, "1.0", {"same.py": "", "twin.py": name}) for name in ("gamma", "alpha", "beta")]
+
+    found = layers.conflicts(written(file)[0] for file in files)
+
+    assert found == [(f"{PACKAGES}/twin.py", "beta")]
 
 
 @pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "alpha-1.0.data/elsewhere/x"])
@@ -158,7 +166,19 @@ def test_a_wheel_stays_in_its_layer_when_others_come_and_go() -> None:
     assert len({layer.key for layer in after} - {layer.key for layer in before}) == 1
 
 
-def test_an_image_never_has_more_layers_than_runtimes_take() -> None:
-    wheels = [Wheel(f"w{n}", "1", "", f"{n:064}", 10_000_000, "") for n in range(500)]
+@pytest.mark.parametrize("large", [3, 20])
+def test_bytecode_is_in_the_order_of_the_wheels_so_both_are_of_the_wheel_that_wins(large: int) -> None:
+    wheels = [Wheel(f"w{n}", "1", "", f"{n:064}", (5_000_000 if n < large else 5_000) + n, "") for n in range(60)]
 
-    assert len(layers.group_into_layers(wheels, "3.12")) <= layers.MOST_LAYERS
+    order = [wheel for layer in layers.group_into_layers(wheels, "3.12") for wheel in layer.wheels]
+
+    assert [wheel for group in layers.group_for_bytecode(wheels) for wheel in group] == order
+
+
+def test_a_small_wheel_shares_no_layer_with_a_large_one_not_even_of_bytecode() -> None:
+    wheels = [Wheel(f"w{n}", "1", "", f"{n:064}", 5_000_000 if n % 2 else 5_000, "") for n in range(100)]
+
+    for groups in ([layer.wheels for layer in layers.group_into_layers(wheels[:50], "3.12")],
+                   layers.group_for_bytecode(wheels[:50])):  # fmt: skip
+        assert all(len({wheel.size_bytes for wheel in group}) == 1 for group in groups)
+        assert sorted(wheel for group in groups for wheel in group) == sorted(wheels[:50])
