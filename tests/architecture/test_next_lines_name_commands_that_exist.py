@@ -112,7 +112,7 @@ def test_a_next_line_names_a_command_that_exists(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("kinetic doctor --only store", "there is no command 'doctor'"),
+        ("kinetic repair --only store", "there is no command 'repair'"),
         ("try: kinetic jobs events 1", "there is no command 'events'"),
         (f"kinetic jobs logs {BLANK} --folow", "there is no option --folow"),
         (f"kinetic jobs result {BLANK} --save=x     keeps it", ""),

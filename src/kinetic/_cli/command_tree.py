@@ -52,6 +52,8 @@ _TREE = """
     accelerators   | accelerators:accelerators | Show what a job can run on.
     up             | cluster:up                | Make a cluster for jobs in Google Cloud, or complete one.
     down           | cluster:down              | Remove a cluster that `kinetic up` made.
+    status         | health:status             | Show how a cluster is now: its nodes, their cost, what waits.
+    doctor         | health:doctor             | Check everything that jobs need, and say how each fault is repaired.
     config         | settings:config           | Show every setting, its value and its source.
     profile        | settings:profile          | Save and select profiles: where jobs run, and their options.
     profile create | settings:create           | Save a profile.
@@ -72,7 +74,7 @@ _TREE = """
 # @last; a command that takes neither a job nor a file takes no arguments over.
 _ANYWHERE = """
     logs log tail attach follow       | jobs logs @last
-    status stat state                 | jobs status @last
+    stat state                        | jobs status @last
     ps ls list get top queue squeue   | jobs list
     describe show info inspect        | jobs show @last
     cancel kill stop scancel abort    | jobs cancel @last

@@ -14,5 +14,10 @@ _CHIP_DOLLARS = {"v3": 1.20, "v4": 3.22, "v5litepod": 1.20, "v5e-device": 1.20, 
 
 def dollars_per_hour(wanted: Placement) -> float | None:
     """Return the list price of some hardware while a job holds it; None where the table has none."""
-    price = _CHIP_DOLLARS.get(wanted.family)
+    price = chip_dollars(wanted.family)
     return None if price is None else price * wanted.chips
+
+
+def chip_dollars(family: str) -> float | None:
+    """Return the list price of one chip of a family for an hour; None where the table has none."""
+    return _CHIP_DOLLARS.get(family)

@@ -8,6 +8,7 @@ import re
 import time
 import urllib.parse
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -234,17 +235,11 @@ class GoogleCloud:
         return self.endpoints | {"GOOGLE_APPLICATION_CREDENTIALS": str(file), "CLOUDSDK_CONFIG": str(folder)}
 
     def _login(self) -> Page:
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import rsa
-
-        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-        form = serialization.PrivateFormat.PKCS8
-        written = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
         return {
             "type": "service_account",
             "project_id": self.project,
             "client_email": self.account,
-            "private_key": written,
+            "private_key": _private_key(),
             "private_key_id": "1",
             "token_uri": f"{self.url}/token",
         }
@@ -385,6 +380,17 @@ class GoogleCloud:
         if schema:
             wrong = described(call.service).misfits(schema["$ref"], answer)
             self.wrong += [f"our answer to {call.method}: {each}" for each in wrong]
+
+
+@cache
+def _private_key() -> str:
+    """Make a key for logins, once: it takes 0.2 s."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
 
 
 def described(service: str) -> Document:

@@ -7,7 +7,7 @@ sends none. What the cluster does not let us read is assumed to be right.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends.kube import client as kube_client
@@ -74,25 +74,40 @@ def check(
 def _check(
     client: Client, placement: Placement, settings: ClusterSettings, pools: Callable[[], NodePools | None]
 ) -> tuple[str, ...]:
-    def check_permissions() -> None:
+    found = kube_client.request_all([*questions(client, placement, settings, pools=pools).values()])
+    return tuple(note for notes in found for note in notes)
+
+
+def questions(
+    client: Client,
+    placement: Placement,
+    settings: ClusterSettings,
+    *,
+    pools: Callable[[], NodePools | None] = lambda: None,
+) -> dict[str, Callable[[], Sequence[str]]]:
+    """Return what must be right for a job, a function for each: it refuses what is not, or returns sentences."""
+
+    def check_permissions() -> Sequence[str]:
         maker = discovery.kind_for_slices(client) if placement.hosts > 1 else JOB
         discovery.check_permissions(client, discovery.needed_permissions(maker, hosts=placement.hosts))
+        return ()
+
+    def check_namespace() -> Sequence[str]:
+        pod_security(client)
+        return ()
 
     in_every_pod = "the settings name it, so every pod of the job would be rejected"
     in_the_store = "the settings name it for the store, and a pod without it does not start"
-    notes: list[str] = []
-    kube_client.request_all(
-        [
-            lambda: pod_security(client),
-            check_permissions,
-            lambda: notes.extend(_account_notes(client, settings)),
-            lambda: _check_queue(client, settings.queue),
-            lambda: _require(client, PRIORITY_CLASS, settings.priority_class, in_every_pod, code="priority-class"),
-            lambda: _require(client, SECRET, settings.store_secret, in_the_store, code="secret-missing"),
-            lambda: notes.extend(_capacity_notes(client, placement, settings, pools)),
-        ]
-    )
-    return tuple(notes)
+    secret, priority = settings.store_secret, settings.priority_class
+    return {
+        "namespace": check_namespace,
+        "permissions": check_permissions,
+        "service-account": lambda: _account_notes(client, settings),
+        "queue": lambda: _check_queue(client, settings.queue),
+        "priority-class": lambda: _require(client, PRIORITY_CLASS, priority, in_every_pod, code="priority-class"),
+        "store-secret": lambda: _require(client, SECRET, secret, in_the_store, code="secret-missing"),
+        "nodes": lambda: _capacity_notes(client, placement, settings, pools),
+    }
 
 
 # ------------------------------------------------------------------------------------------ what the settings name
@@ -121,7 +136,7 @@ def _account_notes(client: Client, settings: ClusterSettings) -> list[str]:
     return [f"{unknown}, so pods use the default one; KINETIC_SERVICE_ACCOUNT={ACCOUNT} names it"]
 
 
-def _check_queue(client: Client, name: str) -> None:
+def _check_queue(client: Client, name: str) -> Sequence[str]:
     kind = discovery.served(client, LOCAL_QUEUE) if name else None
     if name and kind is None:
         raise LaunchError(
@@ -133,6 +148,7 @@ def _check_queue(client: Client, name: str) -> None:
     if kind is not None:
         why = "no LocalQueue of Kueue has that name there, so the job would wait forever"
         _require(client, kind, name, why, code="queue-missing")
+    return ()
 
 
 # What a message calls a kind, and the variable that names such an object.
@@ -143,9 +159,9 @@ _NAMED = {
 }
 
 
-def _require(client: Client, kind: Kind, name: str, why: str, *, code: str) -> None:
+def _require(client: Client, kind: Kind, name: str, why: str, *, code: str) -> Sequence[str]:
     if not name or _exists(client, kind, name) is not False:
-        return
+        return ()
     noun, variable = _NAMED[kind.name]
     where, option = (
         (f"the namespace {client.namespace}", f" -n {client.namespace}") if kind.namespaced else (client.about, "")

@@ -1,0 +1,134 @@
+"""What must be right before jobs run on a cluster: one list of checks, asked from the login to the accelerator.
+
+A check that needs another one is skipped where that failed: nobody reads ten consequences of one cause. What a
+submission would refuse is refused by the same functions here, in the same three parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from kinetic._google.api import ApiError
+from kinetic.errors import KineticError
+
+if TYPE_CHECKING:
+    from kinetic._google.api import Page
+
+Level = Literal["PASS", "WARN", "FAIL", "SKIP"]
+
+
+class Finding(NamedTuple):
+    """What a check found.
+
+    Attributes:
+        key: The check.
+        group: What it is about, e.g. "rights".
+        level: "PASS"; "WARN" where jobs may run nevertheless; "FAIL"; "SKIP" where it was not asked.
+        what: A sentence without a full stop.
+        why: The evidence; "" for none.
+        next: The command or call that repairs it; "" for none.
+        repair: What ``--fix`` does; None where only a person can decide.
+    """
+
+    key: str
+    group: str
+    level: Level
+    what: str
+    why: str = ""
+    next: str = ""
+    repair: Callable[[], object] | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as plain JSON."""
+        return {**self._asdict(), "repair": self.repair is not None}
+
+
+class Problem(Exception):  # noqa: N818 - what a check says, not a fault of ours
+    """A check's answer other than PASS: level, what, why, next and how it is repaired."""
+
+    def __init__(
+        self,
+        level: Level,
+        what: str,
+        *,
+        why: str = "",
+        next: str = "",  # noqa: A002 - as in errors
+        repair: Callable[[], object] | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.level, self.what, self.why, self.next, self.repair = level, what, why, next, repair
+
+
+class Check(NamedTuple):
+    """One thing that must be right.
+
+    Attributes:
+        key: Its one word.
+        group: What it is about.
+        ask: Returns a sentence about what is right, or raises a Problem, an error of ours or Google's refusal.
+        needs: Keys of checks without which it cannot be asked.
+        lenient: Whether an error of ours or Google's is a warning only.
+        repairs: Functions that repair an error of ours, by its code.
+    """
+
+    key: str
+    group: str
+    ask: Callable[[], str]
+    needs: tuple[str, ...] = ()
+    lenient: bool = False
+    repairs: Mapping[str, Callable[[], object]] = {}
+
+
+def run(checks: Iterable[Check]) -> Iterator[Finding]:
+    """Ask each check in order, and yield what it finds."""
+    levels: dict[str, Level] = {}
+    for check in checks:
+        finding = _asked(check, levels)
+        levels[check.key] = finding.level
+        yield finding
+
+
+def _asked(check: Check, levels: Mapping[str, Level]) -> Finding:
+    blocked = next((key for key in check.needs if levels.get(key) in {"FAIL", "SKIP"}), "")
+    if blocked:
+        return Finding(check.key, check.group, "SKIP", f"not asked, because of {blocked}")
+    try:
+        return Finding(check.key, check.group, "PASS", check.ask())
+    except Problem as problem:
+        about = (problem.what, problem.why, problem.next, problem.repair)
+        return Finding(check.key, check.group, problem.level, *about)
+    except KineticError as error:
+        level: Level = "WARN" if check.lenient else "FAIL"
+        repair = check.repairs.get(error.code)
+        return Finding(check.key, check.group, level, error.what, error.why or "", error.next or "", repair)
+    except ApiError as error:
+        level = "SKIP" if check.lenient else "FAIL"
+        return Finding(check.key, check.group, level, f"Google refused the question ({error.status})", error.message)
+
+
+def repair(checks: Sequence[Check], found: Sequence[Finding]) -> Iterator[Finding]:
+    """Repair what can be, ask those checks again, and yield what they find now."""
+    by_key = {check.key: check for check in checks}
+    for finding in found:
+        if finding.repair is None or finding.level in {"PASS", "SKIP"}:
+            continue
+        try:
+            finding.repair()
+        except (KineticError, ApiError) as error:
+            yield finding._replace(why=f"the repair failed: {error.args[0] if error.args else error}", repair=None)
+        else:
+            yield _asked(by_key[finding.key]._replace(needs=()), {})
+
+
+def is_usable(found: Iterable[Finding]) -> bool:
+    """Return whether nothing failed."""
+    return not any(each.level == "FAIL" for each in found)
+
+
+def texts_of(page: Page, *names: str) -> str:
+    """Return the field that a path of names leads to, as text; "" where there is none."""
+    value: object = page
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return "" if value is None else str(value)

@@ -1,0 +1,95 @@
+"""``kinetic status`` and ``kinetic doctor``, against the fakes of Google and of a cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from servers.google_cloud import GoogleCloud
+from servers.kubernetes import KubernetesServer
+
+from kinetic._backends.kube import connection
+from kinetic._cluster import cluster_checks
+
+
+@pytest.fixture
+def cloud(home, monkeypatch, tmp_path) -> Iterator[GoogleCloud]:
+    with GoogleCloud() as cloud, KubernetesServer() as kube:
+        cloud.container.add("us-west4", "team", autopilot={"enabled": True})
+        cloud.storage.add("jobs-bucket")
+        for name, value in cloud.environ(tmp_path).items():
+            monkeypatch.setenv(name, value)
+        for name, value in (("PROJECT", cloud.project), ("ZONE", "us-west4"), ("CLUSTER", "team")):
+            monkeypatch.setenv(f"KINETIC_{name}", value)
+        monkeypatch.setenv("KINETIC_STORE", "gs://jobs-bucket/jobs")
+        for module in (connection, cluster_checks):
+            monkeypatch.setattr(module, "client_of", lambda *_: kube.client)
+        yield cloud
+    assert cloud.wrong == []
+
+
+def test_doctor_lists_each_check_and_how_it_is_repaired(kinetic, cloud) -> None:
+    result = kinetic("doctor")
+
+    assert result.exit_code == 0
+    assert "PASS  login" in result.stdout
+    assert "WARN  dns-endpoint" in result.stdout
+    assert "next:  kinetic doctor --fix" in result.stdout
+    assert cloud.writes == []
+
+
+def test_doctor_repairs_what_it_can_and_says_so(kinetic, cloud) -> None:
+    cloud.pending = 0
+
+    result = kinetic("doctor", "--fix")
+
+    assert "repaired  dns-endpoint" in result.stdout
+    assert cloud.methods(writes=True)
+
+
+def test_a_failed_check_is_exit_code_1_and_json_has_all_of_it(kinetic, cloud) -> None:
+    cloud.container.clusters.clear()
+
+    result = kinetic("doctor", "--json")
+
+    assert result.exit_code == 1
+    page = json.loads(result.stdout)
+    assert page["usable"] is False
+    assert {each["key"] for each in page["checks"] if each["level"] == "FAIL"} == {"cluster"}
+
+
+def test_doctor_without_a_cluster_says_how_to_get_one(kinetic) -> None:
+    result = kinetic("doctor")
+
+    assert result.exit_code == 0
+    assert "jobs run on this machine" in result.stdout
+    assert "kinetic up" in result.stdout
+
+
+def test_status_shows_the_cluster_and_its_price(kinetic, cloud) -> None:
+    result = kinetic("status", "--costs")
+
+    assert result.exit_code == 0
+    assert "RUNNING Autopilot" in result.stdout
+    assert "$0.10 per hour" in result.stdout
+
+
+def test_status_is_json_too_and_exit_code_1_where_jobs_cannot_run(kinetic, cloud) -> None:
+    cloud.container.clusters["us-west4", "team"]["status"] = "ERROR"
+
+    result = kinetic("status", "--json")
+
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["state"] == "ERROR"
+
+
+def test_status_without_a_cluster_is_an_error_with_a_way(kinetic) -> None:
+    result = kinetic("status")
+
+    assert result.exit_code == 2
+    assert "kinetic doctor" in result.stderr
+
+
+def test_watch_and_json_exclude_each_other(kinetic) -> None:
+    assert kinetic("status", "--watch", "--json").exit_code == 2
