@@ -28,7 +28,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rest test-all check cluster cluster-if-it-can-be-had bench bench-compare nightly clean python-is-there
+.PHONY: help demo test test-rest test-all check cluster node node-build test-node cluster-if-it-can-be-had bench bench-compare nightly clean python-is-there
 
 help:
 	@echo 'make demo      train a small Keras model on handwritten digits, as a detached job on this machine'
@@ -36,6 +36,8 @@ help:
 	@echo 'make test-all  the whole suite, with Kubernetes where Go is found; half an hour'
 	@echo 'make check     style, types, the floors of the architecture, spelling; under a minute'
 	@echo 'make cluster   build the Kubernetes that some tests run on, once, into a cache outside this folder; minutes'
+	@echo 'make node      build kubelet, containerd and CoreDNS once, and run them beside that Kubernetes until Ctrl-C; root, Debian'
+	@echo 'make test-node the tests of Kubernetes that matter most, on such a node; part of make test-all'
 	@echo 'make bench     measure, each figure beside its baseline; ten minutes on two quiet cores'
 	@echo 'make bench-compare BASE=C   measure this commit and commit C in turns, and print the ratios'
 	@echo 'make nightly   the tests that take minutes'
@@ -83,6 +85,9 @@ PYTEST := $(ENV)/bin/python -m pytest -n logical
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 PYTEST_WAITING := $(ENV)/bin/python -m pytest -n $(shell echo $$(($(CORES) + $(CORES) / 2)))
 
+# The files with tests that are marked so.
+TESTS_OF_NODE = tests/contracts/test_backend.py tests/flows/kube tests/cluster
+
 test: $(ENV_READY)
 	@echo 'kinetic: units, contracts, architecture, and a flow for each promise of the README: some 6 minutes on two cores.' >&2
 	@echo 'kinetic: all other flows, and Kubernetes: make test-all' >&2
@@ -93,9 +98,14 @@ test-rest: $(ENV_READY) cluster-if-it-can-be-had
 	@echo 'kinetic: all flows, and jobs on a Kubernetes control plane: some 25 minutes on two cores.' >&2
 	@$(PYTEST_WAITING) -m 'not nightly and whole' $(ARGS)
 
-test-all: $(ENV_READY) cluster-if-it-can-be-had
+test-all: $(ENV_READY) cluster-if-it-can-be-had test-node
 	@echo 'kinetic: the whole suite, except what runs in make nightly: some 30 minutes on two cores.' >&2
 	@$(PYTEST) -m 'not nightly' $(ARGS)
+
+# One process: there is one real node on a machine. Where it cannot run or is not built, everything skips and says why.
+test-node: $(ENV_READY)
+	@echo 'kinetic: calls, logs, exec, evictions, memory, slices and images on a real node: some 4 minutes.' >&2
+	@KINETIC_TEST_REAL_NODE=1 $(ENV)/bin/python -m pytest -n 0 -m 'not nightly and real_node' $(TESTS_OF_NODE) $(ARGS)
 
 # Where there is no wheel of atheris for this Python, the tests that need it skip and say so. KINETIC_FUZZ_SECONDS: a reader.
 nightly: $(ENV_READY)
@@ -116,6 +126,13 @@ check: $(ENV_READY)
 # Needs Go; the tests of Kubernetes skip, and say so, where this has not been run. GOFLAGS=-p=1 leaves a core to others.
 cluster: python-is-there
 	@cd tests && $(RUN_PYTHON) -m cluster.building.build
+
+# Three minutes after `make cluster`. Never built by a test run: `make test-node` skips where this has not been run.
+node-build: python-is-there cluster
+	@cd tests && $(RUN_PYTHON) -m cluster.node_building.build
+
+node: $(ENV_READY) node-build
+	@cd tests && exec ../$(ENV)/bin/python -m cluster.node_up
 
 # The tests of Kubernetes run wherever a Go is found that can build it within a quarter of an hour, so that a first run on
 # a slow machine stays below 45 minutes; without, they skip and say why. The next run goes on with what was compiled.

@@ -1,4 +1,4 @@
-"""What the test cluster is made of: which programs of which versions, and where they lie on this machine.
+"""What the test cluster and its real nodes are made of: which programs of which versions, and where they are.
 
 Standard library only: `make cluster` reads this before any environment exists.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 BUILDING = Path(__file__).parent / "building"
+NODE_BUILDING = Path(__file__).parent / "node_building"
 
 
 class Program(NamedTuple):
@@ -20,7 +21,7 @@ class Program(NamedTuple):
 
     Attributes:
         name: Of the file.
-        wrapper: The folder under building/ whose go.mod pins the versions.
+        wrapper: The folder under building/ or node_building/ whose go.mod pins the versions.
         package: What is compiled, as Go names it.
         variables: Names of string variables that receive the version, so that the program tells it truthfully.
     """
@@ -45,15 +46,62 @@ class Definitions(NamedTuple):
     folder: str
 
 
-def version(wrapper: str) -> str:
+class Recipe(NamedTuple):
+    """What is built together, into one folder of the cache.
+
+    Attributes:
+        name: Of the folder in the cache that holds all versions of it.
+        make: The target of the Makefile that builds it.
+        programs: In the order in which they are built: the small ones first, so that a mistake shows early.
+        definitions: Copied out of modules.
+        sources: Files; another content makes another folder.
+    """
+
+    name: str
+    make: str
+    programs: tuple[Program, ...]
+    definitions: tuple[Definitions, ...]
+    sources: tuple[Path, ...]
+
+    def folder(self) -> Path:
+        """Return where it belongs; another recipe or processor has another folder."""
+        cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        parts = (self.programs, self.definitions, platform.system(), platform.machine())
+        recipe = hashlib.sha256(repr(parts).encode())
+        for source in self.sources:
+            recipe.update(source.read_bytes())
+        return Path(cache) / self.name / recipe.hexdigest()[:16]
+
+    def program(self, name: str) -> Path:
+        return self.folder() / "bin" / name
+
+    def missing(self) -> list[str]:
+        """Name what is still to be made."""
+        folder = self.folder()
+        names = [each.name for each in self.programs if not (folder / "bin" / each.name).exists()]
+        copied = [f"definitions/{each.name}" for each in self.definitions]
+        return names + [name for name in copied if not (folder / name).exists()]
+
+    def go_needed(self) -> tuple[int, int]:
+        """Return which Go the newest of the wrappers asks for."""
+        texts = [path.read_text() for path in self.sources if path.name == "go.mod"]
+        lines = [re.search(r"^go (\d+)\.(\d+)", text, re.MULTILINE) for text in texts]
+        return max((int(line.group(1)), int(line.group(2))) for line in lines if line)
+
+
+def wrapper(name: str) -> Path:
+    """Return the folder of a wrapper."""
+    return next(folder / name for folder in (BUILDING, NODE_BUILDING) if (folder / name).exists())
+
+
+def version(name: str) -> str:
     """Read the version of what a wrapper is there for: the one module that it requires."""
-    found = re.search(r"^require \S+ (\S+)$", (BUILDING / wrapper / "go.mod").read_text(), re.MULTILINE)
-    assert found, f"building/{wrapper}/go.mod requires no module"
+    found = re.search(r"^require \S+ (\S+)$", (wrapper(name) / "go.mod").read_text(), re.MULTILINE)
+    assert found, f"the go.mod of {name} requires no module"
     return found.group(1)
 
 
 _KUBERNETES = ("k8s.io/component-base/version.gitVersion", "k8s.io/client-go/pkg/version.gitVersion")
-# In the order in which they are built: the small ones first, so that a mistake shows early.
 PROGRAMS = (
     Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
     Program("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", _KUBERNETES),
@@ -70,31 +118,29 @@ DEFINITIONS = (
 )
 
 
-def folder() -> Path:
-    """Say where this recipe's programs belong; another recipe or processor has another folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    recipe = hashlib.sha256(repr((PROGRAMS, DEFINITIONS, platform.system(), platform.machine())).encode())
-    for wrapper in sorted(BUILDING.glob("*/go.mod")):
-        recipe.update(wrapper.read_bytes())
-    return Path(cache) / "kinetic-test-cluster" / recipe.hexdigest()[:16]
+CLUSTER = Recipe("kinetic-test-cluster", "cluster", PROGRAMS, DEFINITIONS, tuple(sorted(BUILDING.glob("*/go.mod"))))
+folder, program, missing = CLUSTER.folder, CLUSTER.program, CLUSTER.missing
 
-
-def program(name: str) -> Path:
-    return folder() / "bin" / name
+_CONTAINERD = "github.com/containerd/containerd/v2"
+_SHIM = "containerd-shim-runc-v2"
+NODE = Recipe(
+    "kinetic-test-node",
+    "node",
+    (
+        Program("ctr", "containerd", f"{_CONTAINERD}/cmd/ctr"),
+        Program(_SHIM, "containerd", f"{_CONTAINERD}/cmd/{_SHIM}", (f"{_CONTAINERD}/version.Version",)),
+        Program("containerd", "containerd", f"{_CONTAINERD}/cmd/containerd", (f"{_CONTAINERD}/version.Version",)),
+        Program("coredns", "coredns", "."),
+        Program("kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet", _KUBERNETES),
+    ),
+    (),
+    (
+        BUILDING / "kubernetes" / "go.mod",  # the kubelet is of the control plane's version
+        *sorted(NODE_BUILDING.glob("*/go.mod")),
+        *sorted(NODE_BUILDING.glob("*/main.go")),
+    ),
+)
 
 
 def definitions(name: str) -> list[Path]:
     return sorted((folder() / "definitions" / name).glob("*.yaml"))
-
-
-def missing() -> list[str]:
-    """Name what `make cluster` has still to make."""
-    names = [each.name for each in PROGRAMS if not program(each.name).exists()]
-    copied = [f"definitions/{each.name}" for each in DEFINITIONS]
-    return names + [name for name in copied if not (folder() / name).exists()]
-
-
-def go_needed() -> tuple[int, int]:
-    """Say which Go the newest of the wrappers asks for."""
-    lines = [re.search(r"^go (\d+)\.(\d+)", path.read_text(), re.MULTILINE) for path in BUILDING.glob("*/go.mod")]
-    return max((int(line.group(1)), int(line.group(2))) for line in lines if line)

@@ -5,12 +5,12 @@ from pathlib import Path
 import lightkube
 import pytest
 from cluster import containers
-from cluster.fixtures import add_node, agent, kubeconfig, namespace, node, plane, why_not
+from cluster.fixtures import add_node, agent, kubeconfig, namespace, node, plane, why_not, why_not_here
 from cluster.manifests import Objects
 from lightkube.config.kubeconfig import KubeConfig
 
 SECONDS = 90  # the server may be restarted, and starts with whichever test is first
-WITHOUT = "test_ports.py"  # what needs no cluster
+WITHOUT = {"test_ports.py", "test_node_host.py"}  # what needs no cluster
 
 __all__ = ["add_node", "agent", "kubeconfig", "namespace", "node", "objects", "plane"]
 
@@ -22,8 +22,8 @@ def pytest_collection_modifyitems(items):
     for item in here:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SECONDS))
-        if reason and item.path.name != WITHOUT:
-            item.add_marker(pytest.mark.skip(reason=reason))
+        if item.path.name not in WITHOUT and (why := reason or why_not_here(item)):
+            item.add_marker(pytest.mark.skip(reason=why))
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""What tests take: a cluster of their own for the whole session, or the one that KINETIC_TEST_KUBECONFIG points at."""
+"""What tests take: a cluster of their own for the whole session, or the one that KINETIC_TEST_KUBECONFIG points at.
+
+Its nodes are those of the node agent; with KINETIC_TEST_REAL_NODE=1 they are real ones, for the tests that say so.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from cluster import binaries, nodes
+from cluster import binaries, node_host, nodes
 from cluster.agent import Agent, NoBlockError
+from cluster.node_host import Host, NodeUnavailableError
 from cluster.plane import Plane
+from cluster.real_node import RealNodes
 
 if TYPE_CHECKING:
     from cluster.nodes import NodeSpec
 
 OTHER = "KINETIC_TEST_KUBECONFIG"
+# Read now: a test's environment has nothing of kinetic's.
+REAL = os.environ.get("KINETIC_TEST_REAL_NODE", "") == "1"
 
 
 class Cluster(NamedTuple):
     """A control plane and its nodes, both of ours."""
 
     plane: Plane
-    agent: Agent
+    agent: Agent | RealNodes
 
 
 _STARTED = pytest.StashKey[Cluster | str]()
@@ -34,7 +41,18 @@ def why_not() -> str:
     """Say why there is no cluster of ours, or "" if there is one."""
     if OTHER in os.environ:
         return f"needs a cluster that it may break, and {OTHER} points at another"
-    return "needs the test cluster: run `make cluster`" if binaries.missing() else ""
+    if binaries.missing():
+        return "needs the test cluster: run `make cluster`"
+    return node_host.why_not() if REAL else ""
+
+
+def why_not_here(item: pytest.Item) -> str:
+    """Return why a test cannot run on the nodes that this session has, or ""."""
+    if REAL and not item.get_closest_marker("real_node"):
+        return "runs on the node agent: unset KINETIC_TEST_REAL_NODE"
+    if not REAL and item.get_closest_marker("only_real_node"):
+        return "runs on a real node: `make test-node`"
+    return ""
 
 
 def session_cluster(config: pytest.Config) -> Cluster:
@@ -50,6 +68,8 @@ def session_cluster(config: pytest.Config) -> Cluster:
             config.stash[_STARTED] = start(config)
         except NoBlockError as error:
             config.stash[_STARTED] = f"the node agent finds no place on this machine: {error}"
+        except NodeUnavailableError as error:
+            config.stash[_STARTED] = str(error)
     started = config.stash[_STARTED]
     if isinstance(started, str):
         pytest.skip(started)
@@ -57,12 +77,15 @@ def session_cluster(config: pytest.Config) -> Cluster:
 
 
 def start(config: pytest.Config) -> Cluster:
-    """Start a control plane and its node agent, to end with the session; nodes are added by whoever needs them."""
+    """Start a control plane and what runs its nodes, to end with the session; tests add the nodes that they need."""
     folder = Path(tempfile.mkdtemp(prefix="kinetic-cluster-"))
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    plane = Plane(folder).start()
+    plane = Plane(folder, names=REAL).start()
     config.add_cleanup(plane.stop)
-    agent = Agent(plane.nodes, plane.authority, folder / "nodes").start()
+    if REAL:
+        agent: Agent | RealNodes = RealNodes(plane.nodes, plane.authority, Host()).start()
+    else:
+        agent = Agent(plane.nodes, plane.authority, folder / "nodes").start()
     config.add_cleanup(agent.stop)  # the last that was added is the first that is done
     return Cluster(plane, agent)
 
@@ -80,7 +103,7 @@ def plane(pytestconfig: pytest.Config) -> Plane:
 
 
 @pytest.fixture(scope="session")
-def agent(pytestconfig: pytest.Config) -> Agent:
+def agent(pytestconfig: pytest.Config) -> Agent | RealNodes:
     return session_cluster(pytestconfig).agent
 
 
@@ -95,7 +118,7 @@ def namespace(plane: Plane) -> Iterator[str]:
 
 
 @pytest.fixture
-def add_node(plane: Plane, agent: Agent, namespace: str) -> Iterator[Callable[[NodeSpec], str]]:
+def add_node(plane: Plane, agent: Agent | RealNodes, namespace: str) -> Iterator[Callable[[NodeSpec], str]]:
     """A function that adds nodes, which go with the test. Give each the namespace in its name: names must differ."""
     added: list[str] = []
 

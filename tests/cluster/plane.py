@@ -33,20 +33,23 @@ class Plane:
         kubeconfig: ``client`` as a file.
     """
 
-    def __init__(self, folder: Path, patience: Patience | None = None, *, fair: bool = False) -> None:
+    def __init__(
+        self, folder: Path, patience: Patience | None = None, *, fair: bool = False, names: bool = False
+    ) -> None:
         """Prepare everything; `start` starts it.
 
         Args:
             folder: For certificates, data and logs; of nobody else.
             patience: How long lost nodes are waited for.
             fair: Priority and fairness on, as in production: the server itself says 429 when it is overrun.
+            names: Keep the addresses behind services, for nodes whose pods have addresses of their own.
         """
         missing = binaries.missing()
         assert not missing, f"`make cluster` has not made {', '.join(missing)}"
         self.folder = folder
         self.authority = Authority(folder)
         self._patience = patience or Patience()
-        self._fair = fair
+        self._fair, self._names = fair, names
         self._processes: dict[str, Process] = {}
         self._is_revoked = False
         self.ports = Ports(*free_ports(len(Ports._fields)))
@@ -87,7 +90,8 @@ class Plane:
         self._run("etcd", settings.etcd(self.folder, self.ports))
         self._processes["etcd"].wait_until(lambda: answers(self.ports.etcd, "/health", tls=False))
         self.start_api_server()
-        self._run("kube-controller-manager", settings.controller_manager(self.folder, self.ports, self._patience))
+        controllers = settings.controller_manager(self.folder, self.ports, self._patience, names=self._names)
+        self._run("kube-controller-manager", controllers)
         self._run("kube-scheduler", settings.scheduler(self.folder, self.ports))
         jobset.install_definitions(self.api)
         self._run("jobset", jobset.configure(self.folder, self.ports, self.authority), KUBECONFIG=self._components)

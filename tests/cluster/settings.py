@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 # What jobs need, and what gives their users reasons (quota, disruption). Not the endpoint controllers: they refuse
-# loopback addresses, which is what our pods have; names inside a slice come from the node agent.
+# loopback addresses, which is what the pods of our node agent have; names inside a slice come from the agent.
 CONTROLLERS = (
     "clusterrole-aggregation-controller",
     "disruption-controller",
@@ -23,6 +23,8 @@ CONTROLLERS = (
     "taint-eviction-controller",
     "ttl-after-finished-controller",
 )
+# Where nodes are real, pods have addresses that these take, and CoreDNS answers with them.
+CONTROLLERS_OF_NAMES = ("endpoints-controller", "endpointslice-controller")
 
 
 class Ports(NamedTuple):
@@ -97,9 +99,10 @@ def api_server(folder: Path, ports: Ports, patience: Patience, *, fair: bool) ->
     ]
 
 
-def controller_manager(folder: Path, ports: Ports, patience: Patience) -> list[str]:
+def controller_manager(folder: Path, ports: Ports, patience: Patience, *, names: bool) -> list[str]:
+    controllers = (*CONTROLLERS, *(CONTROLLERS_OF_NAMES if names else ()))
     return [
-        f"--controllers={','.join(CONTROLLERS)}",
+        f"--controllers={','.join(controllers)}",
         f"--kubeconfig={folder / 'components.yaml'}",
         "--bind-address=127.0.0.1",
         f"--secure-port={ports.controllers}",

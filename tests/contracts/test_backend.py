@@ -23,7 +23,8 @@ __all__ = ["add_node", "agent", "bucket", "machine", "namespace", "plane", "shar
 
 UNKNOWN = "cpu-nobody-20261122-120000-0000000"
 GROUP = "grp-0000abcd"
-KUBE = pytest.param("kube", marks=pytest.mark.timeout(180))  # the server starts with whichever test is first
+# The server starts with whichever test is first.
+KUBE = pytest.param("kube", marks=[pytest.mark.timeout(180), pytest.mark.real_node])
 LOCAL = pytest.param("local", marks=pytest.mark.timeout(60))
 
 

@@ -65,15 +65,15 @@ class FaultyProxy:
         requests: Method and target of everything that came.
     """
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, host: str = "127.0.0.1") -> None:
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str]] = []
         self._answers: dict[str, Answer] = {}
         self.lock = threading.Lock()
         self.upstream = upstream.partition("://")[2]
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server = _Server((host, 0), _Handler)
         self._server.proxy = self
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.url = f"http://{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=lambda: self._server.serve_forever(poll_interval=0.01), daemon=True)
         self._thread.start()
 

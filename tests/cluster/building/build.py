@@ -1,4 +1,4 @@
-"""Build the programs of the test cluster from their public Go modules, once per recipe; `make cluster` runs this.
+"""Build programs from their public Go modules, once per recipe: `make cluster` runs this, `make node` its functions.
 
 The first time takes about a quarter of an hour on two cores, and 5 GB of Go's own caches. It can be stopped: each
 program is put into place when it is whole, and the next run goes on with the next one. Go's own variables work as ever;
@@ -25,53 +25,59 @@ from typing import TYPE_CHECKING
 from cluster import binaries
 
 if TYPE_CHECKING:
-    from cluster.binaries import Definitions, Program
+    from cluster.binaries import Definitions, Program, Recipe
 
 
 def main() -> int:
     """Make what is missing; return the exit status."""
-    if not binaries.missing():
-        say(f"all there: {binaries.folder()}")
+    recipe = binaries.CLUSTER
+    if not recipe.missing():
+        say(f"all there: {recipe.folder()}")
         return 0
-    refusal = why_go_will_not_do()
+    refusal = why_go_will_not_do(recipe)
     if refusal:
-        say(refusal)
+        say(f"{refusal}, or set KINETIC_TEST_KUBECONFIG to a cluster")
         return 1
-    with only_one_at_a_time():
-        todo = binaries.missing()  # somebody else may have built it while we waited
-        for each in binaries.DEFINITIONS:
-            if f"definitions/{each.name}" in todo:
-                copy(each)
-        programs = [each for each in binaries.PROGRAMS if each.name in todo]
-        for number, each in enumerate(programs, start=1):
-            build(each, f"{number} of {len(programs)}")
-    say(f"ready: {binaries.folder()}")
+    with only_one_at_a_time(recipe):
+        make_programs(recipe)
+    say(f"ready: {recipe.folder()}")
     return 0
+
+
+def make_programs(recipe: Recipe) -> None:
+    """Make the programs and definitions that are missing."""
+    todo = recipe.missing()  # somebody else may have built it while we waited
+    for each in recipe.definitions:
+        if f"definitions/{each.name}" in todo:
+            copy(each)
+    programs = [each for each in recipe.programs if each.name in todo]
+    for number, each in enumerate(programs, start=1):
+        build(recipe, each, f"{number} of {len(programs)}")
 
 
 def say(text: str) -> None:
     print(f"kinetic: {text}", file=sys.stderr, flush=True)
 
 
-def why_go_will_not_do() -> str:
-    """Say what is wrong with the Go that is here, or "" if it will do."""
-    needed = binaries.go_needed()
-    words = f"the test cluster is built with Go {needed[0]}.{needed[1]} or newer"
+def why_go_will_not_do(recipe: Recipe) -> str:
+    """Return what is wrong with the Go that is here and what to do about it, or ""."""
+    needed = recipe.go_needed()
+    words = f"what `make {recipe.make}` builds needs Go {needed[0]}.{needed[1]} or newer"
     if shutil.which("go") is None:
-        return f"{words}, and there is no go on the PATH; install one, or set KINETIC_TEST_KUBECONFIG to a cluster"
+        return f"{words}, and there is no go on the PATH; install one"
     # GOTOOLCHAIN=local: what is installed, not what some go.mod would like to download.
     answer = subprocess.run(["go", "version"], env=environment(), capture_output=True, text=True, check=True).stdout
     found = re.search(r"go(\d+)\.(\d+)", answer)
     if found and (int(found.group(1)), int(found.group(2))) >= needed:
         return ""
-    return f"{words}, and here is {answer.strip()!r}; install a newer one, or set KINETIC_TEST_KUBECONFIG to a cluster"
+    return f"{words}, and here is {answer.strip()!r}; install a newer one"
 
 
 @contextmanager
-def only_one_at_a_time() -> Iterator[None]:
-    """Hold this recipe's lock; the system lets go of it if we die."""
-    binaries.folder().mkdir(parents=True, exist_ok=True)
-    with (binaries.folder() / "lock").open("w") as lock:
+def only_one_at_a_time(recipe: Recipe) -> Iterator[None]:
+    """Hold a recipe's lock; the system lets go of it if we die."""
+    recipe.folder().mkdir(parents=True, exist_ok=True)
+    with (recipe.folder() / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -80,16 +86,17 @@ def only_one_at_a_time() -> Iterator[None]:
         yield
 
 
-def build(program: Program, place: str) -> None:
+def build(recipe: Recipe, program: Program, place: str) -> None:
     """Compile one program, and put it into place whole or not at all."""
     version = binaries.version(program.wrapper)
     say(f"building {program.name} {version} ({place})")
     begun = time.monotonic()
-    final = binaries.program(program.name)
+    final = recipe.program(program.name)
     final.parent.mkdir(exist_ok=True)
     # Go completes go.mod and writes go.sum beside it: in a copy, so that the checkout stays as it is.
-    with tempfile.TemporaryDirectory(dir=binaries.folder()) as scratch:
-        shutil.copy(binaries.BUILDING / program.wrapper / "go.mod", scratch)
+    with tempfile.TemporaryDirectory(dir=recipe.folder()) as scratch:
+        for source in binaries.wrapper(program.wrapper).iterdir():
+            shutil.copy(source, scratch)
         made = Path(scratch) / program.name
         subprocess.run(command(program, version, made), cwd=scratch, env=environment(), check=True)
         made.replace(final)

@@ -2,7 +2,7 @@
 
 Control plane, controllers and scheduler are real, and JobSet's, too; the nodes are the agent of tests/cluster, the
 image of a pod is the Python that runs the tests, and the store is a bucket of tests/servers. Each test has a namespace,
-a bucket and nodes of its own.
+a bucket and nodes of its own. Those marked `real_node` also run where kubelet, containerd and images are real.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from cluster import containers, images, nodes
-from cluster.fixtures import OTHER, add_node, agent, namespace, plane, why_not
+from cluster.fixtures import OTHER, REAL, add_node, agent, namespace, plane, why_not, why_not_here
 from flows.kube.site import JOBS, Bucket, Site
 
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES
@@ -45,8 +46,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in here:
         if not any(mark.name == "timeout" for mark in item.own_markers):
             item.add_marker(pytest.mark.timeout(SECONDS))
-        if reason and not (ELSEWHERE[OTHER] and item.path.name == ANYWHERE):
-            item.add_marker(pytest.mark.skip(reason=reason))
+        if ELSEWHERE[OTHER] and item.path.name == ANYWHERE:
+            continue
+        if why := reason or why_not_here(item):
+            item.add_marker(pytest.mark.skip(reason=why))
 
 
 def _why_not() -> str:
@@ -54,9 +57,9 @@ def _why_not() -> str:
 
 
 @pytest.fixture
-def bucket() -> Iterator[Bucket]:
+def bucket(request: pytest.FixtureRequest) -> Iterator[Bucket]:
     """The bucket with everything that jobs keep, behind a proxy that can refuse."""
-    made = Bucket()
+    made = Bucket(request.getfixturevalue("agent").gateway if REAL else "127.0.0.1")
     yield made
     made.close()
 
@@ -64,6 +67,11 @@ def bucket() -> Iterator[Bucket]:
 @pytest.fixture
 def shared(tmp_path: Path, agent: Any) -> Iterator[Path]:
     """A folder that client and pods both see, under the same path, as they would see one of a network."""
+    if REAL:
+        with tempfile.TemporaryDirectory(dir=agent.shared) as name:
+            Path(name).chmod(0o777)
+            yield Path(name)
+        return
     folder = tmp_path / "shared"
     folder.mkdir()
     python = images.of_this_python()

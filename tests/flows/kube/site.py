@@ -77,17 +77,17 @@ JOBS = '''
 
 
 class Bucket:
-    """A bucket of a server of this test's own, behind a proxy that injects faults.
+    """A bucket of a server of this test's own, behind a proxy that injects faults; ``host`` is where that listens.
 
     Attributes:
         url: Where clients and pods find the service.
         address: Of the store.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         self._server = GcsServer().start()
         self._items = self._server.bucket(NAME)
-        self._proxy = FaultyProxy(self._server.url)
+        self._proxy = FaultyProxy(self._server.url, host)
         self.url = self._proxy.url
         self.address = f"gs://{NAME}/below"
 

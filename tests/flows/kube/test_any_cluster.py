@@ -21,6 +21,7 @@ def anywhere(request: pytest.FixtureRequest, batches: Any) -> Any:
     return batches
 
 
+@pytest.mark.real_node
 def test_a_value_comes_back_and_nothing_stays(anywhere: Any) -> None:
     found = anywhere.run(
         """
@@ -33,6 +34,7 @@ def test_a_value_comes_back_and_nothing_stays(anywhere: Any) -> None:
     assert found == [42, "NOT_FOUND"]
 
 
+@pytest.mark.real_node
 def test_an_exception_comes_back_with_its_traceback(anywhere: Any) -> None:
     words = anywhere.run(
         """
@@ -47,10 +49,12 @@ def test_an_exception_comes_back_with_its_traceback(anywhere: Any) -> None:
     assert "in double" in words
 
 
+@pytest.mark.real_node
 def test_a_batch_comes_back_in_order(anywhere: Any) -> None:
     assert anywhere.run("tell(double.run_async_map(range(5)).results())") == [0, 2, 4, 6, 8]
 
 
+@pytest.mark.real_node
 def test_a_job_that_is_cancelled_while_it_waits_is_gone(anywhere: Any) -> None:
     found = anywhere.run(
         """

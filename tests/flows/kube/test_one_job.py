@@ -24,6 +24,7 @@ def submit(clients: Any, call: str) -> str:
 # -------------------------------------------------------------------------------------------------------------- values
 
 
+@pytest.mark.real_node
 def test_a_call_returns_the_value_and_prints_the_log(clients: Any) -> None:
     clients.project.write("call.py", "from one import add\nprint(add(1, 2))\n")
 
@@ -79,6 +80,7 @@ def test_a_value_of_five_megabytes_comes_home(clients: Any) -> None:
 # ------------------------------------------------------------------------------------------------------ what goes along
 
 
+@pytest.mark.real_node
 def test_captured_variables_reach_the_job_and_neither_the_bucket_nor_the_pod(
     clients: Any, site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +220,7 @@ def test_a_verdict_in_the_store_is_enough_when_the_job_was_deleted(clients: Any,
     assert found == ["SUCCEEDED", "adding\n", 3]
 
 
+@pytest.mark.real_node
 def test_a_deadline_ends_the_job(clients: Any) -> None:
     found = clients.run("""
         from one import talk
@@ -248,6 +251,7 @@ def test_jobs_are_listed_also_those_that_still_wait(clients: Any) -> None:
 # -------------------------------------------------------------------------------------------------------------- the log
 
 
+@pytest.mark.real_node
 def test_a_log_is_followed_as_it_grows_and_is_the_same_afterwards(clients: Any) -> None:
     job_id = submit(clients, f"talk.run_async(300, {str(clients.go)!r})")
     follower = clients.start("kinetic.attach(words[0]).logs(follow=True)", job_id)
@@ -264,6 +268,7 @@ def test_a_log_is_followed_as_it_grows_and_is_the_same_afterwards(clients: Any) 
     assert clients.run("tell(kinetic.attach(words[0]).logs())", job_id) == followed
 
 
+@pytest.mark.real_node
 def test_a_log_of_two_megabytes_has_every_byte_while_it_grows_and_afterwards(clients: Any) -> None:
     lines = 200_000
 
@@ -333,6 +338,7 @@ def test_of_two_processes_that_collect_at_once_one_has_the_value_and_both_end(cl
 # --------------------------------------------------------------------------------------------------------- cancel, stop
 
 
+@pytest.mark.real_node
 def test_a_job_is_cancelled_while_it_runs_and_its_pod_ends(clients: Any, site: Any) -> None:
     job_id = submit(clients, "talk.run_async(3, '/never')")
     site.running(job_id)

@@ -68,6 +68,7 @@ def kind(request: pytest.FixtureRequest, plane: Any) -> str:
     return str(request.param)
 
 
+@pytest.mark.real_node
 def test_the_leader_of_a_slice_answers(team: Any, site: Any, machines: Any, kind: str) -> None:
     machines()
 
@@ -131,6 +132,7 @@ def test_every_hosts_log_is_followed_with_its_prefix_while_the_slice_runs(
     assert (follower.returncode, sorted(rest.splitlines())) == (0, ["[host 0] after", "[host 1] after"]), err
 
 
+@pytest.mark.real_node
 def test_a_host_that_fails_is_named_with_its_traceback(team: Any, machines: Any, kind: str) -> None:
     machines()
 

@@ -33,6 +33,7 @@ SLICE = """
 """
 
 
+@pytest.mark.real_node
 @pytest.mark.timeout(180)
 def test_every_host_of_a_slice_answers_and_a_shell_opens_on_any(
     project: Any, kinetic: Any, machines: Any, shared: Any
