@@ -245,6 +245,11 @@ def prepare(request: BatchRequest) -> Prepared:
     """
     job_submit.check_not_debug(request.options)
     shipment = job_submit.resolve(request.function, request.options, job_submit.prepare(request.options))
+    with shipment.building():
+        return _prepare(request, shipment)
+
+
+def _prepare(request: BatchRequest, shipment: job_submit.Shipment) -> Prepared:
     context = shipment.context
     group_id = _new_group_id(context.store)
     context.backend.begin(group_id)  # while it is held, garbage collection spares what no order names yet
@@ -252,6 +257,7 @@ def prepare(request: BatchRequest) -> Prepared:
         with output.phase("packing", summary=False):
             packed = _pack(request, shipment, group_id)
         data = _ship_data(packed, shipment)
+        shipment = shipment.finished()
         with output.phase("uploading"):
             launcher = _write(request, shipment, packed, data, group_id)
     except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -15,7 +16,7 @@ from kinetic._config.options import read_variable
 from kinetic._output import format as output_format
 from kinetic._output.format import Column, age_text, count_text, size_text
 from kinetic._wire.fields import seconds_of
-from kinetic.errors import ImageError, OptionError
+from kinetic.errors import ImageError, KineticError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._images.docker_login import GoogleToken
@@ -164,6 +165,12 @@ def prune(older: str, yes: bool, dry_run: bool) -> None:
         raise OptionError(f"--older={older!r} is not a time", next="write it as in 7d, 12h or 30m")
     seconds = span[0]
     old = [each for each in found if now - each.used_at > seconds]
+    if old:
+        used = _images_in_use()
+        kept = [each for each in old if each.image.uri in used]
+        old = [each for each in old if each.image.uri not in used]
+        if kept:
+            click.echo(f"{count_text(len(kept), 'image')} kept: jobs that have not ended use them", err=True)
     if not old:
         click.echo("there was nothing to remove", err=True)
         return
@@ -254,6 +261,24 @@ def _registry(repository: str) -> Registry:
 
     connect = bundled.connector(_google_token(), os.environ)
     return connect(Reference.parse(f"{repository}:env"))
+
+
+def _images_in_use() -> set[str]:
+    """Return the images of jobs that have not ended, and of all batches; a job that cannot be seen has not ended."""
+    from kinetic._jobs import find as job_find
+    from kinetic._jobs import locate
+    from kinetic._jobs.status import observe_many
+    from kinetic._wire import keys, records
+
+    jobs = [job for job in job_find.list_stored_jobs() if job.image_uri]
+    used = {job.image_uri for job, seen in zip(jobs, observe_many(jobs), strict=True) if not seen.status.is_final}
+    store = _store()
+    for group_id in store.folders(keys.GROUPS):
+        with contextlib.suppress(KineticError):  # being removed, or damaged
+            group = locate.open_claimed(records.MANIFEST, store, keys.group_manifest(group_id), group_id)
+            if isinstance(group, records.Group):
+                used.add(str(group.handle.get("image_uri") or ""))
+    return used
 
 
 def _find(name: str) -> ImageNote:

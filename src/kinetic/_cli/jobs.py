@@ -524,10 +524,12 @@ def _explain_live(handle: JobHandle, seen: Snapshot, diagnosis: Diagnosis | None
     if diagnosis is None:  # not in the queue yet, or not any more
         return Explanation(seen.reason or "it is about to start", next="kinetic jobs list")
     what = diagnosis.what.removeprefix(f"{handle.job_id} ").removeprefix(f"{handle.job_id}: ")
-    why = diagnosis.why
+    why, next_ = diagnosis.why, diagnosis.next
+    if diagnosis.code == "image-missing" and job_status.lock_key(handle):
+        why, next_ = "it was removed from the registry; who waits builds it again", f"kinetic jobs wait {handle.job_id}"
     if locate.is_here(handle) and seen.status.value == "PENDING" and not locate.is_supervised():
         why = "no supervisor is running; the next command starts one"
-    return Explanation(what, why, next=diagnosis.next)
+    return Explanation(what, why, next=next_)
 
 
 def _explain_debugged(handle: JobHandle) -> Explanation | None:

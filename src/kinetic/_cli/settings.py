@@ -414,6 +414,7 @@ def _print_profile(found: Profile, *, as_json: bool) -> None:
 @click.option("--queue", metavar="NAME", help="The LocalQueue (Kueue) for the jobs.")
 @click.option("--priority-class", metavar="NAME", help="The priority class of pods.")
 @click.option("--pull-secret", multiple=True, metavar="NAME", help="A Secret for pulling images; can be repeated.")
+@click.option("--image-repo", metavar="REPOSITORY", help="Where images are built for the projects of jobs.")
 @click.option("--store-secret", metavar="NAME", help="A Secret with credentials for the store.")
 @click.option(
     "--node-selector", metavar="KEY=VALUE,…", help="Node labels to require instead of Google's; none for any node."

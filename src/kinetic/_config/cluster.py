@@ -40,6 +40,7 @@ class ClusterSettings(NamedTuple):
     queue: str = ""  # a LocalQueue of Kueue, or ""
     priority_class: str = ""
     pull_secrets: tuple[str, ...] = ()  # names of Secrets with which images are pulled
+    image_repo: str = ""  # where images are built for projects; "" for nowhere
     store_secret: str = ""  # name of a Secret with credentials for the store; "" for workload identity
     node_selector: Mapping[str, str] | None = None  # labels of nodes; None for Google's labels of the accelerator
     ttl_seconds: int = DAY_SECONDS  # after a job's end, when the cluster removes what is left
@@ -222,6 +223,7 @@ _KINDS = {
     "queue": _Kind("queue name", "team", _label_name),
     "priority_class": _Kind("priority class name", "high", _name),
     "pull_secrets": _Kind("list of Secret names", "registry,registry2", _names),
+    "image_repo": _Kind("repository for images", "us-docker.pkg.dev/team/kinetic/jobs", str),
     "store_secret": _Kind("Secret name", "store", _name),
     "node_selector": _Kind("node selector", "pool=gpus,zone=a", _labels),
     "ttl_hours": _Kind("number of hours", "24", _hours),

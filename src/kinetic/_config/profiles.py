@@ -67,6 +67,7 @@ class Profile(NamedTuple):
     queue: str = ""
     priority_class: str = ""
     pull_secrets: str = ""
+    image_repo: str = ""
     store_secret: str = ""
     node_selector: str = ""
     ttl_hours: str = ""

@@ -26,7 +26,7 @@ from kinetic._output import terminal as output
 from kinetic._output.format import count_text, duration_text, size_text
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, folders, keys
-from kinetic.errors import ImageBuildError, IntegrityError
+from kinetic.errors import ImageBuildError, ImageUnavailableError, IntegrityError
 
 GLIBC = locks.GLIBC[base_image.SUITE]
 POD_PACKAGES = ("obstore", "uv")  # without them a pod would install them at each start, to reach its store
@@ -292,6 +292,39 @@ class _Lines(image.Progress):
             self._stop.check()
         with self._lock:
             setattr(self, name, getattr(self, name) + size_bytes)
+
+
+def find_published(
+    name: str, version: str, python: str, google_token: GoogleToken | None, environ: Mapping[str, str]
+) -> str:
+    """Return the tag of a prebuilt image, of those that ``publish`` writes: with its Python, else the plain one.
+
+    Args:
+        name: Of the image, without a tag.
+        version: The plain tag: kinetic's version.
+        python: X.Y.
+        google_token: Returns a token of Google's for its registries; None without such a login.
+        environ: Of this client: where logins are.
+
+    Raises:
+        ImageUnavailableError: The registry has neither.
+        KineticError: The registry cannot be asked from here; the nodes may be able to.
+    """
+
+    def give_up(_: float) -> None:
+        raise OSError("it does not answer")  # nodes may reach what this client cannot: it is not waited for
+
+    reference = Reference.parse(f"{name}:{version}")
+    with connector(google_token, environ)(reference) as registry:
+        registry.sleep = give_up
+        for tag in (f"{version}-py{python}", version):
+            if registry.find_manifest(tag):
+                return tag
+    raise ImageUnavailableError(
+        f"there is no prebuilt image {name}:{version}",
+        why=f"{reference.host} has neither this tag nor {version}-py{python}",
+        next=f"kinetic build-image --repo {name.rpartition('/')[0]} --category {name.rpartition('/base-')[2]}",
+    )
 
 
 def publish(found: Bundled, tags: Sequence[str], google_token: GoogleToken | None, environ: Mapping[str, str]) -> None:

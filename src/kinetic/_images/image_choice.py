@@ -1,9 +1,9 @@
 """Which image the containers of a job use, and what is installed into it when they start.
 
 container_image      image                                       requirements    base packages: JAX and Keras
-None                 as "bundled" if KINETIC_IMAGE_REPO is set, else as "python"
+None                 as "bundled" where KINETIC_IMAGE_REPO can be written, else as "python"
 "bundled"            built for the project, in that repository   in the image    in the image
-"prebuilt"           {repository}/base-{kind}:{version}          installed       in the image
+"prebuilt"           {repository}/base-{kind}:{version}-py{X.Y}  installed       in the image
 "python"             python:{X.Y}-slim                           installed       installed
 any other text       as written                                  not touched     not touched
 """
@@ -84,7 +84,7 @@ def _bundled(repository: str | None) -> Image:
     if not repository:
         raise OptionError(
             f"container_image={BUNDLED!r} needs a repository to put images into",
-            why="KINETIC_IMAGE_REPO is not set",
+            why="KINETIC_IMAGE_REPO is not set, and the profile has no image_repo",
             next="export KINETIC_IMAGE_REPO=us-docker.pkg.dev/PROJECT/kinetic/jobs, or leave container_image out: "
             "then packages are installed when the job starts",
         )

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
+import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from kinetic._config import options as config_options
 from kinetic._config.cluster import PodRequirements
 from kinetic._config.options import ResourceRequests, read_variable
-from kinetic._images import image_choice
+from kinetic._images import image_choice, uv
+from kinetic._jobs import locate, status
 from kinetic._jobs import options as job_options
 from kinetic._output import terminal as output
 from kinetic._project import dependencies, root
 from kinetic._version import __version__
 from kinetic._wire import digests, keys, python_runtime
 from kinetic._wire.order import INLINE_BYTES, Artifact
-from kinetic.errors import ImageBuildError, OptionError
+from kinetic.errors import ImageBuildError, ImageUnavailableError, KineticError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,16 +35,92 @@ if TYPE_CHECKING:
     from kinetic._config.cluster import ClusterSettings
     from kinetic._config.profiles import Profile
     from kinetic._hardware.placement import Placement
-    from kinetic._images.builders import RemoteBuilder
+    from kinetic._images.builders import RemoteBuilder, RemoteImage
     from kinetic._images.bundled import Bundled
     from kinetic._images.image_choice import Image
+    from kinetic._images.request import BuildRequest
     from kinetic._jobs.options import Options
     from kinetic._project.dependencies import Dependencies, Export
     from kinetic._project.root import Plan
     from kinetic._stores.protocol import Store
+    from kinetic._wire.records import JobRecord
 
+# Why an image cannot be built, where a job that asked for none installs its packages when it starts.
+_DOES_WITHOUT = frozenset(
+    "source-only source-build index-login image-unavailable registry-denied registry-login registry-missing "
+    "registry-silent registry-quota".split()
+)
+_GIVE_UP_SECONDS = 2.0  # for a build that is to end: it looks with each piece that it sends or fetches
 _USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<user>[^\s/]*)@", re.IGNORECASE)
 _FROM_GIT = re.compile(r"(?:\A|[\s@=])git\+")
+
+
+class Unfinished:
+    """What a job asks of a cluster, while its image is found or built in a thread beside the packing of the job."""
+
+    def __init__(self, find: Callable[[Unfinished], PodRequirements], *, beside: bool) -> None:
+        self.stop = uv.Stop()
+        self._find = find
+        self._packed = threading.Event()
+        self._found: PodRequirements | None = None
+        self._error: BaseException | None = None
+        self._thread = python_runtime.start_thread(self._run, "kinetic-image") if beside else None
+        if self._thread is None:
+            self._packed.set()
+            self._found = find(self)
+
+    def _run(self) -> None:
+        try:
+            self._found = self._find(self)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is wanted
+            self._error = error
+
+    def check(self) -> None:
+        """Raise the error that the image ended in, if it has."""
+        if self._error is not None:
+            raise self._error
+
+    def result(self) -> PodRequirements:
+        """Wait until the image is there; called once the job is packed."""
+        self._packed.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.check()
+        assert self._found is not None  # noqa: S101 - else there is an error
+        return self._found
+
+    def give_up(self) -> None:
+        """End the build of an image that nobody needs any more; a job that builds it elsewhere keeps running."""
+        was_running = self._thread is not None and self._thread.is_alive()
+        self.stop.set()
+        self._packed.set()
+        if self._thread is not None and was_running:
+            self._thread.join(_GIVE_UP_SECONDS)
+            output.report(
+                "the image is not finished: what was sent stays, and the next submission continues from there"
+            )
+
+    def after_packing(self, remotes: Callable[[], Sequence[RemoteBuilder]]) -> Callable[[], list[RemoteBuilder]]:
+        """Let builders elsewhere begin once this job is packed: they submit a job, which is packed as well."""
+        return lambda: [_AfterPacking(each, self) for each in remotes()]
+
+    def wait_for_packing(self) -> None:
+        """Wait until the job is packed."""
+        self._packed.wait()
+        self.stop.check()
+
+
+class _AfterPacking:
+    """A builder elsewhere that begins when the job is packed."""
+
+    def __init__(self, builder: RemoteBuilder, unfinished: Unfinished) -> None:
+        self._builder, self._unfinished = builder, unfinished
+        self.where, self.builds_sources = builder.where, builder.builds_sources
+
+    def build(self, request: BuildRequest, *, waits: bool) -> RemoteImage:
+        """Build it there."""
+        self._unfinished.wait_for_packing()
+        return self._builder.build(request, waits=waits)
 
 
 def requirements_of(
@@ -55,39 +134,93 @@ def requirements_of(
     profile: Profile | None,
     environ: Mapping[str, str],
     remotes: Callable[[], Sequence[RemoteBuilder]] = tuple,
-) -> PodRequirements:
-    """Return what a job asks of a cluster, with its image built and what is too long to travel in the store."""
+) -> Unfinished:
+    """Return what a job asks of a cluster; what is wrong with its options is raised, and its image may still be built.
+
+    What is too long to travel is in the store.
+    """
     choose = functools.partial(
         image_choice.choose,
-        base_image_repo=options.base_image_repo or read_variable("KINETIC_BASE_IMAGE_REPO", environ),
-        image_repo=read_variable("KINETIC_IMAGE_REPO", environ),
+        base_image_repo=options.base_image_repo or _repository_variable(environ),
+        image_repo=settings.image_repo,
         python=python_runtime.python_version(),
         kind=placement.kind,
         version=__version__,
     )
     image = choose(options.container_image)
+    if options.container_image == image_choice.PREBUILT and (options.base_image_repo or _repository_variable(environ)):
+        image = _published(image, environ)
     asked = config_options.read_resources(options.resources or {})
     base = job_options.is_wanted("base_packages", plan.root, profile, environ)
     lines = _lines(function, plan, image, placement, environ, base=base)
-    lock = ""
-    if image.repository:
+
+    def finished(image: Image, lines: Sequence[str], lock: str) -> PodRequirements:
+        return PodRequirements(
+            image=image.uri,
+            lock=lock,
+            requirements=asdict(_artifact(lines, store)) if lines else None,
+            needs=ResourceRequests(*asked),
+            settings=settings,
+            require_accelerator=job_options.is_wanted("require_accelerator", plan.root, profile, environ),
+            python=".".join(python_runtime.python_version().split(".")[:2]),
+        )
+
+    def finish(unfinished: Unfinished) -> PodRequirements:
+        if not image.repository:
+            return finished(image, lines, "")
         try:
-            found = _bundle(lines, image.repository, plan, placement, store, environ, remotes)
-            image, lines, lock = image._replace(uri=found.uri), (), found.lock_key
-        except ImageBuildError as error:
-            if options.container_image or error.code != "source-only":
+            after = unfinished.after_packing(remotes)
+            found = _bundle(lines, image.repository, plan, placement, store, environ, after, unfinished.stop)
+            return finished(image._replace(uri=found.uri), (), found.lock_key)
+        except KineticError as error:
+            if options.container_image or error.code not in _DOES_WITHOUT:
                 raise
-            image = choose("python")  # nobody asked for an image: the job can still do without
-            output.report_once(f"{error.what}; jobs start in the image {image.uri} and install it")
-    return PodRequirements(
-        image=image.uri,
-        lock=lock,
-        requirements=asdict(_artifact(lines, store)) if lines else None,
-        needs=ResourceRequests(*asked),
-        settings=settings,
-        require_accelerator=job_options.is_wanted("require_accelerator", plan.root, profile, environ),
-        python=".".join(python_runtime.python_version().split(".")[:2]),
-    )
+            plain = choose(image_choice.PYTHON)  # nobody asked for an image: the job can still do without
+            output.report_once(f"no image is built: {error.what}; jobs start in {plain.uri} and install what they need")
+            return finished(plain, lines, "")
+
+    return Unfinished(finish, beside=bool(image.repository))
+
+
+def _repository_variable(environ: Mapping[str, str]) -> str | None:
+    return read_variable("KINETIC_BASE_IMAGE_REPO", environ)
+
+
+def _published(image: Image, environ: Mapping[str, str]) -> Image:
+    """Return a prebuilt image with the tag that its registry has, of this client's Python where there is one."""
+    from kinetic._google import api
+    from kinetic._images import bundled
+
+    name, _, version = image.uri.rpartition(":")
+    python = ".".join(python_runtime.python_version().split(".")[:2])
+    token = api.Tokens(environ).get if api.credentials_file(environ) else None
+    try:
+        tag = bundled.find_published(name, version, python, token, environ)
+    except ImageUnavailableError:
+        raise
+    except (KineticError, OSError) as error:
+        why = error.what if isinstance(error, KineticError) else str(error)
+        output.report_once(f"it is not known here whether {image.uri} exists: {why}")
+        return image
+    uri = f"{name}:{tag}"
+    more = "" if tag != version else f", which must have Python {python}"
+    return image._replace(uri=uri, note=f"jobs start in the prebuilt image {uri}{more}")
+
+
+def rebuild_image(job: JobRecord) -> bool:
+    """Build the image of a job again, which was removed from its registry; return whether it is the very same.
+
+    Raises:
+        KineticError: It cannot be built here.
+    """
+    at = status.lock_key(job)
+    if not at:
+        return False
+    from kinetic._google import api
+    from kinetic._images import bundled
+
+    token = api.Tokens(os.environ).get if api.credentials_file(os.environ) else None
+    return bundled.rebuild(job.image_uri, at, locate.store_of(job), os.environ, token)
 
 
 def find_dependencies(
@@ -152,6 +285,7 @@ def _bundle(
     store: Store,
     environ: Mapping[str, str],
     remotes: Callable[[], Sequence[RemoteBuilder]],
+    stop: uv.Stop,
 ) -> Bundled:
     """Find or build the image of these lines."""
     from kinetic._google import api  # only for images
@@ -169,6 +303,8 @@ def _bundle(
         project=str(plan.root),
         base=read_variable("KINETIC_BASE_IMAGE", environ) or "",
         remotes=remotes,
+        upgrade=read_variable("KINETIC_UPGRADE", environ) == "1",
+        stop=stop,
     )
 
 
@@ -181,8 +317,6 @@ def base_note(packages: Sequence[str], *, base: bool) -> tuple[str, ...]:
 
 def _export(folder: Path, extras: Sequence[str]) -> list[str]:
     """Read the uv.lock of a project."""
-    from kinetic._images import uv
-
     try:
         uv.uv_command()
     except ImageBuildError as error:

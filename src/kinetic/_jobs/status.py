@@ -350,21 +350,28 @@ def details_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
     }
 
 
-def _lock_of(job: JobRecord) -> dict[str, Any] | None:
-    """Return the lock that a job runs with: the version of each package, and its text."""
-    from kinetic._images import lock_store  # 40 ms; only to show a job
-
-    store = locate.store_of(job)
-    with contextlib.suppress(KineticError):  # a lock of another home, or one that is gone, is not believed
+def lock_key(job: JobRecord) -> str:
+    """Return where the lock that a job runs with is in its store, or ""."""
+    store, at = locate.store_of(job), None
+    with contextlib.suppress(KineticError):
         if job.group_id is not None:
             group = locate.open_claimed(records.MANIFEST, store, keys.group_manifest(job.group_id), job.group_id)
             at = group.more.get("lock") if isinstance(group, records.Group) else None
         else:
             page = locate.read_record(store, job.job_id)
             at = page.get("lock") if isinstance(page, dict) else None
-        if not at:
-            return None
-        locked = lock_store.read_lock(store, str(at), os.environ)
+    return str(at or "")
+
+
+def _lock_of(job: JobRecord) -> dict[str, Any] | None:
+    """Return the lock that a job runs with: the version of each package, and its text."""
+    from kinetic._images import lock_store  # 40 ms; only to show a job
+
+    at = lock_key(job)
+    if not at:
+        return None
+    with contextlib.suppress(KineticError):  # a lock of another home, or one that is gone, is not believed
+        locked = lock_store.read_lock(locate.store_of(job), at, os.environ)
         lock = locked.lock
         about = {"key": at, "platform": lock.platform.tag, "python": lock.platform.python}
         return {**about, "named": list(locked.named), "packages": lock.versions(), "pylock": lock.text}

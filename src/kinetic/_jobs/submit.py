@@ -12,7 +12,7 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.image_job import BuildCall
     from kinetic._jobs.options import Captured, FoundData, Options
+    from kinetic._jobs.pod_requirements import Unfinished
     from kinetic._project.archive import Shipped
     from kinetic._project.pickler import Call
     from kinetic._project.root import Plan
@@ -282,6 +283,29 @@ class Shipment(NamedTuple):
     pod: PodRequirements | None = None  # of a job on a cluster
     resources: ResourceRequests = ResourceRequests()
     lock: str = ""  # the key of the lock of its environment, on this machine or in its image
+    unfinished: Unfinished | None = None  # what ``pod`` will be, while an image is being built
+
+    def check(self) -> None:
+        """Raise the error of an image that could not be built: what is packed meanwhile is not needed any more."""
+        if self.unfinished is not None:
+            self.unfinished.check()
+
+    def finished(self) -> Shipment:
+        """Wait until the image is there; called once everything is packed."""
+        if self.unfinished is None:
+            return self
+        pod = self.unfinished.result()
+        return self._replace(pod=pod, lock=pod.lock, unfinished=None)
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """End the build of the image if what runs inside fails, or is interrupted."""
+        try:
+            yield
+        except BaseException:
+            if self.unfinished is not None:
+                self.unfinished.give_up()
+            raise
 
     def ship_data(self, found: FoundData, volumes: Mapping[str, Data] | None) -> tuple[DataRef, ...]:
         """Bring data to where the jobs can get it."""
@@ -313,7 +337,10 @@ class Shipment(NamedTuple):
 def resolve(
     function: Callable[..., Any], options: Options, context: SubmitContext, *, plan: Plan | None = None
 ) -> Shipment:
-    """Find the project of a function unless it is given, fill in its options, and make its environment ready."""
+    """Find the project of a function unless it is given, fill in its options, and begin to make its environment ready.
+
+    What follows runs in ``Shipment.building``, and ends with ``Shipment.finished``.
+    """
     plan = plan or root.find_root(function)
     options = job_options.applied(options, plan.root, context.target.profile, os.environ)
     if options.placement() != context.placement:
@@ -335,11 +362,11 @@ def resolve(
         output.warn_once(f"capture_env_vars: {unset}, so the job will not have {what}")
     interpreter, lock = environment_for(function, plan, context)
     by_value = tuple(config_options.read_project_options(plan.root).by_value)
-    pod = None
+    unfinished = None
     if context.settings is not None:
         from kinetic._jobs import pod_requirements  # only for clusters
 
-        pod = pod_requirements.requirements_of(
+        unfinished = pod_requirements.requirements_of(
             function,
             plan,
             options,
@@ -350,9 +377,10 @@ def resolve(
             environ=os.environ,
             remotes=functools.partial(_remote_builders, options, context.store),
         )
-        lock = pod.lock
     asked = config_options.read_resources(options.resources or {})
-    return Shipment(plan, options, context, captured, interpreter, by_value, pod, asked, lock)
+    return Shipment(
+        plan, options, context, captured, interpreter, by_value, resources=asked, lock=lock, unfinished=unfinished
+    )
 
 
 def _remote_builders(options: Options, store: Store) -> list[RemoteBuilder]:
@@ -375,6 +403,7 @@ def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
     took = time.monotonic() - begun
     if took > _SLOW_SECONDS:
         output.report(f"packed {shipped.files} files, {size_text(shipped.bytes)}, in {took:.1f} s")
+    shipment.check()
     report_notes(shipped.notes)
     if stale := modules.stale_modules(plan):
         named = ", ".join(stale[:5])
@@ -450,6 +479,11 @@ def _submit(
     if secrets:
         captured = shipment.captured
         shipment = shipment._replace(captured=captured._replace(values={**captured.values, **secrets}))
+    with shipment.building():
+        return _send(call, shipment, job_id)
+
+
+def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
     options, context = shipment.options, shipment.context
     check_debug(options, context, shipment.interpreter)
     job_id = job_id or keys.new_job_id(hardware.slug(options.accelerator), call.name)
@@ -463,6 +497,7 @@ def _submit(
         if data:
             step("client:data-sent")
         step("client:packed")
+        shipment = shipment.finished()
         with _phase("uploading", is_remote=context.store.local is None, summary=True):
             job = _write(order, call, shipment)
         _launch(order, shipment)
@@ -494,6 +529,7 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, job_optio
     )
     report_notes(payload.notes)
     found.check(call.args, call.kwargs)
+    shipment.check()
     shipped = ship_project(shipment, found.local_paths(options.volumes))
     own = f"{context.store.url}/{keys.outputs(job_id)}"
     order = Order(

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import locate, logs
-from kinetic._jobs.status import Snapshot, observe, past_of
+from kinetic._jobs.status import Snapshot, lock_key, observe, past_of
 from kinetic._output import terminal, tracebacks
 from kinetic._output import terminal as output
+from kinetic._wire import python_runtime
 from kinetic.errors import (
     BackendUnavailableError,
     CredentialsError,
@@ -190,6 +191,7 @@ class _Reasons:
         self._next, self._pause = float("-inf"), _REASON_SECONDS
         self._reason = ""
         self._warned_of: set[str] = set()
+        self._has_rebuilt = False
 
     def phase(self, seen: Snapshot) -> tuple[str, str]:
         """Return in which phase a job is, and details that were not part of a warning."""
@@ -215,11 +217,43 @@ class _Reasons:
             if not found.waits:  # its pod runs, and the cluster has not counted it yet
                 self._reason = ""
                 return
+            if found.code == "image-missing" and self._rebuild():
+                self._reason = "its image was removed from the registry, and is built again"
+                return
             before, self._reason = self._reason, found.what.removeprefix(f"{self._job.job_id}: ")
             lasts = bool(found.next) and self._reason == before  # what may pass is reported once it has not passed
             if (found.stuck or lasts) and self._reason not in self._warned_of:
                 self._warned_of.add(self._reason)
                 output.warn(found.what, why=found.why or "", next=found.next or "")
+
+    def _rebuild(self) -> bool:
+        """Begin to build the job's image again, once, if it was built from a lock; return whether that was done."""
+        if not self._has_rebuilt and lock_key(self._job):
+            self._has_rebuilt = True
+            python_runtime.start_thread(self._build_image, "kinetic-image")
+            return True
+        return False
+
+    def _build_image(self) -> None:
+        from kinetic._jobs import pod_requirements  # only for an image that is gone
+
+        job_id = self._job.job_id
+        try:
+            is_same = pod_requirements.rebuild_image(self._job)
+        except (KineticError, OSError) as error:
+            what = error.what if isinstance(error, KineticError) else str(error)
+            output.warn(
+                f"the image of {job_id} could not be built again", why=what, next=f"kinetic jobs explain {job_id}"
+            )
+            return
+        if is_same:
+            output.report(f"the image of {job_id} was built again; the cluster pulls it within minutes")
+        else:
+            output.warn(
+                f"the image of {job_id} was built again, and has another digest",
+                why="bytecode is not the same in every build",
+                next=f"kinetic jobs cancel {job_id}, and submit the job again: the new image is used",
+            )
 
 
 class Attempt:

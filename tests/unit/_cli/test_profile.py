@@ -73,6 +73,7 @@ def test_a_profile_holds_a_store_a_context_a_backend_and_job_options(kinetic, sa
 
 def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) -> None:
     names = ("--queue", "gold", "--service-account", "runner", "--priority-class", "high", "--store-secret", "store")
+    names += ("--image-repo", "h.example/team/jobs")
     more = ("--pull-secret", "mine", "--pull-secret", "theirs", "--node-selector", "pool=gpus,zone=a")
     numbers = ("--ttl-hours", "0.5", "--most-attempts", "4")
 
@@ -84,6 +85,7 @@ def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) ->
         queue="gold",
         priority_class="high",
         pull_secrets=("mine", "theirs"),
+        image_repo="h.example/team/jobs",
         store_secret="store",
         node_selector={"pool": "gpus", "zone": "a"},
         ttl_seconds=1800,
@@ -262,6 +264,7 @@ def test_the_list_as_json_is_a_document(kinetic, home) -> None:
         "queue": None,
         "priority_class": None,
         "pull_secrets": None,
+        "image_repo": None,
         "store_secret": None,
         "node_selector": None,
         "ttl_hours": None,

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import platform
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from servers.http11 import Answer, Request, Server
 from servers.wheels import Index, made_wheel
 
 from kinetic._images import base_image, bundled, uv
@@ -16,7 +19,8 @@ from kinetic._images.base_image import BaseImage
 from kinetic._images.bundled import Bundled
 from kinetic._images.registry import Registry
 from kinetic._stores.memory import MemoryStore
-from kinetic.errors import ImageBuildError, ImageError, ImageUnavailableError
+from kinetic._wire.http_client import HttpClient
+from kinetic.errors import ImageBuildError, ImageError, ImageUnavailableError, KineticError
 
 pytestmark = pytest.mark.timeout(180)  # the first test builds the registry
 PYTHON = ".".join(platform.python_version_tuple()[:2])
@@ -165,3 +169,122 @@ def test_a_repository_that_may_not_be_written_is_refused_before_a_wheel_is_fetch
 
     assert caught.value.code == "registry-silent"
     assert not (tmp_path / "home/cache/wheels").exists()
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collect every request to a registry."""
+    seen: list[str] = []
+    send = HttpClient.send
+
+    def counted(self: HttpClient, method: str, url: str, **more: Any) -> Any:
+        seen.append(f"{method} {url}")
+        return send(self, method, url, **more)
+
+    monkeypatch.setattr(HttpClient, "send", counted)
+    return seen
+
+
+def test_an_unchanged_submission_sends_one_request_and_no_byte_and_starts_no_uv(
+    ensure, publish, no_uv, requests, store, monkeypatch
+) -> None:
+    publish("alpha")
+    first = ensure(["alpha"], project="/work/project")
+    no_uv()
+    requests.clear()
+    monkeypatch.setattr(store, "get", lambda *_, **__: pytest.fail("the store was asked"))
+
+    again = ensure(["alpha"], project="/work/project")
+
+    assert again.uri == first.uri
+    assert again.built.sent_bytes == 0
+    assert len(requests) == 1
+    assert requests[0].startswith("HEAD ")
+
+
+def test_a_build_that_is_to_stop_writes_no_tag_and_the_next_one_uses_what_was_sent(
+    ensure, publish, registry, monkeypatch, tmp_path
+) -> None:
+    for name in ("alpha", "beta", "gamma"):
+        publish(name)
+    stop = uv.Stop()
+    put = bundled.image.ImageBuilder._put_image
+
+    def interrupted(self: Any, *given: Any) -> Any:  # all layers are there, the image is not
+        stop.set()
+        return put(self, *given)
+
+    monkeypatch.setattr(bundled.image.ImageBuilder, "_put_image", interrupted)
+    with pytest.raises(CancelledError):
+        ensure(["alpha", "beta", "gamma"], stop=stop)
+    monkeypatch.undo()
+    assert [tag for tag in registry.tags() if tag.startswith("env-")] == []
+
+    found = ensure(["alpha", "beta", "gamma"])
+
+    assert found.built.built_layers == 0
+    assert registry.find_manifest(found.built.tag)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(401, "registry-login"), (403, "registry-denied"), (404, "registry-missing"), (429, "registry-quota")],
+)
+def test_a_registry_that_refuses_is_told_before_anything_is_fetched(
+    ensure, publish, tmp_path, monkeypatch, status: int, code: str
+) -> None:
+    publish("alpha")
+    monkeypatch.setattr(Registry, "_wait", lambda *_: None)
+
+    def answer(request: Request) -> Answer:
+        return Answer(404 if request.method == "HEAD" else status, b"", {})
+
+    server = Server(answer).start()
+    try:
+        with pytest.raises(KineticError) as caught:
+            ensure(["alpha"], repository=f"{server.url.removeprefix('http://')}/team/image")
+    finally:
+        server.close()
+
+    assert caught.value.code == code
+    assert caught.value.why
+    assert caught.value.next
+    assert not (tmp_path / "home/cache/wheels").exists()
+
+
+def test_an_image_that_was_removed_is_built_again_with_the_same_digest(ensure, publish, registry, store, tmp_path):
+    publish("alpha")
+    found = ensure(["alpha"])
+    for tag in [*registry.tags()]:
+        if digest := registry.find_manifest(tag):
+            registry.delete_manifest(digest) if tag != "base" else None
+    assert registry.find_manifest(found.built.tag) is None
+
+    same = bundled.rebuild(found.uri, found.lock_key, store, {"KINETIC_HOME": str(tmp_path / "home")})
+
+    assert same
+    assert registry.find_manifest(found.uri.partition("@")[2])
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"), [(("7-pyX", "7"), "7-pyX"), (("7",), "7"), ((), None)], ids=["both", "plain", "none"]
+)
+def test_a_prebuilt_image_is_looked_for_with_its_python_first(registry, base, tags, expected) -> None:
+    python = PYTHON
+    name = f"{registry.host}/{registry.name}"
+    for tag in tags:
+        registry.tag(base.digest, tag.replace("X", python))
+
+    if expected is None:
+        with pytest.raises(ImageUnavailableError, match="there is no prebuilt image") as caught:
+            bundled.find_published(name, "7", python, None, {})
+        assert "kinetic build-image --repo" in (caught.value.next or "")
+    else:
+        assert bundled.find_published(name, "7", python, None, {}) == expected.replace("X", python)
+
+
+def test_a_registry_of_prebuilt_images_that_does_not_answer_is_not_waited_for(monkeypatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it slept"))
+
+    with pytest.raises((OSError, KineticError)):
+        bundled.find_published("127.0.0.1:1/team/base-cpu", "7", PYTHON, None, {})

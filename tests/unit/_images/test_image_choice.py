@@ -80,7 +80,7 @@ def test_any_other_image_is_taken_as_it_is_written_and_nothing_is_installed(uri)
 def test_an_image_that_shall_be_built_needs_a_repository_to_put_it_into():
     error = refused("bundled")
 
-    assert error.why == "KINETIC_IMAGE_REPO is not set"
+    assert error.why == "KINETIC_IMAGE_REPO is not set, and the profile has no image_repo"
     assert "leave container_image out" in error.next
 
 

@@ -10,6 +10,10 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+from concurrent.futures import CancelledError
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,7 +30,7 @@ from kinetic._stores.files import FileStore
 from kinetic._version import __version__
 from kinetic._wire import digests, keys, python_runtime
 from kinetic._wire.order import INLINE_BYTES, Artifact
-from kinetic.errors import ImageBuildError, OptionError, SettingsError
+from kinetic.errors import ImageBuildError, ImageUnavailableError, OptionError, SettingsError
 
 PYTHON = ".".join(map(str, sys.version_info[:2]))
 
@@ -50,7 +54,10 @@ class Project:
         path.write_text(textwrap.dedent(text))
         return path
 
-    def wishes(self, accelerator="cpu", *, function=print, settings=None, **options):
+    def wishes(self, accelerator="cpu", **more):
+        return self.begin(accelerator, **more).result()
+
+    def begin(self, accelerator="cpu", *, function=print, settings=None, **options):
         profile = profiles.choose(self.environ).profile
         given = Options.checked(accelerator=accelerator, spot=False, **options)
         return pod_requirements.requirements_of(
@@ -205,6 +212,110 @@ def test_a_word_that_is_no_image_is_refused_before_anything_is_read(project):
 
     with pytest.raises(OptionError, match="looks like a misspelled 'prebuilt'"):
         project.wishes(container_image="prebuild")
+
+
+def test_a_registry_that_cannot_be_written_leaves_a_job_that_asked_for_no_image_to_install_at_start(project, told):
+    project.write("requirements.txt", "rich\n")
+    project.environ["KINETIC_BASE_IMAGE"] = "127.0.0.1:1/python:3"
+    settings = ClusterSettings(image_repo="127.0.0.1:1/team/jobs")
+
+    wishes = project.wishes(settings=settings)
+
+    assert wishes.image == f"python:{PYTHON}-slim"
+    assert project.lines(wishes) == ["rich", "jax", "keras"]
+    assert [text for text in told if text.startswith("no image is built: ")] == [told[-1]]
+    with pytest.raises(ImageUnavailableError) as caught:
+        project.wishes(settings=settings, container_image="bundled")
+    assert caught.value.next
+
+
+def test_a_bundled_image_without_a_place_is_refused_in_three_parts(project):
+    with pytest.raises(OptionError, match="needs a repository to put images into") as caught:
+        project.wishes(container_image="bundled")
+
+    assert caught.value.why
+    assert "KINETIC_IMAGE_REPO=" in caught.value.next
+
+
+def slow_image(project, monkeypatch, *, work):
+    """Begin to ask for an image whose build is `work`."""
+
+    def bundle(*given):
+        return work(given[-1])
+
+    monkeypatch.setattr(pod_requirements, "_bundle", bundle)
+    project.write("requirements.txt", "rich\n")
+    return project.begin(settings=ClusterSettings(image_repo="h.example/team/jobs"))
+
+
+def test_an_image_is_built_while_the_caller_packs(project, monkeypatch):
+    packed = threading.Event()
+
+    def work(_):
+        assert packed.wait(10)  # it can only end because the caller came this far meanwhile
+        return SimpleNamespace(uri="h.example/team/jobs@sha256:0", lock_key="data/locks/a")
+
+    unfinished = slow_image(project, monkeypatch, work=work)
+    unfinished.check()
+    packed.set()
+
+    assert unfinished.result().image == "h.example/team/jobs@sha256:0"
+    assert unfinished.result().lock == "data/locks/a"
+
+
+def test_an_image_that_fails_ends_the_packing_with_its_own_error(project, monkeypatch):
+    def work(_):
+        raise ImageBuildError("no solution", code="no-solution")
+
+    unfinished = slow_image(project, monkeypatch, work=work)
+    unfinished._thread.join()
+
+    with pytest.raises(ImageBuildError, match="no solution"):
+        unfinished.check()
+
+
+def test_packing_that_fails_ends_the_build_with_one_line(project, monkeypatch, capsys):
+    ended = threading.Event()
+
+    def work(stop):
+        while True:
+            try:
+                stop.check()
+            except CancelledError:
+                ended.set()
+                raise
+            time.sleep(0.01)
+
+    unfinished = slow_image(project, monkeypatch, work=work)
+    unfinished.give_up()
+
+    assert ended.wait(10)
+    assert capsys.readouterr().err.count("the next submission continues from there") == 1
+
+
+def test_a_builder_elsewhere_begins_when_the_job_is_packed(project, monkeypatch):
+    begun = []
+    remote = SimpleNamespace(where="a pod", builds_sources=True, build=lambda _, waits: begun.append(waits))
+
+    def work(_):
+        [after] = unfinished.after_packing(lambda: [remote])()
+        after.build(None, waits=True)
+        return SimpleNamespace(uri="u", lock_key="k")
+
+    holder = []
+
+    def late(stop):
+        while not holder:
+            time.sleep(0.01)
+        return work(stop)
+
+    unfinished = slow_image(project, monkeypatch, work=late)
+    holder.append(unfinished)
+    assert begun == []
+
+    unfinished.result()
+
+    assert begun == [True]
 
 
 # JAX.

@@ -10,8 +10,10 @@ import pytest
 from kinetic._backends.kube import diagnosis
 from kinetic._backends.kube.diagnosis import JobState
 from kinetic._backends.protocol import SYSTEM
-from kinetic._jobs import locate, wait
+from kinetic._jobs import locate, pod_requirements, wait
 from kinetic._jobs.status import Snapshot
+from kinetic._wire import python_runtime
+from kinetic.errors import ImageBuildError
 from kinetic.job_status import JobStatus
 
 JOB_ID = "cpu-train-20261121-143000-1a2b3c4"
@@ -66,3 +68,45 @@ def test_what_a_job_waits_for_after_a_warning_is_told_again(ask, capsys) -> None
     told = ask(JobState(JobStatus.PENDING, what="the node is pulling the image x"))
 
     assert told == ("waiting", "the node is pulling the image x")
+
+
+GONE = JobState(JobStatus.PENDING, "image-missing", "the image x does not exist", "404", "check its name", stuck=True)
+
+
+def test_an_image_of_a_lock_that_is_gone_is_built_again_once_by_who_waits(ask, capsys, monkeypatch) -> None:
+    built: list[str] = []
+    monkeypatch.setattr(wait, "lock_key", lambda _: "data/locks/a")
+    monkeypatch.setattr(python_runtime, "start_thread", lambda work, _: work())
+    monkeypatch.setattr(pod_requirements, "rebuild_image", lambda job: not built.append(job.job_id))
+
+    first, then = ask(GONE), ask(GONE)
+
+    assert first == ("waiting", "its image was removed from the registry, and is built again")
+    assert then == ("waiting", "")  # warned of: the cluster may need a minute
+    assert built == [JOB_ID]
+    assert f"the image of {JOB_ID} was built again; the cluster pulls it" in capsys.readouterr().err
+
+
+def test_an_image_that_cannot_be_built_again_is_told_with_what_to_do(ask, capsys, monkeypatch) -> None:
+    def rebuild(_: object) -> bool:
+        raise ImageBuildError("the registry h did not answer")
+
+    monkeypatch.setattr(wait, "lock_key", lambda _: "data/locks/a")
+    monkeypatch.setattr(python_runtime, "start_thread", lambda work, _: work())
+    monkeypatch.setattr(pod_requirements, "rebuild_image", rebuild)
+
+    ask(GONE)
+
+    assert capsys.readouterr().err.splitlines() == [
+        f"kinetic: warning: the image of {JOB_ID} could not be built again",
+        "why:   the registry h did not answer",
+        f"next:  kinetic jobs explain {JOB_ID}",
+    ]
+
+
+def test_an_image_that_the_user_named_is_not_built_by_anybody(ask, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(wait, "lock_key", lambda _: "")
+
+    ask(GONE)
+
+    assert "next:  check its name" in capsys.readouterr().err
