@@ -15,13 +15,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import select
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from kinetic._wire import documents, folders
@@ -29,6 +29,11 @@ from kinetic._wire.task import AttemptFiles, Task
 from kinetic.errors import BackendUnavailableError
 
 _FEW, _AT_ONCE = 8, 8  # forced writes that are not worth threads, and threads
+
+
+@functools.lru_cache(64)  # a supervisor asks some thirty times for the ten files of its job
+def _file(folder: str, *names: str) -> Path:
+    return Path(folder, *names)
 
 
 class Paths:
@@ -41,43 +46,44 @@ class Paths:
         self.runners = runtime / "runners"  # folders with the code that supervisors run
         self.environments = runtime / "environments"  # isolated environments, built by uv
         self.data_cache = runtime / "data"  # data that jobs have read, for jobs that read it again
+        self._jobs, self._supervisors = str(self.jobs), str(self.supervisors)
 
     def group_secrets(self, group: str) -> Path:
         return self.groups / f"{group}.json"
 
     def job(self, job_id: str) -> Path:
-        return self.jobs / job_id
+        return _file(self._jobs, job_id)
 
     def launch(self, job_id: str) -> Path:
-        return self.jobs / job_id / "launch.json"
+        return _file(self._jobs, job_id, "launch.json")
 
     def key(self, job_id: str) -> Path:
         """The job's own key, read by the supervisor after it forked the worker."""
-        return self.jobs / job_id / "key"
+        return _file(self._jobs, job_id, "key")
 
     def completion_pipe(self, job_id: str) -> Path:
         """The pipe whose writer is the supervisor: a byte means running, its end means that the job may have ended."""
-        return self.jobs / job_id / "completion_pipe"
+        return _file(self._jobs, job_id, "completion_pipe")
 
     def submitting(self, job_id: str) -> Path:
         """Locked while a client is submitting the job."""
-        return self.jobs / job_id / "submitting"
+        return _file(self._jobs, job_id, "submitting")
 
     def files(self, job_id: str, attempt: int, host: int = 0) -> AttemptFiles:
         return AttemptFiles(str(self.job(job_id)), f"-{attempt}-{host}")
 
     def lock(self, supervisor: str) -> Path:
-        return self.supervisors / f"{supervisor}.lock"
+        return _file(self._supervisors, f"{supervisor}.lock")
 
     def wake(self, supervisor: str) -> Path:
-        return self.supervisors / f"{supervisor}.wake"
+        return _file(self._supervisors, f"{supervisor}.wake")
 
     def held_job(self, supervisor: str) -> Path:
         """Which job a supervisor has, should the queue have to be rebuilt."""
-        return self.supervisors / f"{supervisor}.job"
+        return _file(self._supervisors, f"{supervisor}.job")
 
     def supervisor_log(self, supervisor: str) -> Path:
-        return self.supervisors / f"{supervisor}.log"
+        return _file(self._supervisors, f"{supervisor}.log")
 
     def make(self) -> None:
         """Make the folders, for their owner only.
@@ -204,7 +210,7 @@ def _force(paths: Sequence[str | Path]) -> None:
         return
     from kinetic._stores import parallel  # only to launch many
 
-    for _ in parallel.in_parallel(None, [partial(folders.sync, path) for path in paths], limit=_AT_ONCE):
+    for _ in parallel.in_parallel(None, [functools.partial(folders.sync, path) for path in paths], limit=_AT_ONCE):
         pass
 
 

@@ -473,7 +473,7 @@ def watch_workers(hosts: Sequence[WatchedWorker], child_signal: ChildSignal, sou
     return [
         Ending(
             status=watched.status,
-            phase=verdicts.read_phase(watched.task.word) or watched.reader.report.phase,
+            phase=_phase_of(watched),
             word=watched.reader.report.done,
             deadline=watched.deadline_hit,
             stopped=watched.stopped,
@@ -485,6 +485,14 @@ def watch_workers(hosts: Sequence[WatchedWorker], child_signal: ChildSignal, sou
         )
         for watched in hosts
     ]
+
+
+def _phase_of(watched: WatchedWorker) -> str:
+    """Return the phase in which a worker ended, as it reported last."""
+    report = watched.reader.report
+    if report.done is not None and report.done.get("phase"):
+        return str(report.done["phase"])
+    return verdicts.read_phase(watched.task.word) or report.phase
 
 
 class _Inputs:
