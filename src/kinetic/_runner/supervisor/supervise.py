@@ -10,6 +10,7 @@ fork: user code never has it in memory. Whatever processes a worker leaves behin
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import select
@@ -340,6 +341,7 @@ def _fork(
     os.set_blocking(read_end, False)
     supervisor = os.getpid()
     life, alive = os.pipe() if libc is None else (-1, -1)
+    gc.freeze()  # no time; else the worker's first collection writes to, and so copies, all that was made here
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
