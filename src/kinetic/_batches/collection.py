@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 1.0  # watched, not polled: this only finds what no watch reported
 _HERE_SECONDS = 2.0  # between two checks whether a driver on this machine lives
+_MANY = 10_000  # children: of more, a handle keeps nothing of how its job ended
 _TAKE_OVER_SECONDS = 1.0  # between the end of a driver and the lease of the next one
 
 
@@ -262,7 +263,7 @@ def _collect(
         if error is not None:
             failed[index] = error
         else:
-            values[index] = job_handle.take_value(job)
+            values[index] = job_handle.take_value(job, light=len(batch.jobs) > _MANY)
     except Exception as error:  # noqa: BLE001 - removed, cancelled, cannot be opened here, or the mark was wrong
         failed[index] = error
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kinetic._batches import control, state
 from kinetic._batches.state import REMOVED, BatchTracker
 from kinetic._jobs import collect, locate
+from kinetic._jobs.handle import seen_if_ended
 from kinetic._jobs.status import observe
 from kinetic._output import terminal as output
 from kinetic._stores import parallel
@@ -43,7 +44,7 @@ def after_collection(collected: Sequence[JobHandle], tracker: Tracker) -> None:
 
 
 def _write_history(handle: JobHandle, tracker: Tracker) -> None:
-    collect.collected_page(handle, handle._ended or observe(handle))
+    collect.collected_page(handle, handle._ended or seen_if_ended(handle) or observe(handle))
     handle._ended = None  # the history has it; in thousands of handles it would be most of what they take
     _mark_removed(handle, tracker)
 

@@ -341,14 +341,24 @@ class JobHandle(JobRecord, Generic[R]):
         return f"<div><b>kinetic job</b> <code>{html.escape(self.job_id)}</code><table>{cells}</table></div>"
 
 
-def take_value(job: JobHandle) -> Any:
-    """Return or raise what ``result(cleanup=False)`` does, without asking the backend of a job that has ended."""
+def take_value(job: JobHandle, *, light: bool = False) -> Any:
+    """Return or raise what ``result(cleanup=False)`` does, without asking the backend of a job that has ended.
+
+    ``light``: the handle keeps nothing of how the job ended, which is 1.6 KB; its removal reads that again.
+    """
     is_taken = job._value is not _NOTHING or job._exception is not None  # noqa: SLF001 - one file
-    outcome = None if is_taken or past_of(job) is not None else locate.read_outcome(job)
-    if outcome is None:
-        return job.result(cleanup=False)
-    seen = Snapshot(decide(outcome=outcome, observation=None), outcome)
-    return job._deliver(seen, cleanup=False, wait=0.0)  # noqa: SLF001 - as above
+    seen = None if is_taken else seen_if_ended(job)
+    try:
+        return job.result(cleanup=False) if seen is None else job._deliver(seen, cleanup=False, wait=0.0)  # noqa: SLF001 - as above
+    finally:
+        if light:
+            job._ended = None  # noqa: SLF001 - as above
+
+
+def seen_if_ended(job: JobRecord) -> Snapshot | None:
+    """Return what the store says of a job that has an outcome and is not history; None for any other."""
+    outcome = locate.read_outcome(job) if past_of(job) is None else None
+    return Snapshot(decide(outcome=outcome, observation=None), outcome) if outcome is not None else None
 
 
 def handle_of(job: JobRecord) -> JobHandle:

@@ -9,6 +9,7 @@ from servers import user_module
 
 import kinetic
 from kinetic import testing
+from kinetic._batches import collection
 
 USER = """
     import kinetic
@@ -100,6 +101,20 @@ def test_never_more_jobs_are_open_than_allowed(user, backend, monkeypatch, most)
 
     assert batch.results() == [10 * number for number in range(8)]
     assert max(open_jobs) == most
+
+
+def test_handles_of_a_large_batch_keep_nothing_of_how_jobs_ended_and_the_history_has_it(user, monkeypatch):
+    monkeypatch.setattr(collection, "_MANY", 2)
+    batch = user.act.run_async_map([plan(number) for number in range(3)])
+
+    values = batch.results(cleanup=False)
+    kept = [job._ended for job in batch.jobs]
+    batch.results()
+
+    assert values == [0, 10, 20]
+    assert kept == [None, None, None]
+    assert [job.history()["status"] for job in batch.jobs] == ["SUCCEEDED"] * 3
+    assert all(job.history()["collected_at"] and job.history()["duration_seconds"] is not None for job in batch.jobs)
 
 
 def test_an_input_is_tried_again_and_the_attempt_that_counts_is_delivered(user):
