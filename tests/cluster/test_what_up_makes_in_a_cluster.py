@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 
 from kinetic._backends.kube.client import NAMESPACE, RESOURCE_QUOTA, SERVICE_ACCOUNT, Client
 from kinetic._backends.kube.connection import context_access
+from kinetic._cluster import jobset
 from kinetic._cluster import namespace as in_cluster
 from kinetic._cluster.namespace import Namespace, Quota, ServiceAccount
 from kinetic._cluster.project_apis import ProjectApis
-from kinetic._cluster.resource import Setup, Spec
+from kinetic._cluster.resource import Found, Setup, Spec
 from kinetic._google import api
 from kinetic.errors import ClusterError, KineticError
 
@@ -116,8 +118,44 @@ def test_a_namespace_of_somebody_else_is_used_and_never_removed(client: Client) 
     assert Namespace(setup_for(client)).read().state == "given"
 
 
+def test_a_namespace_and_an_account_made_by_hand_are_not_marked_by_a_plan_from_before_the_cluster_ran(
+    client: Client,
+) -> None:
+    client.create(SERVICE_ACCOUNT, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "kinetic"}})
+    setup = setup_for(client)
+
+    for kind in (Namespace, ServiceAccount):
+        kind(setup).make(Found("missing"))
+
+        assert kind(setup).read().state == "given"
+
+
 def test_every_object_has_the_mark_by_which_it_is_found(client: Client) -> None:
     setup = setup_for(client)
 
     for kind in (Namespace, ServiceAccount, Quota):
         assert kind(setup).manifest()["metadata"]["labels"] == in_cluster.KUBERNETES_MARK
+
+
+@pytest.mark.parametrize("manifest", jobset.manifests(), ids=lambda each: f"{each['kind']} {each['metadata']['name']}")
+def test_a_real_server_accepts_every_object_of_jobset(manifest: dict[str, Any], client: Client) -> None:
+    kind = jobset.KINDS[manifest["kind"]]
+    # The test cluster has JobSet's webhooks under their names already, at other addresses.
+    name = f"{manifest['metadata']['name']}{'-of-up' if 'Webhook' in kind.name else ''}"
+    where = {"namespace": client.namespace} if kind.namespaced else {}
+    manifest = manifest | {"metadata": manifest["metadata"] | where | {"name": name}}
+    query = {"fieldManager": "kinetic-test", "fieldValidation": "Strict", "dryRun": "All", "force": "true"}
+
+    reply = client.transport.send(
+        "PATCH",
+        kind.path(client.namespace, name),
+        query=query,
+        body=json.dumps(manifest).encode(),
+        headers={"Content-Type": "application/apply-patch+yaml"},
+    )
+
+    assert reply.status in {200, 201}, reply.body[:500]
+
+
+def test_a_jobset_without_our_label_is_somebody_elses(client: Client) -> None:
+    assert jobset.JobSet(setup_for(client)).read().state == "given"

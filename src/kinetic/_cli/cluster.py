@@ -66,6 +66,7 @@ def _run_options(function: Command) -> Command:
     "--limit", "limits", multiple=True, metavar="tpu=N", help="What all jobs may hold together: tpu, gpu, cpu."
 )
 @click.option("--registry", is_flag=True, help="Make a repository for images, too.")
+@click.option("--jobset", is_flag=True, help="Install JobSet, too; slices of several hosts do so by themselves.")
 @click.option("--public-nodes", is_flag=True, help="Give nodes addresses of their own, instead of a NAT.")
 @_run_options
 @click.option("--try", "try_it", is_flag=True, help="Run a hello job at the end, on the first accelerator.")
@@ -260,6 +261,7 @@ def _spec(given: dict[str, Any], wanted: tuple[Placement, ...], *, everything: b
         namespace=namespace,
         limits=tuple(_limit(each) for each in given.get("limits") or ()),
         registry=everything or bool(given.get("registry")),
+        jobset=bool(given.get("jobset")) or any(each.hosts > 1 for each in wanted),
         public_nodes=bool(given.get("public_nodes")),
         hardware=wanted,
     )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from kinetic._cluster.accounts import NodeAccount, NodeRole, Services
 from kinetic._cluster.control_plane import Cluster, Pool
+from kinetic._cluster.jobset import JobSet
 from kinetic._cluster.namespace import Namespace, Quota, ServiceAccount
 from kinetic._cluster.network import Network, Router, Subnet
 from kinetic._cluster.project_apis import explained
@@ -52,6 +53,8 @@ def resources_of(setup: Setup) -> list[Resource]:
     listed += [BucketAccess(setup), Namespace(setup), ServiceAccount(setup)]
     if spec.limits:
         listed.append(Quota(setup))
+    if spec.jobset:
+        listed.append(JobSet(setup))
     known = {each.key for each in listed}
     for each in listed:
         each.needs = tuple(key for key in each.needs if key in known)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.client import Kind, Object
 
 LIMITS = {"tpu": "requests.google.com/tpu", "gpu": "requests.nvidia.com/gpu", "pods": "pods", "cpu": "requests.cpu"}
+_GONE_SECONDS = 120.0  # until an object that is being deleted is gone
 _BUILT_IN = frozenset({"default", "kube-system", "kube-public", "kube-node-lease"})
 
 
@@ -42,17 +43,18 @@ class _KubernetesResource(Resource):
         return self.marked(labels, KUBERNETES_MARK, "labels")._replace(page=page)
 
     def make(self, found: Found) -> None:
-        client = self.setup.client()
         waited = 0.0
-        while found.state == "pending" and waited < 120:
+        # Looked at again: when the plan was made, the cluster may not have run yet.
+        while (found := self.read()).state == "pending" and waited < _GONE_SECONDS:
             self.apis.sleep(2.0)
             waited += 2.0
-            found = self.read()
+        if found.state == "given":
+            return
         if found.state == "foreign":
             raise foreign_error(self, found)
         self.apis.writes += 1
         # Forced only for what is ours: fields that another tool set on it become ours again.
-        client.apply(self.kind, self.manifest(), force=found.state == "ours")
+        self.setup.client().apply(self.kind, self.manifest(), force=found.state == "ours")
 
     def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
         self.make(found)
@@ -93,6 +95,11 @@ class ServiceAccount(_KubernetesResource):
     key = "service-account"
     needs = ("namespace",)
     kind = SERVICE_ACCOUNT
+
+    def read(self) -> Found:
+        """Return how it is; one that was made by hand, as the manual has it, is used as it is."""
+        found = super().read()
+        return found._replace(state="given") if found.state == "foreign" else found
 
     def manifest(self) -> Object:
         return super().manifest() | {"automountServiceAccountToken": False}

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from kinetic._cluster import leftovers
 from kinetic._cluster.control_plane import Cluster, Pool
 from kinetic._cluster.inventory import Inventory, read_all, resources_of
+from kinetic._cluster.jobset import JobSet
 from kinetic._cluster.leftovers import Leftover
 from kinetic._cluster.namespace import Quota
 from kinetic._cluster.network import Network
@@ -119,6 +120,8 @@ def _everything(setup: Setup) -> list[Resource]:
     listed = resources_of(setup)
     if not any(isinstance(each, Quota) for each in listed):
         listed.append(Quota(setup))
+    if not any(isinstance(each, JobSet) for each in listed):
+        listed.append(JobSet(setup))
     return [each for each in listed if not isinstance(each, Pool)]  # pools go with their cluster
 
 

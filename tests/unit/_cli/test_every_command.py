@@ -70,7 +70,12 @@ WITHOUT_A_TABLE = {
 }
 NEED_A_RUNNING_JOB = ["jobs debug", "jobs shell"]
 NEED_A_REGISTRY = ["build-image", "image prune", "image show", "image verify"]  # tests/unit/_cli/test_image.py
-NEED_GOOGLE = ["doctor", "down", "status", "up"]  # tests/flows/test_clusters_of_google.py
+NEED_GOOGLE = [
+    "doctor",
+    "down",
+    "status",
+    "up",
+]  # tests/flows/commands/test_kinetic_up.py, tests/unit/_cli/test_health.py
 JSON_CALLS = [f"{path} {words}".strip() for path, each in WITH_A_TABLE.items() for words in each]
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kinetic._cluster import jobset
 from kinetic._cluster.project_apis import ProjectApis
 from kinetic.errors import AccessDeniedError, CapacityError, ClusterError, KineticError, OptionError
 
@@ -274,3 +275,39 @@ def test_a_name_that_would_not_fit_is_refused(name: str) -> None:
 
     with pytest.raises(OptionError, match="cannot be the name of a cluster"):
         check_name(name)
+
+
+def test_jobset_is_installed_once_and_known_again(maker: Maker) -> None:
+    maker.up(jobset=True)
+
+    assert maker.objects.kept["Deployment", "jobset-controller-manager"]
+    assert maker.objects.kept["CustomResourceDefinition", "jobsets.jobset.x-k8s.io"]
+    assert maker.plan(jobset=True).to_do == []
+
+
+def test_a_jobset_of_somebody_else_is_used_as_it_is(maker: Maker) -> None:
+    maker.up()
+    theirs = {"metadata": {"name": "jobsets.jobset.x-k8s.io", "labels": {}}}
+    maker.objects.kept["CustomResourceDefinition", "jobsets.jobset.x-k8s.io"] = theirs
+
+    assert maker.plan(jobset=True).to_do == []
+
+
+def test_a_jobset_that_was_cut_off_is_completed(maker: Maker) -> None:
+    maker.up(jobset=True)
+    del maker.objects.kept["CustomResourceDefinition", "jobsets.jobset.x-k8s.io"]  # it is made last
+
+    maker.up(jobset=True)
+
+    assert maker.plan(jobset=True).to_do == []
+
+
+def test_manifests_of_jobset_that_were_changed_are_not_applied(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    maker.up()
+    jobset.manifests.cache_clear()
+    monkeypatch.setattr(jobset, "_SHA256", "0" * 64)
+
+    with pytest.raises(ClusterError, match="not those that kinetic was released with"):
+        maker.up(jobset=True)
+
+    assert ("Deployment", "jobset-controller-manager") not in maker.objects.kept

@@ -5,6 +5,7 @@ Two clusters in one process are two clients. All that is created has a derived n
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -111,6 +112,12 @@ class Client:
     @property
     def about(self) -> str:
         return self.transport.access.about
+
+    def in_namespace(self, namespace: str) -> Client:
+        """Return a client of the same server for another namespace; it shares the connections."""
+        other = copy.copy(self)
+        other.namespace = namespace
+        return other
 
     def create(self, kind: Kind, manifest: Object, *, dry_run: bool = False) -> Object:
         """Create an object; if it exists already and is ours, that is success. Errors are those of ``error_for``."""
