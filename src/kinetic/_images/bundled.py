@@ -261,10 +261,11 @@ def connector(
 class _Lines(image.Progress):
     """How far a build is, for one line of a terminal; where it ends the build if that is to stop."""
 
-    def __init__(self, stop: Stop) -> None:
-        self._stop = stop
+    def __init__(self, stop: Stop, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stop, self._clock = stop, clock
         self._lock = threading.Lock()
         self._fetched = self._to_fetch = self._sent = self._to_send = 0
+        self._begun = 0.0  # when the first layer was to be sent
 
     def detail(self) -> str:
         with self._lock:
@@ -272,8 +273,17 @@ class _Lines(image.Progress):
             if self._fetched < self._to_fetch:
                 parts.append(f"{size_text(self._fetched)} of {size_text(self._to_fetch)} fetched")
             if self._to_send:
-                parts.append(f"{size_text(self._sent)} of {size_text(self._to_send)} sent")
+                parts.append(f"{size_text(self._sent)} of {size_text(self._to_send)} sent{self._pace()}")
             return ", ".join(parts)
+
+    def _pace(self) -> str:
+        """Say how fast it goes and how long the rest takes, once that means something."""
+        took = self._clock() - self._begun
+        if self._sent <= 0 or took < 1:
+            return ""
+        rate = self._sent / took
+        left = (self._to_send - self._sent) / rate
+        return f" at {size_text(rate)}/s" + (f", {duration_text(left)} left" if left >= 1 else "")
 
     def fetching(self, size_bytes: int) -> None:
         self._add("_to_fetch", size_bytes)
@@ -282,6 +292,7 @@ class _Lines(image.Progress):
         self._add("_fetched", size_bytes)
 
     def sending(self, size_bytes: int) -> None:
+        self._begun = self._begun or self._clock()
         self._add("_to_send", size_bytes)
 
     def sent(self, size_bytes: int) -> None:

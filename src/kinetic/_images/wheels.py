@@ -28,7 +28,7 @@ from kinetic.errors import AccessDeniedError, ImageBuildError
 
 ATTEMPTS = 5
 SIDE_BY_SIDE = 8  # from one index: as many as pip's successors use
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18  # of a body or a file in memory, for each of up to 16 threads
 _DAY = 24 * 3600.0
 
 Report = Callable[[int], None]  # takes how many more bytes have come; a negative number takes back a failed attempt

@@ -288,3 +288,15 @@ def test_a_registry_of_prebuilt_images_that_does_not_answer_is_not_waited_for(mo
 
     with pytest.raises((OSError, KineticError)):
         bundled.find_published("127.0.0.1:1/team/base-cpu", "7", PYTHON, None, {})
+
+
+def test_progress_names_the_rate_and_the_time_left_once_they_mean_something() -> None:
+    now = iter([100.0, 100.5, 110.0])
+    lines = bundled._Lines(uv.Stop(), lambda: next(now))
+    lines.sending(50_000_000)
+    lines.sent(1_000_000)
+    first = lines.detail()
+    lines.sent(19_000_000)
+
+    assert first == "1.0 MB of 50.0 MB sent"
+    assert lines.detail() == "20.0 MB of 50.0 MB sent at 2.0 MB/s, 15 s left"
