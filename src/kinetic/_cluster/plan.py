@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from kinetic._cluster import regions, rights
@@ -12,7 +13,7 @@ from kinetic._cluster.quotas import Quota
 from kinetic._cluster.resource import Change, Found, Resource, Setup, foreign_error
 from kinetic._google.api import ApiError
 from kinetic._hardware import prices
-from kinetic.errors import AccessDeniedError, KineticError
+from kinetic.errors import AccessDeniedError, KineticError, OptionError
 
 Action = Literal["make", "change", "keep", "foreign", "remake", "wait"]
 _SIGNS = {"make": "+", "remake": "~", "wait": "~", "change": "~", "keep": "=", "foreign": "!"}
@@ -169,6 +170,9 @@ def make_plan(setup: Setup) -> Plan:
     resources = resources_of(setup)
     try:
         inventory = read_all(setup, resources)
+        if _take_kind(setup, inventory.of("cluster")):  # its pools belong to the list then
+            resources = resources_of(setup)
+            inventory = read_all(setup, resources)
     except AccessDeniedError as error:  # who may not even look is told everything that is missing, at once
         missing = rights.missing(setup.apis, [right for each in resources for right in each.rights])
         if not missing:
@@ -190,6 +194,23 @@ def make_plan(setup: Setup) -> Plan:
     except ApiError:
         absent = None
     return Plan(setup, steps, None if absent is None else tuple(absent), choice.quotas, choice.notes)
+
+
+def _take_kind(setup: Setup, cluster: Found) -> bool:
+    """Let a cluster that exists decide whether it is a Standard one; return whether that was not asked for."""
+    if cluster.state not in {"ours", "pending", "failed"}:
+        return False
+    is_autopilot = bool((cluster.page.get("autopilot") or {}).get("enabled"))
+    if is_autopilot and setup.spec.standard:
+        raise OptionError(
+            f"the cluster {setup.spec.cluster} is an Autopilot cluster",
+            why="--standard was given; the kind of a cluster cannot be changed",
+            next="kinetic up     or make another: kinetic up --standard --cluster NAME",
+        )
+    if is_autopilot or setup.spec.standard:
+        return False
+    setup.spec = replace(setup.spec, standard=True)
+    return True
 
 
 def _rights_error(setup: Setup, missing: Sequence[str]) -> AccessDeniedError:

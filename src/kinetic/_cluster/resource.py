@@ -13,6 +13,7 @@ A thing with our name and without our mark is somebody else's: it is named, and 
 from __future__ import annotations
 
 import re
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -150,6 +151,7 @@ class Setup:
         self.report: Callable[[str], object] = lambda _: None
         self._connect = connect
         self._client: Client | None = None
+        self._lock = threading.Lock()
 
     @property
     def project(self) -> str:
@@ -161,10 +163,11 @@ class Setup:
 
     def client(self) -> Client:
         """Return the client of the cluster, which must be running."""
-        if self._client is None:
-            connect = self._connect or _connect
-            self._client = connect(self)
-        return self._client
+        with self._lock:  # several resources of the cluster are read at once
+            if self._client is None:
+                connect = self._connect or _connect
+                self._client = connect(self)
+            return self._client
 
 
 def region_of(location: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kinetic._cluster import jobset
+from kinetic._cluster import apply, jobset
 from kinetic._cluster.project_apis import ProjectApis
 from kinetic.errors import AccessDeniedError, CapacityError, ClusterError, KineticError, OptionError
 
@@ -311,3 +312,32 @@ def test_manifests_of_jobset_that_were_changed_are_not_applied(maker: Maker, mon
         maker.up(jobset=True)
 
     assert ("Deployment", "jobset-controller-manager") not in maker.objects.kept
+
+
+def test_a_standard_cluster_is_known_as_one_and_gets_another_pool(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up("gpu-l4", standard=True)
+
+    plan = maker.up("gpu-l4", "gpu-t4")
+
+    assert [step.resource.key for step in plan.to_do] == ["pool gpu-t4"]
+    assert maker.plan("gpu-l4", "gpu-t4").to_do == []
+
+
+def test_an_autopilot_cluster_does_not_become_a_standard_one(maker: Maker) -> None:
+    maker.up()
+
+    with pytest.raises(OptionError, match="is an Autopilot cluster"):
+        maker.plan(standard=True)
+
+
+def test_two_at_once_make_one_of_each(maker: Maker, cloud: GoogleCloud) -> None:
+    other = type(maker)(cloud)
+    other.objects = maker.objects
+    plans = [maker.plan(), other.plan()]
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(apply.make, plans))
+
+    assert maker.plan().to_do == []
+    assert [kind for _, kind, _ in maker.state()["compute"]].count("networks") == 1
+    assert len(cloud.container.clusters) == 1
