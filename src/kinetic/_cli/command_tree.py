@@ -54,6 +54,10 @@ _TREE = """
     down           | cluster:down              | Remove a cluster that `kinetic up` made.
     status         | health:status             | Show how a cluster is now: its nodes, their cost, what waits.
     doctor         | health:doctor             | Check everything that jobs need, and say how each fault is repaired.
+    pool           | pools:pool                | Add, change, remove and list the node pools of a Standard cluster.
+    pool add       | pools:add                 | Add a node pool for an accelerator, or change how far one grows.
+    pool remove    | pools:remove              | Remove a node pool that kinetic made; its jobs are named before.
+    pool list      | pools:list_               | List the node pools of the cluster.
     config         | settings:config           | Show every setting, its value and its source.
     profile        | settings:profile          | Save and select profiles: where jobs run, and their options.
     profile create | settings:create           | Save a profile.

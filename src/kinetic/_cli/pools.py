@@ -1,0 +1,275 @@
+"""``kinetic pool``: the node pools of a Standard cluster, added, changed, removed and listed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinetic._backends import registry
+from kinetic._cli import shared_options
+from kinetic._cli.command_tree import LazyGroup
+from kinetic._cli.error_output import ERROR, INTERRUPTED, USAGE, print_parts
+from kinetic._output import format as output_format
+from kinetic._output import terminal as output
+from kinetic._output.format import Column, names_text
+from kinetic.errors import ClusterError, OptionError
+
+if TYPE_CHECKING:
+    from kinetic._cluster.resource import Setup
+    from kinetic._config.target import Target
+
+_LIST = (
+    Column("POOL"),
+    Column("MACHINE"),
+    Column("CAPACITY", spare=1),
+    Column("MIN", right=True),
+    Column("MAX", right=True),
+    Column("STATUS", flexible=True),
+)
+_NAMED = 5  # jobs in a sentence
+
+
+@click.group(cls=LazyGroup, path=("pool",))
+def pool() -> None:
+    """Add, change, remove and list the node pools of a Standard cluster.
+
+    An Autopilot cluster needs none: its nodes come with the pods that ask for them.
+
+    Example: kinetic pool add v5litepod-4 --spot --max 4
+    """
+
+
+@click.command
+@click.argument("name", metavar="ACCELERATOR", shell_complete=shared_options.complete_accelerators)
+@shared_options.place_options
+@click.option("--spot", is_flag=True, help="Nodes that may be taken away with about 30 s notice, and are cheaper.")
+@click.option("--reservation", default="", metavar="NAME", help="Nodes of a reservation, which is checked first.")
+@click.option("--flex-start", is_flag=True, help="Nodes when Google has them, for at most 7 days.")
+@click.option("--queued", is_flag=True, help="All nodes of a job at once; needs Kueue.")
+@click.option("--min", "least", type=click.IntRange(min=0), metavar="N", help="Nodes that always run.  [default: 0]")
+@click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Most nodes.  [default: 1, or a slice]")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+def add(name: str, spot: bool, dry_run: bool, yes: bool, **given: Any) -> None:
+    """Add a node pool for an accelerator, or change how far one grows.
+
+    The pool starts without nodes, and nodes come with jobs. Its name says what it is, so the same command finds it
+    again; then only --min and --max are changed, for nothing else of a pool can be.
+
+    Example: kinetic pool add v5litepod-16 --spot
+    """
+    from kinetic import _hardware as hardware
+    from kinetic._cluster import node_pools
+    from kinetic._cluster.node_pools import AddedPool, PoolOptions
+
+    wanted = hardware.place(name, spot=spot)
+    options = PoolOptions(*(given[each] for each in ("reservation", "flex_start", "queued", "least", "most")))
+    node_pools.check_options(wanted, options)
+    setup = _setup(_target(given))
+    with output.phase("reading the cluster", summary=False):
+        cluster = node_pools.read_cluster(setup.apis, setup.spec)
+        if node_pools.is_autopilot(cluster):
+            click.echo(
+                f"{setup.spec.cluster} is an Autopilot cluster: it needs no node pools. Nodes come with the jobs that "
+                f"ask for {wanted.name}, and go after them.",
+                err=True,
+            )
+            return
+        zone = node_pools.zone_for(setup.apis, cluster, wanted)
+        added = AddedPool(setup, wanted, options, zone=zone, account=node_pools.account_of(cluster))
+        found = added.read()
+        if found.state == "missing" and options.reservation:
+            click.echo(node_pools.check_reservation(setup.apis, zone, wanted, options.reservation), err=True)
+    if found.state == "foreign":
+        raise ClusterError(
+            f"a node pool {added.name} exists and was not made by kinetic",
+            why=found.why,
+            next="kinetic pool list     or remove it yourself",
+            code="not-ours",
+        )
+    changes = added.diff(found) if found.state == "ours" else []
+    if found.state == "ours" and not changes:
+        click.echo(f"= {added.name} is there")
+        return
+    sign = "+" if found.state == "missing" else "~"
+    click.echo(output_format.plain(f"{sign} {added.title} in {zone}{''.join(f'; {each}' for each in changes)}"))
+    _warn_of_price(added.wanted, options.least or 0)
+    if dry_run or not _may_go_on(yes=yes, question="Do this?", command=f"kinetic pool add {name} --yes"):
+        return
+    with output.phase(f"making {added.name}"):
+        _do(setup, lambda: added.change(found, changes) if changes else added.make(found), f"make {added.name}")
+
+
+def _warn_of_price(wanted: Any, least: int) -> None:
+    from kinetic._hardware import prices
+
+    if not least:
+        return
+    chip = prices.chip_dollars(wanted.family)
+    price = (
+        "at a price that is not known"
+        if chip is None
+        else f"about ${chip * wanted.chips_per_host * least:.2f} per hour"
+    )
+    click.echo(f"--min {least}: so many nodes run always, {price} (list price, without Spot)", err=True)
+
+
+@click.command
+@click.argument("name", metavar="POOL")
+@shared_options.place_options
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+def remove(name: str, yes: bool, **given: Any) -> None:
+    """Remove a node pool that kinetic made; its jobs are named before.
+
+    Example: kinetic pool remove v5litepod-4
+    """
+    from kinetic._cluster import node_pools
+    from kinetic._cluster.node_pools import RemovedPool
+
+    setup = _setup(_target(given))
+    removed = RemovedPool(setup, name)
+    with output.phase("reading the cluster", summary=False):
+        node_pools.read_cluster(setup.apis, setup.spec)
+        found = removed.read()
+    if found.state == "missing":
+        click.echo(f"= there is no node pool {name}")
+        return
+    if found.state == "foreign":
+        raise ClusterError(
+            f"the node pool {name} was not made by kinetic",
+            why=found.why,
+            next=f"gcloud container node-pools delete {name} --cluster {setup.spec.cluster} "
+            f"--location {setup.location} --project {setup.project}",
+            code="not-ours",
+        )
+    jobs = _jobs_on(setup, name)
+    click.echo(f"- {removed.title}")
+    if jobs:
+        click.echo(f"jobs on its nodes, which will be interrupted: {names_text(jobs, _NAMED)}", err=True)
+    if not _may_go_on(yes=yes, question="Remove it?", command=f"kinetic pool remove {name} --yes"):
+        return
+    with output.phase(f"removing {name}"):
+        _do(setup, lambda: removed.remove(found), f"remove {name}")
+
+
+def _jobs_on(setup: Setup, name: str) -> list[str]:
+    """Return the jobs whose pods are on nodes of a pool; none where the cluster does not tell."""
+    from kinetic._backends.kube.client import NODE, POD
+    from kinetic._backends.kube.job_manifests import JOB_LABEL, NODE_POOL
+    from kinetic.errors import KineticError
+
+    try:
+        client = setup.client()
+        nodes = {each["metadata"]["name"] for each in client.list(NODE, f"{NODE_POOL}={name}").objects}
+        pods = client.list(POD, JOB_LABEL).objects if nodes else []
+    except KineticError as error:
+        click.echo(f"warning: jobs on its nodes are not known: {output_format.plain(error.what)}", err=True)
+        return []
+    return sorted({each["metadata"]["labels"][JOB_LABEL] for each in pods if each["spec"].get("nodeName") in nodes})
+
+
+@click.command(name="list")
+@shared_options.place_options
+@shared_options.json_option
+def list_(as_json: bool, **given: Any) -> None:
+    """List the node pools of the cluster.
+
+    Example: kinetic pool list
+    """
+    from kinetic._cluster import node_pools
+
+    setup = _setup(_target(given))
+    with output.phase("reading the cluster", summary=False):
+        cluster = node_pools.read_cluster(setup.apis, setup.spec)
+    pages = [_pool_page(each) for each in cluster.get("nodePools") or ()]
+    if as_json:
+        output_format.print_document(autopilot=node_pools.is_autopilot(cluster), pools=pages)
+        return
+    if node_pools.is_autopilot(cluster):
+        click.echo(f"{setup.spec.cluster} is an Autopilot cluster: it needs no node pools", err=True)
+    cells = ("name", "machine", "capacity", "least", "most", "status")
+    output_format.print_table(_LIST, [[str(page[cell]) for cell in cells] for page in pages])
+
+
+def _pool_page(page: dict[str, Any]) -> dict[str, Any]:
+    config, scaling = page.get("config") or {}, page.get("autoscaling") or {}
+    reserved = (config.get("reservationAffinity") or {}).get("values") or ()
+    ways = [
+        "spot" if config.get("spot") else "",
+        "flex-start" if config.get("flexStart") else "",
+        "queued" if (page.get("queuedProvisioning") or {}).get("enabled") else "",
+        f"reservation {reserved[0]}" if reserved else "",
+    ]
+    count = int(page.get("initialNodeCount") or 0)  # of a pool that does not grow
+    least, most = (
+        int(scaling.get(f"total{side}NodeCount") or scaling.get(f"{side.lower()}NodeCount") or 0)
+        if scaling.get("enabled")
+        else count
+        for side in ("Min", "Max")
+    )
+    return {
+        "name": str(page.get("name", "")),
+        "machine": str(config.get("machineType", "")),
+        "capacity": " ".join(filter(None, ways)) or "on demand",
+        "least": least,
+        "most": most,
+        "status": str(page.get("status", "")),
+    }
+
+
+def _target(given: dict[str, Any]) -> Target:
+    from kinetic._config import target as settings
+
+    found = settings.resolve(project=given["project"], zone=given["zone"], cluster=given["cluster"])
+    if registry.is_here(found.backend.value) or found.context.value:
+        raise OptionError(
+            "node pools belong to a cluster of Google's",
+            why=f"the context is {found.context.value}" if found.context.value else "jobs run on this machine",
+            next="export KINETIC_PROJECT=your-project     or kinetic up --standard",
+        )
+    return found
+
+
+def _setup(target: Target) -> Setup:
+    from kinetic._cluster.project_apis import ProjectApis
+    from kinetic._cluster.resource import Setup, Spec
+    from kinetic._google import api
+
+    project, zone, cluster = target.project.value, target.zone.value, target.cluster.value
+    spec = Spec(project, cluster, location=zone, standard=True, namespace=target.namespace.value or "default")
+    return Setup(spec, ProjectApis(project, api.Tokens(os.environ), os.environ))
+
+
+def _may_go_on(*, yes: bool, question: str, command: str) -> bool:
+    if yes:
+        return True
+    if not shared_options.is_interactive():
+        print_parts("nothing was changed", code="usage", why="not a terminal: pass --yes to confirm", next=command)
+        sys.exit(USAGE)
+    if not shared_options.confirm(question, refused="nothing was changed", command=command):
+        sys.exit(ERROR)
+    return True
+
+
+def _do(setup: Setup, work: Any, doing: str) -> None:
+    """Do something with a pool; a refusal of Google's becomes an error with what to do about it."""
+    from kinetic._cluster.project_apis import explained
+    from kinetic._google.api import ApiError
+
+    setup.report = output.report
+    try:
+        work()
+    except ApiError as error:
+        raise explained(error, doing, setup.project) from error
+    except KeyboardInterrupt:
+        output.leave_line()
+        print_parts(
+            "stopped waiting; Google continues with what it began",
+            code="interrupted",
+            why="an operation on a cluster cannot be cancelled",
+            next="run the same command again: it continues",
+        )
+        sys.exit(INTERRUPTED)

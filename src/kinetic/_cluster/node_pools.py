@@ -1,0 +1,273 @@
+"""Node pools of a Standard cluster that are added one by one: Spot, reservations, flex-start, queued, their limits.
+
+machineType, Spot, reservation and topology of a pool cannot change; how far it grows can. So the name of a pool says
+what it is, and adding one that exists changes its limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kinetic._cluster.control_plane import Pool, pool_name
+from kinetic._cluster.project_apis import COMPUTE, CONTAINER, ProjectApis
+from kinetic._cluster.resource import Change, Found, Setup, Spec, region_of
+from kinetic._google.api import ApiError, Page
+from kinetic._hardware import Placement
+from kinetic.errors import CapacityError, ClusterError, OptionError
+
+_LONGEST = 40  # characters of a pool's name
+_WEEK = "604800s"  # the longest that a flex-start node runs
+
+
+class PoolOptions(NamedTuple):
+    """How a pool gets its nodes.
+
+    Attributes:
+        reservation: The name of a reservation, or projects/OWNER/reservations/NAME; "" for none.
+        flex_start: Nodes that Google gives when it has them, for at most seven days.
+        queued: All nodes of a job at once, by a ProvisioningRequest, as Kueue makes them; includes flex-start.
+        least: Nodes that run always (count); None to leave it: 0 for a new pool.
+        most: Nodes that may run (count); None to leave it: one slice, or one node, for a new pool.
+    """
+
+    reservation: str = ""
+    flex_start: bool = False
+    queued: bool = False
+    least: int | None = None
+    most: int | None = None
+
+    @property
+    def suffix(self) -> str:
+        """Return the end of the pool's name."""
+        return "-queued" if self.queued else "-flex" if self.flex_start else "-res" if self.reservation else ""
+
+
+def check_options(wanted: Placement, options: PoolOptions) -> None:
+    """Refuse options that exclude each other."""
+    ways = [
+        name
+        for name, given in (
+            ("--spot", wanted.spot),
+            ("--reservation", bool(options.reservation)),
+            ("--flex-start", options.flex_start or options.queued),
+        )
+        if given
+    ]
+    if len(ways) > 1:
+        raise OptionError(
+            f"{' and '.join(ways)} exclude each other",
+            why="a node comes from one of them",
+            next=f"kinetic pool add {wanted.name} {ways[0]}" if ways[0] != "--reservation" else "leave one of them out",
+        )
+    if wanted.kind == "cpu":
+        raise OptionError(
+            "a node pool is added for an accelerator", why="CPU jobs run on any node", next="kinetic pool add l4"
+        )
+    least, most = options.least or 0, options.most
+    if most is not None and (most < 1 or least > most):
+        raise OptionError(
+            f"--min {least} --max {most} is not possible",
+            why="the largest number of nodes must be at least 1, and not below the smallest",
+            next=f"kinetic pool add {wanted.name} --max {max(1, least)}",
+        )
+    if wanted.hosts > 1 and most is not None and most != wanted.hosts:
+        raise OptionError(
+            f"--max {most} does not fit {wanted.name}, which has {wanted.hosts} hosts",
+            why="a pool of a slice of several hosts is exactly that slice",
+            next=f"kinetic pool add {wanted.name}",
+        )
+
+
+class AddedPool(Pool):
+    """A pool that was asked for by name, in a cluster that exists."""
+
+    def __init__(
+        self, setup: Setup, wanted: Placement, options: PoolOptions, *, zone: str = "", account: str = ""
+    ) -> None:
+        super().__init__(setup, wanted, zone=zone, most_nodes=options.most or max(wanted.hosts, options.least or 0))
+        self.options, self._account = options, account
+        ending = options.suffix
+        self.name = pool_name(wanted)[: _LONGEST - len(ending)].rstrip("-") + ending
+        self.key = f"pool {self.name}"
+
+    @property
+    def title(self) -> str:
+        least = self.options.least or 0
+        return f"node pool {self.name}: {least} to {self.most_nodes} × {self.wanted.machine_type}"
+
+    def body(self) -> Page:
+        """Return the pool as Google is asked for it; spec/ground.md, section 9."""
+        body, options = super().body(), self.options
+        config: Page = body["config"]
+        if self._account:
+            config["serviceAccount"] = self._account
+        else:
+            del config["serviceAccount"]
+        body["autoscaling"]["totalMinNodeCount"] = options.least or 0
+        if options.reservation:
+            config["reservationAffinity"] = {
+                "consumeReservationType": "SPECIFIC_RESERVATION",
+                "key": "compute.googleapis.com/reservation-name",
+                "values": [options.reservation],
+            }
+        if options.flex_start or options.queued:
+            config |= {"flexStart": True, "maxRunDuration": _WEEK}
+            config["reservationAffinity"] = {"consumeReservationType": "NO_RESERVATION"}
+            body["management"] = {"autoRepair": False, "autoUpgrade": True}
+            body["upgradeSettings"] = {"strategy": "SHORT_LIVED"}
+        if options.queued:
+            body["queuedProvisioning"] = {"enabled": True}
+        if self._has_policy:
+            body["placementPolicy"] = {"policyName": self.name}
+        return body
+
+    @property
+    def _has_policy(self) -> bool:
+        """Return whether its topology is that of a policy: slices of the newest TPUs."""
+        return self.wanted.hosts > 1 and str(self.wanted.machine_type).startswith("tpu7")
+
+    @property
+    def _policies(self) -> str:
+        return f"compute/v1/projects/{self.spec.project}/regions/{self.setup.region}/resourcePolicies"
+
+    def make(self, found: Found) -> None:
+        if self._has_policy and self.apis.read(COMPUTE, f"{self._policies}/{self.name}") is None:
+            policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": self.wanted.topology}
+            body = {"name": self.name, "description": self.spec.description, "workloadPolicy": policy}
+            try:
+                self.apis.write_compute("POST", self._policies, body)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+        super().make(found)
+
+    def diff(self, found: Found) -> list[Change]:
+        """Return which limits differ from those that were asked for."""
+        scaling = found.page.get("autoscaling") or {}
+        now = {"least": int(scaling.get("totalMinNodeCount") or 0), "most": int(scaling.get("totalMaxNodeCount") or 0)}
+        asked = {"least": self.options.least, "most": self.options.most}
+        return [
+            Change(name, str(now[name]), str(value))
+            for name, value in asked.items()
+            if value is not None and value != now[name]
+        ]
+
+    def change(self, found: Found, changes: Sequence[Change]) -> None:
+        """Change how far it grows."""
+        scaling = dict(found.page.get("autoscaling") or {})
+        wanted = {each.field: int(each.after) for each in changes}
+        scaling |= {"enabled": True, "locationPolicy": "ANY"}
+        scaling["totalMinNodeCount"] = wanted.get("least", int(scaling.get("totalMinNodeCount") or 0))
+        scaling["totalMaxNodeCount"] = wanted.get("most", int(scaling.get("totalMaxNodeCount") or 0) or self.most_nodes)
+        scaling.pop("minNodeCount", None)
+        scaling.pop("maxNodeCount", None)
+        path = f"{self.cluster_path}/nodePools/{self.name}:setAutoscaling"
+        self.follow(self.apis.call(CONTAINER, "POST", path, {"autoscaling": scaling}), self.title)
+
+
+class RemovedPool(Pool):
+    """A pool that is removed by its name."""
+
+    def __init__(self, setup: Setup, name: str) -> None:
+        from kinetic._hardware import place
+
+        super().__init__(setup, place("cpu"))
+        self.name, self.key = name, f"pool {name}"
+
+    @property
+    def title(self) -> str:
+        return f"node pool {self.name}"
+
+    def remove(self, found: Found) -> None:
+        """Remove it, and its placement policy if that has its name and our mark."""
+        if found.page.get("status") == "STOPPING":  # by a request before this one
+            self.join("DELETE_NODE_POOL", f"/nodePools/{self.name}")
+        super().remove(found)
+        policy = (found.page.get("placementPolicy") or {}).get("policyName")
+        if policy != self.name:
+            return
+        path = f"compute/v1/projects/{self.spec.project}/regions/{self.setup.region}/resourcePolicies/{policy}"
+        page = self.apis.read(COMPUTE, path)
+        if page is not None and page.get("description") == self.spec.description:
+            self.apis.write_compute("DELETE", path)
+
+
+def read_cluster(apis: ProjectApis, spec: Spec) -> Page:
+    """Return Google's description of the cluster.
+
+    Raises:
+        ClusterError: There is none.
+    """
+    path = f"v1/projects/{spec.project}/locations/{spec.location}/clusters/{spec.cluster}"
+    page = apis.read(CONTAINER, path)
+    if page is None:
+        raise ClusterError(
+            f"there is no cluster {spec.cluster} in {spec.location} of the project {spec.project}",
+            why="Google says so",
+            next="kinetic up --standard     or name another: --cluster and --zone",
+            code="cluster-missing",
+        )
+    return page
+
+
+def is_autopilot(cluster: Page) -> bool:
+    return bool((cluster.get("autopilot") or {}).get("enabled"))
+
+
+def account_of(cluster: Page) -> str:
+    """Return the service account of the cluster's nodes; "" for Compute Engine's default one."""
+    accounts = [str((each.get("config") or {}).get("serviceAccount") or "") for each in cluster.get("nodePools") or ()]
+    return next((each for each in accounts if each and each != "default"), "")
+
+
+def zone_for(apis: ProjectApis, cluster: Page, wanted: Placement) -> str:
+    """Return a zone of the cluster that sells the machine.
+
+    Raises:
+        CapacityError: There is none.
+    """
+    machine, location = str(wanted.machine_type), str(cluster.get("location", ""))
+    query = {"filter": f"name={machine}", "fields": "items/*/machineTypes(name,zone)"}
+    path = f"compute/v1/projects/{apis.project}/aggregated/machineTypes"
+    items: Mapping[str, Any] = apis.call(COMPUTE, "GET", path, query=query).get("items") or {}
+    sold = sorted(str(zone).rpartition("/")[2] for zone, each in items.items() if each.get("machineTypes"))
+    zones = [*(cluster.get("locations") or ()), *(zone for zone in sold if region_of(zone) == region_of(location))]
+    found = next((zone for zone in zones if zone in sold), "")
+    if found:
+        return found
+    raise CapacityError(
+        f"{machine} is not sold in {region_of(location)}, where the cluster is",
+        why=f"it is in {', '.join(sold) or 'no zone that this project sees'}",
+        next=f"kinetic up --standard --accelerator {wanted.name} --region {sold[0]}"
+        if sold
+        else "kinetic accelerators",
+    )
+
+
+def check_reservation(apis: ProjectApis, zone: str, wanted: Placement, name: str) -> str:
+    """Check that a reservation has what is wanted, and return a sentence about it.
+
+    Raises:
+        CapacityError: It does not exist, is not ready, has other machines, or too few.
+    """
+    owner, short = apis.project, name
+    if "/" in name:  # projects/OWNER/reservations/NAME
+        parts = name.split("/")
+        owner, short = parts[1], parts[-1]
+    page = apis.read(COMPUTE, f"compute/v1/projects/{owner}/zones/{zone}/reservations/{short}")
+    list_them = f"gcloud compute reservations list --project {owner}"
+    if page is None:
+        raise CapacityError(f"there is no reservation {short} in {zone}", why=f"of the project {owner}", next=list_them)
+    specific = page.get("specificReservation") or {}
+    machine = str((specific.get("instanceProperties") or {}).get("machineType", ""))
+    free = int(specific.get("count") or 0) - int(specific.get("inUseCount") or 0)
+    problems = [
+        f"its status is {page.get('status')}" if page.get("status") != "READY" else "",
+        f"it holds {machine}, not {wanted.machine_type}" if machine != wanted.machine_type else "",
+        f"{free} of its machines are free, {wanted.hosts} are needed" if free < wanted.hosts else "",
+    ]
+    if any(problems):
+        why = "; ".join(filter(None, problems))
+        raise CapacityError(f"the reservation {short} cannot be used for {wanted.name}", why=why, next=list_them)
+    return f"the reservation {short} has {free} {machine} free"

@@ -1,0 +1,104 @@
+"""``kinetic pool``, against the fake of Google."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from servers.google_cloud import GoogleCloud
+
+from kinetic._cli import pools
+
+ZONE = "us-central1-a"
+
+
+@pytest.fixture
+def cloud(home, monkeypatch, tmp_path) -> Iterator[GoogleCloud]:
+    with GoogleCloud() as cloud:
+        cloud.pending = 0
+        config = {"machineType": "e2-standard-2"}
+        cloud.container.add(ZONE, "team", nodePools=[{"name": "system", "initialNodeCount": 1, "config": config}])
+        for name, value in cloud.environ(tmp_path).items():
+            monkeypatch.setenv(name, value)
+        for name, value in (("PROJECT", cloud.project), ("ZONE", ZONE), ("CLUSTER", "team")):
+            monkeypatch.setenv(f"KINETIC_{name}", value)
+        yield cloud
+    assert cloud.wrong == []
+
+
+def test_a_pool_is_planned_and_made_with_yes(kinetic, cloud) -> None:
+    planned = kinetic("pool", "add", "l4", "--spot", "--dry-run")
+    assert planned.stdout.startswith("+ node pool gpu-l4-spot: 0 to 1 × g2-standard-4 in us-central1-a")
+    assert cloud.writes == []
+
+    made = kinetic("pool", "add", "l4", "--spot", "--yes")
+
+    assert made.exit_code == 0
+    assert cloud.container.pool(ZONE, "team", "gpu-l4-spot")["status"] == "RUNNING"
+    assert kinetic("pool", "add", "l4", "--spot", "--yes").stdout == "= gpu-l4-spot is there\n"
+
+
+def test_without_a_terminal_and_yes_nothing_is_written(kinetic, cloud) -> None:
+    result = kinetic("pool", "add", "l4")
+
+    assert result.exit_code == 2
+    assert "kinetic pool add l4 --yes" in result.stderr
+    assert cloud.writes == []
+
+
+def test_limits_are_changed_later(kinetic, cloud) -> None:
+    kinetic("pool", "add", "l4", "--yes")
+
+    result = kinetic("pool", "add", "l4", "--min", "1", "--max", "3", "--yes")
+
+    assert result.stdout.startswith("~ node pool gpu-l4")
+    assert "not known" in result.stderr  # the price of what runs always
+    assert cloud.container.pool(ZONE, "team", "gpu-l4")["autoscaling"]["totalMaxNodeCount"] == 3
+
+
+def test_pools_are_listed(kinetic, cloud) -> None:
+    kinetic("pool", "add", "l4", "--flex-start", "--yes")
+
+    assert "flex-start" in kinetic("pool", "list").stdout
+    page = json.loads(kinetic("pool", "list", "--json").stdout)
+    assert [each["name"] for each in page["pools"]] == ["system", "gpu-l4-flex"]
+
+
+def test_a_pool_is_removed_and_removing_it_again_is_success(kinetic, cloud, monkeypatch) -> None:
+    monkeypatch.setattr(pools, "_jobs_on", lambda *_: ["job-1"])
+    kinetic("pool", "add", "l4", "--yes")
+
+    result = kinetic("pool", "remove", "gpu-l4", "--yes")
+
+    assert result.exit_code == 0
+    assert "job-1" in result.stderr
+    assert [each["name"] for each in cloud.container.clusters[ZONE, "team"]["nodePools"]] == ["system"]
+    assert kinetic("pool", "remove", "gpu-l4", "--yes").exit_code == 0
+
+
+def test_a_pool_that_kinetic_did_not_make_is_not_removed(kinetic, cloud) -> None:
+    result = kinetic("pool", "remove", "system", "--yes")
+
+    assert result.exit_code == 1
+    assert "was not made by kinetic" in result.stderr
+    assert cloud.writes == []
+
+
+def test_an_autopilot_cluster_needs_no_pools_and_that_is_no_error(kinetic, cloud) -> None:
+    cloud.container.clusters[ZONE, "team"]["autopilot"] = {"enabled": True}
+
+    result = kinetic("pool", "add", "l4", "--yes")
+
+    assert result.exit_code == 0
+    assert "needs no node pools" in result.stderr
+    assert cloud.writes == []
+
+
+def test_a_refusal_of_google_names_the_role(kinetic, cloud) -> None:
+    cloud.denied.add("container.clusters.update")
+
+    result = kinetic("pool", "add", "l4", "--yes")
+
+    assert result.exit_code == 1
+    assert "container.clusters.update" in result.stderr
