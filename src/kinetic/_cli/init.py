@@ -1,0 +1,168 @@
+"""``kinetic init``: join a cluster that exists, and repair what jobs lack on it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinetic._cli import shared_options
+from kinetic._cli.error_output import ERROR
+from kinetic._config.options import read_variable
+from kinetic._output import format as output_format
+from kinetic._output import terminal as output
+from kinetic.errors import ClusterError, OptionError
+
+if TYPE_CHECKING:
+    from kinetic._cluster.checks import Finding
+    from kinetic._google.api import Page
+
+_OURS = {"managed-by": "kinetic"}
+
+
+@click.command
+@click.option("--project", metavar="NAME", help="Google Cloud project.  [default: KINETIC_PROJECT, or your login's]")
+@click.option("--cluster", metavar="NAME", help="The cluster to join.  [default: the only one, or asked]")
+@click.option("--store", metavar="URL", help="The bucket of jobs.  [default: gs://PROJECT-kn-CLUSTER-jobs]")
+@click.option("--name", metavar="NAME", help="The name of the profile.  [default: the cluster's]")
+@click.option("-y", "--yes", is_flag=True, help="Ask nothing: repair all that can be repaired.")
+def init(project: str | None, cluster: str | None, store: str | None, name: str | None, yes: bool) -> None:
+    """Join a cluster of a project: save a profile, repair what jobs lack.
+
+    All clusters of the project are offered, those that `kinetic up` made first. Each thing that is missing is offered
+    with what it changes. The cluster itself is not marked as ours, so `kinetic down` never deletes it. Where there is
+    no cluster, `kinetic up` makes one.
+
+    Example: kinetic init --cluster team --yes
+    """
+    from kinetic._cluster import checks
+    from kinetic._cluster.cluster_checks import ClusterChecks
+    from kinetic._config import target as settings
+
+    chosen = _project(project)
+    with output.phase("listing clusters", summary=False):
+        found = _clusters(chosen)
+    page = _choose(found, chosen, cluster, yes=yes)
+    saved = _save(page, chosen, store, name)
+    environ = {**os.environ, "KINETIC_PROFILE": saved}
+    for variable in ("KINETIC_PROJECT", "KINETIC_ZONE", "KINETIC_CLUSTER", "KINETIC_STORE"):
+        environ.pop(variable, None)
+    asked = ClusterChecks(settings.resolve(environ=environ), environ).checks()
+    with output.phase("checking", summary=False):
+        answers = list(checks.run(asked))
+    answers = _repair(asked, answers, yes=yes)
+    for each in answers:
+        if each.level in {"WARN", "FAIL"}:
+            click.echo(output_format.plain(f"{each.level}  {each.key}: {each.what}"), err=True)
+            if each.next:
+                click.echo(output_format.plain(f"      next:  {each.next}"), err=True)
+    click.echo(f"profile {saved} leads to the cluster: kinetic profile use {saved}", err=True)
+    if not checks.is_usable(answers):
+        sys.exit(ERROR)
+
+
+def _project(given: str | None) -> str:
+    from kinetic._config import profiles
+    from kinetic._google import api
+
+    environ = os.environ
+    profile = profiles.choose(environ).profile
+    found = given or read_variable("KINETIC_PROJECT", environ) or getattr(profile, "project", "")
+    found = found or environ.get("GOOGLE_CLOUD_PROJECT") or api.credentials_project(environ)
+    if found:
+        return str(found)
+    raise OptionError(
+        "no project is named",
+        why="neither --project, KINETIC_PROJECT, a profile, GOOGLE_CLOUD_PROJECT nor your login names one",
+        next="kinetic init --project your-project",
+    )
+
+
+def _clusters(project: str) -> list[Page]:
+    """Return the clusters of a project, ours first."""
+    from kinetic._cluster.project_apis import CONTAINER, ProjectApis, explained
+    from kinetic._google import api
+    from kinetic._google.api import ApiError
+
+    apis = ProjectApis(project, api.Tokens(os.environ), os.environ)
+    fields = "clusters(name,location,status,resourceLabels,autopilot/enabled),missingZones"
+    try:
+        page = apis.call(CONTAINER, "GET", f"v1/projects/{project}/locations/-/clusters", query={"fields": fields})
+    except ApiError as error:
+        raise explained(error, "list the clusters", project) from error
+    if missing := page.get("missingZones"):
+        output.warn(f"the list of clusters is incomplete: {', '.join(missing)} do not answer")
+    return sorted(page.get("clusters") or (), key=lambda each: (not _is_ours(each), each["name"], each["location"]))
+
+
+def _is_ours(page: Page) -> bool:
+    return _OURS.items() <= (page.get("resourceLabels") or {}).items()
+
+
+def _choose(found: list[Page], project: str, cluster: str | None, *, yes: bool) -> Page:
+    named = [each for each in found if cluster in {None, each["name"]}]
+    if not named:
+        existing = ", ".join(f"{each['name']} in {each['location']}" for each in found)
+        raise ClusterError(
+            f"there is no cluster {cluster or ''} in the project {project}".replace("  ", " "),
+            why=f"its clusters: {existing or 'none'}",
+            next=f"kinetic init --cluster {found[0]['name']}" if found else f"kinetic up --project {project}",
+            code="cluster-missing",
+        )
+    if len(named) == 1:
+        return named[0]
+    for number, each in enumerate(named, 1):
+        mode = "Autopilot" if (each.get("autopilot") or {}).get("enabled") else "Standard"
+        made = ", made by kinetic up" if _is_ours(each) else ""
+        click.echo(f"{number}  {each['name']} in {each['location']}: {mode}, {each.get('status', '')}{made}", err=True)
+    if yes or not shared_options.is_interactive():
+        raise OptionError(
+            f"{len(named)} clusters could be joined",
+            why="none is named, and nothing may be asked",
+            next=f"kinetic init --cluster {named[0]['name']} --yes",
+        )
+    typed = shared_options.ask("Which one?", "1")
+    if typed.isdecimal() and 1 <= int(typed) <= len(named):
+        return named[int(typed) - 1]
+    raise OptionError(f"{typed!r} is not one of them", why=f"1 to {len(named)}", next="kinetic init")
+
+
+def _save(page: Page, project: str, store: str | None, name: str | None) -> str:
+    """Save the profile; one of that name which leads elsewhere stays as it is."""
+    from kinetic._config import profiles
+    from kinetic._config.profiles import Profile
+
+    cluster, location = str(page["name"]), str(page["location"])
+    wanted = name or cluster
+    before = profiles.load(os.environ).saved.get(wanted)
+    if before is not None and (before.project, before.cluster) != (project, cluster):
+        raise OptionError(
+            f"the profile {wanted} leads to another cluster",
+            why=f"{before.cluster} of {before.project or before.context}",
+            next=f"kinetic init --cluster {cluster} --name another-name",
+        )
+    profile = (before or Profile(wanted))._replace(project=project, zone=location, cluster=cluster)
+    profile = profile._replace(store=store) if store else profile
+    if profile != before:
+        profiles.save(os.environ, profile, replace=before is not None)
+    return wanted
+
+
+def _repair(asked: Any, found: list[Finding], *, yes: bool) -> list[Finding]:
+    """Offer each repair by itself, do those that are wanted, and return what is found then."""
+    from kinetic._cluster import checks
+
+    wanted = []
+    for each in found:
+        if each.repair is None or each.level not in {"WARN", "FAIL"}:
+            continue
+        question = output_format.plain(f"{each.what}. Repair it?")
+        if yes or (shared_options.is_interactive() and click.confirm(question, default=True, err=True)):
+            wanted.append(each)
+    after = {each.key: each for each in checks.repair(asked, wanted)}
+    for each in after.values():
+        if each.level == "PASS":
+            click.echo(output_format.plain(f"repaired  {each.key}: {each.what}"))
+    return list(checks.run(asked)) if after else found
