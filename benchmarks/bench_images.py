@@ -115,7 +115,7 @@ def main() -> None:
                 if bench.sizes["real"]:
                     real(bench, place)
                 else:
-                    bench.skip("the first set of jax[tpu] at 100 Mbit/s; imports with bytecode", "--real 1 measures it")
+                    bench.skip("the first set of jax[tpu], and imports with bytecode", "--real 1 measures both")
             finally:
                 place.close()
     bench.end()
