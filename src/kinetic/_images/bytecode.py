@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
+import kinetic
 from kinetic.errors import ImageError
 
 _CHECKED = (3).to_bytes(4, "little")  # PEP 552: by hash, compared with the source, which may be another one
@@ -72,7 +73,7 @@ def _run(*words: str) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     # -P leaves the folder of the project off the path, where a file may have the name of a standard module. -S: what
     # site-packages load decides which names are interned, and that is seen in bytecode, like the order of sets.
-    command = [sys.executable, "-S", "-s", "-P", "-c", _PROGRAM, str(Path(__file__).parents[2]), *words]
+    command = [sys.executable, "-S", "-s", "-P", "-c", _PROGRAM, os.pathsep.join(kinetic.__path__), *words]
     environ["PYTHONHASHSEED"] = "0"
     with _CORES:
         done = subprocess.run(
@@ -87,8 +88,11 @@ def _run(*words: str) -> None:
         )
 
 
+# In a pod that builds images, this room is in another folder than the rest of the package.
 _PROGRAM = (
-    "import sys; sys.path.append(sys.argv[1]); from kinetic._images import bytecode; bytecode.main(*sys.argv[2:])"
+    "import os, sys, types; kinetic = sys.modules['kinetic'] = types.ModuleType('kinetic'); "
+    "kinetic.__path__ = sys.argv[1].split(os.pathsep); "
+    "from kinetic._images import bytecode; bytecode.main(*sys.argv[2:])"
 )
 
 
