@@ -29,6 +29,7 @@ _MAX_NAME, _MAX_LABEL = 253, 63  # characters
 _WORD = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
 _NAME = re.compile(rf"{_WORD}(?:\.{_WORD})*")
 _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_REPOSITORY = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[a-z0-9][a-z0-9._-]*)+")
 _LABELS_RULE = "expected labels of nodes: key=value,key2=value2; or none, for any node"
 _LOGIN_NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")  # as getpass asks for them
 
@@ -165,6 +166,12 @@ def _names(text: str) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(_name(word) for word in _parts(text))) or None
 
 
+def _repository(text: str) -> str:
+    if _REPOSITORY.fullmatch(text):
+        return text
+    raise ValueError("expected registry/name in lower-case letters, without https:// and without a tag")
+
+
 def _labels(text: str) -> dict[str, str]:
     if text == "none":  # any node
         return {}
@@ -223,7 +230,7 @@ _KINDS = {
     "queue": _Kind("queue name", "team", _label_name),
     "priority_class": _Kind("priority class name", "high", _name),
     "pull_secrets": _Kind("list of Secret names", "registry,registry2", _names),
-    "image_repo": _Kind("repository for images", "us-docker.pkg.dev/team/kinetic/jobs", str),
+    "image_repo": _Kind("repository for images", "us-docker.pkg.dev/team/kinetic/jobs", _repository),
     "store_secret": _Kind("Secret name", "store", _name),
     "node_selector": _Kind("node selector", "pool=gpus,zone=a", _labels),
     "ttl_hours": _Kind("number of hours", "24", _hours),

@@ -19,25 +19,30 @@ TEAM = Profile(
     queue="gold",
     priority_class="high",
     pull_secrets="mine, theirs",
+    image_repo="h.example/team/jobs",
     store_secret="store",
     node_selector="pool=gpus,example.com/zone=a",
     ttl_hours="2",
     most_attempts="5",
 )
 OF_TEAM = ClusterSettings(
-    "runner", "gold", "high", ("mine", "theirs"), "store", {"pool": "gpus", "example.com/zone": "a"}, 7200, 5
+    *("runner", "gold", "high", ("mine", "theirs"), "h.example/team/jobs", "store"),
+    *({"pool": "gpus", "example.com/zone": "a"}, 7200, 5),
 )
 ENVIRON = {
     "KINETIC_SERVICE_ACCOUNT": "other",
     "KINETIC_QUEUE": "lead",
     "KINETIC_PRIORITY_CLASS": "low",
     "KINETIC_PULL_SECRETS": "ours",
+    "KINETIC_IMAGE_REPO": "127.0.0.1:5000/jobs",
     "KINETIC_STORE_SECRET": "bucket",
     "KINETIC_NODE_SELECTOR": "pool=cpus",
     "KINETIC_TTL_HOURS": "0.25",
     "KINETIC_MOST_ATTEMPTS": "1",
 }
-OF_ENVIRON = ClusterSettings("other", "lead", "low", ("ours",), "bucket", {"pool": "cpus"}, 900, 1)
+OF_ENVIRON = ClusterSettings(
+    "other", "lead", "low", ("ours",), "127.0.0.1:5000/jobs", "bucket", {"pool": "cpus"}, 900, 1
+)
 
 
 # Who wins.
