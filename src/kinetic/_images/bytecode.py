@@ -21,7 +21,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
-import kinetic
 from kinetic.errors import ImageError
 
 _CHECKED = (3).to_bytes(4, "little")  # PEP 552: by hash, compared with the source, which may be another one
@@ -73,7 +72,16 @@ def _run(*words: str) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     # -P leaves the folder of the project off the path, where a file may have the name of a standard module. -S: what
     # site-packages load decides which names are interned, and that is seen in bytecode, like the order of sets.
-    command = [sys.executable, "-S", "-s", "-P", "-c", _PROGRAM, os.pathsep.join(kinetic.__path__), *words]
+    command = [
+        sys.executable,
+        "-S",
+        "-s",
+        "-P",
+        "-c",
+        _PROGRAM,
+        os.pathsep.join(sys.modules["kinetic"].__path__),
+        *words,
+    ]
     environ["PYTHONHASHSEED"] = "0"
     with _CORES:
         done = subprocess.run(
