@@ -65,6 +65,11 @@ class _Run(click.Command):
 @click.option(
     "--upgrade", is_flag=True, help="Use the newest versions that the requirements allow (KINETIC_UPGRADE=1)."
 )
+@click.option(
+    "--wait-image/--no-wait-image",
+    default=None,
+    help="Wait for an image that is built elsewhere, or install its packages when the job starts.",
+)
 @click.option("-d", "--detach", is_flag=True, help="Print the job id and do not wait.")
 @shared_options.json_option
 def run(
@@ -72,6 +77,7 @@ def run(
     words: tuple[str, ...],
     names: tuple[str, ...],
     upgrade: bool,
+    wait_image: bool | None,
     detach: bool,
     as_json: bool,
     **given: Any,
@@ -104,6 +110,8 @@ def run(
     if upgrade:
         os.environ["KINETIC_UPGRADE"] = "1"  # of this process, which submits one job
     call = target_function.read_arguments(found.function, words, found.written)
+    if wait_image is not None:
+        os.environ["KINETIC_WAIT_IMAGE"] = "1" if wait_image else "0"  # as above
     try:
         handle = remote.run_async(*call.args, **call.kwargs)
     except KeyboardInterrupt:

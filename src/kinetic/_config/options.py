@@ -77,6 +77,12 @@ JOB_OPTIONS = (
         "whether a job on a cluster fails before its function starts if its GPU or TPU is not available", "true",
         default=True, variable="KINETIC_REQUIRE_ACCELERATOR", is_argument=False,
     ),
+    JobOption(
+        "wait_image", (bool,),
+        "whether a job waits for its image while a pod builds it for the first time, instead of installing its "
+        "packages when it starts", "true",
+        default=True, variable="KINETIC_WAIT_IMAGE", is_argument=False,
+    ),
 )  # fmt: skip
 BY_NAME = {option.name: option for option in JOB_OPTIONS}
 

@@ -28,8 +28,10 @@ _PROJECT = f'[project]\nname = "{NAME.replace("_", "-")}"\nversion = "0"\ndepend
 
 def files() -> dict[str, bytes]:
     """Return the files of the project, by path."""
-    room = Path(__file__).parent
-    modules = {f"lib/kinetic/_images/{file.name}": file.read_bytes() for file in sorted(room.glob("*.py"))}
+    package = Path(__file__).parents[1]
+    # What processes that compile bytecode import as well: they see neither the runner nor installed packages.
+    found = [*package.glob("_images/*.py"), *package.glob("_wire/*.py"), package / "errors.py"]
+    modules = {f"lib/kinetic/{file.relative_to(package)}": file.read_bytes() for file in sorted(found)}
     return {"pyproject.toml": _PROJECT.encode(), f"{NAME}.py": _PROGRAM.encode(), **modules}
 
 

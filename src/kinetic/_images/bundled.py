@@ -127,6 +127,31 @@ def rebuild(
     return built.uri == uri
 
 
+def lock_without_image(
+    lines: Sequence[str],
+    *,
+    python: str,
+    machine: str,
+    store: Store,
+    environ: Mapping[str, str],
+    project: str = "",
+    upgrade: bool = False,
+    stop: Stop | None = None,
+) -> tuple[Lock, str]:
+    """Return the lock of some lines for pods of Python's own image, and its key in the store.
+
+    Raises:
+        ImageBuildError: No solution, or no uv.
+    """
+    platform = Platform(python, machine, GLIBC)
+    name = locks.key_of([*lines, "# without an image"], platform, environ)
+    locked = None if upgrade else lock_store.find(name, store, environ)
+    if locked is None:
+        with output.phase("resolving packages", summary=False):
+            locked = lock_store.make(lines, platform, name, store, environ, project=project, upgrade=upgrade, stop=stop)
+    return locked.lock, keys.lock(name)
+
+
 def _lock(
     lines: Sequence[str],
     python: str,

@@ -3,6 +3,7 @@
 container_image      image                                       requirements    base packages: JAX and Keras
 None                 as "bundled" where KINETIC_IMAGE_REPO can be written, else as "python"
 "bundled"            built for the project, in that repository   in the image    in the image
+  without one        python:{X.Y}-slim                           unpacked        unpacked, from the store
 "prebuilt"           {repository}/base-{kind}:{version}-py{X.Y}  installed       in the image
 "python"             python:{X.Y}-slim                           installed       installed
 any other text       as written                                  not touched     not touched
@@ -42,6 +43,7 @@ class Image(NamedTuple):
         has_base: Whether the base packages for this hardware are in the image.
         note: A plain sentence for the user, or "".
         repository: Where an image with everything in it is built; "" for none.
+        unpacks: Whether packages go through the store, where that can be.
     """
 
     uri: str
@@ -49,6 +51,7 @@ class Image(NamedTuple):
     has_base: bool
     note: str
     repository: str = ""
+    unpacks: bool = False
 
 
 def choose(
@@ -62,7 +65,7 @@ def choose(
 ) -> Image:
     """Choose the image of a job; ``image_repo`` is where images are built for projects, if anywhere."""
     if container_image == BUNDLED or (not container_image and image_repo):
-        return _bundled(image_repo)
+        return _bundled(image_repo, python)
     if not container_image or container_image == PYTHON:
         uri = f"python:{'.'.join(python.split('.')[:2])}-slim"
         note = f"jobs start in the image {uri}; uv installs what the project needs"
@@ -80,14 +83,11 @@ def base_packages(kind: str, named: Collection[str]) -> tuple[str, ...]:
     return tuple(line for name, line in (("jax", _JAX[kind]), ("keras", "keras")) if name not in named)
 
 
-def _bundled(repository: str | None) -> Image:
+def _bundled(repository: str | None, python: str) -> Image:
     if not repository:
-        raise OptionError(
-            f"container_image={BUNDLED!r} needs a repository to put images into",
-            why="KINETIC_IMAGE_REPO is not set, and the profile has no image_repo",
-            next="export KINETIC_IMAGE_REPO=us-docker.pkg.dev/PROJECT/kinetic/jobs, or leave container_image out: "
-            "then packages are installed when the job starts",
-        )
+        uri = f"python:{'.'.join(python.split('.')[:2])}-slim"
+        note = f"jobs start in the image {uri}, and unpack their packages from the store: no image repository is set"
+        return Image(uri, installs=True, has_base=False, note=note, unpacks=True)
     if not _IMAGE.fullmatch(f"{repository}:env"):
         raise _invalid_image("image_repo", repository, *_repository_problem(repository))
     return Image("", installs=False, has_base=False, note="", repository=repository)

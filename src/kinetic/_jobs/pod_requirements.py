@@ -154,11 +154,16 @@ def requirements_of(
     base = job_options.is_wanted("base_packages", plan.root, profile, environ)
     lines = _lines(function, plan, image, placement, environ, base=base)
 
-    def finished(image: Image, lines: Sequence[str], lock: str) -> PodRequirements:
+    def finished(image: Image, lines: Sequence[str], lock: str, layers: bytes = b"") -> PodRequirements:
+        requirements: dict[str, Any] | None = None
+        if layers:
+            requirements = {"layers": asdict(_artifact(layers, store))}
+        elif lines:
+            requirements = asdict(_artifact("".join(f"{line}\n" for line in lines).encode(), store))
         return PodRequirements(
             image=image.uri,
             lock=lock,
-            requirements=asdict(_artifact(lines, store)) if lines else None,
+            requirements=requirements,
             needs=ResourceRequests(*asked),
             settings=settings,
             require_accelerator=job_options.is_wanted("require_accelerator", plan.root, profile, environ),
@@ -167,11 +172,21 @@ def requirements_of(
 
     def finish(unfinished: Unfinished) -> PodRequirements:
         if not image.repository:
-            return finished(image, lines, "")
+            stored = image.unpacks and lines and _stored_layers(lines, plan, placement, store, environ, unfinished.stop)
+            return finished(image, (), stored[1], stored[0]) if stored else finished(image, lines, "")
+        from kinetic._images.builders import NotWaitingError  # only for images
+
         try:
+            waits = job_options.is_wanted("wait_image", plan.root, profile, environ)
             after = unfinished.after_packing(remotes)
-            found = _bundle(lines, image.repository, plan, placement, store, environ, after, unfinished.stop)
+            found = _bundle(
+                lines, image.repository, plan, placement, store, environ, after, unfinished.stop, waits=waits
+            )
             return finished(image._replace(uri=found.uri), (), found.lock_key)
+        except NotWaitingError as error:
+            plain = choose(image_choice.PYTHON)
+            output.report(f"{error.what}; meanwhile this job starts in the image {plain.uri} and installs its packages")
+            return finished(plain, lines, "")
         except KineticError as error:
             if options.container_image or error.code not in _DOES_WITHOUT:
                 raise
@@ -179,7 +194,7 @@ def requirements_of(
             output.report_once(f"no image is built: {error.what}; jobs start in {plain.uri} and install what they need")
             return finished(plain, lines, "")
 
-    return Unfinished(finish, beside=bool(image.repository))
+    return Unfinished(finish, beside=bool(image.repository or image.unpacks))
 
 
 def _repository_variable(environ: Mapping[str, str]) -> str | None:
@@ -286,6 +301,8 @@ def _bundle(
     environ: Mapping[str, str],
     remotes: Callable[[], Sequence[RemoteBuilder]],
     stop: uv.Stop,
+    *,
+    waits: bool,
 ) -> Bundled:
     """Find or build the image of these lines."""
     from kinetic._google import api  # only for images
@@ -305,7 +322,39 @@ def _bundle(
         remotes=remotes,
         upgrade=read_variable("KINETIC_UPGRADE", environ) == "1",
         stop=stop,
+        waits=waits,
     )
+
+
+def _stored_layers(
+    lines: Sequence[str],
+    plan: Plan,
+    placement: Placement,
+    store: Store,
+    environ: Mapping[str, str],
+    stop: uv.Stop,
+) -> tuple[bytes, str] | None:
+    """Bring the packages into the store, for the bundled mode without a registry; return their list, and their lock.
+
+    None where they are installed when the job starts instead.
+    """
+    from kinetic._images import bundled, lock_store, stored_layers  # only for clusters
+
+    try:
+        lock, key = bundled.lock_without_image(
+            lines,
+            python=".".join(python_runtime.python_version().split(".")[:2]),
+            machine=placement.machine,
+            store=store,
+            environ=environ,
+            project=str(plan.root),
+            upgrade=lock_store.is_upgrade_wanted(environ),
+            stop=stop,
+        )
+        return stored_layers.page_of(stored_layers.ensure(lock, store, environ)), key
+    except ImageBuildError as error:
+        output.report_once(f"packages are installed when jobs start: {error.why or error.what}".splitlines()[0])
+        return None
 
 
 def base_note(packages: Sequence[str], *, base: bool) -> tuple[str, ...]:
@@ -326,9 +375,8 @@ def _export(folder: Path, extras: Sequence[str]) -> list[str]:
     return uv.export_lock(folder, extras)
 
 
-def _artifact(lines: Sequence[str], store: Store) -> Artifact:
-    """Write the lines into a file that travels with the job, or is in the store under its digest."""
-    data = "".join(f"{line}\n" for line in lines).encode()
+def _artifact(data: bytes, store: Store) -> Artifact:
+    """Return a file that travels with the job, or is in the store under its digest."""
     if len(data) <= INLINE_BYTES:
         return Artifact.within(data)
     sha256 = digests.of_bytes(data)

@@ -88,6 +88,8 @@ lock: _Of1 = "data/locks/{}".format  # client: the lock of some requirement line
 # Client: which job builds an image, sealed; (tag-key id).
 image_build: _Of1 = "data/builds/{}".format
 built_wheel: _Of1 = "data/wheels/{}".format  # client: a wheel that was built from source, by its hash
+layer: _Of1 = "data/layers/{}".format  # client: packages as a layer of an image, by the hash of its bytes
+layer_list: _Of1 = "data/layers/of-{}".format  # client, last: the layers of a lock, sealed
 requirements: _Of1 = "data/requirements/{}".format  # client: what a job on a cluster installs first, where that is long
 
 # ---------------------------------------------------------------------------------- a batch: (group_id), of a submitter

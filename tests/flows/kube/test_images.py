@@ -101,7 +101,9 @@ def test_a_job_finds_its_packages_in_the_image_that_this_client_built(images, cl
 def test_what_this_client_sends_too_slowly_a_pod_of_the_cluster_builds(
     images, slow_uplink, clients: Any, site: Any
 ) -> None:
+    begun = time.monotonic()
     value, said = clients.both(RUN)
+    print(f"with waiting: {time.monotonic() - begun:.1f} s")
 
     assert value == "one"
     assert "building the image in a pod of the cluster: to send" in said
@@ -175,3 +177,82 @@ def test_two_clients_that_need_the_same_image_have_one_build(images, slow_uplink
     assert [code for code, _, _ in done] == [0, 0], done
     assert [told for _, told, _ in done] == [["one"], ["one"]]
     assert len(seen) == 1
+
+
+def test_a_job_that_does_not_wait_installs_its_packages_while_its_image_is_built(
+    images, slow_uplink, clients: Any, site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients.project.write("uses.py", USES_ALPHA.replace('"cpu"', '"cpu", capture_env_vars=["UV_DEFAULT_INDEX"]'))
+    monkeypatch.setenv("KINETIC_WAIT_IMAGE", "0")
+    begun = time.monotonic()
+    value, said = clients.both(RUN)
+    print(f"without waiting: {time.monotonic() - begun:.1f} s")
+    pulled = [*images.pulled]
+    wait_for("the image", lambda: all(job["status"].get("succeeded") for job in site.jobs(builds(site)[0])), 60)
+    later = clients.run(RUN)
+
+    assert (value, later) == ("one", "one")
+    assert "meanwhile this job starts in the image python:" in said
+    assert pulled == []
+    assert len(images.pulled) == 1
+
+
+# -------------------------------------------------------------------------------------- without a registry: the store
+
+
+@pytest.fixture
+def no_registry(images, clients: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away the registry that this client may write to; jobs start in Python's own image."""
+    monkeypatch.delenv("KINETIC_IMAGE_REPO")
+    clients.project.write("uses.py", USES_ALPHA.replace('"cpu"', '"cpu", container_image="bundled"'))
+
+
+def test_without_a_registry_packages_are_unpacked_from_the_store_and_nothing_is_installed(
+    images, no_registry, clients: Any, site: Any, kinetic: Any
+) -> None:
+    value, said = clients.both(RUN)
+    sent = site.bucket.names("data/layers/")
+    again = clients.start("from uses import version\ntell([version(), version.run_async().job_id])")
+    out, err = again.communicate(timeout=100)
+    (second, job_id) = clients.told(out)[-1]
+    wait_for("its end", lambda: "Succeeded" in [pod["status"]["phase"] for pod in site.pods_of(job_id)], 60)
+    log = kinetic("jobs", "logs", job_id).out
+
+    assert (value, second) == ("one", "one")
+    assert re.search(r"sent 1 package to the store: \d+\.?\d* kB in", said), said
+    assert "to the store" not in err
+    assert site.bucket.names("data/layers/") == sent
+    assert "bytes of packages in" in log
+    assert "pip install" not in log
+
+
+def test_a_layer_in_the_store_that_was_changed_is_not_unpacked(images, no_registry, clients: Any, site: Any) -> None:
+    clients.both(RUN)
+    for name in site.bucket.names("data/layers/"):
+        if "/of-" not in name:
+            data = site.bucket.read("jobs-of-a-test", f"below/{name}")
+            site.bucket.write("jobs-of-a-test", f"below/{name}", data[:-1] + bytes([data[-1] ^ 1]))
+
+    words = clients.run(
+        """
+        from uses import version
+        try:
+            tell(version())
+        except Exception as error:
+            tell(message(error))
+        """
+    )
+
+    assert "a layer of packages is not what was submitted; it was not unpacked" in words
+
+
+def test_a_client_that_is_killed_while_it_sends_packages_leaves_nothing_that_the_next_one_could_not_use(
+    images, no_registry, clients: Any, site: Any, index: Any, home: Path
+) -> None:
+    clients.run("tell(1)")
+    first = clients.start(RUN)
+    wait_for("its first layer", lambda: site.bucket.names("data/layers/"), 60)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+
+    assert clients.run(RUN) == "one"

@@ -102,7 +102,7 @@ def test_a_misspelt_option_is_refused_with_the_nearest(project):
         ),
         (
             "why:   options: accelerator, base_packages, by_value, container_image, deadline, extras, "
-            "require_accelerator, resources, retries, spot"
+            "require_accelerator, resources, retries, spot, wait_image"
         ),
         "next:  write accelerator, or remove the line",
     ]

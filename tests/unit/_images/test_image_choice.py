@@ -74,14 +74,15 @@ def test_any_other_image_is_taken_as_it_is_written_and_nothing_is_installed(uri)
     assert choose(uri) == Image(uri, installs=False, has_base=False, note="")
 
 
+def test_without_a_repository_bundled_packages_go_through_the_store():
+    image = choose("bundled")
+
+    assert (image.unpacks, image.installs, image.repository) == (True, True, "")
+    assert image.uri.startswith("python:3.")
+    assert "unpack their packages from the store: no image repository is set" in image.note
+
+
 # What is refused.
-
-
-def test_an_image_that_shall_be_built_needs_a_repository_to_put_it_into():
-    error = refused("bundled")
-
-    assert error.why == "KINETIC_IMAGE_REPO is not set, and the profile has no image_repo"
-    assert "leave container_image out" in error.next
 
 
 @pytest.mark.parametrize(

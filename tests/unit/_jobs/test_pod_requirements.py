@@ -229,18 +229,21 @@ def test_a_registry_that_cannot_be_written_leaves_a_job_that_asked_for_no_image_
     assert caught.value.next
 
 
-def test_a_bundled_image_without_a_place_is_refused_in_three_parts(project):
-    with pytest.raises(OptionError, match="needs a repository to put images into") as caught:
-        project.wishes(container_image="bundled")
+def test_a_bundled_job_without_a_repository_starts_in_pythons_own_image(project):
+    (project.root / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "1"\n')
+    project.environ["KINETIC_BASE_PACKAGES"] = "0"
 
-    assert caught.value.why
-    assert "KINETIC_IMAGE_REPO=" in caught.value.next
+    wishes = project.wishes(container_image="bundled")
+
+    assert wishes.image == f"python:{PYTHON}-slim"
+    assert wishes.requirements is None
 
 
 def slow_image(project, monkeypatch, *, work):
     """Begin to ask for an image whose build is `work`."""
 
-    def bundle(*given):
+    def bundle(*given, waits):
+        assert waits
         return work(given[-1])
 
     monkeypatch.setattr(pod_requirements, "_bundle", bundle)
