@@ -40,6 +40,7 @@ _LOCK_COLUMNS = (
 )
 _VERIFIED_COLUMNS = (Column("STATE"), Column("LAYER"), Column("CONTENTS", flexible=True))
 _KINDS = ("cpu", "gpu", "tpu")
+_MACHINES = {"x86_64": "x86_64", "arm64": "aarch64"}
 
 
 @click.group(cls=LazyGroup, path=("image",))
@@ -194,9 +195,21 @@ def prune(older: str, yes: bool, dry_run: bool) -> None:
 @click.option("--repo", metavar="REPOSITORY", help="Where the images go (KINETIC_BASE_IMAGE_REPO).")
 @click.option("--category", "categories", multiple=True, type=click.Choice(_KINDS), help="Hardware; may be repeated.")
 @click.option("--tag", metavar="TAG", help="Instead of kinetic's version.")
+@click.option("--python", metavar="X.Y", help="The Python of the images: the one that runs this command.")
+@click.option(
+    "--platform", type=click.Choice(tuple(_MACHINES)), default="x86_64", help="Of the hosts.", show_default=True
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would be built.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def build_image(repo: str | None, categories: tuple[str, ...], tag: str | None, dry_run: bool, yes: bool) -> None:
+def build_image(
+    repo: str | None,
+    categories: tuple[str, ...],
+    tag: str | None,
+    python: str | None,
+    platform: str,
+    dry_run: bool,
+    yes: bool,
+) -> None:
     """Build the images of the prebuilt mode.
 
     Jobs with container_image="prebuilt" start from them: JAX and Keras for each kind of hardware. No cluster, no Docker
@@ -215,23 +228,37 @@ def build_image(repo: str | None, categories: tuple[str, ...], tag: str | None, 
             why="it says where the images go",
             next="kinetic build-image --repo us-docker.pkg.dev/PROJECT/kinetic",
         )
-    python = ".".join(python_runtime.python_version().split(".")[:2])
+    here = ".".join(python_runtime.python_version().split(".")[:2])
+    if python not in {None, here}:
+        raise OptionError(
+            f"images for Python {python} cannot be built with Python {here}",
+            why="their bytecode is compiled by the Python that runs this command",
+            next=f"install kinetic for Python {python}, and run the command there",
+        )
+    if platform != "x86_64" and not tag:
+        raise OptionError(
+            f"--platform={platform} needs --tag",
+            why="the images for x86_64 hosts would lose their tags to these",
+            next=f"kinetic build-image --repo {repository} --platform {platform} --tag {__version__}-{platform}",
+        )
+    python = here
     tags = [f"{tag or __version__}-py{python}", tag or __version__]
     plan = [(kind, f"{repository.rstrip('/')}/base-{kind}") for kind in categories or _KINDS]
     for kind, name in plan:
         lines = ", ".join(image_choice.base_packages(kind, ()))
-        click.echo(f"{name}:{tags[1]}  Python {python}, {lines}", err=True)
+        click.echo(f"{name}:{tags[1]}  Python {python}, {platform}, {lines}", err=True)
     if dry_run:
         return
-    if not yes and sys.stdin.isatty() and not click.confirm("Build these?", err=True, default=True):
-        raise click.Abort
+    command = f"kinetic build-image --repo {repository} --yes"
+    if not yes and not shared_options.confirm("Build these?", refused="nothing was built", command=command):
+        return
     for kind, name in plan:
         token = _google_token()
         found = bundled.ensure(
             image_choice.base_packages(kind, ()),
             name,
             python=python,
-            machine="x86_64",
+            machine=_MACHINES[platform],
             store=_store(),
             environ=os.environ,
             google_token=token,

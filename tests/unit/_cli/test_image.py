@@ -83,7 +83,16 @@ def test_prebuilt_images_are_built_without_a_cluster_and_found_by_both_tags(
     planned = kinetic("build-image", "--repo", repository, "--category", "cpu", "--dry-run")
     done = kinetic("build-image", "--repo", repository, "--category", "cpu", "--tag", "7", "--yes")
 
+    unasked = kinetic("build-image", "--repo", repository, "--category", "cpu")
+    arm = kinetic("build-image", "--repo", repository, "--platform", "arm64", "--yes")
+    other = kinetic("build-image", "--repo", repository, "--python", "3.99", "--yes")
+
     assert planned.exit_code == 0
+    assert (unasked.exit_code, arm.exit_code, other.exit_code) == (2, 2, 2)
+    assert f"{repository}/base-cpu:" in unasked.stderr
+    assert "pass --yes to confirm" in unasked.stderr
+    assert "--platform=arm64 needs --tag" in arm.stderr
+    assert "cannot be built with Python" in other.stderr
     assert done.exit_code == 0, done.output
     assert done.stdout == f"{repository}/base-cpu:7\n"
 
