@@ -121,7 +121,7 @@ def status(watch: bool, costs: bool, as_json: bool, **place: str | None) -> None
         raise OptionError(
             "no cluster is configured: jobs run on this machine",
             why=f"the backend is {target.backend.value} ({target.backend.source})",
-            next="kinetic jobs list     or kinetic doctor, which says how a cluster is configured",
+            next="for jobs: kinetic jobs list; for a cluster: kinetic up makes one, kinetic init joins one",
         )
     while True:
         with output.phase("asking the cluster", summary=False):

@@ -110,7 +110,7 @@ def test_a_misspelt_command_is_answered_with_the_nearest(words, near, kinetic) -
     [
         (("logs",), "jobs logs @last"),
         (("logs", "cpu-a-1", "-f"), "jobs logs cpu-a-1 -f"),
-        (("status",), "jobs status @last"),
+        (("state",), "jobs status @last"),
         (("ps",), "jobs list"),
         (("ps", "-a"), "jobs list"),
         (("submit",), "run FILE.py::FUNCTION"),
