@@ -88,7 +88,7 @@ def test_status_without_a_cluster_is_an_error_with_a_way(kinetic) -> None:
     result = kinetic("status")
 
     assert result.exit_code == 2
-    assert "kinetic doctor" in result.stderr
+    assert "kinetic up makes one, kinetic init joins one" in result.stderr
 
 
 def test_watch_and_json_exclude_each_other(kinetic) -> None:
