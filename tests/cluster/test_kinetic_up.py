@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from servers.google_cloud import GoogleCloud
-from servers.http11 import Answer, Request
 
 from kinetic._backends.kube.client import RESOURCE_QUOTA, SERVICE_ACCOUNT, Client
 from kinetic._backends.kube.connection import context_access
@@ -20,21 +19,9 @@ from kinetic._backends.kube.connection import context_access
 pytestmark = pytest.mark.timeout(180)
 
 
-class CloudOf(GoogleCloud):
-    """Google, whose tokens a real API server accepts."""
-
-    token = ""
-
-    def _respond(self, request: Request) -> Answer:
-        if request.path == "/token":
-            page = {"access_token": self.token, "expires_in": 3600, "token_type": "Bearer"}
-            return Answer(200, json.dumps(page).encode(), {"Content-Type": "application/json"})
-        return super()._respond(request)
-
-
 @pytest.fixture
-def cloud(plane) -> Iterator[CloudOf]:
-    with CloudOf() as cloud:
+def cloud(plane) -> Iterator[GoogleCloud]:
+    with GoogleCloud() as cloud:
         cloud.token = plane.client.token
         cloud.enabled = {"serviceusage.googleapis.com"}
         address = plane.client.url.removeprefix("https://")
@@ -43,7 +30,7 @@ def cloud(plane) -> Iterator[CloudOf]:
     assert cloud.wrong == []
 
 
-def test_from_an_empty_project_to_a_profile_and_back(cloud: CloudOf, plane, namespace: str, tmp_path: Path) -> None:
+def test_from_an_empty_project_to_a_profile_and_back(cloud: GoogleCloud, plane, namespace: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("KINETIC_", "GOOGLE_"))}
     environ = kept | cloud.environ(tmp_path) | {"KINETIC_HOME": str(home)}

@@ -145,6 +145,7 @@ class GoogleCloud:
         billing: The billing account that pays; "" for none.
         denied: Permissions that our account does not have.
         account: Our account.
+        token: The bearer token that a login gets; a real API server beside it wants one of its own.
         tokens: Bearer tokens that are let in; None lets in all.
         quota_projects: Other projects whose quota may be named in a header.
         pending: How many requests an operation stays unfinished for.
@@ -166,6 +167,7 @@ class GoogleCloud:
         self.billing = "billingAccounts/000000-000000-000001"
         self.denied: set[str] = set()
         self.account = f"user@{project}.iam.gserviceaccount.com"
+        self.token = "token"
         self.tokens: set[str] | None = None
         self.quota_projects = {project}
         self.pending = 2
@@ -264,7 +266,7 @@ class GoogleCloud:
 
     def _respond(self, request: Request) -> Answer:
         if request.path == "/token":
-            page = {"access_token": "token", "expires_in": 3600, "token_type": "Bearer"}
+            page = {"access_token": self.token, "expires_in": 3600, "token_type": "Bearer"}
             return Answer(200, json.dumps(page).encode(), _JSON)
         _, service, path = request.path.split("/", 2)
         if service not in VERSIONS:
