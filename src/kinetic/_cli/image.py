@@ -178,8 +178,13 @@ def prune(older: str, yes: bool, dry_run: bool) -> None:
     output_format.print_table(_COLUMNS, [_row(each, now) for each in old])
     if dry_run:
         return
-    if not yes and not click.confirm(f"Remove {count_text(len(old), 'image')}?", err=True):
-        raise click.Abort
+    removed = count_text(len(old), "image")
+    if not yes and not shared_options.confirm(
+        f"Remove {removed}?",
+        refused=f"nothing was removed: {removed} would be removed",
+        command=f"kinetic image prune --older {older} --yes",
+    ):
+        return
     repositories = {each.image.uri.partition("@")[0] for each in old}
     count = 0
     for repository in sorted(repositories):
@@ -188,7 +193,7 @@ def prune(older: str, yes: bool, dry_run: bool) -> None:
                 if each.image.uri.startswith(f"{repository}@"):
                     inventory.remove(each.image, registry, store)
             count += inventory.remove_unused_layers(registry)
-    click.echo(f"removed {count_text(len(old), 'image')} and {count_text(count, 'layer')}", err=True)
+    click.echo(f"removed {removed} and {count_text(count, 'layer')}", err=True)
 
 
 @click.command("build-image")

@@ -72,6 +72,7 @@ def made_job(home: Path, store: Store) -> Callable[..., str]:
         value: object = 7,
         log: str = "",
         accelerator: str = "cpu",
+        image_uri: str = "",
         **more,
     ) -> str:
         when = time.time() - days * DAY
@@ -87,7 +88,7 @@ def made_job(home: Path, store: Store) -> Callable[..., str]:
             namespace="default",
             bucket_name=store.url,
             k8s_name=f"kinetic-{job_id}",
-            image_uri="",
+            image_uri=image_uri,
             accelerator=accelerator,
             func_name=function,
             display_name=function,

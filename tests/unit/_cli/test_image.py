@@ -11,7 +11,10 @@ from servers.image_fixtures import base, registry, registry_address
 from servers.wheels import Index, made_wheel
 
 from kinetic._images import bundled
+from kinetic._jobs import status
+from kinetic._jobs.status import Snapshot
 from kinetic._stores.files import FileStore
+from kinetic.job_status import JobStatus
 
 __all__ = ["base", "registry", "registry_address"]
 pytestmark = pytest.mark.timeout(180)  # the first test builds the registry
@@ -72,6 +75,29 @@ def test_an_image_that_is_not_used_goes_with_its_layers_and_others_stay(kinetic,
     assert removed.exit_code == 0, removed.output
     assert registry.find_manifest(built.built.tag) is None
     assert "no images yet" in kinetic("image", "list").stderr
+
+
+def test_the_image_of_a_job_that_has_not_ended_stays(kinetic, built, registry, made_job, monkeypatch) -> None:
+    made_job("", image_uri=built.uri)
+    seen = Snapshot(JobStatus.PENDING)
+    monkeypatch.setattr(status, "observe_many", lambda handles: [seen for _ in handles])
+
+    kept = kinetic("image", "prune", "--older", "0s", "--yes")
+
+    assert "1 image kept: jobs that have not ended use them" in kept.stderr
+    assert registry.find_manifest(built.built.tag) is not None
+
+    seen = Snapshot(JobStatus.SUCCEEDED)
+    assert kinetic("image", "prune", "--older", "0s", "--yes").exit_code == 0
+    assert registry.find_manifest(built.built.tag) is None
+
+
+def test_without_a_terminal_no_image_is_removed_unless_yes_is_said(kinetic, built, registry) -> None:
+    refused = kinetic("image", "prune", "--older", "0s")
+
+    assert refused.exit_code == 2
+    assert refused.stderr.endswith("next:  kinetic image prune --older 0s --yes\n")
+    assert registry.find_manifest(built.built.tag) is not None
 
 
 def test_prebuilt_images_are_built_without_a_cluster_and_found_by_both_tags(
