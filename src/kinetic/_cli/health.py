@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,15 @@ from kinetic._output.format import Column, count_text, names_text
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
-    from kinetic._cluster.checks import Finding
+    from collections.abc import Iterator
+
+    from kinetic._cluster.checks import Check, Finding
+    from kinetic._cluster.cluster_checks import ClusterChecks
     from kinetic._cluster.live_status import Status
+    from kinetic._cluster.quotas import QuotaRequest
     from kinetic._config.target import Target
+    from kinetic._google.api import Page
+    from kinetic._hardware import Placement
 
 _WATCH_SECONDS = 5.0
 _NAMED = 5  # nodes in a sentence
@@ -43,38 +50,176 @@ _NODES = (
     help="Also check what this accelerator needs.  [default: none]",
 )
 @click.option("--fix", is_flag=True, help="Repair what can be repaired without a decision of yours.")
+@click.option(
+    "--try",
+    "tried",
+    metavar="NAME",
+    shell_complete=shared_options.complete_accelerators,
+    help="Also run a job on this accelerator, which writes to the store; asks first, since it costs.",
+)
+@click.option(
+    "--request-quota",
+    "more",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Ask Google for a quota of N chips or GPUs of the accelerator; asks you first.",
+)
+@click.option("--contact", metavar="EMAIL", help="Where Google writes about the quota.  [default: asked]")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before --try and --request-quota.")
 @shared_options.json_option
-def doctor(accelerator: str | None, fix: bool, as_json: bool, **place: str | None) -> None:
+def doctor(
+    accelerator: str | None,
+    fix: bool,
+    tried: str | None,
+    more: int | None,
+    contact: str | None,
+    yes: bool,
+    as_json: bool,
+    **place: str | None,
+) -> None:
     """Check everything that jobs need, and say how each fault is repaired.
 
     The login, the project, its APIs and rights, the cluster, the namespace, the store, and with --accelerator the
-    quota and the nodes. Works on any cluster, and without Google. Nothing is changed without --fix. A check is PASS,
-    WARN (jobs may run nevertheless), FAIL, or SKIP (it needs one that failed). The exit code is 1 if one has failed.
+    quota and the nodes. Works on any cluster, and without Google. Nothing is changed without --fix, --try or
+    --request-quota. A check is PASS, WARN (jobs may run nevertheless), FAIL, or SKIP (it needs one that failed). The
+    exit code is 1 if one has failed.
 
-    Example: kinetic doctor --accelerator v5litepod-4
+    Example: kinetic doctor --try v5litepod-4
     """
     from kinetic._cluster import checks
     from kinetic._cluster.cluster_checks import ClusterChecks
 
-    asked = ClusterChecks(_target(place), os.environ, accelerator or "").checks()
-    found: list[Finding] = []
+    target = _target(place)
+    asked = ClusterChecks(target, os.environ, _accelerator(accelerator, tried))
+    if more is not None:
+        _check_request(asked, more, contact, yes=yes)
+    if tried and not yes and not shared_options.is_interactive():
+        why = "a job on a cluster costs, and this is not a terminal: pass --yes to confirm"
+        raise OptionError("no job was run", why=why, next=f"kinetic doctor --try {tried} --yes")
+    found: dict[str, Finding] = {}
+
+    def note(finding: Finding, *, after: bool = False) -> None:
+        found[finding.key] = finding
+        if not as_json:
+            _print_finding(finding, after=after)
+
+    for finding, after in _checked(asked.checks(), fix=fix):
+        note(finding, after=after)
+    for finding in _request_quota(asked, more, contact, yes=yes) if more is not None else ():
+        note(finding)
+    if tried:
+        failed = next((each.key for each in found.values() if each.level == "FAIL"), "")
+        note(_tried(asked.placement, place, target, failed, yes=yes))
+    answers = list(found.values())
+    if as_json:
+        output_format.print_document(checks=[each.to_json() for each in answers], usable=checks.is_usable(answers))
+    else:
+        click.echo(_summary(answers), err=True)
+    if not checks.is_usable(answers):
+        sys.exit(ERROR)
+
+
+def _checked(asked: list[Check], *, fix: bool) -> Iterator[tuple[Finding, bool]]:
+    """Yield what the checks find, and after that what repairs have changed."""
+    from kinetic._cluster import checks
+
+    found = []
     with output.phase("checking", summary=False):
         for finding in checks.run(asked):
             found.append(finding)
-            if not as_json:
-                _print_finding(finding)
+            yield finding, False
     if fix:
         with output.phase("repairing", summary=False):
-            for finding in checks.repair(asked, list(found)):
-                found = [finding if each.key == finding.key else each for each in found]
-                if not as_json:
-                    _print_finding(finding, after=True)
-    if as_json:
-        output_format.print_document(checks=[each.to_json() for each in found], usable=checks.is_usable(found))
-    else:
-        click.echo(_summary(found), err=True)
-    if not checks.is_usable(found):
-        sys.exit(ERROR)
+            for finding in checks.fix(asked, found):
+                yield finding, True
+
+
+def _tried(wanted: Placement, place: dict[str, str | None], target: Target, failed: str, *, yes: bool) -> Finding:
+    """Run a job on the accelerator after a yes, unless a check has failed."""
+    from kinetic._cli import trial
+
+    if failed:
+        return trial.skipped(f"{failed} failed")
+    question = f"Run a job on {wanted.name}, {trial.price_text(wanted)}?"
+    if not yes and not shared_options.confirm(question, refused="no job was run", command=""):
+        return trial.skipped("you said no")
+    return trial.run_trial(wanted, place, target.store.value)
+
+
+def _accelerator(named: str | None, tried: str | None) -> str:
+    if named and tried and named != tried:
+        raise OptionError(
+            f"--accelerator {named} and --try {tried} name different hardware",
+            why="what is tried is also what is checked",
+            next=f"kinetic doctor --try {tried}",
+        )
+    return tried or named or ""
+
+
+def _check_request(asked: ClusterChecks, more: int, contact: str | None, *, yes: bool) -> None:
+    """Refuse a request for quota that cannot be made, before anything is asked."""
+    wanted = asked.placement
+    if asked.is_here or not asked.is_google:
+        why = "quotas belong to projects of Google Cloud, and jobs do not run in one"
+        raise OptionError("--request-quota needs a cluster of Google's", why=why, next="kinetic doctor")
+    if wanted.kind == "cpu":
+        why = "a quota is that of an accelerator"
+        raise OptionError(
+            "--request-quota needs --accelerator", why=why, next=f"kinetic doctor -a l4 --request-quota {more}"
+        )
+    again = f"kinetic doctor -a {wanted.name} --request-quota {max(more, wanted.chips)} --contact"
+    if more < wanted.chips:
+        why = f"one job on {wanted.name} takes {wanted.chips}"
+        step = f"kinetic doctor -a {wanted.name} --request-quota {wanted.chips}"
+        raise OptionError(f"--request-quota {more} is too small", why=why, next=step)
+    if contact is not None and not re.fullmatch(r"[^@\s]+@[^@\s]+", contact):
+        why = "Google needs an address to answer to"
+        raise OptionError(f"--contact {contact} is not an e-mail address", why=why, next=f"{again} you@example.com")
+    if not shared_options.is_interactive() and not (contact and yes):
+        raise OptionError(
+            "nothing was requested",
+            why="Google needs an e-mail address to answer to, and this is not a terminal: pass --contact and --yes",
+            next=f"{again} you@example.com --yes",
+        )
+
+
+def _request_quota(asked: ClusterChecks, more: int, contact: str | None, *, yes: bool) -> Iterator[Finding]:
+    """Ask Google for each quota that is too small, after a yes to it."""
+    from kinetic._cluster import quotas
+    from kinetic._cluster.checks import Finding
+    from kinetic.errors import KineticError
+
+    key, group = "quota-request", "accelerator"
+    try:
+        requests = quotas.requests_for(asked.apis, asked.placement, asked.region, more)
+        if not requests:
+            yield Finding(key, group, "PASS", f"the quota is {more} or more already; nothing was requested")
+        for number, request in enumerate(requests, 1):
+            key = f"quota-request-{number}" if len(requests) > 1 else key
+            if not request.was_sent:
+                if not yes and not shared_options.confirm(f"Ask Google for {request}?", refused="", command=""):
+                    yield Finding(key, group, "SKIP", f"not requested: {request}")
+                    continue
+                contact = contact or shared_options.ask("Your e-mail address, to which Google answers")
+            page = request.earlier if request.was_sent else quotas.send_request(asked.apis, request, contact or "")
+            yield _answer(Finding(key, group, "PASS", ""), request, page)
+    except KineticError as error:
+        yield Finding(key, group, "FAIL", error.what, error.why or "", error.next or "")
+
+
+def _answer(finding: Finding, request: QuotaRequest, page: Page) -> Finding:
+    """Return what Google says to a request: granted, refused, or not decided yet."""
+    from kinetic._cluster import quotas
+
+    config = page.get("quotaConfig") or {}
+    granted, detail = int(config.get("grantedValue") or 0), str(config.get("stateDetail") or "")
+    if granted >= request.amount:
+        return finding._replace(what=f"granted: {request}")
+    verb = "requested before" if request.was_sent else "requested"
+    step = f"wait for Google's e-mail, and see {quotas.console(str(page['name']).split('/')[1])}"
+    if page.get("reconciling"):
+        return finding._replace(level="WARN", what=f"{verb}, and not decided yet: {request}", why=detail, next=step)
+    return finding._replace(level="WARN", what=f"{verb}, and not granted: {request}", why=detail, next=step)
 
 
 def _target(place: dict[str, str | None]) -> Target:

@@ -7,6 +7,7 @@ submission would refuse is refused by the same functions here, in the same three
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kinetic._google.api import ApiError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from kinetic._google.api import Page
 
 Level = Literal["PASS", "WARN", "FAIL", "SKIP"]
+_AT_ONCE = 16  # threads, of which some wait for the answers of others
 
 
 class Finding(NamedTuple):
@@ -81,12 +83,25 @@ class Check(NamedTuple):
 
 
 def run(checks: Iterable[Check]) -> Iterator[Finding]:
-    """Ask each check in order, and yield what it finds."""
-    levels: dict[str, Level] = {}
-    for check in checks:
-        finding = _asked(check, levels)
-        levels[check.key] = finding.level
-        yield finding
+    """Ask the checks side by side, each after those that it needs, and yield what they find in their own order.
+
+    Each comes after what it needs, so the first that is not done never waits for one without a thread. Ctrl-C waits for
+    none of them.
+    """
+    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kinetic-check")
+    answers: dict[str, Future[Finding]] = {}
+    try:
+        for check in checks:
+            needed = {key: answers[key] for key in check.needs if key in answers}
+            answers[check.key] = pool.submit(_asked_after, check, needed)
+        for answer in answers.values():
+            yield answer.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _asked_after(check: Check, needed: Mapping[str, Future[Finding]]) -> Finding:
+    return _asked(check, {key: answer.result().level for key, answer in needed.items()})
 
 
 def _asked(check: Check, levels: Mapping[str, Level]) -> Finding:
@@ -119,6 +134,20 @@ def repair(checks: Sequence[Check], found: Sequence[Finding]) -> Iterator[Findin
             yield finding._replace(why=f"the repair failed: {error.args[0] if error.args else error}", repair=None)
         else:
             yield _asked(by_key[finding.key]._replace(needs=()), {})
+
+
+def fix(checks: Sequence[Check], found: Sequence[Finding]) -> Iterator[Finding]:
+    """Repair what can be, ask what was skipped again, until nothing more can be repaired; yield what is found then."""
+    now, tried = {each.key: each for each in found}, set[str]()
+    while todo := [each for each in now.values() if each.repair is not None and each.key not in tried]:
+        tried |= {each.key for each in todo}
+        for each in repair(checks, todo):
+            now[each.key] = each
+            yield each
+        if any(each.level == "SKIP" for each in now.values()):
+            for each in [each for each in run(checks) if each.level != now[each.key].level]:
+                now[each.key] = each
+                yield each
 
 
 def is_usable(found: Iterable[Finding]) -> bool:

@@ -346,10 +346,18 @@ class ClusterChecks:
                 "WARN",
                 "JobSet is not installed: a slice that loses a host is not restarted as a whole",
                 why="an Indexed Job is used in its place",
-                next="install it: https://jobset.sigs.k8s.io/docs/installation",
+                next=self._jobset_step,
             )
         self._client.create(JOB_SET, _probe(), dry_run=True)  # its webhook must answer, which needs a reachable port
         return "JobSet answers"
+
+    @property
+    def _jobset_step(self) -> str:
+        """Return how JobSet is installed: `kinetic up` changes only clusters that it made."""
+        mark = Spec(self._project, self._cluster, self._location).labels
+        if not mark.items() <= (self._page.get("resourceLabels") or {}).items():
+            return "ask an administrator of the cluster to install it: https://jobset.sigs.k8s.io/docs/installation"
+        return f"kinetic up --jobset --project {self._project} --cluster {self._cluster}"
 
     def _nodes_ready(self) -> str:
         nodes = self._client.list(NODE, reduce=_readiness).objects
@@ -366,7 +374,7 @@ class ClusterChecks:
 
     def _of_store(self) -> list[Check]:
         found = [Check("store-address", "store", self._store_address)]
-        if not self._bucket:
+        if not self._bucket or self._environ.get("STORAGE_EMULATOR_HOST"):  # an emulator has no policies
             return found
         found.append(Check("store", "store", self._store_answers, ("store-address", *self._login_key)))
         if self.is_google:
@@ -472,18 +480,20 @@ class ClusterChecks:
         return f"{machine} is sold in {', '.join(here)}"
 
     @property
-    def _region(self) -> str:
+    def region(self) -> str:
+        """The region of the cluster."""
         return region_of(self._location)
 
     def _quota(self) -> str:
-        found = quotas.quotas_of(self.apis, self.placement, self._region)
+        found = quotas.quotas_of(self.apis, self.placement, self.region)
         short = [each for each in found if each.is_short]
         if short:
             raise Problem(
                 "FAIL",
                 f"the quota is too small for {self.placement.name}: {'; '.join(map(str, short))}",
                 why="quota is permission; the node would not be made",
-                next=f"ask for more: https://console.cloud.google.com/iam-admin/quotas?project={self._project}",
+                next=f"kinetic doctor -a {self.placement.name} --request-quota {self.placement.chips}     "
+                f"or see {quotas.console(self._project)}",
             )
         unknown = [each for each in found if each.limit is None]
         if unknown or not found:
@@ -491,7 +501,7 @@ class ClusterChecks:
                 "WARN",
                 f"the quota for {self.placement.name} is not known",
                 why="; ".join(map(str, unknown)) or "Google does not tell this account",
-                next=f"see https://console.cloud.google.com/iam-admin/quotas?project={self._project}",
+                next=f"see {quotas.console(self._project)}",
             )
         return "; ".join(map(str, found))
 
@@ -503,7 +513,7 @@ class ClusterChecks:
             "instanceFlexibilityPolicy": {"instanceSelections": {"a": {"machineTypes": [self.placement.machine_type]}}},
             "distributionPolicy": {"targetShape": "ANY_SINGLE_ZONE"},
         }
-        path = f"compute/v1/projects/{self._project}/regions/{self._region}/advice/capacity"
+        path = f"compute/v1/projects/{self._project}/regions/{self.region}/advice/capacity"
         found = self.apis.call(COMPUTE, "POST", path, body).get("recommendations") or ()
         scores = [float((each.get("scores") or {}).get("obtainability") or 0) for each in found]
         if not scores:
@@ -511,7 +521,7 @@ class ClusterChecks:
         if max(scores) < _LIKELY:
             raise Problem(
                 "WARN",
-                f"Google has little of {self.placement.machine_type} in {self._region} now: {max(scores):.0%}",
+                f"Google has little of {self.placement.machine_type} in {self.region} now: {max(scores):.0%}",
                 next="try :spot, another region, or another accelerator",
             )
         return f"the chance of a node now is {max(scores):.0%}"

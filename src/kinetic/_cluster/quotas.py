@@ -7,13 +7,15 @@ fail with it. So only a number that is too small is reported as missing, and not
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kinetic._cluster.project_apis import COMPUTE, QUOTAS, ProjectApis
-from kinetic._google.api import ApiError
+from kinetic._cluster.project_apis import COMPUTE, QUOTAS, ProjectApis, is_disabled
+from kinetic._google.api import ApiError, Page
 from kinetic._hardware import Placement
-from kinetic.errors import BackendUnavailableError
+from kinetic.errors import AccessDeniedError, BackendUnavailableError, ClusterError
 
 _REGIONAL = {  # a family, and the metric of the region; Spot has the same behind PREEMPTIBLE_
     "v4": "TPU_PODSLICE_V4",
@@ -40,6 +42,7 @@ _ROWS: dict[str, tuple[str, dict[str, str]]] = {  # a family, the id of its quot
 }
 _SPOT_ROWS = {"v5p": "PREEMPTIBLE-TPU-V5P-per-project-region", "v6e": "PREEMPTIBLE-TPU-V6E-per-project-region"}
 _ALL_GPUS = "GPUS_ALL_REGIONS"
+_JUSTIFICATION = "Jobs of machine learning on GKE, submitted with kinetic."
 
 
 class Quota(NamedTuple):
@@ -106,15 +109,22 @@ def _listed(rows: Sequence[Mapping[str, Any]], metric: str, region: str, wanted:
 
 
 def _of_service(apis: ProjectApis, wanted: Placement, region: str) -> Quota | None:
-    name, row = _ROWS.get(wanted.family, ("", {}))
-    if wanted.spot and wanted.family in _SPOT_ROWS:
-        name, row = _SPOT_ROWS[wanted.family], {}
+    name, row = _row(wanted)
     if not name:
         return None
-    service = f"v1/projects/{apis.project}/locations/global/services/{COMPUTE}"
-    page = apis.read(QUOTAS, f"{service}/quotaInfos/{name}") or {}
+    page = apis.read(QUOTAS, _info_path(apis, name)) or {}
     return Quota(name, region, _most_specific(page.get("dimensionsInfos") or (), {"region": region, **row}), 0,
                  wanted.chips)  # fmt: skip
+
+
+def _row(wanted: Placement) -> tuple[str, dict[str, str]]:
+    if wanted.spot and wanted.family in _SPOT_ROWS:
+        return _SPOT_ROWS[wanted.family], {}
+    return _ROWS.get(wanted.family, ("", {}))
+
+
+def _info_path(apis: ProjectApis, name: str) -> str:
+    return f"v1/projects/{apis.project}/locations/global/services/{COMPUTE}/quotaInfos/{name}"
 
 
 def _most_specific(infos: Sequence[Mapping[str, Any]], about: Mapping[str, str]) -> float | None:
@@ -128,3 +138,137 @@ def _most_specific(infos: Sequence[Mapping[str, Any]], about: Mapping[str, str])
             continue
         best = (len(dimensions), float("inf") if int(value) == -1 else float(value))
     return None if best is None else best[1]
+
+
+# ------------------------------------------------------------------------------------------------------ asking for more
+
+
+class QuotaRequest(NamedTuple):
+    """A quota that is smaller than what is wanted, and can be asked for.
+
+    Attributes:
+        quota_id: Cloud Quotas' name of it.
+        dimensions: Which row of it, e.g. {"region": "us-east5", "tpu_family": "CT6E"}; empty for the whole project.
+        limit: What is allowed now (count); None where nothing is set.
+        amount: What is wanted (count).
+        earlier: The request for the same row that exists already; empty for none.
+    """
+
+    quota_id: str
+    dimensions: dict[str, str]
+    limit: float | None
+    amount: int
+    earlier: Page
+
+    @property
+    def name(self) -> str:
+        """Return the id of the request: the same for the same row, so that asking again makes no second one."""
+        if self.earlier:
+            return str(self.earlier["name"]).rpartition("/")[2]
+        row = json.dumps([self.quota_id, sorted(self.dimensions.items())]).encode()
+        return f"kinetic-{hashlib.sha256(row).hexdigest()[:16]}"
+
+    @property
+    def was_sent(self) -> bool:
+        """Return whether as much was asked for before."""
+        return str((self.earlier.get("quotaConfig") or {}).get("preferredValue")) == str(self.amount)
+
+    def __str__(self) -> str:
+        where = self.dimensions.get("region", "")
+        now = "not set" if self.limit is None else f"{self.limit:g}"
+        return f"{self.quota_id}{f' in {where}' if where else ''}: {self.amount} (now {now})"
+
+
+def requests_for(apis: ProjectApis, wanted: Placement, region: str, count: int) -> list[QuotaRequest]:
+    """Return which quotas must grow for a number of chips or GPUs; nothing where all of them are large enough.
+
+    Raises:
+        ClusterError: Google has no such quota.
+        AccessDeniedError: Our account may not read quotas.
+    """
+    name, row = _row(wanted)
+    if not name and (metric := _REGIONAL.get(wanted.family)):
+        # Their ids have the words of the metric; that there is such a quota is asked before anything is requested.
+        name = f"{'PREEMPTIBLE_' * wanted.spot}{metric}-per-project-region".replace("_", "-")
+    rows = [(name, {"region": region, **row})] if name else []
+    if wanted.kind == "gpu":
+        rows.append((f"{_ALL_GPUS}-per-project".replace("_", "-"), {}))
+    found = []
+    try:
+        earlier = _earlier_requests(apis)
+        for quota_id, about in rows:
+            infos = apis.call(QUOTAS, "GET", _info_path(apis, quota_id)).get("dimensionsInfos") or ()
+            limit = _most_specific(infos, about)
+            if limit is None or limit < count:
+                same = (each for each in earlier if _is_about(each, quota_id, about))
+                found.append(QuotaRequest(quota_id, about, limit, count, next(same, {})))
+    except ApiError as error:
+        raise _refusal(error, apis.project, f"read the quota of {wanted.name}") from error
+    if not rows:
+        raise ClusterError(
+            f"the name of the quota for {wanted.name} is not known",
+            why="Google's list of quotas has no row for this hardware that kinetic knows",
+            next=f"ask in the console: {console(apis.project)}",
+            code="google-quota",
+        )
+    return found
+
+
+def _is_about(request: Page, quota_id: str, dimensions: Mapping[str, str]) -> bool:
+    return request.get("quotaId") == quota_id and (request.get("dimensions") or {}) == dimensions
+
+
+def console(project: str) -> str:
+    """Return where quotas of a project are shown and asked for by hand."""
+    return f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
+
+
+def _earlier_requests(apis: ProjectApis) -> list[Page]:
+    """Return all requests of the project: at most one may exist for a row, whoever made it."""
+    found: list[Page] = []
+    query = {"pageSize": "100"}
+    while True:
+        page = apis.call(QUOTAS, "GET", f"v1/projects/{apis.project}/locations/global/quotaPreferences", query=query)
+        found += page.get("quotaPreferences") or ()
+        if not page.get("nextPageToken"):
+            return found
+        query["pageToken"] = str(page["nextPageToken"])
+
+
+def send_request(apis: ProjectApis, request: QuotaRequest, contact: str) -> Page:
+    """Ask Google for a larger quota, and return its answer: often within seconds, sometimes within days.
+
+    Args:
+        apis: Of the project.
+        request: What is asked for.
+        contact: The e-mail address to which Google writes; it is required.
+
+    Raises:
+        AccessDeniedError: Our account may not ask.
+        ClusterError: Google refused the request.
+    """
+    body: Page = {
+        "service": COMPUTE,
+        "quotaId": request.quota_id,
+        "quotaConfig": {"preferredValue": str(request.amount)},
+        "contactEmail": contact,
+        "justification": _JUSTIFICATION,
+    }
+    if request.dimensions:
+        body["dimensions"] = request.dimensions
+    path = f"v1/projects/{apis.project}/locations/global/quotaPreferences/{request.name}"
+    try:
+        return apis.call(QUOTAS, "PATCH", path, body, query={"allowMissing": "true"})
+    except ApiError as error:
+        raise _refusal(error, apis.project, f"take the request for {request}") from error
+
+
+def _refusal(error: ApiError, project: str, doing: str) -> AccessDeniedError | ClusterError:
+    what = f"Google refused to {doing} ({error.status})"
+    if is_disabled(error):
+        step = f"kinetic doctor --fix     or gcloud services enable {QUOTAS} --project {project}"
+        return ClusterError(what, why=error.message, next=step, code="google-refused")
+    if error.status == 403:
+        step = f"ask an administrator of {project} for roles/cloudquotas.admin"
+        return AccessDeniedError(what, why=error.message, next=step)
+    return ClusterError(what, why=error.message, next=f"ask in the console: {console(project)}", code="google-quota")

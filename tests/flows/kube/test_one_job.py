@@ -407,3 +407,14 @@ def test_run_from_the_command_line_prints_log_and_value(clients: Any, kinetic: A
     told = kinetic("run", "-a", "cpu", "train.py::train", "1e-3")
 
     assert (told.code, told.out) == (0, "training 0.001\n[0.001]\n"), told.err
+
+
+def test_doctor_tries_a_job_that_writes_to_the_store_and_removes_it(kinetic: Any, site: Any) -> None:
+    told = kinetic("doctor", "--try", "cpu", "--yes")
+
+    assert told.code == 0, told.out + told.err
+    assert re.search(
+        rf"PASS  trial: a job on cpu ran on \S+ and wrote its result to {site.bucket.address} in", told.out
+    )
+    assert site.jobs() == []
+    assert [name for name in site.bucket.names() if name.startswith("hello")] == []

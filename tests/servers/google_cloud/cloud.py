@@ -54,6 +54,7 @@ _PERMISSIONS = {
     "serviceusage.services.batchGet": "serviceusage.services.get",
     "cloudquotas.services.quotaInfos.get": "cloudquotas.quotas.get",
     "cloudquotas.services.quotaInfos.list": "cloudquotas.quotas.get",
+    "cloudquotas.quotaPreferences.list": "cloudquotas.quotas.get",
     "cloudquotas.quotaPreferences.patch": "cloudquotas.quotas.update",
     "cloudbilling.getBillingInfo": "resourcemanager.projects.get",
     "cloudbilling.updateBillingInfo": "resourcemanager.projects.createBillingAssignment",

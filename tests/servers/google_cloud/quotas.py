@@ -62,6 +62,11 @@ DOCUMENT = Document(
             ),
             "DimensionsInfo": _object(dimensions=_MAP, details={"$ref": "QuotaDetails"}, applicableLocations=_TEXTS),
             "QuotaDetails": _object(value=_COUNT),
+            "ListQuotaPreferencesResponse": _object(
+                quotaPreferences={"type": "array", "items": {"$ref": "QuotaPreference"}},
+                nextPageToken=_TEXT,
+                unreachable=_TEXTS,
+            ),
             "ListQuotaInfosResponse": _object(
                 quotaInfos={"type": "array", "items": {"$ref": "QuotaInfo"}}, nextPageToken=_TEXT
             ),
@@ -98,6 +103,15 @@ DOCUMENT = Document(
                 "ListQuotaInfosResponse",
                 **_PAGES,
             ),
+            "listPreferences": _method(
+                "quotaPreferences.list",
+                "GET",
+                f"{_LOCATION}/quotaPreferences",
+                "ListQuotaPreferencesResponse",
+                filter=_TEXT,
+                orderBy=_TEXT,
+                **_PAGES,
+            ),
             "patch": _method(
                 "quotaPreferences.patch",
                 "PATCH",
@@ -120,6 +134,7 @@ class Quotas:
     Attributes:
         rows: Dimensions and limit of each row, by quota id; None is a row without a value.
         preferences: What was asked for, by id.
+        grants: Whether a request is granted at once.
     """
 
     def __init__(self, cloud: GoogleCloud) -> None:
@@ -136,15 +151,27 @@ class Quotas:
             "GPUS-ALL-REGIONS-per-project": [({}, 4)],
         }
         self.preferences: dict[str, Page] = {}
+        self.grants = False
 
     def answer(self, call: Call) -> Page:
         _, project, _, _, kind, *names = call.parts
         if project not in {self._cloud.project, self._cloud.number}:
             raise refusals.denied("cloudquotas.quotas.get", f"projects/{project}")
+        if kind == "quotaPreferences" and not names:
+            return {"quotaPreferences": [*self.preferences.values()]} if self.preferences else {}
         if kind == "quotaPreferences":
+            if not call.body.get("contactEmail"):  # "required when requesting a quota increase", QuotaPreference
+                raise refusals.Refusal(400, "contact email is required", "INVALID_ARGUMENT")
+            row = [call.body["quotaId"], call.body.get("dimensions") or {}]
+            for name, page in self.preferences.items():
+                if name != names[0] and [page["quotaId"], page.get("dimensions") or {}] == row:
+                    raise refusals.Refusal(409, f"quotaPreferences/{name} already exists", "ALREADY_EXISTS")
             path = f"projects/{project}/locations/global/quotaPreferences/{names[0]}"
             config = {**call.body["quotaConfig"], "stateDetail": "The quota preference is being reconciled."}
-            page = {**call.body, "name": path, "quotaConfig": config, "reconciling": True, "etag": "1"}
+            granted = self.grants and {"grantedValue": config["preferredValue"], "stateDetail": ""}
+            config |= granted or {}
+            page = {**call.body, "name": path, "quotaConfig": config, "reconciling": not self.grants, "etag": "1"}
+            page.pop("contactEmail", None)  # input only
             self.preferences[names[0]] = page
             return page
         if call.action == "list":

@@ -93,3 +93,58 @@ def test_status_without_a_cluster_is_an_error_with_a_way(kinetic) -> None:
 
 def test_watch_and_json_exclude_each_other(kinetic) -> None:
     assert kinetic("status", "--watch", "--json").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--request-quota", "8"), "--request-quota needs --accelerator"),
+        (("-a", "v6e-8", "--request-quota", "4"), "one job on"),
+        (("-a", "v6e-8", "--request-quota", "8"), "pass --contact and --yes"),
+        (("-a", "v6e-8", "--request-quota", "8", "--contact", "nobody", "--yes"), "is not an e-mail address"),
+        (("-a", "v6e-8", "--try", "l4"), "name different hardware"),
+        (("--try", "cpu"), "pass --yes to confirm"),
+    ],
+)
+def test_what_cannot_be_tried_or_requested_is_refused_before_anything_is_asked(kinetic, cloud, words, why) -> None:
+    result = kinetic("doctor", *words)
+
+    assert result.exit_code == 2
+    assert why in result.stderr
+    assert "next:" in result.stderr
+    assert cloud.calls == []
+
+
+@pytest.mark.parametrize(("grants", "text"), [(False, "not decided yet"), (True, "granted: TPU-V5P-")])
+def test_doctor_requests_a_quota_and_says_what_google_answers(kinetic, cloud, grants, text) -> None:
+    cloud.quotas.grants = grants
+    words = ("doctor", "-a", "v5p-8", "--request-quota", "8", "--contact", "you@example.com", "--yes")
+
+    result = kinetic(*words)
+
+    assert text in result.stdout
+    (request,) = cloud.quotas.preferences.values()
+    assert request["quotaConfig"]["preferredValue"] == "8"
+    cloud.forget()
+    assert "requested before" in kinetic(*words).stdout or grants
+    assert cloud.writes == []
+
+
+def test_a_request_without_the_right_is_a_failed_check(kinetic, cloud) -> None:
+    cloud.denied.add("cloudquotas.quotas.update")
+
+    result = kinetic("doctor", "-a", "v5p-8", "--request-quota", "8", "--contact", "you@example.com", "--yes", "--json")
+
+    assert result.exit_code == 1
+    found = {each["key"]: each for each in json.loads(result.stdout)["checks"]}
+    assert found["quota-request"]["level"] == "FAIL"
+    assert "roles/cloudquotas.admin" in found["quota-request"]["next"]
+
+
+def test_nothing_is_run_where_a_check_has_failed(kinetic, cloud) -> None:
+    cloud.container.clusters.clear()
+
+    result = kinetic("doctor", "--try", "cpu", "--yes")
+
+    assert result.exit_code == 1
+    assert "no job was run: cluster failed" in result.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,51 @@ def test_a_slice_without_jobset_is_a_warning_and_a_webhook_that_is_silent_a_fail
     found = doctor.run("v5litepod-16")["jobset"]
     assert found.level == "FAIL"
     assert "failed calling webhook: context deadline exceeded" in found.why
+
+
+def test_jobset_is_installed_by_kinetic_up_where_that_made_the_cluster(doctor: Doctor) -> None:
+    assert "administrator" in doctor.run("v5litepod-16")["jobset"].next
+
+    doctor.cluster.update(resourceLabels={"managed-by": "kinetic", "kinetic-cluster": "team"})
+
+    step = doctor.run("v5litepod-16")["jobset"].next
+    assert step == f"kinetic up --jobset --project {doctor.cloud.project} --cluster team"
+
+
+def test_checks_that_do_not_need_each_other_are_asked_side_by_side() -> None:
+    both = threading.Barrier(2, timeout=10)
+    asked = [Check("first", "group", lambda: f"{both.wait()}"), Check("second", "group", lambda: f"{both.wait()}")]
+    asked += [Check(f"after-{number}", "group", lambda: "", ("first", "second")) for number in range(40)]
+
+    found = list(checks.run(asked))
+
+    assert [each.key for each in found] == [each.key for each in asked]
+    assert {each.level for each in found} == {"PASS"}
+
+
+def test_what_was_skipped_is_asked_and_repaired_once_the_cause_is_repaired(doctor: Doctor) -> None:
+    doctor.cloud.enabled -= {"container.googleapis.com", "storage.googleapis.com"}
+    doctor.cluster.update(addonsConfig={})
+    doctor.cloud.pending = 0
+    asked = doctor.checks()
+    found = list(checks.run(asked))
+    assert {each.key: each.level for each in found}["fuse"] == "SKIP"
+
+    after = {each.key: each.level for each in checks.fix(asked, found)}
+
+    assert after["apis"] == after["fuse"] == after["store"] == "PASS"
+    assert {each.level for each in doctor.run().values()} == {"PASS"}
+
+
+def test_a_repair_that_fails_is_not_tried_for_ever(doctor: Doctor) -> None:
+    doctor.cluster.update(addonsConfig={})
+    doctor.cloud.faults = [Fault("status", method=".*clusters.update", status=403, message="no right", times=-1)]
+    asked = doctor.checks()
+
+    (after,) = checks.fix(asked, list(checks.run(asked)))
+
+    assert (after.key, after.level) == ("fuse", "WARN")
+    assert doctor.cloud.methods(writes=True) == ["container.projects.locations.clusters.update"]
 
 
 def test_repairs_are_done_once_and_asked_again(doctor: Doctor) -> None:
