@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kinetic import _hardware as hardware
-from kinetic._backends.kube.client import Kind
+from kinetic._backends.kube.client import Kind, Listing
 from kinetic._cluster import apply, teardown
 from kinetic._cluster.plan import Plan, make_plan
 from kinetic._cluster.project_apis import ProjectApis
@@ -61,6 +61,11 @@ class Objects:
 
     def get(self, kind: Kind, name: str) -> Page | None:
         return self.kept.get((kind.name, name))
+
+    def list(self, kind: Kind, selector: str = "") -> Listing:
+        """Return those of a kind; a selector is the name of a label that they have."""
+        found = [page for (name, _), page in self.kept.items() if name == kind.name]
+        return Listing([each for each in found if not selector or selector in each["metadata"].get("labels", {})], "1")
 
     def apply(self, kind: Kind, manifest: Page, *, force: bool = False) -> Page:
         before = self.kept.get((kind.name, manifest["metadata"]["name"]))

@@ -1,8 +1,8 @@
 """What others made on our network or for our cluster, and that its removal leaves behind.
 
-A Service of type LoadBalancer leaves firewalls and network endpoint groups, which keep the network from being removed;
-a volume leaves a disk. They have no mark, and are removed only where they are on a network that is ours. Disks may hold
-data: they are removed only together with the data of the bucket.
+A Service of type LoadBalancer leaves firewalls, forwarding rules and network endpoint groups, which keep the network
+from being removed; a volume leaves a disk. They have no mark, and are removed only where they are on a network that is
+ours. Disks may hold data: they are removed only together with the data of the bucket.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ from kinetic._cluster.project_apis import COMPUTE, ProjectApis
 from kinetic._cluster.resource import Spec
 from kinetic._google.api import ApiError
 
+_AGGREGATED = {
+    "forwardingRules": "forwarding rule",
+    "networkEndpointGroups": "network endpoint group",
+    "disks": "disk",
+}
 _CLUSTER_LABEL = "goog-k8s-cluster-name"
 
 
 class Leftover(NamedTuple):
     """One thing that is left."""
 
-    kind: str  # "firewall", "network endpoint group", "disk"
+    kind: str  # "firewall", "forwarding rule", "network endpoint group", "disk"
     name: str
     path: str  # in Compute Engine
 
@@ -36,7 +41,7 @@ def find(apis: ProjectApis, spec: Spec) -> list[Leftover]:
         for each in page.get("items") or ()
         if str(each.get("network", "")).endswith(network)
     ]
-    for collection, kind in (("networkEndpointGroups", "network endpoint group"), ("disks", "disk")):
+    for collection, kind in _AGGREGATED.items():
         page = apis.read(COMPUTE, f"{base}/aggregated/{collection}") or {}
         for scope, listed in (page.get("items") or {}).items():
             for each in listed.get(collection) or ():

@@ -14,6 +14,7 @@ OBJECT_ROLE = "roles/storage.objectUser"
 READER_ROLE = "roles/artifactregistry.reader"
 KUBERNETES_ACCOUNT = "kinetic"
 _PAGE = 1000
+_MOST_PAGES = 20  # that are read to measure a bucket: 20,000 objects
 
 
 class Bucket(Resource):
@@ -79,6 +80,20 @@ class Bucket(Resource):
         self.apis.call(
             STORAGE, "PATCH", self._path, body, query={"ifMetagenerationMatch": str(found.page["metageneration"])}
         )
+
+    def measure(self) -> tuple[int, int, bool]:
+        """Return how many objects it has, old versions included, their bytes, and whether that is all of them."""
+        count = size = 0
+        query = {"versions": "true", "maxResults": str(_PAGE), "fields": "items(size),nextPageToken"}
+        for _ in range(_MOST_PAGES):
+            page = self.apis.read(STORAGE, f"{self._path}/o", **query) or {}
+            items = page.get("items") or ()
+            count += len(items)
+            size += sum(int(each.get("size", 0)) for each in items)
+            if not page.get("nextPageToken"):
+                return count, size, True
+            query["pageToken"] = str(page["nextPageToken"])
+        return count, size, False
 
     def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
         """Remove every version of every object, and then the bucket."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from kinetic._backends.kube.client import NODE, POD
+from kinetic._backends.kube.job_manifests import JOB_LABEL
 from kinetic._cluster import leftovers
 from kinetic._cluster.control_plane import Cluster, Pool
 from kinetic._cluster.inventory import Inventory, read_all, resources_of
@@ -19,12 +21,14 @@ from kinetic._cluster.resource import Found, Resource, Setup
 from kinetic._cluster.storage import Bucket
 from kinetic._config import profiles
 from kinetic._google.api import ApiError
+from kinetic._output.format import count_text, names_text, size_text
 from kinetic._stores.parallel import in_parallel
 from kinetic._wire import dataclass
 from kinetic.errors import KineticError
 
 _AT_ONCE = 6
 _GONE = Found("missing")
+_NAMED = 5  # jobs in a line
 
 Action = Literal["remove", "keep", "foreign", "with the cluster"]
 _SIGNS = {"remove": "-", "keep": "=", "foreign": "!", "with the cluster": "-"}
@@ -42,11 +46,46 @@ class Removal(NamedTuple):
         return f"  {_SIGNS[self.action]} {self.resource.title}" + (f": {self.why}" if self.why else "")
 
 
+class Contents(NamedTuple):
+    """What is in a cluster and its bucket, and is interrupted or lost with them.
+
+    Attributes:
+        jobs: Ids of jobs that wait or run, in all namespaces; None where the cluster does not say.
+        nodes: Of the cluster (count); None as above.
+        objects: In the bucket, old versions included (count); None where Google does not say.
+        size_bytes: Of all these objects.
+        is_whole: False where the bucket has more objects than were read.
+    """
+
+    jobs: tuple[str, ...] | None = None
+    nodes: int | None = None
+    objects: int | None = None
+    size_bytes: int = 0
+    is_whole: bool = True
+
+    @property
+    def cluster_text(self) -> str:
+        if self.jobs is None:
+            return "which jobs run on it is not known: it does not answer"
+        jobs = f"{count_text(len(self.jobs), 'job')} on it"
+        if self.jobs:
+            jobs += f", interrupted and not resumed ({names_text(self.jobs, _NAMED)})"
+        return f"{jobs}; {count_text(self.nodes or 0, 'node')}"
+
+    @property
+    def bucket_text(self) -> str:
+        if self.objects is None:
+            return "its size is not known: this account may not list it"
+        more = "" if self.is_whole else "more than "
+        return f"{more}{count_text(self.objects, 'object')}, {size_text(self.size_bytes)}"
+
+
 @dataclass(frozen=True)
 class RemovalPlan:
     """All that exists of a cluster, and what becomes of it.
 
     Attributes:
+        contents: What is in the cluster and the bucket.
         delete_data: Whether the bucket and disks of volumes go as well.
         left: What others left on our network, and the disks of the cluster.
     """
@@ -55,6 +94,7 @@ class RemovalPlan:
     removals: tuple[Removal, ...]
     left: tuple[Leftover, ...]
     delete_data: bool
+    contents: Contents = Contents()
 
     @property
     def to_remove(self) -> list[Removal]:
@@ -70,9 +110,15 @@ class RemovalPlan:
         """Write the plan."""
         spec = self.setup.spec
         lines = [f"cluster {spec.cluster} of the project {spec.project}"]
-        lines += [str(each) for each in self.removals]
+        lines += [self._line(each) for each in self.removals]
         lines += [f"  {'-' if each in self.swept else '='} {each}" for each in self.left]
         return lines if len(lines) > 1 else [*lines, "there is nothing to remove"]
+
+    def _line(self, removal: Removal) -> str:
+        is_cluster = isinstance(removal.resource, Cluster) and removal.found.state == "ours"
+        is_bucket = isinstance(removal.resource, Bucket) and removal.found.state == "ours"
+        known = self.contents.cluster_text if is_cluster else self.contents.bucket_text if is_bucket else ""
+        return str(removal) + (f"{'; ' if removal.why else ': '}{known}" if known else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain JSON."""
@@ -84,6 +130,7 @@ class RemovalPlan:
                 {"key": each.resource.key, "title": each.resource.title, "action": each.action, "why": each.why}
                 for each in self.removals
             ],
+            "contents": self.contents._asdict(),
             "leftovers": [each._asdict() | {"removed": each in self.swept} for each in self.left],
         }
 
@@ -112,7 +159,32 @@ def plan_removal(setup: Setup, *, delete_data: bool = False, keep_cluster: bool 
     if cluster.state != "missing":  # its own firewalls go with it
         own = f"gke-{setup.spec.cluster}-"
         left = [each for each in left if not (each.kind == "firewall" and each.name.startswith(own))]
-    return RemovalPlan(setup, tuple(removals), tuple(left), delete_data)
+    return RemovalPlan(setup, tuple(removals), tuple(left), delete_data, _contents(setup, inventory))
+
+
+def _contents(setup: Setup, inventory: Inventory) -> Contents:
+    """Read what is in a cluster and a bucket of ours; what may not be read stops nothing."""
+    found = Contents()
+    if inventory.of("cluster").state == "ours":
+        try:
+            client = setup.client()
+            nodes = client.list(NODE).objects
+            pods = client.list(POD._replace(namespaced=False), JOB_LABEL).objects
+        except KineticError:
+            pass
+        else:
+            open_ = [each for each in pods if (each.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}]
+            jobs = tuple(sorted({str(each["metadata"]["labels"][JOB_LABEL]) for each in open_}))
+            found = found._replace(jobs=jobs, nodes=len(nodes))
+    bucket = next((each for each in inventory.resources if isinstance(each, Bucket)), None)
+    if bucket is not None and inventory.of("bucket").state == "ours":
+        try:
+            objects, size, is_whole = bucket.measure()
+        except (ApiError, KineticError):
+            pass
+        else:
+            found = found._replace(objects=objects, size_bytes=size, is_whole=is_whole)
+    return found
 
 
 def _everything(setup: Setup) -> list[Resource]:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kinetic._cluster import teardown
+from kinetic._cluster import storage, teardown
+from kinetic._cluster.inventory import resources_of
+from kinetic._cluster.storage import Bucket
 
 if TYPE_CHECKING:
     from servers.cluster_maker import Maker
@@ -85,13 +87,17 @@ def test_what_others_left_on_our_network_is_swept(maker: Maker, cloud: GoogleClo
     network = f"https://www.googleapis.com/compute/v1/projects/{cloud.project}/global/networks/kn-team"
     cloud.compute.add("firewalls", "k8s-fw-1", network=network)
     cloud.compute.add("networkEndpointGroups", "k8s1-2", scope="zones/us-central1-a", network=network)
+    for place in ("global", "regions/us-central1"):
+        cloud.compute.add("forwardingRules", f"rule-{place.rpartition('/')[2]}", scope=place, network=network)
     cloud.compute.add("networks", "other")
     foreign = network.replace("kn-team", "other")
     cloud.compute.add("firewalls", "k8s-fw-3", network=foreign)
+    cloud.compute.add("forwardingRules", "rule-3", scope="regions/us-central1", network=foreign)
 
     assert maker.down() == ([], [])
 
     assert cloud.compute.names("firewalls") == ["k8s-fw-3"]
+    assert cloud.compute.names("forwardingRules") == ["rule-3"]
     assert cloud.compute.names("networks") == ["other"]
 
 
@@ -173,6 +179,50 @@ def test_a_second_down_writes_nothing(maker: Maker, cloud: GoogleCloud) -> None:
 
     assert maker.down() == ([], [])
     assert cloud.writes == []
+
+
+def test_the_plan_says_what_is_interrupted_and_lost(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    for number in range(3):
+        _put(cloud, f"{cloud.project}-kn-team-jobs", f"job-{number}/result")
+    for name, phase in (("one", "Running"), ("two", "Pending"), ("done", "Succeeded")):
+        labels = {"job-id": f"train-{name}"}
+        maker.objects.kept["Pod", name] = {"metadata": {"name": name, "labels": labels}, "status": {"phase": phase}}
+    maker.objects.kept["Node", "tpu-0"] = {"metadata": {"name": "tpu-0"}}
+
+    kept = teardown.plan_removal(maker.setup())
+    lost = teardown.plan_removal(maker.setup(), delete_data=True)
+
+    jobs = "2 jobs on it, interrupted and not resumed (train-one, train-two); 1 node"
+    assert f"  - cluster team in us-central1: {jobs}" in lost.lines()
+    bucket = f"bucket gs://{cloud.project}-kn-team-jobs"
+    assert f"  - {bucket}: 3 objects, 3 bytes" in lost.lines()
+    assert f"  = {bucket}: results are kept; remove them with --delete-data; 3 objects, 3 bytes" in kept.lines()
+    assert lost.to_json()["contents"]["jobs"] == ("train-one", "train-two")
+
+
+def test_a_bucket_is_measured_page_by_page_and_not_without_end(
+    maker: Maker, cloud: GoogleCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker.up()
+    cloud.objects.page_size = 2
+    for number in range(5):
+        _put(cloud, f"{cloud.project}-kn-team-jobs", f"{number}")
+    bucket = next(each for each in resources_of(maker.setup()) if isinstance(each, Bucket))
+
+    assert bucket.measure() == (5, 5, True)
+    monkeypatch.setattr(storage, "_MOST_PAGES", 2)
+    assert bucket.measure() == (4, 4, False)
+
+
+def test_what_may_not_be_read_of_a_bucket_stops_no_removal(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    cloud.denied = {"storage.objects.list"}
+
+    plan = teardown.plan_removal(maker.setup())
+
+    line = next(each for each in plan.lines() if "= bucket" in each)
+    assert line.endswith("; its size is not known: this account may not list it")
 
 
 def _put(cloud: GoogleCloud, bucket: str, name: str) -> None:
