@@ -374,7 +374,8 @@ class ClusterChecks:
 
     def _of_store(self) -> list[Check]:
         found = [Check("store-address", "store", self._store_address)]
-        if not self._bucket or self._environ.get("STORAGE_EMULATOR_HOST"):  # an emulator has no policies
+        emulated = not self.is_google and bool(self._environ.get("STORAGE_EMULATOR_HOST"))
+        if not self._bucket or emulated:  # an emulator has no policies
             return found
         found.append(Check("store", "store", self._store_answers, ("store-address", *self._login_key)))
         if self.is_google:
