@@ -143,6 +143,7 @@ VARIABLES: Mapping[str, str] = {
     "KINETIC_PAYLOAD_SIZE_WARN_MB": "50",
     "KINETIC_BASE_IMAGE_REPO": "kinetic",
     "KINETIC_BASE_IMAGE": "python:X.Y-slim-bookworm",
+    "KINETIC_BUILD_ACCOUNT": "the project's default",
     "KINETIC_UPGRADE": "unset",
     **{option.variable: option.without for option in JOB_OPTIONS if option.variable},
     "KINETIC_DEBUG_WAIT_TIMEOUT": "600",

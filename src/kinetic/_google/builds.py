@@ -5,13 +5,14 @@ Source: Cloud Build's discovery document, v1 (2026-10-29).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kinetic._google.api import ApiError, Page, Service
 from kinetic.errors import AccessDeniedError, ImageBuildError
 
 API = "cloudbuild.googleapis.com"
+ROLE = "roles/cloudbuild.builds.editor"
 SECONDS = 3600
 _MACHINE = "E2_HIGHCPU_8"
 _ENDED = frozenset({"SUCCESS", "FAILURE", "INTERNAL_ERROR", "TIMEOUT", "CANCELLED", "EXPIRED"})
@@ -31,8 +32,8 @@ class Build(NamedTuple):
         return f"v1/projects/{self.project}/locations/{self.location}/builds/{self.id}"
 
     @property
-    def log_key(self) -> str:
-        """Return the name of its log in the bucket of logs."""
+    def log_name(self) -> str:
+        """Return the name of its log in the folder of its source."""
         return f"log-{self.id}.txt"
 
     @property
@@ -40,33 +41,57 @@ class Build(NamedTuple):
         """Return its page in Google's console."""
         return f"https://console.cloud.google.com/cloud-build/builds;region={self.location}/{self.id}?project={self.project}"
 
+    @property
+    def show_command(self) -> str:
+        """Return the command that shows its log while it grows."""
+        return f"gcloud builds log --stream {self.id} --region={self.location} --project={self.project}"
 
-def dockerfile_body(bucket: str, source: str, image: str, *, account: str = "", dockerfile: str = "Dockerfile") -> Page:
+    @property
+    def cancel_command(self) -> str:
+        """Return the command that cancels it."""
+        return f"gcloud builds cancel {self.id} --region={self.location} --project={self.project}"
+
+
+class Source(NamedTuple):
+    """What is built: an object in a bucket with a folder as .tar.gz. The log goes to the object's folder."""
+
+    bucket: str
+    name: str
+
+    @property
+    def folder(self) -> str:
+        """Return the address of the folder that it is in."""
+        return f"gs://{self.bucket}/{self.name.rpartition('/')[0]}".rstrip("/")
+
+
+def dockerfile_body(
+    source: Source, images: Sequence[str], *, account: str = "", dockerfile: str = "Dockerfile"
+) -> Page:
     """Return the request that builds an image from a Dockerfile.
 
     Args:
-        bucket: Has the source, and takes the log.
-        source: The object with the folder as .tar.gz.
-        image: What is pushed, with its tag.
+        source: The folder that is built.
+        images: What is pushed: names of the same image, with their tags.
         account: The service account that builds, "" for the project's default.
         dockerfile: Its path in the folder.
     """
-    step = {"name": "gcr.io/cloud-builders/docker", "args": ["build", "--tag", image, "--file", dockerfile, "."]}
-    return _body(bucket, source, [step], account) | {"images": [image]}
+    tags = [word for image in images for word in ("--tag", image)]
+    step = {"name": "gcr.io/cloud-builders/docker", "args": ["build", *tags, "--file", dockerfile, "."]}
+    return _body(source, [step], account) | {"images": list(images)}
 
 
-def python_body(bucket: str, source: str, python: str, words: list[str], *, account: str = "") -> Page:
+def python_body(source: Source, python: str, words: Sequence[str], *, account: str = "") -> Page:
     """Return the request that runs a Python program, e.g. our own builder of images, on the source."""
-    step = {"name": f"python:{python}-slim", "entrypoint": "python3", "args": words}
-    return _body(bucket, source, [step], account)
+    step = {"name": f"python:{python}-slim", "entrypoint": "python3", "args": list(words)}
+    return _body(source, [step], account)
 
 
-def _body(bucket: str, source: str, steps: list[dict[str, Any]], account: str) -> Page:
+def _body(source: Source, steps: list[dict[str, Any]], account: str) -> Page:
     return {
-        "source": {"storageSource": {"bucket": bucket, "object": source}},
+        "source": {"storageSource": {"bucket": source.bucket, "object": source.name}},
         "steps": steps,
         "timeout": f"{SECONDS}s",
-        "logsBucket": f"gs://{bucket}",
+        "logsBucket": source.folder,
         # With an account of one's own a setting of logs is needed; a log in Cloud Logging could not be followed.
         "options": {"logging": "GCS_ONLY", "machineType": _MACHINE, "diskSizeGb": "100"},
         **({"serviceAccount": account} if account else {}),
@@ -84,12 +109,7 @@ def start(service: Service, project: str, location: str, body: Page) -> Build:
         operation = service.request("POST", f"v1/projects/{project}/locations/{location}/builds", body, once=True)
     except ApiError as error:
         what = f"Cloud Build did not start a build in {location} ({error.status})"
-        if error.status != 403:
-            raise ImageBuildError(what, why=error.message, next="correct what it names and try again") from error
-        step = "ask for the role roles/cloudbuild.builds.editor"
-        if error.reason == "SERVICE_DISABLED":
-            step = f"gcloud services enable {API} --project {project}"
-        raise AccessDeniedError(what, why=error.message, next=step, code="build-denied") from error
+        raise _refused(what, error, project) from error
     return Build(project, location, str(operation["metadata"]["build"]["id"]))
 
 
@@ -111,7 +131,11 @@ def follow(
             show(data)
         return str(page.get("status")) in _ENDED
 
-    page = service.follow(build.path, step, pause)
+    try:
+        page = service.follow(build.path, step, pause)
+    except ApiError as error:
+        what = f"Cloud Build does not show the build {build.id} ({error.status})"
+        raise _refused(what, error, build.project) from error
     if rest := read_log(shown):
         show(rest)
     if page["status"] != "SUCCESS":
@@ -124,10 +148,31 @@ def follow(
         )
 
 
+def has_ended(service: Service, build: Build) -> bool:
+    """Return whether a build has ended, or is not known any more."""
+    try:
+        return str(service.get(build.path).get("status")) in _ENDED
+    except ApiError as error:
+        if error.status == 404:
+            return True
+        what = f"Cloud Build does not show the build {build.id} ({error.status})"
+        raise _refused(what, error, build.project) from error
+
+
 def cancel(service: Service, build: Build) -> None:
     """Cancel a build; one that has ended stays as it is."""
     try:
         service.request("POST", f"{build.path}:cancel", {})
     except ApiError as error:
         if error.status not in {400, 404, 409}:
-            raise ImageBuildError(f"the build {build.id} could not be cancelled", why=error.message) from error
+            what = f"the build {build.id} could not be cancelled ({error.status})"
+            raise _refused(what, error, build.project) from error
+
+
+def _refused(what: str, error: ApiError, project: str) -> AccessDeniedError | ImageBuildError:
+    if error.status != 403:
+        return ImageBuildError(what, why=error.message, next="correct what it names and try again", code="cloud-build")
+    step = f"ask for the role {ROLE}"
+    if error.reason == "SERVICE_DISABLED":
+        step = f"gcloud services enable {API} --project {project}"
+    return AccessDeniedError(what, why=error.message, next=step, code="build-denied")

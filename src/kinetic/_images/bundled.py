@@ -106,6 +106,14 @@ def ensure(
     return Bundled(built.uri, keys.lock(name), locked.lock, built)
 
 
+def find(
+    request: BuildRequest, *, environ: Mapping[str, str], google_token: GoogleToken | None = None
+) -> BuiltImage | None:
+    """Return the image of a request if its registry has it."""
+    with connector(google_token, environ)(Reference.parse(f"{request.repository}:env")) as registry:
+        return ImageBuilder(registry, _wheel_cache(environ)).find(request.lock, request.base)
+
+
 def rebuild(
     uri: str, lock_key: str, store: Store, environ: Mapping[str, str], google_token: GoogleToken | None = None
 ) -> bool:

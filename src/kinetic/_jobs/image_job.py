@@ -33,6 +33,7 @@ from kinetic.job_status import JobStatus
 FUNCTION = "build_image"
 _UNSUBMITTED_SECONDS = 30.0  # between the page and its job: the other client is packing
 _LOOK_SECONDS = 0.5
+_NO_RIGHT = frozenset({"registry-denied", "registry-login"})  # of the pod's account: another builder's may have it
 _CARRIED_BYTES = 64 << 20  # of wheels that travel with the job
 
 
@@ -126,8 +127,11 @@ class PodBuilder:
                 next=f"kinetic jobs logs {handle.job_id}",
                 code="image-build",
             ) from error
-        except KineticError:
+        except KineticError as error:
             self._store.delete(at)
+            if error.code in _NO_RIGHT:
+                what = "the pod that builds the image has no right to do so"
+                raise UnavailableError(what, why=error.what, next=error.next, code=error.code) from error
             raise
         built = BuiltImage(**{**page["built"], "conflicts": tuple(map(tuple, page["built"]["conflicts"]))})
         wheels = tuple((Wheel(**each["wheel"]), bytes(each["data"])) for each in page["wheels"])

@@ -375,7 +375,7 @@ def resolve(
             settings=context.settings,
             profile=context.target.profile,
             environ=os.environ,
-            remotes=functools.partial(_remote_builders, options, context.store),
+            remotes=functools.partial(_remote_builders, options, context),
         )
     asked = config_options.read_resources(options.resources or {})
     return Shipment(
@@ -383,11 +383,23 @@ def resolve(
     )
 
 
-def _remote_builders(options: Options, store: Store) -> list[RemoteBuilder]:
-    """Return who can build images besides this machine."""
+def _remote_builders(options: Options, context: SubmitContext) -> list[RemoteBuilder]:
+    """Return who can build images besides this machine, the preferred one first."""
+    from kinetic._google import api
+    from kinetic._images import bundled, cloud_build
     from kinetic._jobs import image_job  # only where an image must be built
 
-    return [image_job.PodBuilder(functools.partial(_submit_image_build, options), store, os.environ)]
+    store, target = context.store, context.target
+    pod = image_job.PodBuilder(functools.partial(_submit_image_build, options), store, os.environ)
+    if api.credentials_file(os.environ) is None or not store.url.startswith("gs://"):
+        return [pod]
+    cloud = cloud_build.CloudBuilder(
+        lambda repository: cloud_build.connect(target.project.value, target.zone.value, repository, store, os.environ),
+        functools.partial(bundled.find, environ=os.environ, google_token=api.Tokens(os.environ).get),
+        store,
+        os.environ,
+    )
+    return [pod, cloud]
 
 
 def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:

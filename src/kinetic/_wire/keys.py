@@ -85,8 +85,11 @@ data_tree_marker: _Of1 = "data/trees-complete/{}".format  # client, last: promis
 IMAGES = "data/images/"
 image: _Of1 = (IMAGES + "{}").format  # client: an image that was built, sealed; its age says when it was last used
 lock: _Of1 = "data/locks/{}".format  # client: the lock of some requirement lines, sealed
-# Client: which job builds an image, sealed; (tag-key id).
-image_build: _Of1 = "data/builds/{}".format
+BUILDS = "data/builds/"
+# Client: which job, or which build of Cloud Build, makes an image, sealed; (tag-key id).
+image_build: _Of1 = (BUILDS + "{}").format
+build_source: _Of1 = (BUILDS + "{}.tar.gz").format  # client: what Cloud Build builds; removed when the build has ended
+build_log: _Of1 = (BUILDS + "{}").format  # Cloud Build: its log, while the build runs
 built_wheel: _Of1 = "data/wheels/{}".format  # client: a wheel that was built from source, by its hash
 layer: _Of1 = "data/layers/{}".format  # client: packages as a layer of an image, by the hash of its bytes
 layer_list: _Of1 = "data/layers/of-{}".format  # client, last: the layers of a lock, sealed

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 from servers.discovery import Document, document, masked
 from servers.gcs import GcsServer
 from servers.google_cloud import quotas, refusals
+from servers.google_cloud.builds import Builds
 from servers.google_cloud.compute import Compute
 from servers.google_cloud.container import Container
 from servers.google_cloud.projects import Projects
@@ -28,6 +29,7 @@ Page = dict[str, Any]
 VERSIONS = {
     "artifactregistry": "v1",
     "cloudbilling": "v1",
+    "cloudbuild": "v1",
     "cloudquotas": "v1",
     "cloudresourcemanager": "v3",
     "compute": "v1",
@@ -191,10 +193,12 @@ class GoogleCloud:
         self.projects = Projects(self)
         self.storage = Storage(self)
         self.repositories = Repositories(self)
+        self.builds = Builds(self)
         self.quotas = quotas.Quotas(self)
         self._answers: dict[str, Callable[[Call], Page]] = {
             "artifactregistry": self.repositories.answer,
             "cloudbilling": self.projects.answer,
+            "cloudbuild": self.builds.answer,
             "cloudquotas": self.quotas.answer,
             "cloudresourcemanager": self.projects.answer,
             "compute": self.compute.answer,

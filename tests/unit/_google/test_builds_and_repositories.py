@@ -14,6 +14,7 @@ from servers.scripted import Scripted, page
 from kinetic._google import artifacts, builds
 from kinetic._google.api import Service
 from kinetic._google.artifacts import Repository
+from kinetic._google.builds import Source
 from kinetic._stores.parallel import Retry
 from kinetic.errors import AccessDeniedError, BackendUnavailableError, ImageBuildError
 
@@ -133,6 +134,9 @@ def test_the_repository_of_an_image_is_read_from_its_name(host, image, expected)
 # ------------------------------------------------------------------------------------------------------------ builds
 
 
+SOURCE = Source("bucket", "prefix/data/builds/1.tar.gz")
+
+
 def started() -> dict[str, Any]:
     return {"name": "operations/1", "metadata": {"build": {"id": "b-1"}}}
 
@@ -140,8 +144,10 @@ def started() -> dict[str, Any]:
 @pytest.mark.parametrize(
     "body",
     [
-        builds.dockerfile_body("bucket", "source.tar.gz", "us-docker.pkg.dev/team/kinetic/own:1"),
-        builds.python_body("bucket", "source.tar.gz", "3.12", ["-m", "x"], account="projects/p/serviceAccounts/e"),
+        builds.dockerfile_body(
+            SOURCE, ["us-docker.pkg.dev/team/kinetic/own:1", "us-docker.pkg.dev/team/kinetic/own:2"]
+        ),
+        builds.python_body(SOURCE, "3.12", ["-m", "x"], account="projects/p/serviceAccounts/e"),
     ],
 )
 def test_the_log_of_a_build_is_shown_while_it_grows(google, body) -> None:
@@ -157,14 +163,14 @@ def test_the_log_of_a_build_is_shown_while_it_grows(google, body) -> None:
     builds.follow(service, build, read_log, shown.append, nothing)
 
     assert b"".join(shown) == b"first\nsecond\n"
-    assert build.log_key == "log-b-1.txt"
+    assert build.log_name == "log-b-1.txt"
     assert len(asked) == 4
 
 
 def test_a_build_that_failed_says_how_and_where_to_look(google) -> None:
     failed = {"status": "FAILURE", "failureInfo": {"type": "USER_BUILD_STEP", "detail": "step 0 exited with 1"}}
     service, _ = google(builds.API, started(), failed)
-    build = builds.start(service, "team", "us", builds.dockerfile_body("b", "s", "i"))
+    build = builds.start(service, "team", "us", builds.dockerfile_body(SOURCE, ["i"]))
 
     with pytest.raises(ImageBuildError, match="ended with FAILURE") as caught:
         builds.follow(service, build, lambda _: b"", lambda _: None, nothing)
@@ -177,7 +183,7 @@ def test_a_build_that_may_have_started_is_not_started_twice(google) -> None:
     service, asked = google(builds.API, page({}, 500))
 
     with pytest.raises(BackendUnavailableError):
-        builds.start(service, "team", "us", builds.dockerfile_body("b", "s", "i"))
+        builds.start(service, "team", "us", builds.dockerfile_body(SOURCE, ["i"]))
 
     assert len(asked) == 1
 
@@ -185,12 +191,37 @@ def test_a_build_that_may_have_started_is_not_started_twice(google) -> None:
 def test_a_build_that_was_refused_for_now_is_asked_for_again(google) -> None:
     service, asked = google(builds.API, page({}, 429), started())
 
-    assert builds.start(service, "team", "us", builds.dockerfile_body("b", "s", "i")).id == "b-1"
+    assert builds.start(service, "team", "us", builds.dockerfile_body(SOURCE, ["i"])).id == "b-1"
     assert len(asked) == 2
 
 
 def test_cancelling_a_build_that_has_ended_is_no_error(google) -> None:
     service, _ = google(builds.API, started(), error(400, "already finished"))
-    build = builds.start(service, "team", "us", builds.dockerfile_body("b", "s", "i"))
+    build = builds.start(service, "team", "us", builds.dockerfile_body(SOURCE, ["i"]))
 
     builds.cancel(service, build)
+
+
+def test_the_log_goes_to_the_folder_of_the_source() -> None:
+    assert builds.python_body(SOURCE, "3.12", [])["logsBucket"] == "gs://bucket/prefix/data/builds"
+    assert builds.python_body(Source("bucket", "1.tar.gz"), "3.12", [])["logsBucket"] == "gs://bucket"
+
+
+@pytest.mark.parametrize(("reason", "step"), [("SERVICE_DISABLED", "gcloud services enable"), ("", "builds.editor")])
+def test_a_build_that_may_not_be_started_names_the_command_or_the_role(google, reason, step) -> None:
+    service, _ = google(builds.API, error(403, "denied", reason))
+
+    with pytest.raises(AccessDeniedError) as caught:
+        builds.start(service, "team", "us", builds.dockerfile_body(SOURCE, ["i"]))
+
+    assert caught.value.code == "build-denied"
+    assert step in str(caught.value.next)
+
+
+@pytest.mark.parametrize(("answer", "expected"), [({"status": "WORKING"}, False), ({"status": "TIMEOUT"}, True)])
+def test_whether_a_build_has_ended_is_asked_once(google, answer, expected) -> None:
+    service, asked = google(builds.API, started(), answer)
+    build = builds.start(service, "team", "us", builds.dockerfile_body(SOURCE, ["i"]))
+
+    assert builds.has_ended(service, build) is expected
+    assert len(asked) == 2
