@@ -167,6 +167,7 @@ def test_every_option_tells_who_set_it(root, environ):
         "resources": (None, "default"),
         "base_packages": (True, "default"),
         "require_accelerator": (True, "default"),
+        "wait_image": (True, "default"),
     }
 
 
