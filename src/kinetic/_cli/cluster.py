@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from kinetic._hardware import Placement
 
 _CLUSTER = "kinetic-cluster"  # as the registry of backends has it, which jobs use without a setting
+_BILLING_ACCOUNT = re.compile(r"[0-9A-F]{6}(-[0-9A-F]{6}){2}")
 _LIMIT_SECONDS = 2400.0  # other tools wait for 30 to 40 minutes
 
 
@@ -67,6 +69,9 @@ def _run_options(function: Command) -> Command:
 )
 @click.option("--registry", is_flag=True, help="Make a repository for images, too.")
 @click.option("--jobset", is_flag=True, help="Install JobSet, too; slices of several hosts do so by themselves.")
+@click.option(
+    "--billing-account", metavar="ID", help="Link this account to a project that has none; Google charges it."
+)
 @click.option("--public-nodes", is_flag=True, help="Give nodes addresses of their own, instead of a NAT.")
 @_run_options
 @click.option("--try", "try_it", is_flag=True, help="Run a hello job at the end, on the first accelerator.")
@@ -263,6 +268,7 @@ def _spec(given: dict[str, Any], wanted: tuple[Placement, ...], *, everything: b
         registry=everything or bool(given.get("registry")),
         jobset=bool(given.get("jobset")) or any(each.hosts > 1 for each in wanted),
         public_nodes=bool(given.get("public_nodes")),
+        billing_account=_billing_account(given.get("billing_account") or ""),
         hardware=wanted,
     )
 
@@ -276,6 +282,18 @@ def _limit(text: str) -> tuple[str, int]:
             f"--limit {text} is not valid", why=f"known limits: {', '.join(LIMITS)}", next="kinetic up --limit tpu=16"
         )
     return name, int(count)
+
+
+def _billing_account(text: str) -> str:
+    account = text.removeprefix("billingAccounts/").upper()
+    if account and not _BILLING_ACCOUNT.fullmatch(account):
+        raise OptionError(
+            f"--billing-account {text} is not valid",
+            why="the id of a billing account has three groups of six digits or letters A to F",
+            next="kinetic up --billing-account 012345-567890-ABCDEF     "
+            "the ids: https://console.cloud.google.com/billing",
+        )
+    return account
 
 
 def _default_project() -> str:

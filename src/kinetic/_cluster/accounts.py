@@ -5,6 +5,7 @@ from __future__ import annotations
 from kinetic._cluster import policies
 from kinetic._cluster.project_apis import (
     ARTIFACTS,
+    BILLING,
     COMPUTE,
     CONTAINER,
     IAM,
@@ -12,6 +13,8 @@ from kinetic._cluster.project_apis import (
     QUOTAS,
     SERVICES,
     STORAGE,
+    billing_error,
+    is_disabled,
 )
 from kinetic._cluster.resource import Found, Resource
 from kinetic._google.api import ApiError
@@ -19,10 +22,75 @@ from kinetic._google.api import ApiError
 NODE_ROLE = "roles/container.defaultNodeServiceAccount"
 
 
+class Billing(Resource):
+    """The account that pays for the project. It is linked only if the user named it, and never changed or removed."""
+
+    key = "billing"
+    api = BILLING
+    rights = ("resourcemanager.projects.createBillingAssignment",)
+
+    @property
+    def title(self) -> str:
+        name = f" {self.spec.billing_account}" if self.spec.billing_account else ""
+        return f"billing account{name} of the project {self.spec.project}"
+
+    @property
+    def _path(self) -> str:
+        return f"v1/projects/{self.spec.project}/billingInfo"
+
+    def read(self) -> Found:
+        """Return "given" where somebody pays, or where Google does not tell: then turning on APIs tells."""
+        try:
+            page = self.apis.call(BILLING, "GET", self._path)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return Found(
+                "missing" if self.spec.billing_account and is_disabled(error) else "given", {}, "not known yet"
+            )
+        account = str(page.get("billingAccountName", "")).removeprefix("billingAccounts/")
+        if page.get("billingEnabled"):
+            wanted = self.spec.billing_account
+            if wanted and account != wanted:
+                why = f"{account} pays for the project already, and kinetic does not change that"
+                return Found("foreign", page, why)
+            return Found("given", page)
+        return Found("missing", page, f"its account {account} is closed" if account else "none is linked")
+
+    def make(self, found: Found) -> None:
+        if not self.spec.billing_account:
+            raise billing_error(self.spec.project, found.why)
+        if not found.page:  # its API is off: this one can be turned on without billing
+            enable(self, [BILLING])
+            now = self.read()
+            if now.state == "given":
+                return
+        self.apis.call(
+            BILLING, "PUT", self._path, {"billingAccountName": f"billingAccounts/{self.spec.billing_account}"}
+        )
+
+    def remove(self, found: Found) -> None:
+        """Leave it."""
+
+
+def enable(resource: Resource, names: list[str]) -> None:
+    """Turn on APIs of the project, and wait until Google says that they are."""
+    path = f"v1/projects/{resource.spec.project}/services:batchEnable"
+    operation = resource.apis.call(SERVICES, "POST", path, {"serviceIds": names})
+    done = operation
+    if not operation.get("done"):
+        followed = resource.apis.follow(SERVICES, f"v1/{operation['name']}", lambda page: bool(page.get("done")))
+        done = followed or {}
+    resource.apis.enabled |= {*names}
+    if failed := done.get("error"):
+        raise ApiError(int(failed.get("code") or 400), _reason(failed), str(failed.get("message", "")))
+
+
 class Services(Resource):
     """The APIs that are needed; they stay on when a cluster is removed, since others may use them."""
 
     key = "services"
+    needs = ("billing",)
     api = SERVICES
     rights = ("serviceusage.services.enable", "serviceusage.services.list")
     seconds = (20, 60)
@@ -50,16 +118,7 @@ class Services(Resource):
         return Found("missing", {"off": off}) if off else Found("given", {"off": []})
 
     def make(self, found: Found) -> None:
-        off = found.page["off"]
-        path = f"v1/projects/{self.spec.project}/services:batchEnable"
-        operation = self.apis.call(SERVICES, "POST", path, {"serviceIds": off})
-        done = operation
-        if not operation.get("done"):
-            followed = self.apis.follow(SERVICES, f"v1/{operation['name']}", lambda page: bool(page.get("done")))
-            done = followed or {}
-        self.apis.enabled |= {*off}
-        if failed := done.get("error"):
-            raise ApiError(int(failed.get("code") or 400), _reason(failed), str(failed.get("message", "")))
+        enable(self, found.page["off"])
 
     def remove(self, found: Found) -> None:
         """Leave them on."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from kinetic._cluster.accounts import NodeAccount, NodeRole, Services
+from kinetic._cluster.accounts import Billing, NodeAccount, NodeRole, Services
 from kinetic._cluster.control_plane import Cluster, Pool
 from kinetic._cluster.jobset import JobSet
 from kinetic._cluster.namespace import Namespace, Quota, ServiceAccount
@@ -33,7 +33,7 @@ class Inventory(NamedTuple):
 def resources_of(setup: Setup) -> list[Resource]:
     """Return the list, in an order in which it can be made; `down` goes through it backwards."""
     spec = setup.spec
-    listed: list[Resource] = [Services(setup)]
+    listed: list[Resource] = [Billing(setup), Services(setup)]
     before: list[str] = ["services"]
     if not spec.network:
         listed += [Network(setup), Subnet(setup)]

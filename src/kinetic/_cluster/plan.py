@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from kinetic._cluster import regions, rights
+from kinetic._cluster.accounts import Billing
 from kinetic._cluster.control_plane import CONTROL_PLANE_DOLLARS, FREE_DOLLARS_A_MONTH, SYSTEM_DOLLARS, Cluster, Pool
 from kinetic._cluster.inventory import Inventory, read_all, resources_of
+from kinetic._cluster.project_apis import billing_error
 from kinetic._cluster.quotas import Quota
 from kinetic._cluster.resource import Change, Found, Resource, Setup, foreign_error
 from kinetic._google.api import ApiError
@@ -43,7 +45,7 @@ class Step(NamedTuple):
             line += f": {', '.join(each.partition('.')[0] for each in self.found.page['off'])}"
         if self.action == "remake":
             line += f"; it is removed first: {self.found.why}"
-        elif self.action == "foreign":
+        elif self.action == "foreign" or (self.resource.key == "billing" and self.found.why):
             line += f": {self.found.why}"
         elif self.action == "wait":
             line += f": {self.found.why.lower()}"
@@ -92,6 +94,15 @@ class Plan(NamedTuple):
     def blocking(self) -> KineticError | None:
         """Return why nothing can be made, or None."""
         for each in self.steps:
+            if isinstance(each.resource, Billing):
+                if each.writes and not self.setup.spec.billing_account:
+                    return billing_error(self.setup.project, each.found.why)
+                if each.action == "foreign":
+                    return OptionError(
+                        f"--billing-account {self.setup.spec.billing_account} was not linked",
+                        why=each.found.why,
+                        next="kinetic up     without --billing-account, or change the account in the console first",
+                    )
             if each.action == "foreign":
                 if isinstance(each.resource, Cluster):
                     return KineticError(

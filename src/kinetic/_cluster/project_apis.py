@@ -17,6 +17,7 @@ from kinetic._google.api import ApiError, Page, Service, Tokens
 from kinetic._stores.parallel import Retry
 from kinetic.errors import AccessDeniedError, BackendUnavailableError, ClusterError
 
+BILLING = "cloudbilling.googleapis.com"
 COMPUTE = "compute.googleapis.com"
 CONTAINER = "container.googleapis.com"
 IAM = "iam.googleapis.com"
@@ -25,7 +26,7 @@ SERVICES = "serviceusage.googleapis.com"
 STORAGE = "storage.googleapis.com"
 ARTIFACTS = "artifactregistry.googleapis.com"
 QUOTAS = "cloudquotas.googleapis.com"
-_ALL = (COMPUTE, CONTAINER, IAM, PROJECTS, SERVICES, STORAGE, ARTIFACTS, QUOTAS)
+_ALL = (BILLING, COMPUTE, CONTAINER, IAM, PROJECTS, SERVICES, STORAGE, ARTIFACTS, QUOTAS)
 
 RETRY = Retry(attempts=5, first_seconds=0.5, most_seconds=16.0)
 _SPREAD_SECONDS = 300.0  # until what was just made or enabled is known everywhere
@@ -198,15 +199,19 @@ def _texts(errors: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(str(each.get("message") or each.get("code")) for each in errors)
 
 
+def billing_error(project: str, why: str) -> ClusterError:
+    """Return the error that nobody pays for a project."""
+    link = f"https://console.cloud.google.com/billing/linkedaccount?project={project}"
+    step = f"link one: {link}     or kinetic up --billing-account 012345-567890-ABCDEF"
+    return ClusterError(f"the project {project} has no billing account", why=why, next=step, code="billing")
+
+
 def explained(error: ApiError, doing: str, project: str) -> AccessDeniedError | BackendUnavailableError | ClusterError:
     """Return our error for a refusal, with what to do about it."""
     what, again = f"Google refused to {doing} ({error.status})", "correct it, and run the same command again"
     text = error.message
     if "BILLING" in error.reason.upper() or "BILLING" in text:
-        link = f"https://console.cloud.google.com/billing/linkedaccount?project={project}"
-        return ClusterError(
-            f"the project {project} has no billing account", why=text, next=f"link one: {link}", code="billing"
-        )
+        return billing_error(project, text)
     if "Constraint constraints/" in text or "CONDITION_NOT_MET" in error.reason:
         step = "ask an administrator of the organization about the policy that the message names"
         return AccessDeniedError(what, why=text, next=step, code="organization-policy")

@@ -51,6 +51,7 @@ class Spec:
         registry: Whether a repository for images is made.
         jobset: Whether JobSet is installed, which slices of several hosts need.
         public_nodes: Nodes with addresses of their own instead of a NAT.
+        billing_account: The id of the account that is linked to a project that has none; "" to link none.
         hardware: What the accelerators mean that were named.
     """
 
@@ -65,6 +66,7 @@ class Spec:
     registry: bool = False
     jobset: bool = False
     public_nodes: bool = False
+    billing_account: str = ""
     hardware: tuple[Placement, ...] = ()
 
     @property

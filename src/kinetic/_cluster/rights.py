@@ -15,6 +15,7 @@ _ROLES = (  # by the beginning of a permission; the first that fits
     ("compute.firewalls.", "roles/compute.securityAdmin"),
     ("compute.", "roles/compute.networkAdmin"),
     ("container.", "roles/container.admin"),
+    ("resourcemanager.projects.createBillingAssignment", "roles/billing.projectManager"),
     ("resourcemanager.", "roles/resourcemanager.projectIamAdmin"),
     ("serviceusage.", "roles/serviceusage.serviceUsageAdmin"),
     ("storage.", "roles/storage.admin"),

@@ -113,7 +113,8 @@ class Projects:
         wanted = call.body.get("serviceIds", []) if call.action == "batchEnable" else [call.parts[3]]
         if len(wanted) > _MOST_AT_ONCE:
             raise Refusal(400, f"Too many services: {len(wanted)}")
-        if not cloud.billing and set(wanted) - cloud.enabled:
+        free = {"cloudbilling.googleapis.com"}  # else a project without billing could not get any through the API
+        if not cloud.billing and set(wanted) - cloud.enabled - free:
             raise Refusal(
                 400,
                 f"Billing account for project '{cloud.number}' is not found. Billing must be enabled for activation of "

@@ -49,7 +49,7 @@ def test_a_plan_of_a_new_project_writes_nothing(maker: Maker, cloud: GoogleCloud
 
     plan = maker.plan("v5litepod-4", registry=True)
 
-    assert [step.action for step in plan.steps if step.resource.key != "services"][:3] == ["make"] * 3
+    assert [step.action for step in plan.steps if step.resource.key not in {"billing", "services"}][:3] == ["make"] * 3
     assert cloud.writes == []
     assert any("v5litepod" in line and "$4.80 per hour" in line for line in plan.lines())
 
@@ -141,6 +141,60 @@ def test_billing_that_is_off_stops_before_anything_is_made(maker: Maker, cloud: 
         maker.up()
 
     assert maker.state()["compute"] == []
+
+
+def test_billing_that_was_turned_off_stops_before_anything_is_made(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.billing = ""  # all APIs are on: turning them on cannot tell
+
+    with pytest.raises(ClusterError, match="has no billing account") as caught:
+        maker.up()
+
+    assert "billing/linkedaccount?project=" in str(caught.value.next)
+    assert cloud.writes == []
+
+
+@pytest.mark.parametrize("enabled", [True, False], ids=["its API is on", "its API is off"])
+def test_a_billing_account_that_was_named_is_linked_first(enabled: bool, maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.billing = ""
+    if not enabled:
+        cloud.enabled = {"serviceusage.googleapis.com"}
+
+    plan = maker.up(billing_account="012345-567890-ABCDEF")
+
+    assert cloud.billing == "billingAccounts/012345-567890-ABCDEF"
+    lines = plan.lines()
+    assert lines[1].startswith(f"  + billing account 012345-567890-ABCDEF of the project {cloud.project}")
+    methods = cloud.methods(writes=True)
+    assert methods.index("cloudbilling.projects.updateBillingInfo") < methods.index("compute.networks.insert")
+    cloud.read_only = True
+    assert maker.plan(billing_account="012345-567890-ABCDEF").to_do == []
+
+
+def test_a_billing_account_is_not_exchanged_for_another(maker: Maker, cloud: GoogleCloud) -> None:
+    with pytest.raises(OptionError, match="was not linked"):
+        maker.up(billing_account="012345-567890-ABCDEF")
+
+    assert cloud.writes == []
+
+
+def test_a_named_billing_account_whose_project_is_paid_is_no_write_even_where_that_is_learned_late(
+    maker: Maker, cloud: GoogleCloud
+) -> None:
+    cloud.enabled = {"serviceusage.googleapis.com"}
+
+    maker.up(billing_account="000000-000000-000001")
+
+    assert "cloudbilling.projects.updateBillingInfo" not in cloud.methods()
+
+
+def test_the_right_to_link_a_billing_account_is_asked_before(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.billing, cloud.denied = "", {"resourcemanager.projects.createBillingAssignment"}
+
+    with pytest.raises(AccessDeniedError, match="permission is missing") as caught:
+        maker.up(billing_account="012345-567890-ABCDEF")
+
+    assert "roles/billing.projectManager" in str(caught.value.next)
+    assert cloud.writes == []
 
 
 def test_what_was_just_made_may_be_seen_late(maker: Maker, cloud: GoogleCloud) -> None:
