@@ -104,7 +104,7 @@ test-all: $(ENV_READY) cluster-if-it-can-be-had test-node
 
 # One process: there is one real node on a machine. Where it cannot run or is not built, everything skips and says why.
 test-node: $(ENV_READY)
-	@echo 'kinetic: calls, logs, exec, evictions, memory, slices and images on a real node: some 4 minutes.' >&2
+	@echo 'kinetic: calls, logs, exec, ports, evictions, memory, slices and images on a real node: some 4 minutes.' >&2
 	@KINETIC_TEST_REAL_NODE=1 $(ENV)/bin/python -m pytest -n 0 -m 'not nightly and real_node' $(TESTS_OF_NODE) $(ARGS)
 
 # Where there is no wheel of atheris for this Python, the tests that need it skip and say so. KINETIC_FUZZ_SECONDS: a reader.

@@ -15,6 +15,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -454,6 +455,27 @@ def test_small_writes_are_not_delayed(forwarder: int) -> None:
             seconds.append(time.monotonic() - begun)
 
     assert min(seconds) < 0.03, seconds  # a delayed acknowledgement takes 40 ms, each time
+
+
+def test_connections_one_after_another_and_side_by_side_never_read_what_is_another_ones(stage: Stage) -> None:
+    stage.launch(port=inspection.PORT)
+    stage.wait_until_it_stays()
+    (pod,) = stage.pods()
+    backend, name = stage.backend(), object_status.object_name(pod)
+
+    def answer(number: int) -> bytes:
+        with backend.dial(DebugAddress(inspection.PORT, machine=name)) as link:
+            link.send(b"token\n%s" % words(number))
+            return link.receive()
+
+    def words(number: int) -> bytes:
+        return b"hello %d" % number
+
+    found = [answer(number) for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        found += pool.map(answer, range(40, 80))
+
+    assert found == [words(number).upper() for number in range(80)]
 
 
 def test_a_broken_connection_is_closed_and_the_next_one_is_forwarded_anew(plane, forwarder: int) -> None:

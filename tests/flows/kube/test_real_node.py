@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 from typing import Any
@@ -13,6 +14,11 @@ import pytest
 from cluster.plane import wait_for
 from servers import registry as registry_server
 from servers.wheels import Index, made_wheel
+
+from kinetic._backends.kube import pod_exec
+from kinetic._backends.kube.client import Client
+from kinetic._backends.kube.connection import context_access
+from kinetic._stores.parallel import Retry
 
 pytestmark = [pytest.mark.real_node, pytest.mark.only_real_node, pytest.mark.timeout(180)]
 
@@ -42,6 +48,16 @@ JOBS = """
         found = ["/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max"]
         (limit,) = [int(open(path).read()) for path in found if os.path.exists(path)]
         return limit
+
+    @kinetic.run(accelerator="cpu")
+    def serve():
+        with socket.create_server(("127.0.0.1", 8099)) as server:
+            print("listening", flush=True)
+            while True:
+                link, _ = server.accept()
+                with link, link.makefile("rb") as lines:
+                    for line in lines:
+                        link.sendall(line.upper())
 
     @kinetic.run(accelerator="tpu-v4-2x2x2")
     def meet():
@@ -103,6 +119,25 @@ def test_a_pod_that_is_evicted_is_replaced_and_the_job_ends_well(jobs: Any, site
     value = jobs.run("tell(kinetic.attach(words[0]).result(timeout=120))", job_id)
 
     assert value == 1
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_port_of_a_pod_is_reached_through_the_api_server_and_its_kubelet(
+    jobs: Any, site: Any, plane: Any, namespace: str
+) -> None:
+    job_id = jobs.run("from real import serve\ntell(serve.run_async().job_id)")
+    pod = site.running(job_id, seconds=60)["metadata"]["name"]
+    wait_for("its server", lambda: "listening" in site.log(pod), 60)
+    access = context_access("", {"KUBECONFIG": str(plane.kubeconfig)})
+
+    with contextlib.closing(Client(access, namespace, Retry(4, 0.1, 1.0, 30.0))) as client:
+        answers = []
+        for number in range(40):
+            with pod_exec.connect_port(client, pod, 8099) as tunnel:
+                tunnel.send(b"hello %d\n" % number)
+                answers.append(tunnel.receive())
+
+    assert answers == [b"HELLO %d\n" % number for number in range(40)]
 
 
 def test_the_hosts_of_a_slice_reach_each_other_by_their_names(jobs: Any, machines: Any) -> None:

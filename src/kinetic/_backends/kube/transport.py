@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import field
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from kinetic._stores.parallel import Retry
 from kinetic._wire import dataclass, folders
@@ -102,6 +102,7 @@ def _ssl_context(access: Access) -> ssl.SSLContext:
 
     try:
         context = ssl.create_default_context(cadata=access.authority.decode() or None)
+        context.sslsocket_class = _socket_class()
         if access.authority:
             # Python 3.13 began to insist on extensions that authorities made for one cluster often lack, EKS's among
             # them; whom they signed is verified as before.
@@ -117,6 +118,66 @@ def _ssl_context(access: Access) -> ssl.SSLContext:
             f"the certificates for {access.about} cannot be used", why=str(error), next="log in to the cluster again"
         ) from error
     return context
+
+
+@cache
+def _socket_class() -> type[ssl.SSLSocket]:
+    """Return a socket that any thread may close: those that use it wake up, and its file lives until the last has left.
+
+    OpenSSL reads a record in two calls, by the number of the file. If it is closed between them, whoever opens a file
+    next gets that number, and loses bytes to the thread that still reads.
+    """
+    import errno
+    import ssl
+
+    class SharedSocket(ssl.SSLSocket):
+        _lock: threading.Lock
+        _users = 0
+        _is_ended = False
+
+        def __new__(cls, *words: Any, **more: Any) -> Self:
+            made = super().__new__(cls, *words, **more)
+            made._lock = threading.Lock()  # ssl makes its sockets without __init__
+            return made
+
+        def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+            with self._in_use():
+                return super().recv(buflen, flags)
+
+        def send(self, data: Any, flags: int = 0) -> int:
+            with self._in_use():
+                return super().send(data, flags)
+
+        def settimeout(self, value: float | None) -> None:
+            with self._in_use():
+                super().settimeout(value)
+
+        @contextmanager
+        def _in_use(self) -> Iterator[None]:
+            with self._lock:
+                if self._is_ended:
+                    raise OSError(errno.EBADF, "the connection was closed")
+                self._users += 1
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._users -= 1
+                    is_last = self._is_ended and not self._users
+                if is_last:
+                    super().close()
+
+        def close(self) -> None:
+            with self._lock:
+                self._is_ended, is_used = True, self._users > 0
+                if is_used:
+                    with contextlib.suppress(OSError):  # the other end may be gone
+                        # SSLSocket's own forgets that it is encrypted, and what is sent after it goes out as it is.
+                        socket.socket.shutdown(self, socket.SHUT_RDWR)
+            if not is_used:
+                super().close()
+
+    return SharedSocket
 
 
 def _load_certificate(context: ssl.SSLContext, own: Certificate) -> None:
