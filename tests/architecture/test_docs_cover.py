@@ -122,6 +122,14 @@ def test_the_index_links_every_page_of_the_manual():
     assert [page.name for page in MANUAL[1:] if page.name not in {"index.md", *index}] == []
 
 
+def test_records_of_decisions_are_counted_through_and_bear_their_numbers():
+    records = sorted((ROOT / "docs" / "design" / "decisions").glob("*.md"))
+
+    assert [record.name[:5] for record in records] == [f"{number:04}-" for number in range(1, len(records) + 1)]
+    titles = [record.read_text().partition(". ")[0] for record in records]
+    assert titles == [f"# {number}" for number in range(1, len(records) + 1)]
+
+
 def links_of(page: Path) -> list[str]:
     return [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
 

@@ -1,7 +1,7 @@
 """JobSet, the controller of slices of several hosts: a pinned version, shipped with kinetic and verified by its digest.
 
 The manifests are those of its Go module, put together by kustomize, with three changes: the released image, a smaller
-request of the controller, which costs money on Autopilot, and our label. See docs/design/decisions, record 25.
+request of the controller, which costs money on Autopilot, and our label. See docs/design/decisions, record 26.
 """
 
 from __future__ import annotations
