@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,11 +17,14 @@ from kinetic._cli import shared_options
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._config.options import read_variable
 from kinetic._output import format as output_format
+from kinetic._output import terminal as output
 from kinetic._output.format import Column, age_text, count_text, size_text
 from kinetic._wire.fields import seconds_of
 from kinetic.errors import ImageError, KineticError, OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kinetic._images.docker_login import GoogleToken
     from kinetic._images.inventory import ImageNote, Listed
     from kinetic._images.registry import Registry
@@ -39,6 +45,7 @@ _LOCK_COLUMNS = (
     Column("FILE", flexible=True, spare=1),
 )
 _VERIFIED_COLUMNS = (Column("STATE"), Column("LAYER"), Column("CONTENTS", flexible=True))
+_PYTHON = re.compile(r"3\.[0-9]+")
 _KINDS = ("cpu", "gpu", "tpu")
 _MACHINES = {"x86_64": "x86_64", "arm64": "aarch64"}
 
@@ -200,6 +207,12 @@ def prune(older: str, yes: bool, dry_run: bool) -> None:
 @click.option("--repo", metavar="REPOSITORY", help="Where the images go (KINETIC_BASE_IMAGE_REPO).")
 @click.option("--category", "categories", multiple=True, type=click.Choice(_KINDS), help="Hardware; may be repeated.")
 @click.option("--tag", metavar="TAG", help="Instead of kinetic's version.")
+@click.option(
+    "--dockerfile",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Build this Dockerfile in Cloud Build, in the folder of its project.",
+)
 @click.option("--python", metavar="X.Y", help="The Python of the images: the one that runs this command.")
 @click.option(
     "--platform", type=click.Choice(tuple(_MACHINES)), default="x86_64", help="Of the hosts.", show_default=True
@@ -210,6 +223,7 @@ def build_image(
     repo: str | None,
     categories: tuple[str, ...],
     tag: str | None,
+    dockerfile: str | None,
     python: str | None,
     platform: str,
     dry_run: bool,
@@ -219,6 +233,9 @@ def build_image(
 
     Jobs with container_image="prebuilt" start from them: JAX and Keras for each kind of hardware. No cluster, no Docker
     and no build service is needed. Without --category all three are built.
+
+    With --dockerfile, Cloud Build builds one image, which gets the names of these categories. It needs a Google login
+    and a store in gs://. Its log is shown; Ctrl-C detaches, and a second one cancels the build.
 
     Example: kinetic build-image --repo us-docker.pkg.dev/team/kinetic --category tpu
     """
@@ -234,6 +251,19 @@ def build_image(
             next="kinetic build-image --repo us-docker.pkg.dev/PROJECT/kinetic",
         )
     here = ".".join(python_runtime.python_version().split(".")[:2])
+    if dockerfile:
+        if python and not _PYTHON.fullmatch(python):
+            raise OptionError(f"--python={python!r} is not a version", next=f"write it as in {here}")
+        if platform != "x86_64":
+            raise OptionError(
+                f"a Dockerfile cannot be built for {platform}",
+                why="the machines of Cloud Build have x86_64 processors",
+                next="build it on such a machine, and name the image: container_image=",
+            )
+        names = [f"{repository.rstrip('/')}/base-{kind}" for kind in categories or _KINDS]
+        tags = [f"{tag or __version__}-py{python or here}", tag or __version__]
+        _build_dockerfile(dockerfile, repository, names, tags, dry_run=dry_run, yes=yes)
+        return
     if python not in {None, here}:
         raise OptionError(
             f"images for Python {python} cannot be built with Python {here}",
@@ -270,6 +300,49 @@ def build_image(
             base=read_variable("KINETIC_BASE_IMAGE", os.environ) or "",
         )
         bundled.publish(found, tags, token, os.environ)
+        click.echo(f"{name}:{tags[1]}")
+
+
+def _build_dockerfile(
+    dockerfile: str, repository: str, names: Sequence[str], tags: Sequence[str], *, dry_run: bool, yes: bool
+) -> None:
+    """Build a Dockerfile in Cloud Build, and push it under each name with each tag."""
+    from kinetic._backends import registry
+    from kinetic._config import home
+    from kinetic._config import target as settings
+    from kinetic._images import cloud_build
+    from kinetic._project import build_context
+    from kinetic._stores import open_store
+
+    context = build_context.find(dockerfile, exclude=(home.kinetic_home(os.environ),))
+    for note in context.notes:
+        output.report(note)
+    for name in names:
+        click.echo(f"{name}:{tags[1]}  {tags[0]}, from {context.dockerfile}", err=True)
+    files = f"{count_text(context.found.files, 'file')}, {size_text(context.found.bytes)}"
+    click.echo(f"Cloud Build gets {files} of {context.folder}", err=True)
+    if dry_run:
+        return
+    command = f"kinetic build-image --repo {repository} --dockerfile {dockerfile} --yes"
+    if not yes and not shared_options.confirm("Build this?", refused="nothing was built", command=command):
+        return
+    target = settings.resolve()
+    project = "" if registry.is_here(target.backend.value) else target.project.value
+    store = open_store(target.store.value)
+    cloud = cloud_build.connect(project, target.zone.value, repository, store, os.environ)
+    with tempfile.TemporaryDirectory(prefix="kinetic-build-image-") as folder:
+        packed = Path(folder) / "context.tar.gz"
+        with output.phase("packing and sending the folder", summary=False):
+            skipped = context.pack(packed)
+            size = packed.stat().st_size
+            running = cloud.start_dockerfile(
+                packed, [f"{name}:{each}" for name in names for each in tags], context.dockerfile
+            )
+    for note in skipped:
+        output.report(note)
+    output.report(f"sent {size_text(size)}; {running.build.id} builds it: {running.build.show_command}")
+    cloud.finish(running)
+    for name in names:
         click.echo(f"{name}:{tags[1]}")
 
 

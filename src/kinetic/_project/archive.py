@@ -62,7 +62,7 @@ def ship(
         ProjectRootError: The project is larger than 2 GB; nothing has been read then.
         StoreError: The store did not take it.
     """
-    project, found, notes = _scan(plan, exclude, environ)
+    project, found, notes = scan(plan, exclude, environ)
     sender = Sender(store, Path(cache), project, compress=True)
     page = f"{cache}/{file_tree.name_of(project.root, store.url)}.json"
     fingerprint = fingerprint_of(found)
@@ -80,9 +80,10 @@ def ship(
     return replace(shipped, notes=plan.notes + notes)
 
 
-def _scan(
+def scan(
     plan: Plan, exclude: Sequence[Path], environ: Mapping[str, str], *, limited: bool = True
 ) -> tuple[Project, Scan, tuple[str, ...]]:
+    """Look at what of a project is sent; return what opens its files, the files, and notes for the user."""
     root = os.fspath(plan.root)
     rules, notes = ignore.read_rules(root, environ)
     apart = [*map(os.fspath, exclude), *ignore.private_places(environ)]
@@ -210,7 +211,7 @@ class Listing:
 
 def list_project(plan: Plan, *, exclude: Sequence[Path] = (), environ: Mapping[str, str] = os.environ) -> Listing:
     """Return for every path of a project whether it is sent; nothing is read or sent."""
-    project, found, notes = _scan(plan, exclude, environ, limited=False)
+    project, found, notes = scan(plan, exclude, environ, limited=False)
     entries = [ListedPath(file.relative, file.size, kept=True) for file in found.all_files()]
     entries += [ListedPath(f"{folder}/", 0, kept=True) for folder in found.empty_folders()]
     entries += [ListedPath(item.relative, item.size, kept=False, reason=item.reason) for item in found.left_out]
