@@ -62,6 +62,7 @@ def _run_options(function: Command) -> Command:
 )
 @click.option("--standard", is_flag=True, help="A zonal Standard cluster with node pools, instead of Autopilot.")
 @click.option("--network", metavar="NAME", help="Use this network, instead of making one.")
+@click.option("--subnet", metavar="NAME", help="The subnet of --network.  [default: the only one in the region]")
 @click.option("--node-service-account", metavar="EMAIL", help="Nodes run as this account, instead of a new one.")
 @click.option("--namespace", metavar="NAME", help="The namespace of jobs.  [default: default]")
 @click.option(
@@ -262,6 +263,7 @@ def _spec(given: dict[str, Any], wanted: tuple[Placement, ...], *, everything: b
         location=location or "",
         standard=bool(given.get("standard")),
         network=given.get("network") or "",
+        subnet=_subnet(given),
         node_account=given.get("node_service_account") or "",
         namespace=namespace,
         limits=tuple(_limit(each) for each in given.get("limits") or ()),
@@ -282,6 +284,17 @@ def _limit(text: str) -> tuple[str, int]:
             f"--limit {text} is not valid", why=f"known limits: {', '.join(LIMITS)}", next="kinetic up --limit tpu=16"
         )
     return name, int(count)
+
+
+def _subnet(given: dict[str, Any]) -> str:
+    subnet = given.get("subnet") or ""
+    if subnet and not given.get("network"):
+        raise OptionError(
+            f"--subnet {subnet} is not used",
+            why="it is a subnet of --network, which is missing; without both, kinetic makes a network of its own",
+            next=f"kinetic up --network NAME --subnet {subnet}",
+        )
+    return str(subnet)
 
 
 def _billing_account(text: str) -> str:

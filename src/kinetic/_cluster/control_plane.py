@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from kinetic._cluster.network import given_subnet
 from kinetic._cluster.project_apis import CONTAINER, is_disabled
 from kinetic._cluster.resource import Found, Resource, Setup
 from kinetic._google.api import ApiError, Page
@@ -186,8 +187,8 @@ class Cluster(_ContainerResource):
                 "ipEndpointsConfig": {"enabled": True, "enablePublicEndpoint": False},
             },
         }
-        if not spec.network:
-            body["subnetwork"] = f"projects/{spec.project}/regions/{setup.region}/subnetworks/{spec.own_name}"
+        own = f"projects/{spec.project}/regions/{setup.region}/subnetworks/{spec.own_name}"
+        body["subnetwork"] = (setup.subnet or given_subnet(setup)) if spec.network else own
         return body | (self._standard() if spec.standard else self._autopilot())
 
     def _autopilot(self) -> Page:

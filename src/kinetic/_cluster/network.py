@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinetic._cluster.project_apis import COMPUTE
-from kinetic._cluster.resource import Change, Found, Resource
+from kinetic._cluster.project_apis import COMPUTE, explained
+from kinetic._cluster.resource import Change, Found, Resource, Setup
 from kinetic._google.api import ApiError, Page
+from kinetic._output.format import names_text
+from kinetic.errors import OptionError
 
 _RANGE = "10.0.0.0/20"  # 4,092 nodes; pods get ranges of their own, which GKE adds
 _IN_USE = "resourceInUseByAnotherResource"
+_NAMED = 6  # subnets or regions in a message
 _LAG_SECONDS = 120.0  # what used a network is let go of some time after it was deleted
 
 
@@ -146,3 +149,45 @@ class Router(_ComputeResource):
 
     def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
         self.apis.write_compute("PATCH", f"{self.path}/{self.spec.own_name}", {"nats": [self._nat()]})
+
+
+def given_subnet(setup: Setup) -> str:
+    """Return the path of the subnet that nodes use on a network which the user named, in the region of the cluster.
+
+    Raises:
+        OptionError: There is no such network or subnet, or there are several and none was named: which one is right
+            depends on the ranges and firewalls of its owner.
+    """
+    spec, region = setup.spec, setup.region
+    network = spec.network.rpartition("/v1/")[2]
+    network = network if "/" in network else f"projects/{spec.project}/global/networks/{network}"
+    try:
+        page = setup.apis.read(COMPUTE, f"compute/v1/{network}")
+    except ApiError as error:
+        raise explained(error, f"show the network {spec.network}", spec.project) from error
+    if page is None:
+        raise OptionError(
+            f"the network {spec.network} does not exist",
+            why=f"{network} is not found; the network of another project needs its full name",
+            next="kinetic up --network projects/PROJECT/global/networks/NAME",
+        )
+    paths = sorted(str(each).rpartition("/v1/")[2] for each in page.get("subnetworks") or ())
+    here = {path.rpartition("/")[2]: path for path in paths if f"/regions/{region}/" in path}
+    wanted = spec.subnet.rpartition("/")[2]
+    if wanted in here:
+        return here[wanted]
+    again = f"kinetic up --network {spec.network}"
+    if not here:
+        regions = sorted({path.partition("/regions/")[2].partition("/")[0] for path in paths})
+        has = f"it has some in {names_text(regions, _NAMED)}" if regions else "it has none at all"
+        step = f"{again} --region {regions[0]}" if regions else "add one to the network, or leave out --network"
+        raise OptionError(f"the network {spec.network} has no subnet in {region}", why=has, next=step)
+    if len(here) == 1 and not wanted:
+        return next(iter(here.values()))
+    names = names_text([*here], _NAMED)
+    what = (
+        f"the network {spec.network} has no subnet {wanted} in {region}"
+        if wanted
+        else (f"the network {spec.network} has {len(here)} subnets in {region}")
+    )
+    raise OptionError(what, why=f"its subnets there: {names}", next=f"{again} --subnet {next(iter(here))}")

@@ -10,7 +10,8 @@ from kinetic._cluster import regions, rights
 from kinetic._cluster.accounts import Billing
 from kinetic._cluster.control_plane import CONTROL_PLANE_DOLLARS, FREE_DOLLARS_A_MONTH, SYSTEM_DOLLARS, Cluster, Pool
 from kinetic._cluster.inventory import Inventory, read_all, resources_of
-from kinetic._cluster.project_apis import billing_error
+from kinetic._cluster.network import given_subnet
+from kinetic._cluster.project_apis import COMPUTE, billing_error
 from kinetic._cluster.quotas import Quota
 from kinetic._cluster.resource import Change, Found, Resource, Setup, foreign_error
 from kinetic._google.api import ApiError
@@ -191,6 +192,9 @@ def make_plan(setup: Setup) -> Plan:
         raise _rights_error(setup, missing) from error
     choice = regions.choose(setup, is_made=inventory.of("cluster").state != "missing")
     setup.location = choice.location
+    is_off = COMPUTE in inventory.of("services").page.get("off", ())  # then the subnet is chosen when it is on
+    if setup.spec.network and inventory.of("cluster").state == "missing" and not is_off:
+        setup.subnet = given_subnet(setup)
     for each in resources:
         if (
             isinstance(each, Pool)

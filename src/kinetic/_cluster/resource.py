@@ -45,6 +45,7 @@ class Spec:
         location: The region or zone that the user named; "" to choose one.
         standard: A zonal Standard cluster with node pools instead of Autopilot.
         network: The full or short name of a network that exists; "" to make one.
+        subnet: The full or short name of a subnet of that network; "" for the only one in the region.
         node_account: The email of a service account that exists; "" to make one.
         namespace: Where jobs run.
         limits: What all jobs together may hold, as in {"tpu": 16}.
@@ -60,6 +61,7 @@ class Spec:
     location: str = ""
     standard: bool = False
     network: str = ""
+    subnet: str = ""
     node_account: str = ""
     namespace: str = "default"
     limits: tuple[tuple[str, int], ...] = ()
@@ -143,6 +145,7 @@ class Setup:
         spec: What was asked for.
         apis: Google's.
         location: The region or zone; "" until it is chosen.
+        subnet: The path of the subnet of a network that was named; "" until it is chosen.
         report: Called with a sentence about what is waited for.
     """
 
@@ -150,6 +153,7 @@ class Setup:
         self.spec = spec
         self.apis = apis
         self.location = spec.location
+        self.subnet = ""
         self.report: Callable[[str], object] = lambda _: None
         self._connect = connect
         self._client: Client | None = None

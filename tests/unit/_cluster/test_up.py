@@ -87,6 +87,7 @@ def test_a_repository_is_made_where_it_is_asked_for(maker: Maker, cloud: GoogleC
 
 def test_own_network_and_account_are_not_made_where_they_are_given(maker: Maker, cloud: GoogleCloud) -> None:
     cloud.compute.add("networks", "shared")
+    _add_subnet(cloud, "nodes", "us-central1", network="shared")
     email = f"mine@{cloud.project}.iam.gserviceaccount.com"
     cloud.projects.accounts[email] = {"email": email, "name": f"projects/{cloud.project}/serviceAccounts/{email}"}
 
@@ -194,6 +195,74 @@ def test_the_right_to_link_a_billing_account_is_asked_before(maker: Maker, cloud
         maker.up(billing_account="012345-567890-ABCDEF")
 
     assert "roles/billing.projectManager" in str(caught.value.next)
+    assert cloud.writes == []
+
+
+def _add_subnet(cloud: GoogleCloud, name: str, region: str = "us-west4", *, network: str = "office") -> None:
+    link = f"https://www.googleapis.com/compute/v1/projects/{cloud.project}/global/networks/{network}"
+    cloud.compute.add("subnetworks", name, scope=f"regions/{region}", network=link, ipCidrRange="10.1.0.0/20")
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["its full name", "its short name"])
+def test_nodes_use_the_only_subnet_of_a_network_that_was_named(full: bool, maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.compute.add("networks", "office")
+    _add_subnet(cloud, "first")
+    _add_subnet(cloud, "elsewhere", "europe-west4")
+    network = f"projects/{cloud.project}/global/networks/office" if full else "office"
+
+    maker.up(network=network, location="us-west4")
+
+    ((_, cluster),) = cloud.container.clusters.items()
+    assert cluster["subnetwork"].rpartition("/")[2] == "first"
+    assert cloud.compute.names("routers") == []
+    cloud.read_only = True
+    assert maker.plan(network=network, location="us-west4").to_do == []
+
+
+def test_a_subnet_is_chosen_when_compute_engine_is_on_at_last(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.compute.add("networks", "office")
+    _add_subnet(cloud, "first")
+    cloud.enabled -= {"compute.googleapis.com"}
+
+    maker.up(network="office", location="us-west4")
+
+    ((_, cluster),) = cloud.container.clusters.items()
+    assert cluster["subnetwork"].rpartition("/")[2] == "first"
+
+
+def test_between_two_subnets_the_user_decides(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.compute.add("networks", "office")
+    for name in ("first", "second"):
+        _add_subnet(cloud, name)
+
+    with pytest.raises(OptionError, match="has 2 subnets in us-west4") as caught:
+        maker.up(network="office", location="us-west4")
+    assert cloud.writes == []
+    maker.up(network="office", subnet="second", location="us-west4")
+
+    assert "first, second" in str(caught.value.why)
+    ((_, cluster),) = cloud.container.clusters.items()
+    assert cluster["subnetwork"].rpartition("/")[2] == "second"
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "step"),
+    [
+        ({"network": "nowhere"}, "the network nowhere does not exist", "--network projects/PROJECT"),
+        ({"network": "office", "subnet": "third"}, "has no subnet third in us-west4", "--subnet first"),
+        ({"network": "office", "location": "us-central1"}, "has no subnet in us-central1", "--region us-west4"),
+    ],
+)
+def test_a_network_or_subnet_that_is_not_there_stops_before_anything_is_made(
+    given: dict[str, str], message: str, step: str, maker: Maker, cloud: GoogleCloud
+) -> None:
+    cloud.compute.add("networks", "office")
+    _add_subnet(cloud, "first")
+
+    with pytest.raises(OptionError, match=message) as caught:
+        maker.up(**({"location": "us-west4"} | given))
+
+    assert step in str(caught.value.next)
     assert cloud.writes == []
 
 
