@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,8 @@ from kinetic._output.format import Column, names_text
 from kinetic.errors import ClusterError, OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kinetic._cluster.resource import Setup
     from kinetic._config.target import Target
 
@@ -69,7 +72,7 @@ def add(name: str, spot: bool, dry_run: bool, yes: bool, **given: Any) -> None:
     options = PoolOptions(*(given[each] for each in ("reservation", "flex_start", "queued", "least", "most")))
     node_pools.check_options(wanted, options)
     setup = _setup(_target(given))
-    with output.phase("reading the cluster", summary=False):
+    with output.phase("reading the cluster", summary=False), _explained(setup, "read the cluster"):
         cluster = node_pools.read_cluster(setup.apis, setup.spec)
         if node_pools.is_autopilot(cluster):
             click.echo(
@@ -131,7 +134,7 @@ def remove(name: str, yes: bool, **given: Any) -> None:
 
     setup = _setup(_target(given))
     removed = RemovedPool(setup, name)
-    with output.phase("reading the cluster", summary=False):
+    with output.phase("reading the cluster", summary=False), _explained(setup, "read the cluster"):
         node_pools.read_cluster(setup.apis, setup.spec)
         found = removed.read()
     if found.state == "missing":
@@ -182,7 +185,7 @@ def list_(as_json: bool, **given: Any) -> None:
     from kinetic._cluster import node_pools
 
     setup = _setup(_target(given))
-    with output.phase("reading the cluster", summary=False):
+    with output.phase("reading the cluster", summary=False), _explained(setup, "read the cluster"):
         cluster = node_pools.read_cluster(setup.apis, setup.spec)
     pages = [_pool_page(each) for each in cluster.get("nodePools") or ()]
     if as_json:
@@ -254,16 +257,24 @@ def _may_go_on(*, yes: bool, question: str, command: str) -> bool:
     return True
 
 
-def _do(setup: Setup, work: Any, doing: str) -> None:
-    """Do something with a pool; a refusal of Google's becomes an error with what to do about it."""
+@contextmanager
+def _explained(setup: Setup, doing: str) -> Iterator[None]:
+    """Turn a refusal of Google's into an error with what to do about it."""
     from kinetic._cluster.project_apis import explained
     from kinetic._google.api import ApiError
 
-    setup.report = output.report
     try:
-        work()
+        yield
     except ApiError as error:
         raise explained(error, doing, setup.project) from error
+
+
+def _do(setup: Setup, work: Any, doing: str) -> None:
+    """Do something with a pool; Ctrl-C says what Google continues with."""
+    setup.report = output.report
+    try:
+        with _explained(setup, doing):
+            work()
     except KeyboardInterrupt:
         output.leave_line()
         print_parts(

@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from servers.google_cloud import GoogleCloud
+from servers.google_cloud import Fault, GoogleCloud
 
 from kinetic._cli import pools
+from kinetic._cluster import project_apis
 
+CHECK_TIME = project_apis.ProjectApis.check_time
 ZONE = "us-central1-a"
 
 
@@ -102,3 +104,34 @@ def test_a_refusal_of_google_names_the_role(kinetic, cloud) -> None:
 
     assert result.exit_code == 1
     assert "container.clusters.update" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("add", "l4", "--yes"), ("remove", "gpu-l4", "--yes"), ("list",)])
+@pytest.mark.parametrize("status", [403, 412])
+def test_a_refusal_before_anything_is_done_is_an_error_in_three_parts(kinetic, cloud, words, status) -> None:
+    cloud.faults = [Fault("status", status=status, message="not now", times=-1)]
+
+    result = kinetic("pool", *words)
+
+    assert result.exit_code == 1
+    assert f"error: Google refused to read the cluster ({status})" in result.stderr
+    assert "why:   not now" in result.stderr
+    assert "next:" in result.stderr
+
+
+@pytest.mark.parametrize(("fate", "code", "text"), [("never", 1, "did not finish within"), ("vanish", 0, "")])
+def test_an_operation_that_never_ends_is_an_error_and_one_that_vanishes_is_looked_after(
+    kinetic, cloud, monkeypatch, fate, code, text
+) -> None:
+    cloud.fates["CREATE_NODE_POOL"] = fate
+    monkeypatch.setattr(project_apis.ProjectApis, "check_time", _over if fate == "never" else lambda *_: None)
+
+    result = kinetic("pool", "add", "l4", "--yes")
+
+    assert result.exit_code == code, result.stderr
+    assert text in result.stderr
+
+
+def _over(apis: project_apis.ProjectApis, what: str) -> None:
+    apis._ends = 0.0
+    CHECK_TIME(apis, what)

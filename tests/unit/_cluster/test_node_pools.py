@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from servers.cluster_maker import Killed, killed_at
+from servers.cluster_maker import Killed, impatient, killed_at
 from servers.google_cloud import Fault
 
 from kinetic._cluster import node_pools
 from kinetic._cluster.node_pools import AddedPool, PoolOptions, RemovedPool
+from kinetic._google.api import ApiError
 from kinetic._hardware import place
 from kinetic.errors import CapacityError, KineticError, OptionError
 
@@ -253,3 +256,67 @@ def test_a_pool_that_could_not_be_made_is_removed_and_made_again(maker, cloud, s
     add(maker, "l4")
 
     assert fingerprint(cloud)[0] == ("gpu-l4", "RUNNING")
+
+
+# ------------------------------------------------------------- what is refused, and operations that do not end well
+
+THEIRS = {"name": "theirs", "status": "RUNNING", "config": {"machineType": "n2-standard-8"}}
+REFUSALS = [Fault("status", status=status) for status in (403, 409, 412)] + [Fault("time-out")]
+
+
+def act_of(name: str) -> Act:
+    return (lambda m: add(m, "l4")) if name == "add" else (lambda m: remove(m, "gpu-l4"))
+
+
+@pytest.mark.parametrize("fault", REFUSALS, ids=lambda each: f"{each.kind}-{each.status}")
+@pytest.mark.parametrize("act", ["add", "remove"])
+def test_a_refusal_at_any_call_loses_nothing_and_touches_nothing_foreign(maker, cloud, standard, act, fault) -> None:
+    standard["nodePools"].append(dict(THEIRS))
+    undo = act_of("remove" if act == "add" else "add")
+    act_of(act)(maker)
+    expected, foreign = fingerprint(cloud), [each for each in standard["nodePools"] if each["name"] != "gpu-l4"]
+    before, index = copy.deepcopy(foreign), 0
+    while True:
+        undo(maker)
+        cloud.forget()
+        cloud.faults = [fault._replace(at=index)]
+        with impatient(), contextlib.suppress(KineticError, ApiError):
+            act_of(act)(maker)
+        is_over = len(cloud.calls) <= index
+        cloud.faults = []
+        act_of(act)(maker)
+        assert fingerprint(cloud) == expected, index
+        assert [each for each in standard["nodePools"] if each["name"] != "gpu-l4"] == before, index
+        if is_over:
+            break
+        index += 1
+    assert index >= 3
+
+
+@pytest.mark.parametrize("fate", ["error", "vanish", "never"])
+@pytest.mark.parametrize("act", ["add", "remove", "change"])
+def test_an_operation_that_does_not_end_well_is_said_and_the_same_command_ends_it(
+    maker, cloud, standard, act, fate
+) -> None:
+    acts = {"add": act_of("add"), "remove": act_of("remove"), "change": lambda m: add(m, "l4", most=7)}
+    if act != "add":
+        add(maker, "l4")
+    kind = {"add": "CREATE_NODE_POOL", "remove": "DELETE_NODE_POOL", "change": "UPDATE_CLUSTER"}[act]
+    acts[act](maker)
+    expected = fingerprint(cloud)
+    (act_of("remove") if act != "remove" else act_of("add"))(maker)
+    if act == "change":
+        add(maker, "l4")
+    cloud.fates[kind] = fate
+
+    with contextlib.nullcontext() if fate == "vanish" else pytest.raises((KineticError, ApiError)) as caught:
+        acts[act](maker)
+    if fate == "never":
+        assert "did not finish within" in str(caught.value)
+    cloud.fates.clear()
+    for each in [*cloud.container.operations]:  # Google ends it meanwhile
+        while cloud.container._operation(each)["status"] != "DONE":
+            pass
+    acts[act](maker)
+
+    assert fingerprint(cloud) == expected
