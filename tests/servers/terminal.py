@@ -52,6 +52,7 @@ def run(
     rows: int = 40,
     columns: int = 120,
     press: tuple[str, bytes] | None = None,
+    then: Sequence[tuple[str, bytes]] = (),
     seconds: float = 60,
 ) -> Seen:
     """Run a command as the leader of a session with a terminal of its own, and render what it writes.
@@ -63,6 +64,7 @@ def run(
         rows: Of the terminal.
         columns: Of the terminal.
         press: A text, and the keys that are pressed once it stands on the screen, e.g. Ctrl-C.
+        then: Further texts and keys, each waited for once the one before it was pressed.
         seconds: Afterwards it is killed.
     """
     pid, leader = pty.fork()
@@ -77,6 +79,7 @@ def run(
     stream = pyte.ByteStream(screen)
     frames: list[str] = []
     raw = b""
+    keys = [*([press] if press else ()), *then]
     limit, due = time.monotonic() + seconds, time.monotonic() + _FRAME_SECONDS
     try:
         while time.monotonic() < limit:
@@ -93,9 +96,8 @@ def run(
                 break
             raw += data
             stream.feed(data)
-            if press is not None and press[0] in _shown(screen):
-                os.write(leader, press[1])
-                press = None
+            if keys and keys[0][0] in _shown(screen):
+                os.write(leader, keys.pop(0)[1])
     finally:
         if time.monotonic() >= limit:
             os.kill(pid, signal.SIGKILL)

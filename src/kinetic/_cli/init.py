@@ -1,4 +1,4 @@
-"""``kinetic init``: join a cluster that exists, and repair what jobs lack on it."""
+"""``kinetic init``: join a cluster that exists or make one, and repair what jobs lack on it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kinetic._google.api import Page
 
 _OURS = {"managed-by": "kinetic"}
+_NEW = "kinetic-cluster"  # as kinetic up names one
 
 
 @click.command
@@ -29,11 +30,12 @@ _OURS = {"managed-by": "kinetic"}
 @click.option("--name", metavar="NAME", help="The name of the profile.  [default: the cluster's]")
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: repair all that can be repaired.")
 def init(project: str | None, cluster: str | None, store: str | None, name: str | None, yes: bool) -> None:
-    """Join a cluster of a project: save a profile, repair what jobs lack.
+    """Join a cluster of a project or make one: save a profile, repair what jobs lack.
 
-    All clusters of the project are offered, those that `kinetic up` made first. Each thing that is missing is offered
-    with what it changes. The cluster itself is not marked as ours, so `kinetic down` never deletes it. Where there is
-    no cluster, `kinetic up` makes one.
+    All clusters of the project are offered, those that `kinetic up` made first, and a new one, whose plan and price
+    `kinetic up` shows before anything is made. Each thing that is missing is offered with what it changes. A cluster
+    that is joined is not marked as ours, so `kinetic down` never deletes it. Without a terminal nothing is asked: name
+    the cluster, and pass --yes to repair.
 
     Example: kinetic init --cluster team --yes
     """
@@ -44,7 +46,7 @@ def init(project: str | None, cluster: str | None, store: str | None, name: str 
     chosen = _project(project)
     with output.phase("listing clusters", summary=False):
         found = _clusters(chosen)
-    page = _choose(found, chosen, cluster, yes=yes)
+    page = _choose(found, chosen, cluster, yes=yes) or _make(chosen, cluster)
     saved = _save(page, chosen, store, name)
     environ = {**os.environ, "KINETIC_PROFILE": saved}
     for variable in ("KINETIC_PROJECT", "KINETIC_ZONE", "KINETIC_CLUSTER", "KINETIC_STORE"):
@@ -101,8 +103,14 @@ def _is_ours(page: Page) -> bool:
     return _OURS.items() <= (page.get("resourceLabels") or {}).items()
 
 
-def _choose(found: list[Page], project: str, cluster: str | None, *, yes: bool) -> Page:
+def _choose(found: list[Page], project: str, cluster: str | None, *, yes: bool) -> Page | None:
+    """Return the cluster that is joined or repaired; None for a new one."""
     named = [each for each in found if cluster in {None, each["name"]}]
+    asks = not yes and shared_options.is_interactive()
+    if not named and asks:
+        question = f"The project {project} has no cluster{f' {cluster}' if cluster else ''}. Make one?"
+        if shared_options.confirm(question, refused="", command="", suggested=True):
+            return None
     if not named:
         existing = ", ".join(f"{each['name']} in {each['location']}" for each in found)
         raise ClusterError(
@@ -111,22 +119,55 @@ def _choose(found: list[Page], project: str, cluster: str | None, *, yes: bool) 
             next=f"kinetic init --cluster {found[0]['name']}" if found else f"kinetic up --project {project}",
             code="cluster-missing",
         )
-    if len(named) == 1:
+    if len(named) == 1 and (cluster or not asks):
         return named[0]
+    known = _joined(project)
     for number, each in enumerate(named, 1):
+        verb = "repair" if (each["name"], each["location"]) in known else "join"
         mode = "Autopilot" if (each.get("autopilot") or {}).get("enabled") else "Standard"
         made = ", made by kinetic up" if _is_ours(each) else ""
-        click.echo(f"{number}  {each['name']} in {each['location']}: {mode}, {each.get('status', '')}{made}", err=True)
-    if yes or not shared_options.is_interactive():
+        line = f"{number}  {verb} {each['name']} in {each['location']}: {mode}, {each.get('status', '')}{made}"
+        click.echo(output_format.plain(line), err=True)
+    if not asks:
         raise OptionError(
             f"{len(named)} clusters could be joined",
             why="none is named, and nothing may be asked",
             next=f"kinetic init --cluster {named[0]['name']} --yes",
         )
+    offered = named
+    if cluster is None:
+        offered = [*named, {}]
+        click.echo(f"{len(offered)}  make a new one: kinetic up shows its plan and price first", err=True)
     typed = shared_options.ask("Which one?", "1")
-    if typed.isdecimal() and 1 <= int(typed) <= len(named):
-        return named[int(typed) - 1]
-    raise OptionError(f"{typed!r} is not one of them", why=f"1 to {len(named)}", next="kinetic init")
+    if typed.isdecimal() and 1 <= int(typed) <= len(offered):
+        return offered[int(typed) - 1] or None
+    raise OptionError(f"{typed!r} is not one of them", why=f"1 to {len(offered)}", next="kinetic init")
+
+
+def _joined(project: str) -> set[tuple[str, str]]:
+    """Return name and place of the clusters of a project to which a profile leads already."""
+    from kinetic._config import profiles
+
+    saved = profiles.load(os.environ).saved.values()
+    return {(str(each.cluster), str(each.zone)) for each in saved if each.project == project}
+
+
+def _make(project: str, cluster: str | None) -> Page:
+    """Make a cluster as ``kinetic up`` does, with its plan and its question, and return it."""
+    from kinetic._cli.cluster import up
+
+    name = cluster or shared_options.ask("Name of the new cluster", _NEW)
+    click.get_current_context().invoke(up, project=project, cluster=name)
+    with output.phase("listing clusters", summary=False):
+        made = [each for each in _clusters(project) if each["name"] == name]
+    if made:
+        return made[0]
+    raise ClusterError(
+        f"the cluster {name} is gone",
+        why="it was made, and the list of the project's clusters does not have it",
+        next=f"kinetic init --project {project}",
+        code="cluster-missing",
+    )
 
 
 def _save(page: Page, project: str, store: str | None, name: str | None) -> str:
@@ -159,7 +200,8 @@ def _repair(asked: Any, found: list[Finding], *, yes: bool) -> list[Finding]:
         if each.repair is None or each.level not in {"WARN", "FAIL"}:
             continue
         question = output_format.plain(f"{each.what}. Repair it?")
-        if yes or (shared_options.is_interactive() and click.confirm(question, default=True, err=True)):
+        asks = shared_options.is_interactive()
+        if yes or (asks and shared_options.confirm(question, refused="", command="", suggested=True)):
             wanted.append(each)
     after = {each.key: each for each in checks.repair(asked, wanted)}
     for each in after.values():

@@ -283,11 +283,11 @@ def ask(question: str, suggested: str = "") -> str:
         raise KeyboardInterrupt from None
 
 
-def confirm(question: str, *, refused: str, command: str) -> bool:
+def confirm(question: str, *, refused: str, command: str, suggested: bool = False) -> bool:
     """Ask a yes-or-no question on standard error; without a terminal refuse, and advise the command with --yes."""
     if not is_interactive():
         raise OptionError(refused, why="not a terminal: pass --yes to confirm", next=command)
     try:
-        return click.confirm(question, err=True)
+        return click.confirm(question, default=suggested, err=True)
     except click.Abort:
         raise KeyboardInterrupt from None
