@@ -378,10 +378,11 @@ class Transport:
         once = _Once()
         with ExitStack() as stack:
             while True:
+                http = self._connected()
                 header = self.access.credential.header(rejected=once.rejected)
                 try:
                     session = stack.enter_context(
-                        self._connected().websocket(
+                        http.websocket(
                             f"{self.access.server}{path}",
                             params=query,
                             headers=_authorization(header),
@@ -401,6 +402,9 @@ class Transport:
                 except httpx2.TransportError as error:
                     if not self._has_moved(error, once):
                         raise
+                except RuntimeError:
+                    if not http.is_closed:
+                        raise  # otherwise another thread closed it this moment; see _try
             yield session
 
     def _reject(self, header: str, once: _Once) -> bool:

@@ -12,9 +12,11 @@ import ssl
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+import httpx2
 import pytest
 from cluster.certificates import Authority
 from cluster.plane import wait_for
@@ -31,7 +33,9 @@ CLOSING = b"\x88\x02\x03\xe8"  # a WebSocket's last frame
 class SlowServer:
     """Accepts one WebSocket over TLS, and answers its end late: when it is told to."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, answers: bool = True) -> None:
+        self.answers = answers
+        self.asked = threading.Event()
         self.authority = Authority(folder)
         pair = self.authority.issue("server")
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -48,6 +52,10 @@ class SlowServer:
             head = b""
             while not head.endswith(b"\r\n\r\n"):
                 head += peer.recv(1 << 16)
+            self.asked.set()
+            if not self.answers:
+                self.may_answer.wait(30)
+                return
             (key,) = re.findall(rb"(?i)sec-websocket-key: (\S+)", head)
             accepted = base64.b64encode(hashlib.sha1(key + GUID).digest())
             peer.sendall(
@@ -72,11 +80,14 @@ def server(tmp_path: Path) -> Iterator[SlowServer]:
 
 @pytest.fixture
 def client(server: SlowServer) -> Iterator[Client]:
-    access = Access(
-        server.url, "the context test", FixedCredential("Bearer t"), authority=server.authority.certificate.read_bytes()
-    )
-    with contextlib.closing(Client(access, "research", Retry(1))) as client:
+    with contextlib.closing(client_of(server)) as client:
         yield client
+
+
+def client_of(server: SlowServer) -> Client:
+    authority = server.authority.certificate.read_bytes()
+    access = Access(server.url, "the context test", FixedCredential("Bearer t"), authority=authority)
+    return Client(access, "research", Retry(1))
 
 
 def wait_for_the_reader() -> None:
@@ -125,3 +136,31 @@ def test_a_thread_that_waits_for_a_message_wakes_up_when_another_closes_all_conn
     assert not [thread for thread in threads if thread.is_alive()]
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(number)
+
+
+def test_a_connection_is_opened_anew_where_another_thread_closed_all_of_them_this_moment(
+    server: SlowServer, client: Client
+) -> None:
+    used = client.transport.access.credential
+
+    class Closing(FixedCredential):
+        def header(self, *, rejected: str = "") -> str:
+            client.transport.access = replace(client.transport.access, credential=used)
+            client.close()
+            return used.header(rejected=rejected)
+
+    client.transport.access = replace(client.transport.access, credential=Closing("Bearer t"))
+
+    with client.transport.websocket("/ports", query={}, protocols=["v4.channel.k8s.io"]) as session:
+        assert session.subprotocol == "v4.channel.k8s.io"
+
+
+def test_whoever_waits_for_a_connection_learns_that_another_thread_closed_it(tmp_path: Path) -> None:
+    with contextlib.closing(SlowServer(tmp_path, answers=False)) as server, contextlib.ExitStack() as stack:
+        client = stack.enter_context(contextlib.closing(client_of(server)))
+        closing = threading.Thread(target=lambda: (server.asked.wait(10), client.close()))
+        closing.start()
+        stack.callback(closing.join)
+
+        with pytest.raises(httpx2.TransportError), client.transport.websocket("/ports", query={}, protocols=[]):
+            pass
