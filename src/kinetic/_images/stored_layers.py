@@ -157,6 +157,7 @@ def _read(name: str, store: Store, environ: Mapping[str, str], *, here: bool = F
         return None
     if not all(store.touch(layer.key) for layer in found):  # it was removed since; a bucket may remove what is old
         return None
+    store.touch(at)
     if here:
         folders.make(file.parent)
         folders.write_whole(file, data)

@@ -65,10 +65,14 @@ class WheelCache:
 
     def _has(self, wheel: Wheel) -> bool:
         """Return whether a wheel is there with all its bytes; a machine that lost power may have kept an empty file."""
+        path = self.path_of(wheel)
         try:
-            size = self.path_of(wheel).stat().st_size
+            about = path.stat()
+            if time.time() - max(about.st_atime, about.st_mtime) > _DAY:
+                os.utime(path)  # so that it is not removed as unused before it is read
         except FileNotFoundError:
             return False
+        size = about.st_size
         return size == wheel.size_bytes if wheel.size_bytes else size > 0
 
     def fetch(self, wheels: Iterable[Wheel], report: Report = lambda _: None) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +46,8 @@ RULES = (
     ),
     Rule("logs", "logs of jobs that were not collected", "as long as their job"),
     Rule("data", "projects and data of jobs", "60 days after their last use, and while a job needs them", 60 * DAY),
+    Rule("packages", "layers of packages, and wheels built from source", "60 days after their last use", 60 * DAY),
+    Rule("image builds", "what images are built from in other places, and logs of that", "7 days", 7 * DAY),
     Rule(
         "fetched data",
         "what jobs on this machine have read, for the next one",
@@ -58,7 +60,7 @@ RULES = (
     Rule("working folders", "the projects of running jobs, and of failed ones", "1 day after their end", DAY),
     Rule("runner code", "kinetic's own code for its jobs", "30 days after the last that needs it", 30 * DAY),
     Rule("environments", "isolated environments", "30 days after their last use", 30 * DAY),
-    Rule("caches", "digests of files, so that nothing is sent twice", "90 days after their last use", 90 * DAY),
+    Rule("caches", "digests of files, locks, downloaded packages", "90 days after their last use", 90 * DAY),
     Rule("queue", "", "the queue, its locks and its supervisors' logs"),
     Rule("keys and settings", "keys that seal results, profiles", "until you remove them"),
     Rule("being written", "half-written files", "1 day", DAY),
@@ -74,6 +76,14 @@ def retention_seconds(name: str) -> float:
     return found
 
 
+def data_rule(key: str) -> str:
+    """Return the name of the rule for a key below data/."""
+    return next((name for prefix, name in _OF_IMAGES.items() if key.startswith(prefix)), "data")
+
+
+_OF_IMAGES = {keys.LAYERS: "packages", keys.WHEELS: "packages", keys.BUILDS: "image builds"}
+_CACHES = frozenset({"", "packs", "data", "images", "wheels"})
+_LAST_LOCK = "last-"  # of a project: its versions are kept however long it rests
 MARK = "tidied"  # in the runtime folder; its time is that of the last sweep
 ENVIRONMENTS = "environments"
 _NOT_JOBS = frozenset({"history", "outputs", "data"})
@@ -102,12 +112,13 @@ def collect(store: Store, home: Path, runtime: Path, *, now: float | None = None
     now = time.time() if now is None else now
     data, freed = _collect_data(store.local, now) if store.local is not None else (0, 0)
     payloads, payload_bytes = _collect_payloads(store, now)
+    packages, package_bytes = _collect_packages(store, now)
     pages_, page_bytes = _collect_cache(home / "cache", now)
     environments, environment_bytes = _collect_environments((home, home / "cache", runtime), now)
     store.sweep()
     _collect_history(store)
-    freed += payload_bytes + page_bytes + environment_bytes
-    return Removed(pages_, environments, freed, payloads, data)
+    freed += payload_bytes + package_bytes + page_bytes + environment_bytes
+    return Removed(pages_, environments, freed, payloads, data + packages)
 
 
 def named_packs(store: Store) -> frozenset[str] | None:
@@ -170,6 +181,36 @@ def _collect_data(store: LocalStore, now: float) -> tuple[int, int]:
     return gone, freed
 
 
+def _collect_packages(store: Store, now: float) -> tuple[int, int]:
+    """Remove layers, wheels and builds of images that were not used in a long time, by the clock of the store.
+
+    A client makes what it relies on young, so a job that waits has it. What is removed is sent or built again.
+    """
+
+    def old(entries: Iterable[Entry], now: float) -> list[Entry]:
+        return [each for each in entries if now - each.modified > retention_seconds(data_rule(each.key))]
+
+    spare = [entry for prefix in _OF_IMAGES for entry in old(store.entries(prefix), now)]
+    if spare and store.local is None:
+        spare = old(spare, min(now, _time_of(store)))
+    gone, freed = 0, 0
+    for entry in spare:
+        with contextlib.suppress(KineticError):  # one that cannot be deleted does not keep the others
+            there = store.entry(entry.key)  # a client may have made it young since we listed it
+            if there is not None and there.modified == entry.modified:
+                store.delete(entry.key)
+                gone, freed = gone + 1, freed + entry.size
+    return gone, freed
+
+
+def _time_of(store: Store) -> float:
+    """Return the time by a store's own clock; 0.0 if it does not tell."""
+    store.put(keys.HISTORY_CLOCK, b"")
+    clock = store.entry(keys.HISTORY_CLOCK)
+    store.delete(keys.HISTORY_CLOCK)
+    return clock.modified if clock is not None else 0.0
+
+
 def _collect_history(store: Store) -> None:
     """Delete what is too old by the store's own clock: pages, and the logs beside them.
 
@@ -180,10 +221,7 @@ def _collect_history(store: Store) -> None:
     found = [entry for entry in store.entries(keys.HISTORY) if entry.key != keys.HISTORY_CLOCK]
     if not found:
         return
-    store.put(keys.HISTORY_CLOCK, b"")
-    clock = store.entry(keys.HISTORY_CLOCK)
-    store.delete(keys.HISTORY_CLOCK)
-    limit = clock.modified - retention_seconds("history") if clock is not None else 0.0
+    limit = _time_of(store) - retention_seconds("history")
     for entry in found:
         job_id = keys.job_of_history(entry.key)
         with contextlib.suppress(KineticError):  # one that cannot be deleted does not keep the others
@@ -195,7 +233,7 @@ def _collect_cache(cache: Path, now: float) -> tuple[int, int]:
     gone, freed = 0, 0
     for path, about in folders.walk(cache):
         folder, _, name = path.rpartition("/")
-        is_page = folder in {"", "packs", "data"} and stat.S_ISREG(about.st_mode)
+        is_page = folder in _CACHES and stat.S_ISREG(about.st_mode) and not name.startswith(_LAST_LOCK)
         if is_page and now - max(about.st_atime, about.st_mtime) > retention_seconds("caches"):
             with contextlib.suppress(OSError), folders.opened(cache, folder) as at:
                 os.unlink(name, dir_fd=at)

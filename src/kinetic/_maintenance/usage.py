@@ -288,7 +288,7 @@ def _kind_in_store(parts: tuple[str, ...]) -> tuple[str, str]:
     if top == "outputs":
         return top, inside
     if top == "data":
-        return "data", "/".join(parts[1:])
+        return garbage_collection.data_rule(f"{top}/{inside}/"), "/".join(parts[1:])
     if f"{top}/" == keys.GROUPS and inside:
         return "batches", inside
     if top in keys.RESERVED or not inside:

@@ -90,9 +90,10 @@ BUILDS = "data/builds/"
 image_build: _Of1 = (BUILDS + "{}").format
 build_source: _Of1 = (BUILDS + "{}.tar.gz").format  # client: what Cloud Build builds; removed when the build has ended
 build_log: _Of1 = (BUILDS + "{}").format  # Cloud Build: its log, while the build runs
-built_wheel: _Of1 = "data/wheels/{}".format  # client: a wheel that was built from source, by its hash
-layer: _Of1 = "data/layers/{}".format  # client: packages as a layer of an image, by the hash of its bytes
-layer_list: _Of1 = "data/layers/of-{}".format  # client, last: the layers of a lock, sealed
+LAYERS, WHEELS = "data/layers/", "data/wheels/"
+built_wheel: _Of1 = (WHEELS + "{}").format  # client: a wheel that was built from source, by its hash
+layer: _Of1 = (LAYERS + "{}").format  # client: packages as a layer of an image, by the hash of its bytes
+layer_list: _Of1 = (LAYERS + "of-{}").format  # client, last: the layers of a lock, sealed
 requirements: _Of1 = "data/requirements/{}".format  # client: what a job on a cluster installs first, where that is long
 
 # ---------------------------------------------------------------------------------- a batch: (group_id), of a submitter

@@ -12,6 +12,7 @@ from kinetic._jobs import find, locate
 from kinetic._maintenance import garbage_collection
 from kinetic._project.archive import ship
 from kinetic._project.root import Plan
+from kinetic._stores import open_store
 from kinetic._stores.files import FileStore
 from kinetic._wire import documents, keys
 from kinetic._wire.order import Artifact, Order
@@ -186,6 +187,71 @@ def test_data_that_a_client_makes_young_after_we_listed_it_stays(store, home, ru
 
     assert sweep(Used(store.root), home, runtime) == NOTHING
     assert store.get(blob) == b"x" * 10
+
+
+@pytest.mark.parametrize(
+    ("key", "days"),
+    [
+        (keys.layer("a" * 64), 60),
+        (keys.layer_list("b" * 64), 60),
+        (keys.built_wheel("c" * 64), 60),
+        (keys.image_build("env-1-key"), 7),
+        (keys.image_build("cloud-env-1-key"), 7),
+        (keys.build_source("d" * 32), 7),
+        (keys.build_log("log-b-1.txt"), 7),
+    ],
+)
+def test_packages_and_builds_of_images_go_when_nobody_has_used_them_for_long(key, days, store, home, runtime) -> None:
+    store.put(key, b"x" * 10)
+    aged(store.root / key, days - 0.5)
+    assert sweep(store, home, runtime) == NOTHING
+
+    aged(store.root / key, days + 0.5)
+
+    assert sweep(store, home, runtime) == garbage_collection.Removed(data=1, size_bytes=10)
+    assert store.size(key) is None
+
+
+def test_a_layer_that_a_client_makes_young_after_we_listed_it_stays(store, home, runtime) -> None:
+    class Used(FileStore):
+        def entries(self, prefix, *, after=""):
+            found = list(super().entries(prefix, after=after))
+            for entry in found:
+                self.touch(entry.key)
+            return iter(found)
+
+    layer = keys.layer("a" * 64)
+    store.put(layer, b"x" * 10)
+    aged(store.root / layer, 61)
+
+    assert sweep(Used(store.root), home, runtime) == NOTHING
+    assert store.get(layer) == b"x" * 10
+
+
+def test_a_clock_of_this_machine_that_is_wrong_removes_no_package_of_a_bucket(home, runtime) -> None:
+    bucket = open_store("memory://packages")
+    bucket.put(keys.layer("a" * 64), b"x" * 10)
+
+    garbage_collection.collect(bucket, home, runtime, now=time.time() + 400 * DAY)
+
+    assert bucket.get(keys.layer("a" * 64)) == b"x" * 10
+
+
+def test_wheels_and_locks_of_this_machine_go_when_unused_and_the_last_lock_of_a_project_stays(
+    store, home, runtime
+) -> None:
+    names = ["wheels/a.whl", "wheels/a.cpython-312.zip", "images/abc", "images/last-abc", "wheels/half/layer"]
+    for name in (*names, "wheels/new.whl"):
+        (home / "cache" / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / "cache" / name).write_text("12345")
+    for name in names:
+        aged(home / "cache" / name, 91)
+
+    swept = sweep(store, home, runtime)
+
+    assert swept == garbage_collection.Removed(pages=3, size_bytes=15)
+    left = sorted(str(file.relative_to(home / "cache")) for file in (home / "cache").rglob("*") if file.is_file())
+    assert left == ["images/last-abc", "wheels/half/layer", "wheels/new.whl"]
 
 
 def test_a_page_of_the_cache_goes_when_nobody_has_used_it_for_ninety_days(store, home, runtime) -> None:
