@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,9 +20,10 @@ from kinetic._output.format import Column, names_text
 from kinetic.errors import ClusterError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from kinetic._cluster.resource import Setup
+    from kinetic._cluster.node_pools import AddedPool
+    from kinetic._cluster.resource import Change, Found, Setup
     from kinetic._config.target import Target
 
 _LIST = (
@@ -54,13 +56,15 @@ def pool() -> None:
 @click.option("--queued", is_flag=True, help="All nodes of a job at once; needs Kueue.")
 @click.option("--min", "least", type=click.IntRange(min=0), metavar="N", help="Nodes that always run.  [default: 0]")
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Most nodes.  [default: 1, or a slice]")
+@click.option("--slices", type=click.IntRange(min=1), metavar="N", help="Pools, one for each slice.  [default: 1]")
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 def add(name: str, spot: bool, dry_run: bool, yes: bool, **given: Any) -> None:
     """Add a node pool for an accelerator, or change how far one grows.
 
     The pool starts without nodes, and nodes come with jobs. Its name says what it is, so the same command finds it
-    again; then only --min and --max are changed, for nothing else of a pool can be.
+    again; then only --min and --max are changed, for nothing else of a pool can be. A pool of a TPU slice of several
+    hosts is exactly one slice: --slices makes several, which are numbered.
 
     Example: kinetic pool add v5litepod-16 --spot
     """
@@ -70,7 +74,8 @@ def add(name: str, spot: bool, dry_run: bool, yes: bool, **given: Any) -> None:
 
     wanted = hardware.place(name, spot=spot)
     options = PoolOptions(*(given[each] for each in ("reservation", "flex_start", "queued", "least", "most")))
-    node_pools.check_options(wanted, options)
+    slices: int = given["slices"] or 1
+    node_pools.check_options(wanted, options, slices=slices)
     setup = _setup(_target(given))
     with output.phase("reading the cluster", summary=False), _explained(setup, "read the cluster"):
         cluster = node_pools.read_cluster(setup.apis, setup.spec)
@@ -82,28 +87,44 @@ def add(name: str, spot: bool, dry_run: bool, yes: bool, **given: Any) -> None:
             )
             return
         zone = node_pools.zone_for(setup.apis, cluster, wanted)
-        added = AddedPool(setup, wanted, options, zone=zone, account=node_pools.account_of(cluster))
-        found = added.read()
-        if found.state == "missing" and options.reservation:
+        account = node_pools.account_of(cluster)
+        pools = [
+            AddedPool(setup, wanted, options._replace(number=number), zone=zone, account=account)
+            for number in range(1, slices + 1)
+        ]
+        planned = [(each, each.read()) for each in pools]
+        if options.reservation and any(found.state == "missing" for _, found in planned):
             click.echo(node_pools.check_reservation(setup.apis, zone, wanted, options.reservation), err=True)
-    if found.state == "foreign":
-        raise ClusterError(
-            f"a node pool {added.name} exists and was not made by kinetic",
-            why=found.why,
-            next="kinetic pool list     or remove it yourself",
-            code="not-ours",
-        )
-    changes = added.diff(found) if found.state == "ours" else []
-    if found.state == "ours" and not changes:
-        click.echo(f"= {added.name} is there")
+    steps = _steps(planned, zone)
+    if not steps:
         return
-    sign = "+" if found.state == "missing" else "~"
-    click.echo(output_format.plain(f"{sign} {added.title} in {zone}{''.join(f'; {each}' for each in changes)}"))
-    _warn_of_price(added.wanted, options.least or 0)
+    _warn_of_price(wanted, (options.least or 0) * len(steps))
     if dry_run or not _may_go_on(yes=yes, question="Do this?", command=f"kinetic pool add {name} --yes"):
         return
-    with output.phase(f"making {added.name}"):
-        _do(setup, lambda: added.change(found, changes) if changes else added.make(found), f"make {added.name}")
+    for added, found, changes in steps:  # one after the other: a cluster has one operation at a time
+        with output.phase(f"making {added.name}"):
+            _do(setup, partial(added.settle, found, changes), f"make {added.name}")
+
+
+def _steps(planned: Sequence[tuple[AddedPool, Found]], zone: str) -> list[tuple[AddedPool, Found, list[Change]]]:
+    """Print what is done with each pool, and return those with which something is done."""
+    steps = []
+    for added, found in planned:
+        if found.state == "foreign":
+            raise ClusterError(
+                f"a node pool {added.name} exists and was not made by kinetic",
+                why=found.why,
+                next="kinetic pool list     or remove it yourself",
+                code="not-ours",
+            )
+        changes = added.diff(found) if found.state == "ours" else []
+        if found.state == "ours" and not changes:
+            click.echo(f"= {added.name} is there")
+            continue
+        sign = "+" if found.state == "missing" else "~"
+        click.echo(output_format.plain(f"{sign} {added.title} in {zone}{''.join(f'; {each}' for each in changes)}"))
+        steps.append((added, found, changes))
+    return steps
 
 
 def _warn_of_price(wanted: Any, least: int) -> None:

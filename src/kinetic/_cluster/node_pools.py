@@ -29,6 +29,7 @@ class PoolOptions(NamedTuple):
         queued: All nodes of a job at once, by a ProvisioningRequest, as Kueue makes them; includes flex-start.
         least: Nodes that run always (count); None to leave it: 0 for a new pool.
         most: Nodes that may run (count); None to leave it: one slice, or one node, for a new pool.
+        number: Which of several pools of the same kind it is, from 1: a slice of several hosts is a pool of its own.
     """
 
     reservation: str = ""
@@ -36,14 +37,16 @@ class PoolOptions(NamedTuple):
     queued: bool = False
     least: int | None = None
     most: int | None = None
+    number: int = 1
 
     @property
     def suffix(self) -> str:
         """Return the end of the pool's name."""
-        return "-queued" if self.queued else "-flex" if self.flex_start else "-res" if self.reservation else ""
+        way = "-queued" if self.queued else "-flex" if self.flex_start else "-res" if self.reservation else ""
+        return way + (f"-{self.number}" if self.number > 1 else "")
 
 
-def check_options(wanted: Placement, options: PoolOptions) -> None:
+def check_options(wanted: Placement, options: PoolOptions, *, slices: int = 1) -> None:
     """Refuse options that exclude each other."""
     ways = [
         name
@@ -64,6 +67,12 @@ def check_options(wanted: Placement, options: PoolOptions) -> None:
         raise OptionError(
             "a node pool is added for an accelerator", why="CPU jobs run on any node", next="kinetic pool add l4"
         )
+    if slices > 1 and wanted.hosts == 1:
+        raise OptionError(
+            f"--slices {slices} does not fit {wanted.name}, which has one host",
+            why="one pool holds many nodes of it",
+            next=f"kinetic pool add {wanted.name} --max {slices}",
+        )
     least, most = options.least or 0, options.most
     if most is not None and (most < 1 or least > most):
         raise OptionError(
@@ -75,7 +84,7 @@ def check_options(wanted: Placement, options: PoolOptions) -> None:
         raise OptionError(
             f"--max {most} does not fit {wanted.name}, which has {wanted.hosts} hosts",
             why="a pool of a slice of several hosts is exactly that slice",
-            next=f"kinetic pool add {wanted.name}",
+            next=f"kinetic pool add {wanted.name} --slices {max(2, most // wanted.hosts)}     for several slices",
         )
 
 
@@ -141,6 +150,13 @@ class AddedPool(Pool):
                 if error.status != 409:
                     raise
         super().make(found)
+
+    def settle(self, found: Found, changes: Sequence[Change]) -> None:
+        """Make it, or change it where something differs."""
+        if changes:
+            self.change(found, changes)
+        else:
+            self.make(found)
 
     def diff(self, found: Found) -> list[Change]:
         """Return which limits differ from those that were asked for."""

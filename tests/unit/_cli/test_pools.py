@@ -135,3 +135,27 @@ def test_an_operation_that_never_ends_is_an_error_and_one_that_vanishes_is_looke
 def _over(apis: project_apis.ProjectApis, what: str) -> None:
     apis._ends = 0.0
     CHECK_TIME(apis, what)
+
+
+def test_several_slices_of_several_hosts_are_several_pools(kinetic, cloud) -> None:
+    words = ("pool", "add", "v5litepod-16", "--slices", "3", "--yes")
+    cloud.compute.zones_by_family["ct5lp"] = (ZONE,)
+
+    made = kinetic(*words)
+
+    assert made.exit_code == 0, made.stderr
+    names = ["tpu-v5litepod-4x4", "tpu-v5litepod-4x4-2", "tpu-v5litepod-4x4-3"]
+    pools = cloud.container.clusters[ZONE, "team"]["nodePools"][1:]
+    assert [each["name"] for each in pools] == names
+    assert {each["autoscaling"]["totalMaxNodeCount"] for each in pools} == {4}
+    assert kinetic(*words).stdout == "".join(f"= {name} is there\n" for name in names)
+    assert kinetic("pool", "remove", names[1], "--yes").exit_code == 0
+    assert kinetic(*words).stdout.startswith(f"= {names[0]} is there\n+ node pool {names[1]}: 0 to 4")
+
+
+def test_slices_of_one_host_are_nodes_of_one_pool(kinetic, cloud) -> None:
+    result = kinetic("pool", "add", "l4", "--slices", "3")
+
+    assert result.exit_code == 2
+    assert "kinetic pool add gpu-l4 --max 3" in result.stderr
+    assert cloud.calls == []
