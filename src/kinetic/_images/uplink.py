@@ -66,8 +66,8 @@ class Meter(Progress):
     ) -> None:
         self._shown, self._to_send, self._gives_up, self._clock = shown, to_send, gives_up, clock
         self._lock = threading.Lock()
-        self._begun: float | None = None
         self._sent = self._announced = 0
+        self._seconds = self._resumed = 0.0  # while something was there to send
         self.rate: float | None = None  # bytes per second, once enough was sent
 
     def fetching(self, size_bytes: int) -> None:
@@ -78,8 +78,8 @@ class Meter(Progress):
 
     def sending(self, size_bytes: int) -> None:
         with self._lock:
-            if self._begun is None:
-                self._begun = self._clock()
+            if self._sent >= self._announced:
+                self._resumed = self._clock()
             self._announced += size_bytes
             self._to_send = max(self._to_send, self._announced)  # an index need not say how large its wheels are
         self._shown.sending(size_bytes)
@@ -88,10 +88,11 @@ class Meter(Progress):
         self._shown.sent(size_bytes)
         with self._lock:
             now = self._clock()
-            if self._begun is None:
-                self._begun = now
+            if self._sent < self._announced:
+                self._seconds += now - self._resumed
+                self._resumed = now
             self._sent += size_bytes
-            seconds = now - self._begun
+            seconds = self._seconds
             if self._sent >= MEASURED_BYTES and seconds > 0:
                 self.rate = self._sent / seconds
             is_slow = (

@@ -202,6 +202,19 @@ def test_a_line_that_takes_less_than_a_minute_is_not_given_up() -> None:
     assert meter.rate == MEGABYTE
 
 
+def test_time_in_which_nothing_is_there_to_send_says_nothing_about_the_line() -> None:
+    clock = Clock()
+    meter = Meter(Progress(), 50 * MEGABYTE, gives_up=True, clock=clock)
+    for _ in range(5):
+        clock.seconds += 60  # a package is fetched and written
+        meter.sending(10 * MEGABYTE)
+        for _ in range(10):
+            clock.seconds += 1
+            meter.sent(MEGABYTE)
+
+    assert meter.rate == MEGABYTE
+
+
 def test_a_rate_is_remembered_for_hours_and_by_host(tmp_path) -> None:
     file = tmp_path / "uplink.json"
     Uplinks(file, lambda: 1000.0).note("one", 5.0)
