@@ -321,7 +321,7 @@ def _default_project() -> str:
     raise OptionError(
         "no project is named",
         why="neither --project, KINETIC_PROJECT, a profile, GOOGLE_CLOUD_PROJECT nor your login names one",
-        next="kinetic up --project your-project",
+        next=f"{click.get_current_context().command_path} --project your-project",
     )
 
 

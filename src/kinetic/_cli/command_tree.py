@@ -52,7 +52,7 @@ _TREE = """
     accelerators   | accelerators:accelerators | Show what a job can run on.
     up             | cluster:up                | Make a cluster for jobs in Google Cloud, or complete one.
     down           | cluster:down              | Remove a cluster that `kinetic up` made.
-    init           | init:init                 | Join a cluster of a project: save a profile, repair what jobs lack.
+    init           | init:init                 | Join or make a cluster: save a profile, repair what jobs lack.
     status         | health:status             | Show how a cluster is now: its nodes, their cost, what waits.
     doctor         | health:doctor             | Check everything that jobs need, and say how each fault is repaired.
     pool           | pools:pool                | Add, change, remove and list the node pools of a Standard cluster.

@@ -30,7 +30,7 @@ _NEW = "kinetic-cluster"  # as kinetic up names one
 @click.option("--name", metavar="NAME", help="The name of the profile.  [default: the cluster's]")
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: repair all that can be repaired.")
 def init(project: str | None, cluster: str | None, store: str | None, name: str | None, yes: bool) -> None:
-    """Join a cluster of a project or make one: save a profile, repair what jobs lack.
+    """Join or make a cluster: save a profile, repair what jobs lack.
 
     All clusters of the project are offered, those that `kinetic up` made first, and a new one, whose plan and price
     `kinetic up` shows before anything is made. Each thing that is missing is offered with what it changes. A cluster
