@@ -49,6 +49,7 @@ def test_from_an_empty_project_to_a_profile_and_back(cloud: GoogleCloud, plane, 
     assert page["current"] == "team"
     # Compute Engine was off and could not be asked where the hardware is sold, so its usual region was taken.
     place = {"project": cloud.project, "zone": "us-west4", "cluster": "team", "namespace": namespace}
+    place["cpu_disk"] = "10Gi"  # JAX does not fit into the disk that Autopilot gives otherwise
     assert page["profiles"] == {"team": place}
     client = Client(context_access("", {"KUBECONFIG": str(plane.kubeconfig)}), namespace)
     assert client.get(SERVICE_ACCOUNT, "kinetic") is not None

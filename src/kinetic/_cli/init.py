@@ -186,6 +186,8 @@ def _save(page: Page, project: str, store: str | None, name: str | None) -> str:
         )
     profile = (before or Profile(wanted))._replace(project=project, zone=location, cluster=cluster)
     profile = profile._replace(store=store) if store else profile
+    if (page.get("autopilot") or {}).get("enabled") and not profile.cpu_disk:
+        profile = profile._replace(cpu_disk=profiles.AUTOPILOT_DISK)
     if profile != before:
         profiles.save(os.environ, profile, replace=before is not None)
     return wanted

@@ -415,6 +415,7 @@ def _print_profile(found: Profile, *, as_json: bool) -> None:
 @click.option("--priority-class", metavar="NAME", help="The priority class of pods.")
 @click.option("--pull-secret", multiple=True, metavar="NAME", help="A Secret for pulling images; can be repeated.")
 @click.option("--image-repo", metavar="REPOSITORY", help="Where images are built for the projects of jobs.")
+@click.option("--cpu-disk", metavar="SIZE", help="Disk that jobs without an accelerator request, as in 10Gi.")
 @click.option("--store-secret", metavar="NAME", help="A Secret with credentials for the store.")
 @click.option(
     "--node-selector", metavar="KEY=VALUE,…", help="Node labels to require instead of Google's; none for any node."

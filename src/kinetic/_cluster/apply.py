@@ -9,8 +9,9 @@ from kinetic._cluster.plan import Plan, Step, levels_of
 from kinetic._cluster.project_apis import explained
 from kinetic._cluster.resource import Setup
 from kinetic._config import profiles
-from kinetic._config.profiles import Profile
+from kinetic._config.profiles import AUTOPILOT_DISK, Profile
 from kinetic._google.api import ApiError
+from kinetic._google.artifacts import Repository
 from kinetic._stores.parallel import in_parallel
 
 _AT_ONCE = 6
@@ -63,6 +64,11 @@ def save_profile(setup: Setup, environ: dict[str, str]) -> str:
     wanted = (before or Profile(name))._replace(
         project=spec.project, zone=setup.location, cluster=spec.cluster, namespace=spec.namespace
     )
+    if spec.registry and not wanted.image_repo:
+        repository = Repository(spec.project, setup.region, spec.own_name)
+        wanted = wanted._replace(image_repo=f"{repository.image_prefix}/jobs")
+    if not spec.standard and not wanted.cpu_disk:
+        wanted = wanted._replace(cpu_disk=AUTOPILOT_DISK)
     if wanted != before:
         profiles.save(environ, wanted, replace=before is not None)
     return name

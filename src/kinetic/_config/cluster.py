@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kinetic._config.options import CLUSTER_SETTINGS, ResourceRequests, read_variable
+from kinetic._config.options import CLUSTER_SETTINGS, ResourceRequests, read_resources, read_variable
 from kinetic._wire import dataclass
 from kinetic.errors import OptionError
 
@@ -44,6 +44,7 @@ class ClusterSettings(NamedTuple):
     image_repo: str = ""  # where images are built for projects; "" for nowhere
     store_secret: str = ""  # name of a Secret with credentials for the store; "" for workload identity
     node_selector: Mapping[str, str] | None = None  # labels of nodes; None for Google's labels of the accelerator
+    cpu_disk: int = 0  # bytes of disk that a job without an accelerator requests where it does not say; 0 for 1 GiB
     ttl_seconds: int = DAY_SECONDS  # after a job's end, when the cluster removes what is left
     most_attempts: int | None = None  # after so many interrupted attempts a job fails; None for no limit
 
@@ -187,6 +188,13 @@ def _labels(text: str) -> dict[str, str]:
     return found
 
 
+def _disk(text: str) -> int:
+    try:
+        return read_resources({"disk": text}).disk_bytes or 0
+    except OptionError as error:
+        raise ValueError(error.why) from None
+
+
 def _hours(text: str) -> float:
     try:
         hours = float(text)
@@ -233,6 +241,7 @@ _KINDS = {
     "image_repo": _Kind("repository for images", "us-docker.pkg.dev/team/kinetic/jobs", _repository),
     "store_secret": _Kind("Secret name", "store", _name),
     "node_selector": _Kind("node selector", "pool=gpus,zone=a", _labels),
+    "cpu_disk": _Kind("size", "10Gi", _disk),
     "ttl_hours": _Kind("number of hours", "24", _hours),
     "most_attempts": _Kind("number of attempts", "10", _attempts),
 }

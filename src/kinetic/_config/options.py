@@ -118,6 +118,7 @@ CLUSTER_SETTINGS = {
     "image_repo": "none",
     "store_secret": "workload identity",
     "node_selector": "Google's labels",
+    "cpu_disk": "1Gi",
     "ttl_hours": "24",
     "most_attempts": "no limit",
 }

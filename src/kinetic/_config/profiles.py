@@ -70,10 +70,14 @@ class Profile(NamedTuple):
     image_repo: str = ""
     store_secret: str = ""
     node_selector: str = ""
+    cpu_disk: str = ""
     ttl_hours: str = ""
     most_attempts: str = ""
 
 
+# Nodes of Autopilot let a pod write only as much as it requested: JAX alone has some 2 GB. More than this they do not
+# have without a disk of their own. Source: GKE's page "Resource requests in Autopilot", 2026-11.
+AUTOPILOT_DISK = "10Gi"
 LOCAL = Profile(registry.HERE.name, backend=registry.HERE.name)  # built in
 
 

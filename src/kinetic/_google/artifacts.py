@@ -38,6 +38,11 @@ class Repository(NamedTuple):
         return f"v1/projects/{self.project}/locations/{self.location}"
 
     @property
+    def image_prefix(self) -> str:
+        """How the names of its images begin."""
+        return f"{self.location}{HOST_ENDING}/{self.project}/{self.name}"
+
+    @property
     def path(self) -> str:
         return f"{self.parent}/repositories/{self.name}"
 

@@ -33,6 +33,7 @@ def test_the_only_cluster_is_joined_repaired_and_saved(kinetic, cloud) -> None:
     assert cloud.storage.policies["jobs-bucket"].members("roles/storage.objectUser")
     profile = json.loads(kinetic("profile", "show", "team", "--json").stdout)
     assert "us-west4" in str(profile)
+    assert ("10Gi" in str(profile)) is bool(cloud.container.clusters["us-west4", "team"].get("autopilot"))
     assert "resourceLabels" not in cloud.container.clusters["us-west4", "team"]  # it is not marked as ours
 
 

@@ -73,7 +73,7 @@ def test_a_profile_holds_a_store_a_context_a_backend_and_job_options(kinetic, sa
 
 def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) -> None:
     names = ("--queue", "gold", "--service-account", "runner", "--priority-class", "high", "--store-secret", "store")
-    names += ("--image-repo", "h.example/team/jobs")
+    names += ("--image-repo", "h.example/team/jobs", "--cpu-disk", "20Gi")
     more = ("--pull-secret", "mine", "--pull-secret", "theirs", "--node-selector", "pool=gpus,zone=a")
     numbers = ("--ttl-hours", "0.5", "--most-attempts", "4")
 
@@ -88,6 +88,7 @@ def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) ->
         image_repo="h.example/team/jobs",
         store_secret="store",
         node_selector={"pool": "gpus", "zone": "a"},
+        cpu_disk=20 << 30,
         ttl_seconds=1800,
         most_attempts=4,
     )
@@ -267,6 +268,7 @@ def test_the_list_as_json_is_a_document(kinetic, home) -> None:
         "image_repo": None,
         "store_secret": None,
         "node_selector": None,
+        "cpu_disk": None,
         "ttl_hours": None,
         "most_attempts": None,
         "options": {"deadline": 60},

@@ -9,6 +9,7 @@ import pytest
 
 from kinetic._cluster import apply, jobset
 from kinetic._cluster.project_apis import ProjectApis
+from kinetic._config import profiles
 from kinetic.errors import AccessDeniedError, CapacityError, ClusterError, KineticError, OptionError
 
 if TYPE_CHECKING:
@@ -30,6 +31,18 @@ def test_an_empty_project_has_a_cluster_afterwards(maker: Maker, cloud: GoogleCl
     member = f"projects/{cloud.number}/locations/global/workloadIdentityPools/{cloud.project}.svc.id.goog"
     ((_, access),) = [each for each in state["access"][state["buckets"][0]] if each[0] == "roles/storage.objectUser"]
     assert access == [f"principal://iam.googleapis.com/{member}/subject/ns/default/sa/kinetic"]
+
+
+@pytest.mark.parametrize("standard", [False, True])
+def test_the_profile_says_where_images_go_and_how_much_disk_jobs_need(maker: Maker, tmp_path, standard: bool) -> None:
+    plan = maker.up(registry=True, standard=standard)
+    environ = {"KINETIC_HOME": str(tmp_path / "home")}
+
+    name = apply.save_profile(plan.setup, environ)
+    found = profiles.load(environ).saved[name]
+
+    assert found.image_repo == f"us-central1-docker.pkg.dev/{plan.setup.project}/kn-team/jobs"
+    assert found.cpu_disk == ("" if standard else "10Gi")
 
 
 def test_a_second_up_writes_nothing_and_reads_little(maker: Maker, cloud: GoogleCloud) -> None:

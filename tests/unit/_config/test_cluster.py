@@ -22,12 +22,13 @@ TEAM = Profile(
     image_repo="h.example/team/jobs",
     store_secret="store",
     node_selector="pool=gpus,example.com/zone=a",
+    cpu_disk="10Gi",
     ttl_hours="2",
     most_attempts="5",
 )
 OF_TEAM = ClusterSettings(
     *("runner", "gold", "high", ("mine", "theirs"), "h.example/team/jobs", "store"),
-    *({"pool": "gpus", "example.com/zone": "a"}, 7200, 5),
+    *({"pool": "gpus", "example.com/zone": "a"}, 10 << 30, 7200, 5),
 )
 ENVIRON = {
     "KINETIC_SERVICE_ACCOUNT": "other",
@@ -37,11 +38,12 @@ ENVIRON = {
     "KINETIC_IMAGE_REPO": "127.0.0.1:5000/jobs",
     "KINETIC_STORE_SECRET": "bucket",
     "KINETIC_NODE_SELECTOR": "pool=cpus",
+    "KINETIC_CPU_DISK": "2G",
     "KINETIC_TTL_HOURS": "0.25",
     "KINETIC_MOST_ATTEMPTS": "1",
 }
 OF_ENVIRON = ClusterSettings(
-    "other", "lead", "low", ("ours",), "127.0.0.1:5000/jobs", "bucket", {"pool": "cpus"}, 900, 1
+    "other", "lead", "low", ("ours",), "127.0.0.1:5000/jobs", "bucket", {"pool": "cpus"}, 2 * 10**9, 900, 1
 )
 
 

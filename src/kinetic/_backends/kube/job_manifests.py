@@ -284,10 +284,11 @@ def resources(request: JobRequest) -> Manifest:
     as a limit and a request, which must agree.
     """
     needs, kind = request.requirements.needs, request.placement.kind
+    disk_bytes = (request.settings.cpu_disk if kind == "cpu" else 0) or _DISK[kind]
     requests = {
         "cpu": _cores_quantity(needs.cpu or _CPU[kind]),
         "memory": _bytes_quantity(needs.memory_bytes or max(_MEMORY[kind], needs.shm_bytes or 0)),
-        "ephemeral-storage": _bytes_quantity(needs.disk_bytes or _DISK[kind]),
+        "ephemeral-storage": _bytes_quantity(needs.disk_bytes or disk_bytes),
     }
     asked = {"cpu": needs.cpu, "memory": needs.memory_bytes, "ephemeral-storage": needs.disk_bytes}
     limits = {name: requests[name] for name, amount in asked.items() if amount is not None}

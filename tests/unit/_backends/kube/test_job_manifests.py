@@ -123,6 +123,14 @@ def test_whoever_asks_for_resources_gets_them_and_no_more(ask) -> None:
     assert found == {"requests": asked, "limits": asked}
 
 
+@pytest.mark.parametrize(("accelerator", "disk"), [("cpu", "12Gi"), ("gpu-l4", "10Gi")])
+def test_a_cluster_may_have_another_disk_for_jobs_without_an_accelerator(ask, accelerator: str, disk: str) -> None:
+    found = job_manifests.resources(ask(accelerator, cpu_disk=12 * GIB))
+
+    assert found["requests"]["ephemeral-storage"] == disk
+    assert "ephemeral-storage" not in found.get("limits", {})
+
+
 def test_memory_that_nobody_asked_for_has_no_limit_and_holds_the_shared_memory(ask) -> None:
     found = job_manifests.resources(ask(needs=ResourceRequests(shm_bytes=32 * GIB)))
 
