@@ -136,7 +136,9 @@ def _start(job: JobRecord, host: int, listener: int, ready: int, log: Path) -> s
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], ready: int, log: Path) -> None:
-    has_answer = bool(select.select([ready], [], [], _START_SECONDS)[0])
+    poll = select.poll()  # select() takes no descriptor above 1023, which a client of many clusters has
+    poll.register(ready, select.POLLIN)
+    has_answer = bool(poll.poll(_START_SECONDS * 1000))
     if not has_answer or os.read(ready, len(READY)) != READY:  # written at once; b"" if the process has ended
         stop(process)
         raise BackendError(

@@ -183,13 +183,14 @@ def raw_terminal(on_resize: Callable[[], object]) -> Iterator[None]:
 
 def _send_input(socket: WebSocketSession, wakes: int, tty: bool) -> None:
     """Send what is typed, and the terminal's size whenever it changes, until the command has ended."""
-    reads = [0, wakes]
+    poll = select.poll()  # select() takes no descriptor above 1023
+    for descriptor in (0, wakes):
+        poll.register(descriptor, select.POLLIN)
     with suppress(BackendError):  # the other thread gets the error, too
         if tty:
             _send_size(socket)
         while True:
-            ready, _, _ = select.select(reads, [], [])
-            if wakes in ready:
+            if wakes in {descriptor for descriptor, _ in poll.poll()}:
                 if _STOP in os.read(wakes, 1024):
                     return
                 _send_size(socket)
@@ -201,7 +202,7 @@ def _send_input(socket: WebSocketSession, wakes: int, tty: bool) -> None:
             if data:
                 _send(socket, _IN, data)
                 continue
-            reads = [wakes]
+            poll.unregister(0)
             if socket.subprotocol == _V5:
                 _send(socket, _CLOSE, bytes([_IN]))
 
