@@ -47,6 +47,7 @@ _SCHEMA = 1
 _LOCK_SECONDS = 1.0  # how long SQLite itself waits for a lock, before we look at its holder
 _REPORT_SECONDS = 5.0  # after which a waiting process reports which process it waits for
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_TRIAL = "SELECT 1 FROM jobs, supervisors, templates WHERE jobs.template_id = '' LIMIT 0"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -577,7 +578,19 @@ def _prepare(db: sqlite3.Connection, path: Path) -> int:
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
     if version == 0:
         _create(db, path)
+    elif version == _SCHEMA:
+        _check_tables(db)
     return version or _SCHEMA
+
+
+def _check_tables(db: sqlite3.Connection) -> None:
+    """Treat other tables as damage: before its first release, kinetic named them otherwise under the same version."""
+    try:
+        db.execute(_TRIAL)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # "no such table", "no such column"
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise
 
 
 def _create(db: sqlite3.Connection, path: Path) -> None:

@@ -255,6 +255,19 @@ def test_a_file_that_is_no_queue_is_set_aside_and_kept(tmp_path):
     assert kept.read_bytes() == b"x" * 5000
 
 
+@pytest.mark.parametrize("tables", ["jobs (job_id TEXT, soil TEXT)", "jobs (job_id TEXT, template_id TEXT)"])
+def test_a_queue_with_the_tables_of_another_build_is_set_aside_and_kept(tmp_path, tables: str):
+    with closing(sqlite3.connect(tmp_path / "queue.db")) as db:
+        db.execute(f"CREATE TABLE {tables}")
+        db.execute("PRAGMA user_version = 1")
+
+    with closing(Queue(tmp_path / "queue.db")) as queue:
+        add(queue, "a")
+        assert state(queue, "a") == "queued"
+
+    assert len([*tmp_path.glob("queue.db.damaged-*")]) == 1
+
+
 def test_a_queue_that_is_damaged_under_an_open_connection_is_replaced_at_the_next_look(queue, tmp_path):
     add(queue, "a")
     with closing(sqlite3.connect(tmp_path / "queue.db")) as db:
