@@ -5,14 +5,14 @@ from pathlib import Path
 import lightkube
 import pytest
 from cluster import containers
-from cluster.fixtures import add_node, agent, kubeconfig, namespace, node, plane, why_not, why_not_here
+from cluster.fixtures import add_node, agent, cloud, kubeconfig, namespace, node, plane, why_not, why_not_here
 from cluster.manifests import Objects
 from lightkube.config.kubeconfig import KubeConfig
 
 SECONDS = 90  # the server may be restarted, and starts with whichever test is first
 WITHOUT = {"test_ports.py", "test_node_host.py"}  # what needs no cluster
 
-__all__ = ["add_node", "agent", "kubeconfig", "namespace", "node", "objects", "plane"]
+__all__ = ["add_node", "agent", "cloud", "kubeconfig", "namespace", "node", "objects", "plane"]
 
 
 def pytest_collection_modifyitems(items):

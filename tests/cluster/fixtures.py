@@ -18,6 +18,7 @@ from cluster.agent import Agent, NoBlockError
 from cluster.node_host import Host, NodeUnavailableError
 from cluster.plane import Plane
 from cluster.real_node import RealNodes
+from servers.google_cloud import GoogleCloud
 
 if TYPE_CHECKING:
     from cluster.nodes import NodeSpec
@@ -136,3 +137,15 @@ def add_node(plane: Plane, agent: Agent | RealNodes, namespace: str) -> Iterator
 def node(add_node: Callable[[NodeSpec], str], namespace: str) -> str:
     """A plain node of this test alone; a pod finds it by the label `kubernetes.io/hostname`."""
     return add_node(nodes.cpu(f"node-{namespace}"))
+
+
+@pytest.fixture
+def cloud(plane: Plane) -> Iterator[GoogleCloud]:
+    """An empty project of the fake Google, whose clusters are the one of this session."""
+    with GoogleCloud() as cloud:
+        cloud.token = plane.client.token
+        cloud.enabled = {"serviceusage.googleapis.com"}
+        address = plane.client.url.removeprefix("https://")
+        cloud.container.api_server = (address, Path(plane.authority.certificate).read_bytes())
+        yield cloud
+    assert cloud.wrong == []

@@ -6,28 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from servers.google_cloud import GoogleCloud
 
 from kinetic._backends.kube.client import RESOURCE_QUOTA, SERVICE_ACCOUNT, Client
 from kinetic._backends.kube.connection import context_access
 
+if TYPE_CHECKING:
+    from servers.google_cloud import GoogleCloud
+
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture
-def cloud(plane) -> Iterator[GoogleCloud]:
-    with GoogleCloud() as cloud:
-        cloud.token = plane.client.token
-        cloud.enabled = {"serviceusage.googleapis.com"}
-        address = plane.client.url.removeprefix("https://")
-        cloud.container.api_server = (address, Path(plane.authority.certificate).read_bytes())
-        yield cloud
-    assert cloud.wrong == []
 
 
 def test_from_an_empty_project_to_a_profile_and_back(cloud: GoogleCloud, plane, namespace: str, tmp_path: Path) -> None:

@@ -97,8 +97,9 @@ class FaultyProxy:
             return next((fault for fault in self.faults if fault.meets(method, target)), None)
 
 
-class _Server(ThreadingHTTPServer):
-    proxy: FaultyProxy
+class BrokenServer(ThreadingHTTPServer):
+    """A server whose connections break on purpose, and can all be ended."""
+
     daemon_threads = False
     request_queue_size = 100
 
@@ -124,13 +125,22 @@ class _Server(ThreadingHTTPServer):
         """Say nothing: connections break here on purpose."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class QuietHandler(BaseHTTPRequestHandler):
+    """Keeps connections open, and logs nothing."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: _Server
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the base's name
         """Be quiet."""
+
+
+class _Server(BrokenServer):
+    proxy: FaultyProxy
+
+
+class _Handler(QuietHandler):
+    server: _Server
 
     def pass_on(self) -> None:
         fault = self.server.proxy.due(self.command, self.path)

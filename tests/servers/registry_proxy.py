@@ -18,10 +18,9 @@ import time
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Self
 
-from servers.faults import HOP_BY_HOP, Fault
+from servers.faults import HOP_BY_HOP, BrokenServer, Fault, QuietHandler
 
 PIECE = 1 << 14
 UPLOADS = "/artifacts-uploads/namespaces/p/repositories/r/uploads/"
@@ -145,39 +144,13 @@ class RegistryProxy:
         return found
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(BrokenServer):
     proxy: RegistryProxy
     daemon_threads = True
-    request_queue_size = 100
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._sockets: set[socket.socket] = set()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._sockets.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._sockets.discard(request)
-        super().shutdown_request(request)
-
-    def hang_up(self) -> None:
-        for each in list(self._sockets):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: connections break here on purpose."""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(QuietHandler):
     server: _Server
-
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the base's name
-        """Be quiet."""
 
     def answer_request(self) -> None:
         proxy = self.server.proxy

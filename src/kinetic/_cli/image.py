@@ -284,8 +284,7 @@ def build_image(
         click.echo(f"{name}:{tags[1]}  Python {python}, {platform}, {lines}", err=True)
     if dry_run:
         return
-    command = f"kinetic build-image --repo {repository} --yes"
-    if not yes and not shared_options.confirm("Build these?", refused="nothing was built", command=command):
+    if not _agrees("Build these?", f"kinetic build-image --repo {repository}", yes=yes):
         return
     for kind, name in plan:
         token = _google_token()
@@ -301,6 +300,10 @@ def build_image(
         )
         bundled.publish(found, tags, token, os.environ)
         click.echo(f"{name}:{tags[1]}")
+
+
+def _agrees(question: str, command: str, *, yes: bool) -> bool:
+    return yes or shared_options.confirm(question, refused="nothing was built", command=f"{command} --yes")
 
 
 def _build_dockerfile(
@@ -323,8 +326,7 @@ def _build_dockerfile(
     click.echo(f"Cloud Build gets {files} of {context.folder}", err=True)
     if dry_run:
         return
-    command = f"kinetic build-image --repo {repository} --dockerfile {dockerfile} --yes"
-    if not yes and not shared_options.confirm("Build this?", refused="nothing was built", command=command):
+    if not _agrees("Build this?", f"kinetic build-image --repo {repository} --dockerfile {dockerfile}", yes=yes):
         return
     target = settings.resolve()
     project = "" if registry.is_here(target.backend.value) else target.project.value

@@ -6,7 +6,7 @@ All places run the same ``ImageBuilder``. What one of them has sent stays in the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kinetic._images.image import BuiltImage, ImageBuilder, Progress
 from kinetic._images.layers import Wheel
@@ -16,7 +16,11 @@ from kinetic._images.request import BuildRequest
 from kinetic._images.uplink import ASSUMED_RATE, PATIENCE_SECONDS, Meter, SlowUplinkError, Uplinks
 from kinetic._output import terminal as output
 from kinetic._output.format import duration_text, size_text
-from kinetic.errors import ImageBuildError
+from kinetic._stores.protocol import Store
+from kinetic._wire import documents
+from kinetic.errors import ImageBuildError, IntegrityError, KeyMissingError
+
+T = TypeVar("T")
 
 _LAYER_RATIO = 1.2  # bytes of the layers of a wheel, its bytecode among them, to those of the wheel
 
@@ -69,6 +73,17 @@ class RemoteBuilder(Protocol):
             ImageBuildError: The build failed.
         """
         ...
+
+
+def read_note(kind: documents.PageKind[T], store: Store, at: str, key: bytes | None) -> T | None:
+    """Return the note of a build that was begun, or None; a damaged one is removed."""
+    try:
+        return documents.open_page(kind, store, at, key)
+    except KeyMissingError:
+        return None
+    except IntegrityError:
+        store.delete(at)
+        return None
 
 
 def build(

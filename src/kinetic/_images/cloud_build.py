@@ -27,7 +27,7 @@ from kinetic._google.api import Service
 from kinetic._google.artifacts import Repository
 from kinetic._google.builds import Build, Source
 from kinetic._images import builder_project, image
-from kinetic._images.builders import NotWaitingError, RemoteImage, UnavailableError
+from kinetic._images.builders import NotWaitingError, RemoteImage, UnavailableError, read_note
 from kinetic._images.docker_login import find_login
 from kinetic._images.image import BuiltImage
 from kinetic._images.registry import Login, Reference
@@ -42,7 +42,6 @@ from kinetic.errors import (
     BackendUnavailableError,
     CredentialsError,
     ImageBuildError,
-    IntegrityError,
     KeyMissingError,
     KineticError,
 )
@@ -322,12 +321,8 @@ class CloudBuilder:
             )
 
     def _running(self, at: str, cloud: CloudBuild) -> Running | None:
-        try:
-            note = documents.open_page(NOTE, self._store, at, self._key)
-        except KeyMissingError:
-            return None
-        except IntegrityError:
-            self._store.delete(at)
+        note = read_note(NOTE, self._store, at, self._key)
+        if note is None:
             return None
         running = Running(Build(note.project, note.location, note.build), note.source)
         if cloud.has_ended(running):  # and its image was not found: it failed, or the image was removed since

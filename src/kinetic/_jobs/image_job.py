@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from kinetic._config import home
 from kinetic._images import builder_project, image, pod_build
-from kinetic._images.builders import CollectedError, NotWaitingError, RemoteImage, UnavailableError
+from kinetic._images.builders import CollectedError, NotWaitingError, RemoteImage, UnavailableError, read_note
 from kinetic._images.image import BuiltImage
 from kinetic._images.layers import Wheel
 from kinetic._images.request import BuildRequest, logins
@@ -150,12 +150,8 @@ class PodBuilder:
         """Return the job that builds this image, or has built it; None where there is none that will."""
         waited = 0.0
         while True:
-            try:
-                note = documents.open_page(NOTE, self._store, at, self._key)
-            except KeyMissingError:
-                return None
-            except IntegrityError:
-                self._store.delete(at)
+            note = read_note(NOTE, self._store, at, self._key)
+            if note is None:
                 return None
             with contextlib.suppress(KeyMissingError):
                 found = locate.read_record(self._store, note.job_id)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from cluster import containers, images, nodes
-from cluster.fixtures import OTHER, REAL, add_node, agent, namespace, plane, why_not, why_not_here
+from cluster.fixtures import OTHER, REAL, add_node, agent, cloud, namespace, plane, why_not, why_not_here
 from flows.kube.site import JOBS, Bucket, Site
 
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES
@@ -28,7 +28,7 @@ ANYWHERE = "test_any_cluster.py"  # what runs on a cluster of somebody else as w
 ELSEWHERE = {name: os.environ.get(name, "") for name in (OTHER, "KINETIC_TEST_STORE", "KINETIC_TEST_NAMESPACE")}
 SECONDS = 120  # a pod takes seconds where a worker takes tenths of them
 
-__all__ = ["add_node", "agent", "namespace", "plane"]
+__all__ = ["add_node", "agent", "cloud", "namespace", "plane"]
 
 
 class Told(NamedTuple):

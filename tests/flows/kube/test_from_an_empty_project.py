@@ -13,13 +13,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from cluster import nodes
-from servers.google_cloud import Call, GoogleCloud
+
+if TYPE_CHECKING:
+    from servers.google_cloud import Call, GoogleCloud
 
 CALLS = Path(__file__).with_name("google_calls.txt")
 WRITE = os.environ.get("KINETIC_TEST_WRITE_CALLS", "") == "1"  # read now: a test's environment has nothing of kinetic's
@@ -40,18 +42,6 @@ HEADING = """\
 """
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture
-def cloud(plane: Any) -> Iterator[GoogleCloud]:
-    """An empty project, whose clusters are the one of this session."""
-    with GoogleCloud() as cloud:
-        cloud.token = plane.client.token
-        cloud.enabled = {"serviceusage.googleapis.com"}
-        address = plane.client.url.removeprefix("https://")
-        cloud.container.api_server = (address, Path(plane.authority.certificate).read_bytes())
-        yield cloud
-    assert cloud.wrong == []
 
 
 @pytest.fixture

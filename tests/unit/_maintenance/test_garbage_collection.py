@@ -173,20 +173,23 @@ def test_data_goes_sixty_days_after_it_was_sent_or_touched_last(days, goes, stor
     assert swept == (garbage_collection.Removed(data=2, size_bytes=20) if goes else NOTHING)
 
 
-def test_data_that_a_client_makes_young_after_we_listed_it_stays(store, home, runtime) -> None:
-    class Used(FileStore):
-        def entries(self, prefix, *, after=""):
-            found = list(super().entries(prefix, after=after))
-            for entry in found:
-                self.touch(entry.key)
-            return iter(found)
+class UsedMeanwhile(FileStore):
+    """Another client uses each object right after it was listed."""
 
-    blob = keys.data_blob("b" * 64)
-    store.put(blob, b"x" * 10)
-    aged(store.root / blob, 61)
+    def entries(self, prefix, *, after=""):
+        found = list(super().entries(prefix, after=after))
+        for entry in found:
+            self.touch(entry.key)
+        return iter(found)
 
-    assert sweep(Used(store.root), home, runtime) == NOTHING
-    assert store.get(blob) == b"x" * 10
+
+@pytest.mark.parametrize("key", [keys.data_blob("b" * 64), keys.layer("a" * 64)], ids=["data", "layer"])
+def test_what_a_client_makes_young_after_we_listed_it_stays(key, store, home, runtime) -> None:
+    store.put(key, b"x" * 10)
+    aged(store.root / key, 61)
+
+    assert sweep(UsedMeanwhile(store.root), home, runtime) == NOTHING
+    assert store.get(key) == b"x" * 10
 
 
 @pytest.mark.parametrize(
@@ -210,22 +213,6 @@ def test_packages_and_builds_of_images_go_when_nobody_has_used_them_for_long(key
 
     assert sweep(store, home, runtime) == garbage_collection.Removed(data=1, size_bytes=10)
     assert store.size(key) is None
-
-
-def test_a_layer_that_a_client_makes_young_after_we_listed_it_stays(store, home, runtime) -> None:
-    class Used(FileStore):
-        def entries(self, prefix, *, after=""):
-            found = list(super().entries(prefix, after=after))
-            for entry in found:
-                self.touch(entry.key)
-            return iter(found)
-
-    layer = keys.layer("a" * 64)
-    store.put(layer, b"x" * 10)
-    aged(store.root / layer, 61)
-
-    assert sweep(Used(store.root), home, runtime) == NOTHING
-    assert store.get(layer) == b"x" * 10
 
 
 def test_a_clock_of_this_machine_that_is_wrong_removes_no_package_of_a_bucket(home, runtime) -> None:
