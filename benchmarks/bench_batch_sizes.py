@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help=f"also {LARGEST:,}, which takes four minutes")
     parser.add_argument("--size", type=int, help="one row")
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a figure is over its target")
+    parser.add_argument("--json", type=Path, help="a file to which each figure is appended as a line of JSON")
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -52,7 +53,21 @@ def main() -> None:
         found = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
         print(f"| {size:,} | {' | '.join(_text(found[name]) for name in _HEADS)} | {found['mb']:.0f} MB |", flush=True)
         over = over or found["mb"] > _MOST_MB or found["look"] > _MOST_LOOK_SECONDS
+        if options.json is not None:
+            _append(options.json, size, found)
     raise SystemExit(1 if options.strict and over else 0)
+
+
+def _append(path: Path, size: int, found: dict[str, float]) -> None:
+    """Add the figures of one size to a file, in the lines of the other benchmarks."""
+    most = {"look": (_MOST_LOOK_SECONDS, "s"), "mb": (_MOST_MB, "MB")}
+    with path.open("a", encoding="utf-8") as file:
+        for name, value in found.items():
+            limit, unit = most.get(name, (None, "s"))
+            page = {"name": f"{_HEADS.get(name, 'memory').strip('`')} of {size}", "value": value, "baseline": None}
+            target = None if limit is None else f"{limit:g} {unit}"
+            over = limit is not None and value > limit
+            file.write(json.dumps({**page, "unit": unit, "target": target, "over": over}) + "\n")
 
 
 def _text(seconds: float) -> str:
