@@ -23,7 +23,7 @@ _CLEARED_VARIABLES = ("PROJECT", "ZONE", "CLUSTER", "NAMESPACE", "STORE", "PROFI
 
 
 @contextmanager
-def temporary_home(folder: Path) -> Iterator[Path]:
+def temporary_home(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """Run jobs on this machine, with everything that kinetic keeps below a folder, until the block ends.
 
     Args:
@@ -37,7 +37,7 @@ def temporary_home(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def fake_backend(folder: Path, backend: FakeBackend | None = None) -> Iterator[FakeBackend]:
+def fake_backend(folder: str | os.PathLike[str], backend: FakeBackend | None = None) -> Iterator[FakeBackend]:
     """Run jobs in this process, with a store in memory and a clock that takes no time, until the block ends.
 
     Args:
@@ -56,7 +56,7 @@ def fake_backend(folder: Path, backend: FakeBackend | None = None) -> Iterator[F
 
 
 @contextmanager
-def _pointed_at(folder: Path, backend: str) -> Iterator[Path]:
+def _pointed_at(folder: str | os.PathLike[str], backend: str) -> Iterator[Path]:
     """Set the variables of this process so that it keeps everything below a folder, and submits to a backend."""
     home = Path(folder) / ".kinetic"
     changed = {f"KINETIC_{name}": "" for name in _CLEARED_VARIABLES}
