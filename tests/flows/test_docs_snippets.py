@@ -29,7 +29,19 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 FENCE = re.compile(r"^(?:<!-- needs: ([\w ]+) -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CAN_BE_MISSING = {"jax", "keras", "orbax", "sklearn", "uv"}  # anything else is a misspelling, never run
+CAN_BE_MISSING = {
+    "jax",
+    "keras",
+    "optuna",
+    "orbax",
+    "peft",
+    "sklearn",
+    "tensorboardX",
+    "torch",
+    "transformers",
+    "uv",
+    "wandb",
+}  # anything else is a misspelling, never run
 NAME = re.compile(r"# (\S+)\n")
 JOB = re.compile(r"\b([a-z0-9]+-[a-z-]+)-\d{8}-\d{6}-[0-9a-f]{7}\b|\bJOB\b")
 GROUP = re.compile(r"\bgrp-[0-9a-f]{8}\b")
