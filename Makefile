@@ -15,9 +15,11 @@ VERSION := $(shell $(RUN_PYTHON) -c 'import sys; print("%d.%d" % sys.version_inf
 SUFFIX := $(if $(filter file,$(origin PYTHON)),,-$(VERSION))
 ENV := .venv$(SUFFIX)
 DEMO := .venv-demo$(SUFFIX)
+DOCS := .venv-docs$(SUFFIX)
 # One stamp per Python version: when python3 becomes another one, the environment is made anew.
 ENV_READY := $(ENV)/.ready-$(VERSION)
 DEMO_READY := $(DEMO)/.ready-$(VERSION)
+DOCS_READY := $(DOCS)/.ready-$(VERSION)
 
 # 0.13.8: knows `uv pip install --group`, and what this file was tried with. A uv on the PATH that knows it will do.
 UV_VERSION := 0.13.8
@@ -28,7 +30,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rest test-all check cluster node node-build test-node cluster-if-it-can-be-had bench bench-compare nightly clean python-is-there
+.PHONY: help demo test test-rest test-all check cluster node node-build test-node cluster-if-it-can-be-had bench bench-compare nightly docs docs-serve clean python-is-there
 
 help:
 	@echo 'make demo      train a small Keras model on handwritten digits, as a detached job on this machine'
@@ -41,6 +43,7 @@ help:
 	@echo 'make bench     measure, each figure beside its baseline; ten minutes on two quiet cores'
 	@echo 'make bench-compare BASE=C   measure this commit and commit C in turns, and print the ratios'
 	@echo 'make nightly   the tests that take minutes'
+	@echo 'make docs      build the documentation site; docs-serve shows it, and builds it again after each edit'
 	@echo 'make clean     remove the environments and everything else that was made here'
 	@echo
 	@echo 'PYTHON=python3.12 make test   uses that Python, in an environment of its own'
@@ -74,6 +77,9 @@ $(ENV_READY): pyproject.toml | python-is-there $(UV)
 
 $(DEMO_READY): pyproject.toml | python-is-there $(UV)
 	$(call make_environment,$(DEMO),--group demo)
+
+$(DOCS_READY): pyproject.toml | python-is-there $(UV)
+	$(call make_environment,$(DOCS),--group docs)
 
 demo: $(DEMO_READY)
 	@$(DEMO)/bin/python examples/digits.py
@@ -149,6 +155,13 @@ bench: $(ENV_READY)
 bench-compare: $(ENV_READY)
 	@test -n "$(BASE)" || { echo 'kinetic: name the commit to compare with: make bench-compare BASE=main~20' >&2; exit 2; }
 	@$(ENV)/bin/python benchmarks/compare.py "$(BASE)" --uv "$(abspath $(UV))" $(ARGS)
+
+# A folder for each version below build/site; SITE=FOLDER names another one, with the versions that are there.
+docs: $(DOCS_READY)
+	@$(DOCS)/bin/python docs/build_site.py $(SITE)
+
+docs-serve: $(DOCS_READY)
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs serve --dev-addr 127.0.0.1:8000
 
 clean:
 	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -122,6 +122,13 @@ def test_the_index_links_every_page_of_the_manual():
     assert [page.name for page in MANUAL[1:] if page.name not in {"index.md", *index}] == []
 
 
+def test_the_site_shows_every_page_of_the_manual():
+    listed = re.findall(r"^ +- ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+
+    assert sorted({page.name for page in MANUAL[1:]} - {"index.md", *listed}) == [], "name them in nav of mkdocs.yml"
+    assert [name for name in listed if not (ROOT / "docs" / name).is_file()] == []
+
+
 def test_records_of_decisions_are_counted_through_and_bear_their_numbers():
     records = sorted((ROOT / "docs" / "design" / "decisions").glob("*.md"))
 
