@@ -5,26 +5,21 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from kinetic._cli import error_output, job_results, shared_options
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
-from kinetic._output.format import Column, age_text, count_text, duration_cell, shortened
-from kinetic._wire import dataclass, python_runtime
+from kinetic._output.format import Column, age_text, count_text, duration_cell
+from kinetic._wire import python_runtime
 from kinetic.errors import BatchNotFoundError, OptionError
 
 if TYPE_CHECKING:
-    from kinetic._batches.batch_handle import BatchHandle
-    from kinetic._batches.control import Holder
-    from kinetic._jobs.status import Snapshot
-    from kinetic._wire.records import Group
+    from kinetic._batches.report import Batch, BatchState, Row
 
 COLUMNS = (
     Column("BATCH"),
@@ -44,57 +39,14 @@ STATUS_COLUMNS = (
     Column("REASON", flexible=True, spare=3),
     Column("JOB ID", spare=4),
 )
-_LONGEST_INPUT = 60  # characters
 _ROWS = 20  # of a table that a person reads
 _LOGS = 3  # commands for logs of failed jobs
 _REFRESH_SECONDS = 0.2
 
 
-class Batch(NamedTuple):
-    """A batch that was found: its manifest and its handle."""
-
-    group: Group
-    handle: BatchHandle
-
-
-class BatchState(NamedTuple):
-    """The state of a batch when it was read."""
-
-    counts: Counter[str]  # of its inputs, by state
-    driver: Holder | None  # the process that submits the rest, or did so last
-    stopped: bool  # cancelled, or stopped by a failure
-    open: int  # inputs that are to be submitted or tried again
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether inputs are to be submitted and no process does it."""
-        return self.open > 0 and not (self.driver and self.driver.lives)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether some input has ended without a result."""
-        from kinetic._batches import state
-
-        return any(self.counts[bad] for bad in (state.FAILED, state.CANCELLED, state.REFUSED, state.MISSING))
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no input runs, waits or is to be submitted: taking the lease would then only disturb."""
-        from kinetic._batches import state
-
-        return not self.open and not (self.counts[state.RUNNING] or self.counts[state.WAITING])
-
-    @property
-    def summary(self) -> str:
-        """How many inputs are in which state."""
-        from kinetic._batches import state
-
-        return state.summary_text(self.counts)
-
-
 def _find(name: str, project: str | None, _zone: str | None, cluster: str | None) -> Batch:
     """Return the batch with this id or a unique beginning of it, or the newest for "@last" or "-"."""
-    from kinetic._batches import batch_handle
+    from kinetic._batches import batch_handle, report
 
     store = batch_handle.store_of(project, cluster)
     newest = name in shared_options.NEWEST
@@ -105,47 +57,10 @@ def _find(name: str, project: str | None, _zone: str | None, cluster: str | None
             why=f"looked in {store.url}; removed batches have no history",
             next="kinetic jobs list --all",
         )
-    return Batch(group, batch_handle.attached_handle(group, store))
+    return report.Batch(group, batch_handle.attached_handle(group, store))
 
 
 batch_argument = shared_options.found_argument("group", "GROUP", shared_options.complete_batches, _find)
-
-
-def batch_state(batch: Batch) -> BatchState:
-    """Read the state of a batch: one request to its backend and one listing of its store, whatever its size."""
-    from kinetic._batches import control, state
-    from kinetic._jobs import locate
-
-    tracker, refused = state.refreshed(batch.handle), batch.handle.submission_failures
-    counts = state.count_states(tracker, refused)
-    missing = [index for index, attempt in enumerate(tracker.attempts) if attempt < 0 and index not in refused]
-    open_ = counts[state.AGAIN] + sum(tracker.may_launch(index) for index in missing)
-    # A driver that dies at the wrong moment has named one and not launched it; on other machines they may just wait.
-    jobs = filter(None, map(tracker.record, tracker.unseen()))
-    open_ += sum(job.host == locate.machine() for job in jobs)
-    driver = control.lease_holder(tracker.store, batch.group.group_id, locate.group_key(batch.group))
-    return BatchState(counts, driver, tracker.stopped, open_)
-
-
-def _batch_page(batch: Batch, now: BatchState) -> dict[str, Any]:
-    from kinetic._batches import state
-    from kinetic._wire import keys
-
-    group, driver = batch.group, now.driver
-    return {
-        "group_id": group.group_id,
-        "name": group.group_name,
-        "function": group.submit_fn_name,
-        "tags": dict(group.tags),
-        "accelerator": str(group.handle.get("accelerator", "")),
-        "backend": str(group.handle.get("backend", "")),
-        "created_at": keys.format_utc(group.created),
-        "total": group.total_expected,
-        "counts": {name.replace(" ", "_"): now.counts[name] for name in state.STATES},
-        "stopped": now.stopped,
-        "driver": {"machine": driver.machine, "pid": driver.pid} if driver and driver.lives else None,
-        "is_left": now.is_abandoned,
-    }
 
 
 def _driver_text(now: BatchState) -> str:
@@ -162,13 +77,6 @@ def report_unsubmitted(batch: Batch, now: BatchState) -> None:
         what = f"{count_text(now.open, 'input')} {'is' if now.open == 1 else 'are'} not submitted"
         click.echo(f"{what}, and no process drives this batch", err=True)
         click.echo(f"next:  kinetic batch resume {batch.group.group_id}", err=True)
-
-
-def input_text(batch: Batch, index: int) -> str:
-    """Return an input as a short text, "" where it is not known."""
-    from kinetic._batches import state
-
-    return shortened(output_format.plain(state.shown_input(batch.handle, index)), _LONGEST_INPUT)
 
 
 def wait_for(batch: Batch, timeout: float | None) -> None:
@@ -206,17 +114,17 @@ def list_(limit: int | None, as_json: bool, project: str | None, zone: str | Non
 
     Example: kinetic batch list --limit 10
     """
-    from kinetic._batches import batch_handle
+    from kinetic._batches import batch_handle, report
 
     store = batch_handle.store_of(project, cluster)
     newest = sorted(batch_handle.list_groups(store), key=lambda group: group.created, reverse=True)[:limit]
     seen = []
     for group in newest:
         with shared_options.warn_if_unlisted(group.group_id):
-            found = Batch(group, batch_handle.attached_handle(group, store))
-            seen.append((found, batch_state(found)))
+            found = report.Batch(group, batch_handle.attached_handle(group, store))
+            seen.append((found, report.batch_state(found)))
     if as_json:
-        output_format.print_document(batches=[_batch_page(*each) for each in seen])
+        output_format.print_document(batches=[report.batch_page(*each) for each in seen])
         return
     if not newest:
         click.echo("There are no batches; f.run_async_map(inputs) submits one", err=True)
@@ -239,38 +147,6 @@ def list_(limit: int | None, as_json: bool, project: str | None, zone: str | Non
         more = f", as are {len(left) - 1} more" if len(left) > 1 else ""
         click.echo(f"{left[0]} is only partly submitted{more}", err=True)
         click.echo(f"next:  kinetic batch resume {left[0]}", err=True)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One input of a batch; its latest attempt and that job's id are None when it was not submitted."""
-
-    index: int
-    state: str
-    attempt: int | None
-    job_id: str | None
-    refused: str  # why it could not be submitted
-    seen: Snapshot | None = None
-
-    @property
-    def reason(self) -> str:
-        """How the job failed or what it waits for."""
-        from kinetic._batches import state
-
-        if self.seen is None:
-            return self.refused
-        if self.state == state.SUCCEEDED:
-            return "collected" if self.seen.status.value == "NOT_FOUND" else ""
-        return "" if self.state in {state.REMOVED, state.CANCELLED} else output_format.plain(self.seen.reason)
-
-    @property
-    def times(self) -> tuple[float | None, float | None, float | None]:
-        """When the job began and ended, and how long it took or takes, in seconds."""
-        found = (self.seen.outcome or self.seen.observation) if self.seen is not None else None
-        if self.seen is None or found is None or found.started is None:
-            return None, None, None
-        until = found.ended if self.seen.status.is_final else time.time()
-        return found.started, found.ended, round(until - found.started, 3) if until else None
 
 
 @click.command
@@ -308,38 +184,21 @@ def status(
 
     Example: kinetic batch status @last --failed
     """
+    from kinetic._batches import report
+
     if timeout is not None and not watch:
         raise click.UsageError("--timeout requires --watch")
     if watch:
         wait_for(batch, timeout)
-    now = batch_state(batch)
-    rows, more = _rows(batch, only_failed=only_failed, limit=None if everything or as_json else _ROWS)
+    now = report.batch_state(batch)
+    rows, more = report.rows_of(batch, only_failed=only_failed, limit=None if everything or as_json else _ROWS)
     if as_json:
-        output_format.print_document(batch=_batch_page(batch, now), jobs=[_row_page(batch, row) for row in rows])
+        output_format.print_document(
+            batch=report.batch_page(batch, now), jobs=[report.row_page(batch, row) for row in rows]
+        )
     else:
         _print_status(batch, now, rows, more)
     ctx.exit(error_output.JOB_FAILED if watch and now.has_failed else 0)
-
-
-def _rows(batch: Batch, *, only_failed: bool, limit: int | None) -> tuple[list[Row], int]:
-    """Return the inputs that are shown, and how many are not; only for the former are the jobs read."""
-    from kinetic._batches import state
-    from kinetic._jobs.status import observe_many
-
-    refused, tracker = batch.handle.submission_failures, state.tracker_of(batch.handle)
-    states = {index: state.state_of(tracker, index, refused) for index in range(len(tracker.attempts))}
-    chosen = [index for index, now in states.items() if not only_failed or now in {state.FAILED, state.REFUSED}]
-    if limit is not None and len(chosen) > limit:
-        first = [state.FAILED, state.REFUSED, state.AGAIN, state.RUNNING]
-        chosen.sort(key=lambda index: first.index(states[index]) if states[index] in first else len(first))
-    rows = []
-    for index in chosen[:limit]:
-        job, why = batch.handle.jobs[index], " ".join(str(refused.get(index, "")).split())
-        attempt, job_id = (tracker.attempts[index], job.job_id) if job is not None else (None, None)
-        rows.append(Row(index, states[index], attempt, job_id, why))
-    jobs = [job for row in rows if (job := batch.handle.jobs[row.index]) is not None]
-    seen = {job.job_id: look for job, look in zip(jobs, observe_many(jobs), strict=True)}
-    return [replace(row, seen=seen.get(row.job_id or "")) for row in rows], len(chosen) - len(rows)
 
 
 def _print_status(batch: Batch, now: BatchState, rows: Sequence[Row], more: int) -> None:
@@ -366,33 +225,17 @@ def _print_status(batch: Batch, now: BatchState, rows: Sequence[Row], more: int)
 
 
 def _row_cells(batch: Batch, row: Row) -> list[str]:
+    from kinetic._batches import report
+
     return [
         str(row.index),
-        input_text(batch, row.index),
+        report.input_text(batch, row.index),
         row.state,
         "" if row.attempt is None else str(row.attempt),
         duration_cell(row.times[2]),
         row.reason,
         row.job_id or "",
     ]
-
-
-def _row_page(batch: Batch, row: Row) -> dict[str, Any]:
-    from kinetic._wire import keys
-
-    started, ended, seconds = row.times
-    return {
-        "index": row.index,
-        "input": input_text(batch, row.index),
-        "state": row.state.replace(" ", "_"),
-        "status": row.seen.status.value if row.seen is not None else None,
-        "job_id": row.job_id,
-        "attempt": row.attempt,
-        "reason": row.reason,
-        "started_at": keys.format_utc(started) if started else None,
-        "ended_at": keys.format_utc(ended) if ended else None,
-        "duration_seconds": seconds,
-    }
 
 
 @click.command
@@ -405,14 +248,14 @@ def cancel(batch: Batch, as_json: bool) -> None:
 
     Example: kinetic batch cancel @last
     """
-    from kinetic._batches import state
+    from kinetic._batches import report, state
 
-    before = batch_state(batch)
+    before = report.batch_state(batch)
     batch.handle.cancel()
-    after = batch_state(batch)
+    after = report.batch_state(batch)
     ended = after.counts[state.CANCELLED] - before.counts[state.CANCELLED]
     if as_json:
-        output_format.print_document(batch=_batch_page(batch, after), cancelled=ended)
+        output_format.print_document(batch=report.batch_page(batch, after), cancelled=ended)
     others = state.summary_text(after.counts, of=(state.SUCCEEDED, state.FAILED, state.REMOVED, state.MISSING))
     jobs = f"{count_text(ended, 'job')} cancelled{f'; {others}' if others else ''}"
     click.echo(f"{batch.group.group_id} is cancelled: {jobs}", err=True)
@@ -430,9 +273,11 @@ def cleanup(batch: Batch, dry_run: bool, yes: bool, k8s: bool, gcs: bool, as_jso
 
     Example: kinetic batch cleanup @last --yes
     """
+    from kinetic._batches import report
+
     group_id = batch.group.group_id
     shared_options.check_removal(f"kinetic batch cleanup {group_id}", k8s=k8s, gcs=gcs)
-    now, removed = batch_state(batch), False
+    now, removed = report.batch_state(batch), False
     if dry_run:
         click.echo(f"{group_id} would be removed: {now.summary}", err=True)
     elif yes or _is_confirmed(batch, now, results=gcs):
@@ -443,7 +288,7 @@ def cleanup(batch: Batch, dry_run: bool, yes: bool, k8s: bool, gcs: bool, as_jso
     else:
         click.echo("nothing was removed", err=True)
     if as_json:
-        output_format.print_document(batch=_batch_page(batch, now), removed=removed)
+        output_format.print_document(batch=report.batch_page(batch, now), removed=removed)
 
 
 def _is_confirmed(batch: Batch, now: BatchState, *, results: bool) -> bool:
@@ -518,9 +363,9 @@ def resume(batch: Batch, again: bool) -> None:
 
     Example: kinetic batch resume @last
     """
-    from kinetic._batches import driver
+    from kinetic._batches import driver, report
 
-    group_id, before = batch.group.group_id, batch_state(batch)
+    group_id, before = batch.group.group_id, report.batch_state(batch)
     if not again and before.is_over:
         click.echo(f"{group_id} has ended: {before.summary}; all inputs were submitted", err=True)
         return
@@ -531,10 +376,10 @@ def resume(batch: Batch, again: bool) -> None:
             else:
                 driver.resume_batch(batch.handle, batch.group, here=True)
     except KeyboardInterrupt:
-        click.echo(f"\ndetached from {group_id}: {batch_state(batch).summary}", err=True)
+        click.echo(f"\ndetached from {group_id}: {report.batch_state(batch).summary}", err=True)
         click.echo(f"submitted jobs keep running; to submit the rest: kinetic batch resume {group_id}", err=True)
         raise
-    after = batch_state(batch)
+    after = report.batch_state(batch)
     click.echo(f"{group_id}: {after.summary}", err=True)
     if not after.is_over:
         click.echo(f"next:  kinetic batch status {group_id} --watch", err=True)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinetic._cli import batch as batch_command
-from kinetic._cli import error_output, job_results, shared_options
+from kinetic._cli import job_results, shared_options
 from kinetic._output import format as output_format
 from kinetic._output.format import count_text
 from kinetic._wire import dataclass
 from kinetic.errors import JobCancelledError, JobError, KineticError, ResultMissingError
 
 if TYPE_CHECKING:
-    from kinetic._cli.batch import Batch
+    from kinetic._batches.report import Batch
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.status import Snapshot
 
@@ -65,6 +65,8 @@ def results(batch: Batch, timeout: float | None, save: Path | None, force: bool,
 
     Example: kinetic batch results @last --save losses.pkl
     """
+    from kinetic._batches import report
+
     job_results.check_save_path(save, force=force)
     batch_command.wait_for(batch, timeout)
     collected: list[InputResult] = []
@@ -73,7 +75,7 @@ def results(batch: Batch, timeout: float | None, save: Path | None, force: bool,
         if as_json:
             pages.append(_result_page(batch, found, with_value=save is None))
         elif found.failure is None and save is None:
-            print(f"[{found.index}] {job_results.value_repr(found.value)}")
+            print(f"[{found.index}] {output_format.value_repr(found.value)}")
         collected.append(found if save is not None else replace(found, value=None))
     if save is not None:
         size = _save(save, [found.value for found in collected])
@@ -84,7 +86,7 @@ def results(batch: Batch, timeout: float | None, save: Path | None, force: bool,
     sys.stdout.flush()
     if cleanup:
         _remove(batch, collected)
-    batch_command.report_unsubmitted(batch, batch_command.batch_state(batch))
+    batch_command.report_unsubmitted(batch, report.batch_state(batch))
     failed = [found for found in collected if found.failure is not None]
     if failed:
         raise _failure(batch, failed)
@@ -119,11 +121,12 @@ def _input_results(batch: Batch) -> Iterator[InputResult]:
 def _no_value(batch: Batch, index: int, job: JobHandle, seen: Snapshot) -> KineticError:
     """Return why a job gives no value: it failed, was cancelled, or was collected or removed before."""
     from kinetic._batches import state
+    from kinetic._inspect import explanation
     from kinetic._jobs import locate
 
     now = state.state_of(state.tracker_of(batch.handle), index)
     if seen.outcome is not None or now not in {state.SUCCEEDED, state.REMOVED}:
-        return error_output.job_error(job, seen)
+        return explanation.job_error(job, seen)
     if locate.is_collected(seen.past):
         logs = f"kinetic jobs logs {job.job_id}"
         return ResultMissingError("its result was already collected; its log is kept", next=logs)
@@ -132,13 +135,15 @@ def _no_value(batch: Batch, index: int, job: JobHandle, seen: Snapshot) -> Kinet
 
 
 def _result_page(batch: Batch, found: InputResult, *, with_value: bool) -> dict[str, Any]:
-    head: dict[str, Any] = {"index": found.index, "input": batch_command.input_text(batch, found.index)}
+    from kinetic._batches import report
+
+    head: dict[str, Any] = {"index": found.index, "input": report.input_text(batch, found.index)}
     if found.handle is None or found.seen is None:
         what = found.failure.what if found.failure is not None else ""
         return {**head, "job_id": None, "status": None, "error": {"told": what}}
     if found.failure is not None:
         return {**head, **job_results.failure_page(found.handle, found.seen, found.failure)}
-    value = job_results.value_page(found.value) if with_value else {}
+    value = output_format.value_page(found.value) if with_value else {}
     return {**head, **job_results.job_page(found.handle, found.seen.outcome), **value}
 
 
@@ -180,10 +185,12 @@ def _remove(batch: Batch, collected: list[InputResult]) -> None:
 
 def _failure(batch: Batch, failed: list[InputResult]) -> KineticError:
     """Return an error with the number of failed inputs, and the first of them."""
+    from kinetic._batches import report
+
     lines = []
     for found in failed[:_NAMED]:
         what = output_format.plain(found.failure.what if found.failure is not None else "")[:_LONGEST]
-        lines.append(f"[{found.index}] input {batch_command.input_text(batch, found.index)}: {what}")
+        lines.append(f"[{found.index}] input {report.input_text(batch, found.index)}: {what}")
     if len(failed) > _NAMED:
         lines.append(f"and {len(failed) - _NAMED} more")
     group_id, total = batch.group.group_id, batch.group.total_expected

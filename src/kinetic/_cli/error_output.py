@@ -24,14 +24,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.status import Snapshot
     from kinetic.errors import KineticError
 
 
 ERROR, USAGE, TIME_OVER, JOB_FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 124, 125, 130, 141
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _INDENT = " " * len("error: ")
-_LONGEST_SENTENCE = 500  # characters of a job's own message; the traceback has all of it
 
 
 def report(error: BaseException, *, debug: bool = False) -> int:
@@ -70,38 +68,6 @@ def print_parts(what: str, *, code: str, why: str | None = None, next: str | Non
             click.echo(label.ljust(len(_INDENT)), err=True, nl=False)
         first, *others = text.splitlines()
         click.echo("\n".join([first, *(_INDENT + line.removeprefix(_INDENT) for line in others)]), err=True)
-
-
-def job_error(handle: JobHandle, seen: Snapshot, *, log_is_shown: bool = False) -> KineticError:
-    """Return an error for a job that ended without a value; the user's exception is quoted and not loaded."""
-    from dataclasses import replace
-
-    from kinetic._jobs import collect, locate
-    from kinetic.errors import JobError, KineticError
-    from kinetic.job_status import JobStatus
-
-    outcome, logs = seen.outcome, f"kinetic jobs logs {handle.job_id}"
-    if outcome is None:
-        if seen.status is JobStatus.FAILED:
-            why = "its process ended without a result"
-            return JobError(f"{handle.func_name} was lost", why=why, next=logs, code="lost")
-        failed = handle.exception(timeout=0) or JobError(f"{handle.job_id} has no result")
-        return failed if isinstance(failed, KineticError) else JobError(str(failed))
-    error = outcome.error
-    if outcome.cause in {"exception", "exit"} and "type" in error:
-        kind = error["type"] if error.get("module") in {None, "builtins"} else f"{error['module']}.{error['type']}"
-        first, *_ = str(error.get("message", "")).splitlines() or [""]
-        raised = JobError(
-            f"{handle.func_name} raised {kind}" + (f": {first[:_LONGEST_SENTENCE]}" if first else ""),
-            why="it was raised in the job; the traceback above is the job's",
-            next=logs,
-            code="job-failed",
-        )
-        if not log_is_shown:
-            collect.attach_remote_traceback(raised, error.get("traceback"))
-        return raised
-    failed = collect.failure_of(locate.store_of(handle), replace(outcome, body_length=0), handle.func_name)
-    return failed if isinstance(failed, KineticError) else JobError(str(failed))
 
 
 def _report_other(error: BaseException) -> int:

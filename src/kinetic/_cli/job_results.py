@@ -57,20 +57,6 @@ def job_page(handle: JobHandle, outcome: Outcome | None, *, status: str = "SUCCE
     }
 
 
-def value_page(value: Any) -> dict[str, Any]:
-    """Return for JSON the type of a value, and the value itself or, if JSON cannot hold it, its repr."""
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    return {"type": kind} | ({"value": value} if output_format.is_json(value) else {"repr": value_repr(value)})
-
-
-def value_repr(value: object) -> str:
-    """Return the repr of a value; the user's own may fail."""
-    try:
-        return repr(value)
-    except Exception as error:  # noqa: BLE001 - the value's class is the user's
-        return f"<{type(value).__qualname__} whose repr fails: {type(error).__name__}>"
-
-
 def failure_page(handle: JobHandle, seen: Snapshot, failure: KineticError) -> dict[str, Any]:
     """Return for JSON what is known of a job that left no value."""
     error = dict(seen.outcome.error) if seen.outcome is not None else {}
@@ -112,6 +98,7 @@ def result(
 
     Example: kinetic jobs result @last --save result.pkl
     """
+    from kinetic._inspect import explanation
     from kinetic._jobs import collect, locate, wait
 
     check_save_path(save, force=force)
@@ -123,7 +110,7 @@ def result(
     if seen.outcome is not None and seen.outcome.succeeded:
         _deliver(handle, seen.outcome, save, as_json=as_json)
     else:
-        failure = error_output.job_error(handle, seen)
+        failure = explanation.job_error(handle, seen)
         if as_json:
             output_format.print_document(**failure_page(handle, seen, failure))
             sys.stdout.flush()
@@ -160,9 +147,9 @@ def _deliver(handle: JobHandle, outcome: Outcome, save: Path | None, *, as_json:
     else:
         value = load_value(handle, outcome)
         if as_json:
-            output_format.print_document(**job_page(handle, outcome), **value_page(value))
+            output_format.print_document(**job_page(handle, outcome), **output_format.value_page(value))
         else:
-            write_job_text(sys.stdout, f"{value if isinstance(value, str) else value_repr(value)}\n")
+            write_job_text(sys.stdout, f"{value if isinstance(value, str) else output_format.value_repr(value)}\n")
     sys.stdout.flush()
 
 
@@ -235,7 +222,9 @@ def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None,
         with error_output.job_keeps_running(handle):
             seen = _follow(handle, outs, attempt=attempt)
         if seen.status.is_final and (seen.outcome is None or not seen.outcome.succeeded):
-            raise error_output.job_error(handle, seen, log_is_shown=True)
+            from kinetic._inspect import explanation
+
+            raise explanation.job_error(handle, seen, log_is_shown=True)
         return
     for number, out in outs.items():
         log = job_logs.log_of(handle, attempt=attempt, host=number)

@@ -150,7 +150,9 @@ def _wait(handle: JobHandle, *, as_json: bool) -> None:
     progress.wrote("\n")
     progress.end()
     if seen.outcome is None or not seen.outcome.succeeded:
-        failure = error_output.job_error(handle, seen, log_is_shown=True)
+        from kinetic._inspect import explanation
+
+        failure = explanation.job_error(handle, seen, log_is_shown=True)
         if as_json:
             output_format.print_document(**job_results.failure_page(handle, seen, failure))
             sys.stdout.flush()
@@ -158,9 +160,9 @@ def _wait(handle: JobHandle, *, as_json: bool) -> None:
     locate.key_to_read(handle)  # nothing of a store is unpickled unverified
     value = job_results.load_value(handle, seen.outcome)
     if as_json:
-        output_format.print_document(**job_results.job_page(handle, seen.outcome), **job_results.value_page(value))
+        output_format.print_document(**job_results.job_page(handle, seen.outcome), **output_format.value_page(value))
     else:
-        print(job_results.value_repr(value))
+        print(output_format.value_repr(value))
     sys.stdout.flush()
 
 

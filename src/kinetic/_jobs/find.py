@@ -91,7 +91,7 @@ def list_jobs(
         Handles. A backend that cannot be listed, or a job whose record cannot be read, is a warning.
     """
     target = settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
-    return _newest_first(_live(target))
+    return _newest_first(_live(target, _stores(target)))
 
 
 def list_stored_jobs(
@@ -121,9 +121,14 @@ def list_with_history(
     project: str | None = None, zone: str | None = None, cluster: str | None = None, namespace: str | None = None
 ) -> JobListing:
     """List live jobs and the history of removed ones, both newest first."""
-    target = settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
-    live = {handle.job_id: handle for handle in _live(target)}
-    pages = (page for store in _stores(target) for page in locate.read_pages(store))
+    return list_at(settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace))
+
+
+def list_at(target: Target, *, alone: bool = False) -> JobListing:
+    """List the jobs of one target; ``alone``: without those of this machine, unless it is the target."""
+    stores = _stores(target)[: 1 if alone else None]
+    live = {handle.job_id: handle for handle in _live(target, stores)}
+    pages = (page for store in stores for page in locate.read_pages(store))
     past = {str(page["job_id"]): page for page in pages if page.get("job_id") and str(page["job_id"]) not in live}
     order = ids_newest_first([*live.values()], [*past.values()])
     return JobListing(
@@ -133,7 +138,7 @@ def list_with_history(
     )
 
 
-def _live(target: Target) -> Iterator[JobHandle]:
+def _live(target: Target, stores: Sequence[Store]) -> Iterator[JobHandle]:
     """Yield the jobs that were not removed: those that their backend still knows, and those without history."""
     own = locate.local_store()
     backend = locate.local()
@@ -146,7 +151,7 @@ def _live(target: Target) -> Iterator[JobHandle]:
             there |= {seen.name for seen in locate.backend_at(target).find()}
         except KineticError as error:  # its store has them all
             locate.log().warning("the cluster was not asked, only its store: %s", error.what)
-    yield from _records((store, _unremoved(store, there)) for store in _stores(target))
+    yield from _records((store, _unremoved(store, there)) for store in stores)
 
 
 def _unremoved(store: Store, there: set[str]) -> list[str]:
@@ -195,7 +200,14 @@ def _try_to_read(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None
 
 def _collected(store: Store, page: dict[str, Any] | None) -> JobHandle | None:
     """Return the handle of a collected job from its page of the history; None for any other page."""
-    if page is None or not locate.is_collected(page) or not isinstance(page.get("job_id"), str):
+    if page is None or not locate.is_collected(page):
+        return None
+    return handle_in_history(store, page)
+
+
+def handle_in_history(store: Store, page: dict[str, Any]) -> JobHandle | None:
+    """Return the handle of a job that was removed or collected; None where its page does not say enough."""
+    if not isinstance(page.get("job_id"), str):
         return None
     try:
         handle = JobHandle.from_dict({**page, "store": store.url})  # where it was found, whatever the page says

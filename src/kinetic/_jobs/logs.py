@@ -354,6 +354,7 @@ class Follower:
         sealed: Callable[[int], LogDigest | None] = lambda _: None,
         report: Callable[[str], object] = lambda _: None,
         store_seconds: float = 0.0,
+        start: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reopen, self._stored, self._attempt_now = reopen, stored, attempt
@@ -363,7 +364,8 @@ class Follower:
         self._open_again, self._pause = 0.0, _PAUSE_SECONDS  # when the backend is asked again for what the store has
         self._attempt = -1
         self._log: LiveLog | None = None
-        self._position, self._hasher = 0, digests.LogHasher()
+        self._first = start  # bytes of the first attempt that the caller has already: what follows cannot be checked
+        self._position, self._hasher = start, digests.LogHasher()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def new_text(self, *, last: bool = False) -> Iterator[str]:
@@ -379,8 +381,9 @@ class Follower:
         if attempt != self._attempt:
             if self._attempt >= 0:
                 yield from self._rest()
+                self._first = 0
             self.close()
-            self._attempt, self._position, self._hasher = attempt, 0, digests.LogHasher()
+            self._attempt, self._position, self._hasher = attempt, self._first, digests.LogHasher()
             self._read_again, self._pause = 0.0, _PAUSE_SECONDS
         if last:
             yield from self._rest()
@@ -410,6 +413,8 @@ class Follower:
             self.close()
             self._log = self._stored(self._attempt)
             yield from self._read()
+        if self._first:
+            return
         sealed = None if isinstance(self._log, HistoryLog) else self._sealed(self._attempt)  # checked when opened
         if sealed is not None and (found := self._hasher.size) != sealed.size_bytes:
             self._report(_size_difference(found, sealed.size_bytes))

@@ -89,13 +89,13 @@ def newest_location(
     first = next(iter(job_find.ids_newest_first([stored] if stored else [], [*removed.values()])), "")
     if first in removed:
         return _location_in_history(store, removed[first])
-    return _location_of(stored) if stored is not None else None
+    return location_of(stored) if stored is not None else None
 
 
 def find_location(job_id: str, project: str | None = None, cluster: str | None = None) -> OutputLocation:
     """Return where the outputs of a job are, by its id or the start of it: stored, in the history, or only outputs."""
     try:
-        return _location_of(job_find.attach(job_id, project=project, cluster=cluster))
+        return location_of(job_find.attach(job_id, project=project, cluster=cluster))
     except (JobNotFoundError, BackendUnavailableError):
         removed = _find_removed(locate.local_store(), job_id)
         if removed is None:
@@ -147,7 +147,8 @@ def relative_path(path: str) -> str:
     return "/".join(parts)
 
 
-def _location_of(job: JobRecord) -> OutputLocation:
+def location_of(job: JobRecord) -> OutputLocation:
+    """Return where the outputs of a job are."""
     own = job.output_dir or _default(locate.store_of(job), job.job_id)
     return OutputLocation(job.job_id, own, "" if locate.is_here(job) else status.place_of(job))
 

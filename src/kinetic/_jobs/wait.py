@@ -285,8 +285,8 @@ class Attempt:
         return self.number
 
 
-def make_follower(job: JobRecord, *, attempt: Callable[[], int], host: int = 0) -> logs.Follower:
-    """Return a reader of the job's log from its beginning."""
+def make_follower(job: JobRecord, *, attempt: Callable[[], int], host: int = 0, start: int = 0) -> logs.Follower:
+    """Return a reader of the job's log, from its beginning or from a position in the attempt that it begins with."""
     backend, store = locate.backend_of(job), locate.store_of(job)
     last = float("-inf")
 
@@ -307,7 +307,7 @@ def make_follower(job: JobRecord, *, attempt: Callable[[], int], host: int = 0) 
 
     report = functools.partial(logs.report, job.job_id)
     pause = 0.0 if backend.is_here else _ATTEMPT_SECONDS
-    return logs.Follower(reopen, attempt, stored, sealed=sealed, report=report, store_seconds=pause)
+    return logs.Follower(reopen, attempt, stored, sealed=sealed, report=report, store_seconds=pause, start=start)
 
 
 class detaching:  # noqa: N801 - reads as a context manager; a class, because a generator would add frames of its own

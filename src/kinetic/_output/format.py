@@ -206,3 +206,17 @@ def is_json(value: object) -> bool:
     except (TypeError, ValueError, RecursionError):
         return False
     return True
+
+
+def value_page(value: Any) -> dict[str, Any]:
+    """Return for JSON the type of a value, and the value itself or, if JSON cannot hold it, its repr."""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    return {"type": kind} | ({"value": value} if is_json(value) else {"repr": value_repr(value)})
+
+
+def value_repr(value: object) -> str:
+    """Return the repr of a value; the user's own may fail."""
+    try:
+        return repr(value)
+    except Exception as error:  # noqa: BLE001 - the value's class is the user's
+        return f"<{type(value).__qualname__} whose repr fails: {type(error).__name__}>"

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Observation
-from kinetic._cli import jobs
-from kinetic._inspect import port_forward
+from kinetic._inspect import explanation, port_forward
 from kinetic._jobs import find, locate, status
 from kinetic._jobs.status import Snapshot
 from kinetic.job_status import JobStatus
@@ -111,13 +110,15 @@ def waiting(made_job, monkeypatch):
         monkeypatch.setattr(locate, "backend_of", lambda _: backend)
         monkeypatch.setattr(locate, "is_supervised", lambda: kept)
         seen = Snapshot(JobStatus.PENDING, None, Observation(handle.job_id, JobStatus.PENDING, reason=reason))
-        return jobs.explanation(handle, seen)
+        return explanation.explain(handle, seen)
 
     return run
 
 
 def test_a_job_that_waits_says_for_what_and_who_holds_it(waiting) -> None:
-    assert waiting("waits for one of 2 slots") == jobs.Explanation("waits for one of 2 slots", "running: a", next="n")
+    assert waiting("waits for one of 2 slots") == explanation.Explanation(
+        "waits for one of 2 slots", "running: a", next="n"
+    )
 
 
 def test_a_job_that_nobody_would_start_says_so(waiting) -> None:
@@ -132,7 +133,7 @@ def test_a_job_of_another_machine_can_only_be_seen_from_there(made_job, monkeypa
     handle = find.attach(made_job(""))
     handle.host = "elsewhere"
 
-    told = jobs.explanation(handle, Snapshot(JobStatus.RUNNING))
+    told = explanation.explain(handle, Snapshot(JobStatus.RUNNING))
 
     assert told.what == f"it is on {status.place_of(handle)}, and only that machine can see more of it"
 
@@ -166,7 +167,7 @@ def test_every_host_that_waits_for_a_debugger_is_named(states, what, next_, made
     backend = SimpleNamespace(explain=lambda name: Diagnosis(f"{name} runs", "", ""))
     monkeypatch.setattr(locate, "backend_of", lambda _: backend)
 
-    told = jobs.explanation(handle, Snapshot(JobStatus.RUNNING))
+    told = explanation.explain(handle, Snapshot(JobStatus.RUNNING))
 
     assert (told.what, told.next) == (what, next_.format(handle.job_id))
     if "wait" in what:

@@ -1,0 +1,158 @@
+"""What the commands and the dashboard show of a batch: its state in numbers, and one row for each input."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kinetic._batches import control, state
+from kinetic._jobs import locate
+from kinetic._jobs.status import observe_many
+from kinetic._output.format import plain, shortened
+from kinetic._wire import dataclass, keys
+
+if TYPE_CHECKING:
+    from kinetic._batches.batch_handle import BatchHandle
+    from kinetic._batches.control import Holder
+    from kinetic._jobs.status import Snapshot
+    from kinetic._wire.records import Group
+
+_LONGEST_INPUT = 60  # characters
+
+
+class Batch(NamedTuple):
+    """A batch that was found: its manifest and its handle."""
+
+    group: Group
+    handle: BatchHandle
+
+
+class BatchState(NamedTuple):
+    """The state of a batch when it was read."""
+
+    counts: Counter[str]  # of its inputs, by state
+    driver: Holder | None  # the process that submits the rest, or did so last
+    stopped: bool  # cancelled, or stopped by a failure
+    open: int  # inputs that are to be submitted or tried again
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether inputs are to be submitted and no process does it."""
+        return self.open > 0 and not (self.driver and self.driver.lives)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether some input has ended without a result."""
+        return any(self.counts[bad] for bad in (state.FAILED, state.CANCELLED, state.REFUSED, state.MISSING))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no input runs, waits or is to be submitted: taking the lease would then only disturb."""
+        return not self.open and not (self.counts[state.RUNNING] or self.counts[state.WAITING])
+
+    @property
+    def summary(self) -> str:
+        """How many inputs are in which state."""
+        return state.summary_text(self.counts)
+
+
+def batch_state(batch: Batch) -> BatchState:
+    """Read the state of a batch: one request to its backend and one listing of its store, whatever its size."""
+    tracker, refused = state.refreshed(batch.handle), batch.handle.submission_failures
+    counts = state.count_states(tracker, refused)
+    missing = [index for index, attempt in enumerate(tracker.attempts) if attempt < 0 and index not in refused]
+    open_ = counts[state.AGAIN] + sum(tracker.may_launch(index) for index in missing)
+    # A driver that dies at the wrong moment has named one and not launched it; on other machines they may just wait.
+    jobs = filter(None, map(tracker.record, tracker.unseen()))
+    open_ += sum(job.host == locate.machine() for job in jobs)
+    driver = control.lease_holder(tracker.store, batch.group.group_id, locate.group_key(batch.group))
+    return BatchState(counts, driver, tracker.stopped, open_)
+
+
+def batch_page(batch: Batch, now: BatchState) -> dict[str, Any]:
+    group, driver = batch.group, now.driver
+    return {
+        "group_id": group.group_id,
+        "name": group.group_name,
+        "function": group.submit_fn_name,
+        "tags": dict(group.tags),
+        "accelerator": str(group.handle.get("accelerator", "")),
+        "backend": str(group.handle.get("backend", "")),
+        "created_at": keys.format_utc(group.created),
+        "total": group.total_expected,
+        "counts": {name.replace(" ", "_"): now.counts[name] for name in state.STATES},
+        "stopped": now.stopped,
+        "driver": {"machine": driver.machine, "pid": driver.pid} if driver and driver.lives else None,
+        "is_left": now.is_abandoned,
+    }
+
+
+def input_text(batch: Batch, index: int) -> str:
+    """Return an input as a short text, "" where it is not known."""
+    return shortened(plain(state.shown_input(batch.handle, index)), _LONGEST_INPUT)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One input of a batch; its latest attempt and that job's id are None when it was not submitted."""
+
+    index: int
+    state: str
+    attempt: int | None
+    job_id: str | None
+    refused: str  # why it could not be submitted
+    seen: Snapshot | None = None
+
+    @property
+    def reason(self) -> str:
+        """How the job failed or what it waits for."""
+        if self.seen is None:
+            return self.refused
+        if self.state == state.SUCCEEDED:
+            return "collected" if self.seen.status.value == "NOT_FOUND" else ""
+        return "" if self.state in {state.REMOVED, state.CANCELLED} else plain(self.seen.reason)
+
+    @property
+    def times(self) -> tuple[float | None, float | None, float | None]:
+        """When the job began and ended, and how long it took or takes, in seconds."""
+        found = (self.seen.outcome or self.seen.observation) if self.seen is not None else None
+        if self.seen is None or found is None or found.started is None:
+            return None, None, None
+        until = found.ended if self.seen.status.is_final else time.time()
+        return found.started, found.ended, round(until - found.started, 3) if until else None
+
+
+def rows_of(batch: Batch, *, only_failed: bool, limit: int | None) -> tuple[list[Row], int]:
+    """Return the inputs that are shown, and how many are not; only for the former are the jobs read."""
+    refused, tracker = batch.handle.submission_failures, state.tracker_of(batch.handle)
+    states = {index: state.state_of(tracker, index, refused) for index in range(len(tracker.attempts))}
+    chosen = [index for index, now in states.items() if not only_failed or now in {state.FAILED, state.REFUSED}]
+    if limit is not None and len(chosen) > limit:
+        first = [state.FAILED, state.REFUSED, state.AGAIN, state.RUNNING]
+        chosen.sort(key=lambda index: first.index(states[index]) if states[index] in first else len(first))
+    rows = []
+    for index in chosen[:limit]:
+        job, why = batch.handle.jobs[index], " ".join(str(refused.get(index, "")).split())
+        attempt, job_id = (tracker.attempts[index], job.job_id) if job is not None else (None, None)
+        rows.append(Row(index, states[index], attempt, job_id, why))
+    jobs = [job for row in rows if (job := batch.handle.jobs[row.index]) is not None]
+    seen = {job.job_id: look for job, look in zip(jobs, observe_many(jobs), strict=True)}
+    return [replace(row, seen=seen.get(row.job_id or "")) for row in rows], len(chosen) - len(rows)
+
+
+def row_page(batch: Batch, row: Row) -> dict[str, Any]:
+    started, ended, seconds = row.times
+    return {
+        "index": row.index,
+        "input": input_text(batch, row.index),
+        "state": row.state.replace(" ", "_"),
+        "status": row.seen.status.value if row.seen is not None else None,
+        "job_id": row.job_id,
+        "attempt": row.attempt,
+        "reason": row.reason,
+        "started_at": keys.format_utc(started) if started else None,
+        "ended_at": keys.format_utc(ended) if ended else None,
+        "duration_seconds": seconds,
+    }

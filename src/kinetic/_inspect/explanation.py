@@ -1,0 +1,181 @@
+"""Why a job is pending or failed: a sentence with its evidence and the next command; and the error of a failed job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from kinetic._jobs import collect, locate, logs
+from kinetic._jobs import status as job_status
+from kinetic._output.format import plain
+from kinetic.errors import JobError, KineticError
+from kinetic.job_status import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic._backends.protocol import Diagnosis
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.status import Snapshot
+
+_CAUSES_WITH_A_REASON = frozenset({"runner", "serialization"})  # of the others, the log is the evidence
+_MOST_LOOKS = 3  # at a job that changes meanwhile
+_LINES = 10  # of the log of a failed job
+_LOG_BYTES = 16 << 10
+_LONGEST_SENTENCE = 500  # characters of a job's own message; the traceback has all of it
+# The runner's phases, as a person would say where a job was.
+_PHASES = {
+    "order": "before the function started: reading the order",
+    "artifact verification": "before the function started: fetching and verifying the uploaded files",
+    "context extract": "before the function started: unpacking the project",
+    "environment setup": "before the function started: setting up the environment",
+    "debugger setup": "before the function started: starting the debug server, or waiting for a debugger",
+    "payload unpickle": "before the function started: loading the function and its arguments, and importing modules",
+    "execute": "while the function ran",
+    "result serialization": "after the function returned: pickling the value",
+}
+
+
+class Explanation(NamedTuple):
+    """Why a job is in its state: a sentence, evidence, and for a failed job where it was and the end of its log."""
+
+    what: str
+    why: str = ""
+    phase: str = ""
+    log: tuple[str, ...] = ()
+    next: str = ""
+
+
+def observe_and_explain(handle: JobHandle) -> tuple[Snapshot, Explanation]:
+    """Explain a job as it was at one moment: look again if it changed in between."""
+    for _ in range(_MOST_LOOKS):
+        seen = job_status.observe(handle)
+        found = _diagnosis(handle, seen)
+        is_gone = found is None or (found.status is not None and found.status.is_final)
+        if seen.status.is_final or not is_gone:
+            break
+    if found is not None and found.status is not None and not found.status.is_final:
+        seen = replace(seen, status=found.status)  # the diagnosis is the newer of the two
+    return seen, _explain(handle, seen, found)
+
+
+def _diagnosis(handle: JobHandle, seen: Snapshot) -> Diagnosis | None:
+    """Ask the backend of a job that has not ended."""
+    if seen.status.is_final or not locate.can_be_seen(handle):
+        return None
+    return locate.backend_of(handle).explain(handle.job_id)
+
+
+def explain(handle: JobHandle, seen: Snapshot) -> Explanation:
+    """Explain a job from what was seen of it."""
+    return _explain(handle, seen, _diagnosis(handle, seen))
+
+
+def _explain(handle: JobHandle, seen: Snapshot, diagnosis: Diagnosis | None) -> Explanation:
+    log_command = f"kinetic jobs logs {handle.job_id}"
+    if seen.past is not None and seen.past.get("collected"):
+        if seen.past.get("status") == "SUCCEEDED":
+            return Explanation("it succeeded and was collected; its log is kept", next=log_command)
+        why = str(seen.past.get("reason") or "")
+        log = _last_lines(handle)
+        return Explanation("it failed and was collected; its log is kept", why, log=log, next=log_command)
+    match seen.status.value:
+        case "PENDING" | "RUNNING":
+            return _explain_live(handle, seen, diagnosis)
+        case "FAILED":
+            return _explain_failed(handle, seen, log_command)
+        case "SUCCEEDED":
+            next_ = f"kinetic jobs result {handle.job_id}"
+            return Explanation("it succeeded, and its result is ready", next=next_)
+    if seen.outcome is not None and seen.outcome.status == "cancelled":
+        return Explanation("it was cancelled; its log is kept", next=log_command)
+    return Explanation("it was removed, or never launched", next="kinetic jobs list --all")
+
+
+def _explain_live(handle: JobHandle, seen: Snapshot, diagnosis: Diagnosis | None) -> Explanation:
+    if not locate.can_be_seen(handle):
+        what = f"it is on {job_status.place_of(handle)}, and only that machine can see more of it"
+        return Explanation(what, next=f"on that machine: kinetic jobs explain {handle.job_id}")
+    if handle.debug and seen.status.value == "RUNNING" and (debugged := _explain_debugged(handle)) is not None:
+        return debugged
+    if diagnosis is None:  # not in the queue yet, or not any more
+        return Explanation(seen.reason or "it is about to start", next="kinetic jobs list")
+    what = diagnosis.what.removeprefix(f"{handle.job_id} ").removeprefix(f"{handle.job_id}: ")
+    why, next_ = diagnosis.why, diagnosis.next
+    if diagnosis.code == "image-missing" and job_status.lock_key(handle):
+        why, next_ = "it was removed from the registry; who waits builds it again", f"kinetic jobs wait {handle.job_id}"
+    if locate.is_here(handle) and seen.status.value == "PENDING" and not locate.is_supervised():
+        why = "no supervisor is running; the next command starts one"
+    return Explanation(what, why, next=next_)
+
+
+def _explain_debugged(handle: JobHandle) -> Explanation | None:
+    """Explain a job that waits for a debugger or has one; None for one that continued without."""
+    from kinetic._inspect import port_forward  # subprocess among what it needs
+
+    count = locate.hosts_of(handle)
+    addresses = port_forward.debug_addresses(handle, range(count))
+    attached = [host for host, address in addresses.items() if address.state == "attached"]
+    waiting = [host for host, address in addresses.items() if address.state == "waiting"]
+    if attached:
+        to = "it" if count == 1 else _host_names(attached, count)
+        return Explanation(f"a debugger is attached to {to}", next=f"kinetic jobs logs {handle.job_id} --follow")
+    if not waiting:
+        return None
+    who = "it waits" if count == 1 else f"{_host_names(waiting, count)} {'wait' if waiting[1:] else 'waits'}"
+    until = time.strftime("%H:%M:%S UTC", time.gmtime(max(addresses[host].until for host in waiting)))
+    why = f"it was submitted with debug=True; its function starts when a debugger attaches, or at {until}"
+    which = f" --host {waiting[0]}" if waiting[0] else ""
+    return Explanation(f"{who} for a debugger", why, next=f"kinetic jobs debug {handle.job_id}{which}")
+
+
+def _host_names(hosts: Sequence[int], count: int) -> str:
+    """Name hosts of a slice: "hosts 0 to 5 and 7 of 8"."""
+    words: list[str] = []
+    left = list(hosts)
+    while left:
+        row = [host for at, host in enumerate(left) if host == left[0] + at]
+        words += [f"{row[0]} to {row[-1]}"] if len(row) > 3 else map(str, row)
+        del left[: len(row)]
+    *most, last = words
+    some = f"hosts {', '.join(most)} and {last}" if most else f"{'hosts' if hosts[1:] else 'host'} {last}"
+    return f"{some} of {count}"
+
+
+def _explain_failed(handle: JobHandle, seen: Snapshot, log_command: str) -> Explanation:
+    error, log, outcome = job_error(handle, seen, log_is_shown=True), _last_lines(handle), seen.outcome
+    phase = _PHASES.get(outcome.phase, outcome.phase) if outcome is not None else ""
+    has_reason = not log or (outcome is not None and outcome.cause in _CAUSES_WITH_A_REASON)
+    advice = str(outcome.error.get("next") or "") if outcome is not None else ""
+    return Explanation(error.what, (error.why or "") if has_reason else "", phase, log, advice or log_command)
+
+
+def _last_lines(handle: JobHandle) -> tuple[str, ...]:
+    log = logs.log_of(handle)
+    return tuple(plain(line) for line in logs.tail(log, _LINES, most=_LOG_BYTES).splitlines())
+
+
+def job_error(handle: JobHandle, seen: Snapshot, *, log_is_shown: bool = False) -> KineticError:
+    """Return an error for a job that ended without a value; the user's exception is quoted and not loaded."""
+    outcome, logs = seen.outcome, f"kinetic jobs logs {handle.job_id}"
+    if outcome is None:
+        if seen.status is JobStatus.FAILED:
+            why = "its process ended without a result"
+            return JobError(f"{handle.func_name} was lost", why=why, next=logs, code="lost")
+        failed = handle.exception(timeout=0) or JobError(f"{handle.job_id} has no result")
+        return failed if isinstance(failed, KineticError) else JobError(str(failed))
+    error = outcome.error
+    if outcome.cause in {"exception", "exit"} and "type" in error:
+        kind = error["type"] if error.get("module") in {None, "builtins"} else f"{error['module']}.{error['type']}"
+        first, *_ = str(error.get("message", "")).splitlines() or [""]
+        raised = JobError(
+            f"{handle.func_name} raised {kind}" + (f": {first[:_LONGEST_SENTENCE]}" if first else ""),
+            why="it was raised in the job; the traceback above is the job's",
+            next=logs,
+            code="job-failed",
+        )
+        if not log_is_shown:
+            collect.attach_remote_traceback(raised, error.get("traceback"))
+        return raised
+    failed = collect.failure_of(locate.store_of(handle), replace(outcome, body_length=0), handle.func_name)
+    return failed if isinstance(failed, KineticError) else JobError(str(failed))
