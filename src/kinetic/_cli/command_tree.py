@@ -42,6 +42,7 @@ _TREE = """
     outputs        | job_files:outputs         | List and copy the output files of jobs.
     outputs ls     | job_files:ls              | List the output files of a job.
     outputs get    | job_files:get             | Copy the output files of a job into a local folder.
+    dashboard      | dashboard:dashboard       | Show jobs and batches in the browser, live.
     package        | job_files:package         | Show which files would be sent with a job.
     image          | image:image               | List, inspect, verify and remove images of jobs.
     image list     | image:list_               | List the images that were built for jobs, last used first.

@@ -69,6 +69,7 @@ WITHOUT_A_TABLE = {
     "profile unset": "",
 }
 NEED_A_RUNNING_JOB = ["jobs debug", "jobs shell"]
+SERVES_A_PAGE = ["dashboard"]  # tests/flows/dashboard
 NEED_A_REGISTRY = ["build-image", "image prune", "image show", "image verify"]  # tests/unit/_cli/test_image.py
 # tests/flows/commands/test_kinetic_up.py, tests/unit/_cli/test_health.py, test_pools.py
 NEED_GOOGLE = ["doctor", "down", "init", "pool add", "pool list", "pool remove", "status", "up"]
@@ -102,7 +103,7 @@ def call(kinetic, home: Path, made_job, made_batch, tmp_path: Path) -> Callable[
 def test_a_command_has_json_or_is_known_to_have_no_table() -> None:
     assert sorted(WITH_A_TABLE) == sorted({*WITH_JSON} - {*NEED_A_REGISTRY, *NEED_GOOGLE})
     assert sorted(LEAVES) == sorted(
-        [*WITH_A_TABLE, *WITHOUT_A_TABLE, *NEED_A_RUNNING_JOB, *NEED_A_REGISTRY, *NEED_GOOGLE]
+        [*WITH_A_TABLE, *WITHOUT_A_TABLE, *NEED_A_RUNNING_JOB, *SERVES_A_PAGE, *NEED_A_REGISTRY, *NEED_GOOGLE]
     )
 
 

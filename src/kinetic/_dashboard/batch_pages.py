@@ -1,0 +1,177 @@
+"""What the pages of batches show, as JSON: the list of all, one with a row for each input, and its values."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kinetic._batches import batch_handle, report, state
+from kinetic._batches.report import Batch
+from kinetic._dashboard import job_pages
+from kinetic._dashboard.job_feed import problem_page
+from kinetic._jobs import locate
+from kinetic._jobs.locate import Untrusted
+from kinetic._wire import keys
+from kinetic.errors import BatchNotFoundError, KineticError, LaunchError
+
+if TYPE_CHECKING:
+    from kinetic._dashboard.job_feed import JobFeed
+    from kinetic._dashboard.places import Place
+
+Page = dict[str, Any]
+_MOST_VALUES = 2000  # of a batch, that one page shows
+_FRESH_SECONDS = 5.0  # how long the state of a batch is shown again while none of its jobs changed
+_BEGIN_SECONDS = 1.5  # a retry that fails says so within this time
+
+
+class _Seen(NamedTuple):
+    page: Page
+    version: int  # of the feed
+    at: float
+
+
+class BatchPages:
+    """Reads batches, and keeps what cannot have changed.
+
+    Args:
+        feed: Knows the places, and whether a job of a batch changed.
+    """
+
+    def __init__(self, feed: JobFeed) -> None:
+        self._feed = feed
+        self._found: dict[str, tuple[Place, Batch]] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._values: dict[str, Page] = {}
+        self._lock = threading.Lock()
+
+    def list_page(self) -> Page:
+        """Return the batches of all places, newest first, as ``kinetic batch list --json`` has them."""
+        pages, problems = [], []
+        for place in self._feed.places:
+            try:
+                names = [name for name in place.store.folders(keys.GROUPS) if keys.is_group_id(name)]
+                for name in names:
+                    try:
+                        pages.append(self._page(name, place))
+                    except KineticError as error:  # removed this moment, unverified or damaged: the others are shown
+                        if not isinstance(error, BatchNotFoundError):
+                            problems.append(problem_page(place.name, error))
+            except KineticError as error:
+                problems.append(problem_page(place.name, error))
+        pages.sort(key=lambda page: (page["created_at"], page["group_id"]), reverse=True)
+        return {"batches": pages, "problems": problems}
+
+    def _page(self, group_id: str, place: Place) -> Page:
+        version, now = self._feed.version_of(group_id), time.monotonic()
+        seen = self._seen.get(group_id)
+        if seen is not None and seen.version == version and (seen.page["is_over"] or now - seen.at < _FRESH_SECONDS):
+            return seen.page
+        batch = self._batch(group_id, place)
+        current = report.batch_state(batch)
+        page = {**report.batch_page(batch, current), "place": place.name, "is_over": current.is_over}
+        self._seen[group_id] = _Seen(page, version, now)
+        return page
+
+    def _batch(self, group_id: str, place: Place) -> Batch:
+        with self._lock:
+            known = self._found.get(group_id)
+        if known is not None:
+            return known[1]
+        store = place.store
+        group = state.read_manifest(store, group_id)
+        if isinstance(group, Untrusted):
+            raise group.error()
+        batch = Batch(group, batch_handle.attached_handle(group, store))
+        with self._lock:
+            return self._found.setdefault(group_id, (place, batch))[1]
+
+    def find(self, group_id: str) -> tuple[Place, Batch]:
+        """Return a batch and its place.
+
+        Raises:
+            BatchNotFoundError: No place has a batch with this id.
+        """
+        keys.check_group_id(group_id)
+        last: KineticError | None = None
+        for place in self._feed.places:
+            try:
+                batch = self._batch(group_id, place)
+            except KineticError as error:
+                last = error if last is None or not isinstance(error, BatchNotFoundError) else last
+            else:
+                return self._found[group_id][0], batch
+        raise last or BatchNotFoundError(f"no batch {group_id} was found")
+
+    def batch_page(self, group_id: str) -> Page:
+        """Return one batch and a row for each input, as ``kinetic batch status --json`` has them."""
+        place, batch = self.find(group_id)
+        current = report.batch_state(batch)
+        rows, _ = report.rows_of(batch, only_failed=False, limit=None)
+        page = {**report.batch_page(batch, current), "place": place.name, "is_over": current.is_over}
+        return {"batch": page, "jobs": [report.row_page(batch, row) for row in rows]}
+
+    def values_page(self, group_id: str) -> Page:
+        """Return the values of inputs that succeeded; each is verified with this user's own key before it is opened."""
+        _, batch = self.find(group_id)
+        tracker = state.refreshed(batch.handle)
+        rows: list[Page] = []
+        left_out = 0
+        for index, job in enumerate(batch.handle.jobs):
+            if job is None or state.state_of(tracker, index) != state.SUCCEEDED:
+                continue
+            if len(rows) >= _MOST_VALUES:
+                left_out += 1
+                continue
+            if job.job_id not in self._values:
+                try:
+                    outcome = job_pages.verified_outcome(job)
+                    if outcome is None or not outcome.succeeded:  # it was collected
+                        continue
+                    self._values[job.job_id] = job_pages.value_of(locate.store_of(job), outcome)
+                except KineticError as error:
+                    self._values[job.job_id] = {"left_out": error.what}
+            rows.append({"index": index, "job_id": job.job_id, **self._values[job.job_id]})
+        return {"group_id": group_id, "values": rows, "left_out": left_out}
+
+    def cancel(self, group_id: str) -> Page:
+        """Cancel a batch; return it as it is then."""
+        place, batch = self.find(group_id)
+        batch.handle.cancel()
+        current = report.batch_state(batch)
+        return {"batch": {**report.batch_page(batch, current), "place": place.name, "is_over": current.is_over}}
+
+    def retry_failed(self, group_id: str) -> Page:
+        """Run the failed inputs of a batch again, in a process that outlives the dashboard.
+
+        Raises:
+            LaunchError: It could not begin, for example because another process drives this batch.
+        """
+        place, _ = self.find(group_id)
+        command = [sys.executable, "-m", "kinetic", "batch", "resume", group_id, "--failed"]
+        with tempfile.TemporaryFile() as told:
+            process = subprocess.Popen(
+                command,
+                env=dict(place.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=told,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(_BEGIN_SECONDS)
+            except subprocess.TimeoutExpired:
+                threading.Thread(target=process.wait, name="kinetic-retry", daemon=True).start()
+                return {"started": True}
+            told.seek(0)
+            words = told.read(8192).decode(errors="replace").strip()
+        if code != 0:
+            raise LaunchError(
+                f"the failed inputs of {group_id} were not run again",
+                why=words,
+                next=f"kinetic batch resume {group_id} --failed",
+            )
+        return {"started": True}

@@ -1,0 +1,221 @@
+"""What the page of one job shows, as JSON: its state with the reason, attempts, phases, files, cost, and its value.
+
+Nothing is unpickled here but a value whose verdict and bytes a key of this user's own ring verifies, whatever
+KINETIC_TRUST_STORE says: a page that is open all day must not open what a command opens once on purpose.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from kinetic import _hardware as hardware
+from kinetic._backends import registry
+from kinetic._hardware import prices
+from kinetic._inspect import explanation
+from kinetic._jobs import collect, locate, outputs
+from kinetic._jobs import status as job_status
+from kinetic._output import format as output_format
+from kinetic._stores.protocol import Store
+from kinetic._wire import keys, outcomes
+from kinetic._wire import order as orders
+from kinetic._wire.records import MANIFEST, Group
+from kinetic.errors import CredentialsError, DataMissingError, KineticError, OptionError, ResultMissingError
+
+if TYPE_CHECKING:
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.outputs import OutputFile, OutputLocation
+    from kinetic._wire.order import Order
+    from kinetic._wire.outcomes import Outcome
+
+Page = dict[str, Any]
+MOST_VALUE_BYTES = 256 << 10  # of a pickled value that is shown
+MOST_FILE_BYTES = 16 << 20  # of a file that is shown; kinetic outputs get copies larger ones
+_LONGEST_TEXT = 4000  # characters of a value or of its repr
+_MOST_FILES = 2000
+_MOST_ATTEMPTS = 50  # the newest
+_HOUR_SECONDS = 3600.0
+# What a browser can show as a picture without running anything.
+IMAGES = {
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "jpeg": "image/jpeg",
+    "gif": "image/gif",
+    "webp": "image/webp",
+    "svg": "image/svg+xml",
+}
+
+
+def job_page(handle: JobHandle) -> Page:
+    """Return what is known of a job: ``job`` as ``kinetic jobs show --json``, ``explanation`` as ``jobs explain``."""
+    seen, found = explanation.observe_and_explain(handle)
+    page = job_status.history_of(handle, seen)
+    page |= {name: value for name, value in job_status.details_of(handle, seen).items() if name not in page}
+    page["place"] = job_status.place_of(handle)
+    order = _order_of(handle)
+    return {
+        "job": page,
+        "explanation": found._asdict(),
+        "attempts": _attempts(handle),
+        "environment": list(order.environment) if order is not None else None,
+        "arguments_bytes": order.arguments.size if order is not None and not order.group else None,
+        "data": [ref.path for ref in order.data] if order is not None else [],
+        "fingerprint": dict(order.fingerprint) if order is not None else {},
+        "deadline_seconds": order.deadline if order is not None else None,
+        "hosts": _hosts(handle),
+        "cost": _cost(handle, page),
+    }
+
+
+def _hosts(handle: JobHandle) -> int:
+    try:
+        return locate.hosts_of(handle)
+    except KineticError:  # an accelerator of another version of kinetic
+        return 1
+
+
+def _order_of(handle: JobHandle) -> Order | None:
+    """Return the order of a job, if it is stored and is the one that a sealed page promised."""
+    store = locate.store_of(handle)
+    with contextlib.suppress(KineticError):
+        if handle.group_id is None:
+            record = locate.read_record(store, handle.job_id)
+            if isinstance(record, dict):
+                return orders.read(store, keys.order(handle.job_id), str(record.get("order_sha256")))
+        else:
+            at = keys.group_manifest(handle.group_id)
+            group = locate.open_claimed(MANIFEST, store, at, handle.group_id)
+            if isinstance(group, Group):
+                return orders.read(store, keys.group_order(handle.group_id), group.order_sha256)
+    return None
+
+
+def _attempts(handle: JobHandle) -> list[Page]:
+    """Return how the attempts of a job began, and the times that their notes have besides."""
+    store, found = locate.store_of(handle), []
+    with contextlib.suppress(KineticError):  # its key is not here, or the store is away: the rest is shown
+        noted = keys.numbered(store.entries(keys.attempts(handle.job_id)))[-_MOST_ATTEMPTS:]
+        key = locate.key_to_read(handle) if noted else None
+        for number, _ in noted:
+            with contextlib.suppress(KineticError):
+                note = outcomes.read_note(store, handle.job_id, number, key)
+                ended = note.details.get("ended")
+                found.append(
+                    {
+                        "attempt": number,
+                        "machine": note.machine,
+                        "python": note.python,
+                        "started_at": keys.format_utc(note.started),
+                        "ended_at": keys.format_utc(ended) if isinstance(ended, int | float) else None,
+                    }
+                )
+    return found
+
+
+def _cost(handle: JobHandle, page: Page) -> Page | None:
+    """Return what the hardware of the last attempt cost so far, by list prices; None where there is no price."""
+    if registry.is_here(handle.backend) or not page["started_at"]:
+        return None
+    with contextlib.suppress(KineticError):
+        price = prices.dollars_per_hour(hardware.place(handle.accelerator))
+        begun = keys.parse_utc(page["started_at"])
+        ended = keys.parse_utc(page["ended_at"] or "") or time.time()
+        if price is not None and begun is not None:
+            dollars = round(price * max(ended - begun, 0.0) / _HOUR_SECONDS, 4)
+            return {"dollars": dollars, "dollars_per_hour": price, "list_prices_of": prices.READ_ON}
+    return None
+
+
+# --------------------------------------------------------------------------------------------------------------- values
+
+
+def result_page(handle: JobHandle) -> Page:
+    """Return the value of a job for JSON: small ones as they are, others as the beginning of their repr.
+
+    Raises:
+        CredentialsError: No key of this user's own ring sealed the verdict.
+        ResultMissingError: It has no value, or was collected.
+    """
+    outcome = verified_outcome(handle)
+    if outcome is None or not outcome.succeeded:
+        raise ResultMissingError(
+            f"{handle.job_id} has no result",
+            why="it has not succeeded, or its result was collected",
+            next=f"kinetic jobs status {handle.job_id}",
+        )
+    return value_of(locate.store_of(handle), outcome)
+
+
+def verified_outcome(handle: JobHandle) -> Outcome | None:
+    """Return the verdict of a job, verified with a key of this user's own ring; None while there is none."""
+    return locate.read_outcome_of(locate.store_of(handle), handle.job_id, lambda: _own_key(handle))
+
+
+def _own_key(handle: JobHandle) -> bytes:
+    key = locate.key_for(handle.job_id, handle.key_id or "", locate.store_of(handle).url)
+    if key is None:
+        raise CredentialsError(
+            f"the result of {handle.job_id} cannot be verified here, so it is not opened",
+            why=f"it is sealed with the key {handle.key_id or '(none)'}, which is not in your key ring",
+            next=f"there: kinetic key export {handle.key_id}     then here: kinetic key import",
+            code="key-missing-here",
+        )
+    return key
+
+
+def value_of(store: Store, outcome: Outcome) -> Page:
+    """Return a verified value for JSON; of a large one only its type and size."""
+    about = {"value_type": outcome.value_type, "size_bytes": outcome.body_length}
+    if outcome.body_length > MOST_VALUE_BYTES:
+        return {**about, "left_out": f"it has more than {output_format.size_text(MOST_VALUE_BYTES)}"}
+    page = output_format.value_page(collect.body_of(store, outcome))
+    if isinstance(page.get("value"), str) and len(page["value"]) > _LONGEST_TEXT:
+        page["value"] = f"{page['value'][:_LONGEST_TEXT]}…"
+    if len(page.get("repr", "")) > _LONGEST_TEXT:
+        page["repr"] = f"{page['repr'][:_LONGEST_TEXT]}…"
+    return {**about, **page}
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def files_page(handle: JobHandle) -> Page:
+    """Return the output files of a job, as ``kinetic outputs ls --recursive --json`` has them."""
+    location = outputs.location_of(handle)
+    found = outputs.find_files(location)
+    entries = [
+        {"path": file.path, "size_bytes": file.size, "modified_at": keys.format_utc(file.modified)}
+        for file in found.files[:_MOST_FILES]
+    ]
+    return {
+        "job_id": handle.job_id,
+        "output_dir": location.address,
+        "files": len(found.files),
+        "size_bytes": sum(file.size for file in found.files),
+        "entries": entries,
+    }
+
+
+def file_content(handle: JobHandle, path: str) -> tuple[bytes, OutputFile]:
+    """Return the bytes of an output file, up to a limit, and what is known of it.
+
+    Raises:
+        DataMissingError: There is no such file.
+    """
+    location = outputs.location_of(handle)
+    found = outputs.find_files(location, path)
+    file = next((each for each in found.files if each.path == outputs.relative_path(path)), None)
+    if file is None:
+        raise _no_file(location, path)
+    return found.store.get(file.key, length=min(file.size, MOST_FILE_BYTES)), file
+
+
+def _no_file(location: OutputLocation, path: str) -> KineticError:
+    if not path:
+        return OptionError("no file is named", why="path is empty", next=f"kinetic outputs ls {location.job_id}")
+    return DataMissingError(
+        f"{location.job_id} wrote no file {path!r}",
+        why=f"looked in {location.address}",
+        next=f"kinetic outputs ls {location.job_id}",
+    )

@@ -1,0 +1,145 @@
+// Requests to the dashboard's own server, and the jobs that it knows, kept up to date by its events.
+
+const API = "api/v1";
+
+export class Problem extends Error {
+  constructor(error) {
+    super(error.what);
+    Object.assign(this, error);
+  }
+}
+
+export async function get(path) {
+  return answer(await reach(`${API}${path}`));
+}
+
+export async function post(path) {
+  return answer(await reach(`${API}${path}`, { method: "POST" }));
+}
+
+export async function bytes(path) {
+  const found = await reach(`${API}${path}`);
+  if (!found.ok) await answer(found);
+  return found;
+}
+
+export const address = (path) => `${API}${path}`;
+export const jobPath = (id) => `/jobs/${encodeURIComponent(id)}`;
+export const batchPath = (id) => `/batches/${encodeURIComponent(id)}`;
+
+async function reach(url, options) {
+  try {
+    return await fetch(url, options);
+  } catch {
+    throw new Problem({ code: "away", what: "the dashboard does not answer", why: "its command may have ended", next: "kinetic dashboard" });
+  }
+}
+
+async function answer(found) {
+  const text = await found.text();
+  let page;
+  try { page = JSON.parse(text); } catch { page = { error: { code: "http", what: text.trim() || `HTTP ${found.status}` } }; }
+  if (page.error) throw new Problem(page.error);
+  return page;
+}
+
+// All jobs, newest first. Listeners are called with the set of ids that changed.
+class Jobs {
+  constructor() {
+    this.list = [];
+    this.byId = new Map();
+    this.problems = [];
+    this.places = [];
+    this.version = -1;
+    this.state = "connecting";
+    this.loaded = false;
+    this.listeners = new Set();
+  }
+
+  listen(listener) {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  tell(changed) {
+    for (const listener of [...this.listeners]) listener(changed);
+  }
+
+  // Streams of hidden pages would use up the few connections that a browser makes to one server.
+  start() {
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.pause() : this.connect()));
+    this.connect();
+  }
+
+  pause() {
+    this.source?.close();
+    this.source = null;
+  }
+
+  connect() {
+    if (this.source || document.hidden) return;
+    const source = (this.source = new EventSource(address("/events")));
+    this.waiting = [];
+    source.onopen = () => this.load(source);
+    source.onmessage = (message) => {
+      const event = JSON.parse(message.data);
+      if (this.waiting) this.waiting.push(event);
+      else this.apply(event);
+    };
+    source.onerror = () => {
+      this.state = "away";
+      this.waiting = [];
+      if (source.readyState === EventSource.CLOSED) {
+        this.source = null;
+        setTimeout(() => this.connect(), 2000);
+      }
+      this.tell(new Set());
+    };
+  }
+
+  async load(source) {
+    this.waiting = [];
+    try {
+      const page = await get("/jobs");
+      if (this.source !== source) return;
+      this.list = page.jobs;
+      this.byId = new Map(page.jobs.map((job) => [job.job_id, job]));
+      this.problems = page.problems;
+      this.places = page.places;
+      this.version = page.version;
+      this.state = "live";
+      this.loaded = true;
+      const waiting = this.waiting || [];
+      this.waiting = null;
+      this.tell(null);
+      waiting.forEach((event) => this.apply(event));
+    } catch (problem) {
+      this.state = "away";
+      this.problems = [problem];
+      this.tell(new Set());
+    }
+  }
+
+  apply(event) {
+    if (event.version <= this.version) return;
+    this.version = event.version;
+    this.problems = event.problems;
+    const ids = new Set(event.gone);
+    let sorted = true;
+    for (const job of event.changed) {
+      ids.add(job.job_id);
+      if (!this.byId.has(job.job_id)) sorted = false;
+      this.byId.set(job.job_id, job);
+    }
+    for (const id of event.gone) this.byId.delete(id);
+    if (!sorted || event.gone.length) {
+      const before = new Map(this.list.map((job, index) => [job.job_id, index]));
+      this.list = [...this.byId.values()].sort((a, b) => (a.created_at < b.created_at ? 1 : a.created_at > b.created_at ? -1 : (before.get(a.job_id) ?? -1) - (before.get(b.job_id) ?? -1)));
+    } else {
+      this.list = this.list.map((job) => this.byId.get(job.job_id));
+    }
+    this.tell(ids);
+  }
+}
+
+export const jobs = new Jobs();

@@ -1,0 +1,366 @@
+// The log of a job: its end first, the rest on demand, what is added while it grows, and a search through all of it.
+import { address, bytes, get, jobPath } from "./api.js";
+import { plain, write } from "./ansi.js";
+import { card, copyButton, h, line, many, problemText, size } from "./dom.js";
+
+const PART = 128 << 10; // bytes that are fetched at once
+const BLOCK = 100; // lines of one element that the browser may skip while drawing
+const MOST_LINES = 20_000; // in the page; what is dropped is fetched again on demand
+const LONG = 2000; // characters of a line that are shown at once
+const MOST_OF_A_LINE = 200_000;
+const NEAR = 300; // pixels from an end at which more is fetched
+
+export class LogView {
+  constructor(job, page) {
+    this.job = job;
+    this.attempt = null;
+    this.host = 0;
+    this.from = this.to = this.size = 0; // the bytes that are shown, of how many
+    this.lines = 0;
+    this.words = "";
+    this.matches = [];
+    this.at = -1;
+    this.busy = false;
+    this.closed = false;
+    this.view = h("div", { class: "log", tabindex: 0, role: "region", "aria-label": "Log" });
+    this.top = h("div", { class: "edge", hidden: true }, "Earlier lines are loaded when you scroll up.");
+    this.lineBlocks = h("div");
+    this.bottom = h("div", { class: "edge", hidden: true });
+    this.view.append(this.top, this.lineBlocks, this.bottom);
+    this.note = h("span", { class: "soft", role: "status" });
+    this.count = h("span", { class: "count", role: "status" });
+    this.input = h("input", { type: "search", placeholder: "Find in the log", "aria-label": "Find in the log" });
+    const previous = h("button", { type: "button", class: "quiet", "aria-label": "Previous match", click: () => this.step(-1) }, "↑");
+    const next = h("button", { type: "button", class: "quiet", "aria-label": "Next match", click: () => this.step(1) }, "↓");
+    const find = h("div", { class: "find" }, this.input, this.count, previous, next);
+    this.toEnd = h("button", { type: "button", class: "quiet", click: () => this.open(-PART) }, "To the end");
+    const attempts = page.attempts.length > 1 ? this.choice("Attempt", page.attempts.map((each) => each.attempt), page.attempts.at(-1).attempt, (value) => { this.attempt = value; }) : null;
+    const hosts = page.hosts > 1 ? this.choice("Host", [...Array(page.hosts).keys()], 0, (value) => { this.host = value; }) : null;
+    this.element = card("Log", this.view, this.note, attempts, hosts, find, this.toEnd, copyButton(`kinetic jobs logs ${job.job_id}`, "Copy", "the log command"));
+    this.input.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") {
+        event.preventDefault();
+        if (this.input.value !== this.words) this.search(this.input.value);
+        else this.step(event.shiftKey ? -1 : 1);
+      } else if (event.key === "Escape") {
+        this.input.value = "";
+        this.search("");
+      }
+    });
+    this.input.addEventListener("search", () => { if (!this.input.value && this.words) this.search(""); });
+    this.view.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    this.opened = this.open(-PART);
+  }
+
+  choice(name, values, value, take) {
+    const select = h("select", { "aria-label": name, change: () => {
+      take(Number(select.value));
+      this.open(-PART);
+    } }, values.map((each) => h("option", { value: each, selected: each === value }, `${name} ${each}`)));
+    return select;
+  }
+
+  query(more) {
+    const asked = new URLSearchParams({ host: this.host, ...more });
+    if (this.attempt !== null) asked.set("attempt", this.attempt);
+    return asked;
+  }
+
+  // Called whenever the job was looked at again.
+  set(job) {
+    const began = this.job.status !== "RUNNING" && job.status === "RUNNING";
+    const ended = this.isActive() && job.status !== "RUNNING" && job.status !== "PENDING";
+    this.job = job;
+    if (began || (ended && !this.source && this.to >= this.size)) this.opened.then(() => (this.size ? this.follow() : this.open(-PART)));
+  }
+
+  isActive() {
+    return this.job.status === "RUNNING" || this.job.status === "PENDING";
+  }
+
+  close() {
+    this.closed = true;
+    this.stop();
+  }
+
+  stop() {
+    this.source?.close();
+    this.source = null;
+  }
+
+  async fetch(start, length) {
+    const found = await bytes(`${jobPath(this.job.job_id)}/log?${this.query({ start, length })}`);
+    this.size = Number(found.headers.get("x-log-size"));
+    this.isChanged = found.headers.get("x-log-changed") === "1";
+    return { data: new Uint8Array(await found.arrayBuffer()), start: Number(found.headers.get("x-log-start")) };
+  }
+
+  // Shows the log from a position on, or its end. Half a line at the beginning is left out.
+  async open(start, target = null) {
+    this.stop();
+    try {
+      let { data, start: begin } = await this.fetch(start, PART);
+      if (begin > 0) {
+        const cut = data.indexOf(10) + 1;
+        if (cut && cut < data.length && target === null) {
+          data = data.subarray(cut);
+          begin += cut;
+        }
+      }
+      this.lineBlocks.replaceChildren();
+      this.lines = 0;
+      this.rest = "";
+      this.open_ = null;
+      this.from = this.to = begin;
+      this.append(data);
+      if (target === null && start < 0) this.view.scrollTop = this.view.scrollHeight;
+      else this.view.scrollTop = 0;
+      this.describe();
+      if (this.to >= this.size && !this.closed) this.follow();
+    } catch (problem) {
+      this.note.textContent = problemText(problem);
+    }
+  }
+
+  describe() {
+    this.top.hidden = this.from === 0;
+    const left = this.size - this.to;
+    this.bottom.hidden = left <= 0 && this.size > 0;
+    this.bottom.textContent = left > 0 ? `${size(left)} more below.` : this.isActive() ? "It has printed nothing yet." : "It printed nothing.";
+    this.toEnd.hidden = left <= 0;
+    const about = this.size ? size(this.size) : "";
+    this.note.textContent = this.isChanged ? `${about} — it was changed after the job ended` : this.source ? `${about}, following` : about;
+  }
+
+  // Appends bytes, whole lines at once; each line knows where it begins.
+  append(data) {
+    const lines = splitBytes(data, this.to);
+    this.to += data.length;
+    if (this.open_ && lines.length) { // the last line had no end yet
+      const first = lines.shift();
+      this.redraw(this.open_, (this.open_.kineticText += first.text));
+      if (first.whole) this.open_ = null;
+    }
+    this.add(lines);
+  }
+
+  add(lines) {
+    for (const each of lines) {
+      let block = this.lineBlocks.lastElementChild;
+      if (!block || block.childElementCount >= BLOCK) this.lineBlocks.append((block = h("div", { class: "block" })));
+      const element = this.lineElement(each);
+      block.append(element);
+      this.lines++;
+      this.open_ = each.whole ? null : element;
+    }
+    while (this.lines > MOST_LINES) {
+      const block = this.lineBlocks.firstElementChild;
+      const next = block.nextElementSibling;
+      this.lines -= block.childElementCount;
+      this.from = next.firstElementChild.kineticStart;
+      block.remove();
+    }
+  }
+
+  lineElement(each) {
+    const element = h("div", { class: "line" });
+    element.kineticStart = each.start;
+    element.kineticText = each.text;
+    this.redraw(element, each.text);
+    return element;
+  }
+
+  redraw(element, text) {
+    element.replaceChildren();
+    this.style ??= plain();
+    if (!text.includes("\u001b")) {
+      write(element, text.length > LONG ? text.slice(0, LONG) : text, { ...this.style });
+    } else write(element, text.length > LONG ? text.slice(0, LONG) : text, this.style);
+    if (text.length > LONG) {
+      element.append(" ", h("button", { type: "button", class: "link", click: () => {
+        element.replaceChildren();
+        write(element, text.slice(0, MOST_OF_A_LINE), plain());
+        if (text.length > MOST_OF_A_LINE) element.append(h("span", { class: "soft" }, ` … and ${many(text.length - MOST_OF_A_LINE, "more character", "more characters")}`));
+      } }, `show all ${text.length.toLocaleString("en-US")} characters`));
+    }
+    if (this.words) markIn(element, this.words);
+  }
+
+  async scrolled() {
+    if (this.busy || this.closed) return;
+    if (this.from > 0 && this.view.scrollTop < NEAR) await this.earlier();
+    else if (this.to < this.size && this.view.scrollHeight - this.view.scrollTop - this.view.clientHeight < NEAR) await this.later();
+  }
+
+  async earlier() {
+    this.busy = true;
+    try {
+      const want = Math.max(this.from - PART, 0);
+      let { data, start } = await this.fetch(want, this.from - want);
+      const cut = start > 0 ? data.indexOf(10) + 1 : 0;
+      if (cut && cut < data.length) {
+        data = data.subarray(cut);
+        start += cut;
+      }
+      const before = this.view.scrollHeight;
+      const blocks = [];
+      for (const each of splitBytes(data, start)) {
+        if (!blocks.length || blocks.at(-1).childElementCount >= BLOCK) blocks.push(h("div", { class: "block" }));
+        blocks.at(-1).append(this.lineElement(each));
+        this.lines++;
+      }
+      this.from = start;
+      this.top.hidden = start === 0;
+      this.lineBlocks.prepend(...blocks);
+      this.view.scrollTop += this.view.scrollHeight - before;
+    } catch (problem) {
+      this.note.textContent = problemText(problem);
+    } finally {
+      this.busy = false;
+    }
+  }
+
+  async later() {
+    this.busy = true;
+    try {
+      const { data } = await this.fetch(this.to, PART);
+      this.append(data);
+      this.describe();
+      if (this.to >= this.size) this.follow();
+    } catch (problem) {
+      this.note.textContent = problemText(problem);
+    } finally {
+      this.busy = false;
+    }
+  }
+
+  // Reads what is added. The stream begins where the page ends, so no line comes twice.
+  follow() {
+    if (this.source || this.closed || !this.isActive()) return;
+    const source = (this.source = new EventSource(address(`${jobPath(this.job.job_id)}/log/follow?${this.query({ start: this.to })}`)));
+    const encoder = new TextEncoder();
+    source.onmessage = (message) => {
+      const event = JSON.parse(message.data);
+      if (event.text !== undefined) {
+        const wasAtEnd = this.view.scrollHeight - this.view.scrollTop - this.view.clientHeight < 40;
+        const data = encoder.encode(event.text);
+        this.size += data.length;
+        this.append(data);
+        if (wasAtEnd) this.view.scrollTop = this.view.scrollHeight;
+        this.describe();
+      } else if (event.attempt !== undefined) {
+        this.attempt = null;
+        this.open(-PART);
+      } else {
+        this.stop();
+        if (event.problem) this.note.textContent = line(event.problem);
+        else this.describe();
+      }
+    };
+    source.onerror = () => {
+      if (this.source !== source) return;
+      this.stop(); // the browser would ask for what is shown already
+      setTimeout(() => this.follow(), 2000);
+    };
+    this.describe();
+  }
+
+  // --------------------------------------------------------------------------------------------------------- search
+
+  async search(words) {
+    this.words = words;
+    this.matches = [];
+    this.at = -1;
+    for (const element of this.lineBlocks.querySelectorAll(".line")) {
+      for (const mark of element.querySelectorAll("mark")) mark.replaceWith(...mark.childNodes);
+      element.classList.remove("at");
+      element.normalize();
+      if (words) markIn(element, words);
+    }
+    this.count.textContent = "";
+    if (!words) return;
+    let next = 0;
+    while (next !== null && this.words === words && !this.closed && this.matches.length < 10_000) {
+      let page;
+      try {
+        page = await get(`${jobPath(this.job.job_id)}/log/search?${this.query({ words, start: next })}`);
+      } catch (problem) {
+        this.count.textContent = problemText(problem);
+        return;
+      }
+      if (this.words !== words) return;
+      const first = !this.matches.length;
+      this.matches.push(...page.matches);
+      next = page.next;
+      if (first && this.matches.length) this.step(1);
+      else this.tellCount(next !== null);
+    }
+    this.tellCount(false);
+  }
+
+  tellCount(more) {
+    const count = `${this.matches.length.toLocaleString("en-US")}${more ? "+" : ""}`;
+    this.count.textContent = this.matches.length ? `${this.at + 1} of ${count}` : more ? "…" : "no match";
+  }
+
+  async step(by) {
+    if (this.input.value !== this.words) return void this.search(this.input.value);
+    if (!this.matches.length) return;
+    this.at = (this.at + by + this.matches.length) % this.matches.length;
+    this.tellCount(false);
+    const position = this.matches[this.at].start;
+    let element = this.lineAt(position);
+    if (!element) {
+      await this.open(position, position);
+      element = this.lineAt(position);
+    }
+    for (const other of this.lineBlocks.querySelectorAll(".line.at")) other.classList.remove("at");
+    if (!element) return;
+    element.classList.add("at");
+    const shift = element.getBoundingClientRect().top - this.view.getBoundingClientRect().top - this.view.clientHeight / 3;
+    this.view.scrollTop += shift;
+  }
+
+  lineAt(position) {
+    if (position < this.from || position >= this.to) return null;
+    let found = null;
+    for (const block of this.lineBlocks.children) {
+      if (block.firstElementChild.kineticStart > position) break;
+      for (const element of block.children) if (element.kineticStart <= position) found = element;
+    }
+    return found;
+  }
+}
+
+function splitBytes(data, start) {
+  const decoder = new TextDecoder();
+  const found = [];
+  let at = 0;
+  while (at < data.length) {
+    let end = data.indexOf(10, at);
+    const whole = end >= 0;
+    if (!whole) end = data.length;
+    found.push({ start: start + at, text: decoder.decode(data.subarray(at, end)), whole });
+    at = end + 1;
+  }
+  return found;
+}
+
+// Marks words in the text below an element, whatever their case.
+function markIn(element, words) {
+  const wanted = words.toLowerCase();
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  const nodes = [];
+  while (walker.nextNode()) nodes.push(walker.currentNode);
+  for (const node of nodes) {
+    if (node.parentElement.closest("button")) continue;
+    const text = node.data.toLowerCase();
+    const parts = [];
+    let at = 0;
+    for (let found = text.indexOf(wanted); found >= 0; found = text.indexOf(wanted, at)) {
+      parts.push(node.data.slice(at, found), h("mark", {}, node.data.slice(found, found + wanted.length)));
+      at = found + wanted.length;
+    }
+    if (parts.length) node.replaceWith(...parts, node.data.slice(at));
+  }
+}

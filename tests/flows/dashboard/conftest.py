@@ -1,0 +1,204 @@
+"""A dashboard that runs, as a process of its own; and stores with many jobs, written as jobs leave them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from kinetic._config import home as config_home
+from kinetic._config import target as settings
+from kinetic._jobs import locate
+from kinetic._jobs.handle import JobHandle
+from kinetic._wire import digests, documents, keys, records
+from kinetic._wire.outcomes import Outcome
+
+SOURCE = Path(__file__).parents[3] / "src"
+
+
+class Served:
+    """A dashboard: its address, and requests to it as its own page sends them."""
+
+    def __init__(self, process: subprocess.Popen[str], page: dict[str, Any]) -> None:
+        self.process, self.url, self.port = process, str(page["url"]), int(page["port"])
+        self.token = urlsplit(self.url).query.removeprefix("token=")
+        self.origin = f"http://127.0.0.1:{self.port}"
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """Send a request; a header that is "" is left out."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        given = {"Cookie": f"kinetic_dashboard_{self.port}={self.token}"}
+        given |= {"Origin": self.origin} if method != "GET" else {}
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            connection.putrequest(method, path, skip_host="Host" in given)
+            for name, value in given.items():
+                if value:
+                    connection.putheader(name, value)
+            connection.endheaders()
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Any:
+        """Return a page of the API."""
+        status, _, body = self.ask(f"/api/v1{path}")
+        assert status == 200, body
+        return json.loads(body)
+
+    def post(self, path: str) -> Any:
+        """Do something, as its own page does."""
+        status, _, body = self.ask(f"/api/v1{path}", "POST")
+        assert status == 200, body
+        return json.loads(body)
+
+    def events(self, path: str) -> Iterator[dict[str, Any]]:
+        """Yield the events of a stream."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        cookie = {"Cookie": f"kinetic_dashboard_{self.port}={self.token}"}
+        connection.request("GET", f"/api/v1{path}", headers=cookie)
+        answer = connection.getresponse()
+        try:
+            while text := answer.readline():
+                if text.startswith(b"data: "):
+                    yield json.loads(text[6:])
+        finally:
+            connection.close()
+
+    def end(self) -> tuple[int, str]:
+        """Press Ctrl-C; return the exit code and what it wrote to stderr."""
+        self.process.send_signal(signal.SIGINT)
+        _, err = self.process.communicate(timeout=20)
+        return self.process.returncode, err
+
+
+@pytest.fixture
+def dashboard(home, tmp_path) -> Iterator[Callable[..., Served]]:
+    """Return a function that starts a dashboard, which ends with the test."""
+    pytest.importorskip("uvicorn", reason="the extra dashboard is not installed")
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*words: str) -> Served:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kinetic", "dashboard", "--no-open", "--json-url", *(words or ("--port", "0"))],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        )
+        started.append(process)
+        assert process.stdout is not None
+        text = ""
+        while not text.endswith("}\n"):
+            line = process.stdout.readline()
+            assert line, process.stderr.read() if process.stderr else ""
+            text += line
+        return Served(process, json.loads(text))
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+class StoredJobs:
+    """Writes jobs into the store of this machine as they are once they have ended, without running them."""
+
+    def __init__(self, home: Path) -> None:
+        self.store = locate.local_store()
+        self.root = home / "store"
+        self._key_id, self._own = config_home.own_key(settings.ensure_home(os.environ))
+        self._number = 0
+
+    def add(
+        self,
+        status: str = "succeeded",
+        *,
+        function: str = "train",
+        value: object = 7,
+        log: bytes = b"",
+        error: dict[str, str] | None = None,
+    ) -> str:
+        """Write one job, and return its id."""
+        self._number += 1
+        when = time.time() - self._number
+        job_id = keys.new_job_id("cpu", "made", now=when)
+        key = documents.job_key(self._own, job_id, self.store.url)
+        handle = JobHandle(
+            **dict.fromkeys(("backend", "project", "cluster_name", "zone"), "local"),
+            job_id=job_id,
+            namespace="default",
+            bucket_name=self.store.url,
+            k8s_name=f"kinetic-{job_id}",
+            image_uri="",
+            accelerator="cpu",
+            func_name=function,
+            display_name=function,
+            created_at=keys.format_utc(when),
+            store=self.store.url,
+            host=locate.machine(),
+            key_id=self._key_id,
+        )
+        self._write(keys.record(job_id), locate.seal_record(records.plain(handle), {}, key))
+        hasher = digests.LogHasher()
+        for start in range(0, len(log), 1 << 20):
+            part = log[start : start + (1 << 20)]
+            hasher.update(part)
+            self._write(keys.log_segment(job_id, 0, 0, start), part)
+        body = pickle.dumps(value) if status == "succeeded" else b""
+        verdict = Outcome(
+            job_id,
+            status,
+            body_length=len(body),
+            body_sha256=digests.of_bytes(body),
+            started=when - 2,
+            ended=when,
+            cause="value" if body else "exception",
+            error=error or {},
+            key_id=self._key_id,
+            logs=(hasher.digest(0, 0),) if log else (),
+        )
+        self._write(keys.result(job_id), body + verdict.footer(key))
+        return job_id
+
+    def write_output(self, job_id: str, name: str, data: bytes) -> None:
+        """Write a file into the output folder of a job."""
+        self._write(f"{keys.outputs(job_id)}{name}", data)
+
+    def _write(self, key: str, data: bytes) -> None:
+        path = self.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+@pytest.fixture
+def stored(home) -> StoredJobs:
+    """Return what writes jobs into the store."""
+    return StoredJobs(home)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Start the Chromium of this machine; skip where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("there is no Chromium on this machine (Debian: apt install chromium)")
+    with playwright.sync_playwright() as running:
+        chromium = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

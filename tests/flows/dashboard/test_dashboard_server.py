@@ -1,0 +1,289 @@
+"""`kinetic dashboard` as a process: what it answers, to whom, live, while places come and go, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kinetic._wire import keys
+
+JOBS = """
+    import sys, time
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def train(lr):
+        print("\\x1b[31mred\\x1b[0m lr", lr)
+        with open(f"{kinetic.output_dir()}/loss.json", "w") as file:
+            file.write('{"loss": 1}')
+        return {"loss": lr * 2}
+
+    @kinetic.run(accelerator="cpu")
+    def slow(path):
+        import os
+        print("begun", flush=True)
+        while not os.path.exists(path):
+            time.sleep(0.02)
+        print("ended", flush=True)
+
+    @kinetic.run(accelerator="cpu")
+    def odd(number):
+        if number % 2:
+            raise ValueError("odd")
+        return number
+"""
+
+
+def submit(project, code: str) -> str:
+    """Run a script that submits something, and return what it printed."""
+    project.write("theirs.py", JOBS)
+    project.write("submit.py", f"from theirs import *\n{code}")
+    done = project.run("submit.py")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_job_is_shown_as_the_commands_show_it_with_its_log_files_and_value(project, dashboard):
+    job_id = submit(project, "job = train.run_async(0.5); job.wait(); print(job.job_id)")
+    served = dashboard()
+
+    page = served.get(f"/jobs/{job_id}")
+    command = [sys.executable, "-m", "kinetic", "jobs"]
+    shown = json.loads(project.run("", instead=[*command, "show", job_id, "--json"]).stdout)["job"]
+    listed = json.loads(project.run("", instead=[*command, "list", "--all", "--json"]).stdout)["jobs"]
+
+    assert {name: page["job"][name] for name in shown} == shown
+    assert page["explanation"]["what"] == "it succeeded, and its result is ready"
+    assert [
+        {name: value for name, value in job.items() if name != "place"} for job in served.get("/jobs")["jobs"]
+    ] == listed
+    assert served.get(f"/jobs/{job_id}/result")["value"] == {"loss": 1.0}
+    assert [entry["path"] for entry in served.get(f"/jobs/{job_id}/files")["entries"]] == ["loss.json"]
+    assert served.ask(f"/api/v1/jobs/{job_id}/file?path=loss.json")[2] == b'{"loss": 1}'
+    status, headers, log = served.ask(f"/api/v1/jobs/{job_id}/log?start=-7")
+    assert (status, log, headers["x-log-size"]) == (200, b"lr 0.5\n", str(page["job"]["log_bytes"]))
+
+
+def test_changes_come_by_themselves_and_a_log_is_followed_from_a_position(project, dashboard, tmp_path):
+    served = dashboard()
+    events = served.events("/events")
+    next(events)
+    go = tmp_path / "go"
+
+    job_id = submit(project, f"print(slow.run_async({str(go)!r}).job_id)")
+    statuses: list[str] = []
+    while not statuses or statuses[-1] != "RUNNING":
+        statuses += [job["status"] for job in next(events)["changed"] if job["job_id"] == job_id]
+    follow = served.events(f"/jobs/{job_id}/log/follow?start=2")
+    first = next(follow)
+    go.touch()
+    rest = list(follow)
+    while statuses[-1] == "RUNNING":
+        statuses += [job["status"] for job in next(events)["changed"] if job["job_id"] == job_id]
+
+    assert first == {"text": "gun\n"}
+    assert rest == [{"text": "ended\n"}, {"ended": "SUCCEEDED"}]
+    assert statuses[-1] == "SUCCEEDED"
+
+
+def test_a_running_job_is_cancelled_and_one_that_has_ended_says_so(project, dashboard, wait_until):
+    job_id = submit(project, "print(slow.run_async('/nowhere').job_id)")
+    served = dashboard()
+    wait_until(lambda: served.get(f"/jobs/{job_id}")["job"]["status"] == "RUNNING", "it runs")
+
+    assert served.post(f"/jobs/{job_id}/cancel")["cancelled"]
+
+    wait_until(lambda: served.get(f"/jobs/{job_id}")["job"]["status"] == "CANCELLED", "it is cancelled")
+    assert "nothing to cancel" in served.post(f"/jobs/{job_id}/cancel")["told"]
+
+
+def test_a_batch_has_rows_values_and_a_retry_that_outlives_the_dashboard(project, dashboard, wait_until):
+    group = submit(project, "b = odd.run_async_map([0, 1, 2]); b.wait(); print(b.group_id)").splitlines()[-1]
+    served = dashboard()
+
+    page = served.get(f"/batches/{group}")
+    values = served.get(f"/batches/{group}/values")["values"]
+    assert [row["state"] for row in page["jobs"]] == ["succeeded", "failed", "succeeded"]
+    assert [(each["index"], each["value"]) for each in values] == [(0, 0), (2, 2)]
+    assert [each["group_id"] for each in served.get("/batches")["batches"]] == [group]
+
+    assert served.post(f"/batches/{group}/retry")["started"]
+    served.end()
+    again = dashboard()
+    wait_until(lambda: again.get(f"/batches/{group}")["jobs"][1]["attempt"] == 1, "it was tried again")
+
+
+# ------------------------------------------------------------------------------------------------------------- access
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/", {"Cookie": ""}),
+        ("/app.js", {"Cookie": ""}),
+        ("/api/v1/jobs", {"Cookie": ""}),
+        ("/api/v1/events", {"Cookie": ""}),
+        ("/api/v1/jobs", {"Cookie": "kinetic_dashboard=x"}),
+        ("/api/v1/jobs", {"Host": "evil.example"}),
+        ("/api/v1/jobs", {"Origin": "http://evil.example"}),
+        ("/api/v1/jobs", {"Sec_Fetch_Site": "cross-site"}),
+    ],
+)
+def test_strangers_are_refused(path, headers, dashboard):
+    status, given, body = dashboard().ask(path, **headers)
+
+    assert status == 403
+    assert "set-cookie" not in given
+    assert body.startswith(b"kinetic dashboard: ")
+
+
+def test_a_foreign_page_cannot_cancel(stored, dashboard):
+    served = dashboard()
+
+    for origin in ("", "http://evil.example", f"http://localhost:{served.port}"):
+        assert served.ask(f"/api/v1/jobs/{stored.add()}/cancel", "POST", Origin=origin)[0] == 403
+    assert served.ask("/api/v1/jobs/x/cancel")[0] == 405  # a link cannot, either
+
+
+def test_it_listens_on_this_machine_only(dashboard):
+    served = dashboard()
+    others = {each[4][0] for each in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+
+    for address in others - {"127.0.0.1"}:
+        with pytest.raises(OSError), socket.create_connection((address, served.port), 1):
+            pass
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ("exploded",)
+
+
+def test_a_value_that_no_key_of_ours_sealed_is_not_opened_even_if_the_store_is_trusted(
+    stored, dashboard, home, monkeypatch, tmp_path
+):
+    job_id = stored.add(value=Bomb())
+    for key in (home / "keys").iterdir():
+        key.unlink()
+    monkeypatch.setenv("KINETIC_TRUST_STORE", "1")
+    served = dashboard()
+    assert [job["job_id"] for job in served.get("/jobs")["jobs"]] == [job_id]
+
+    status, _, body = served.ask(f"/api/v1/jobs/{job_id}/result")
+
+    assert status == 409
+    assert json.loads(body)["error"]["code"] == "key-missing-here"
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_value_whose_bytes_were_changed_is_not_opened(stored, dashboard, tmp_path):
+    job_id = stored.add(value=[1] * 50)
+    path = stored.root / keys.result(job_id)
+    whole, evil = path.read_bytes(), pickle.dumps(Bomb())
+    path.write_bytes(evil + whole[len(evil) :])
+    served = dashboard()
+
+    status, _, body = served.ask(f"/api/v1/jobs/{job_id}/result")
+
+    assert status == 500
+    assert json.loads(body)["error"]["code"] == "integrity"
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_file_of_a_job_is_never_a_page_of_ours(stored, dashboard):
+    job_id = stored.add()
+    stored.write_output(job_id, "page.html", b"<script>alert(1)</script>")
+    stored.write_output(job_id, "image.svg", b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
+    served = dashboard()
+
+    for name, kind in (("page.html", "text/plain; charset=utf-8"), ("image.svg", "image/svg+xml")):
+        status, headers, _ = served.ask(f"/api/v1/jobs/{job_id}/file?path={name}")
+        assert (status, headers["content-type"]) == (200, kind)
+        assert headers["content-security-policy"].startswith("default-src 'none'; sandbox")
+    for path in ("../handle.json", "/etc/passwd", "%2e%2e/handle.json", ""):
+        assert served.ask(f"/api/v1/jobs/{job_id}/file?path={path}")[0] in {400, 404}
+
+
+# ------------------------------------------------------------------------------------------------- beginning and end
+
+
+def test_ctrl_c_ends_it_at_once_although_pages_are_open(dashboard):
+    served = dashboard()
+    events = served.events("/events")
+    next(events)
+
+    code, err = served.end()
+
+    assert code == 0
+    assert "the dashboard has ended; no job was affected" in err
+    assert "Traceback" not in err
+
+
+def test_two_dashboards_run_at_once_and_do_not_take_each_others_cookies(dashboard):
+    one, other = dashboard(), dashboard()
+
+    assert one.port != other.port
+    assert one.get("/jobs")["jobs"] == other.get("/jobs")["jobs"] == []
+    assert one.ask("/api/v1/jobs", Cookie=f"kinetic_dashboard_{one.port}={other.token}")[0] == 403
+
+
+def test_a_port_that_is_taken_is_refused_with_a_way_out(dashboard, project):
+    served = dashboard()
+
+    done = project.run("", instead=[sys.executable, "-m", "kinetic", "dashboard", "--port", str(served.port)])
+
+    assert done.returncode == 2
+    assert f"the port {served.port} cannot be used" in done.stderr
+    assert "[port-taken]" in done.stderr
+
+
+def test_without_the_extra_it_says_what_to_install(home, tmp_path):
+    hidden = tmp_path / "sitecustomize.py"
+    hidden.write_text(
+        "import importlib.util\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'uvicorn' else find(name, *more)\n"
+    )
+    source = Path(__file__).parents[3] / "src"
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{source}"}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "kinetic", "dashboard"], env=environ, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1
+    assert 'pip install "kinetic-jobs[dashboard]"' in done.stderr
+    assert "[extra-missing]" in done.stderr
+
+
+def test_a_store_that_is_away_is_named_while_other_places_are_shown_and_comes_back(
+    stored, dashboard, home, tmp_path, wait_until
+):
+    job_id = stored.add()
+    away = tmp_path / "away"
+    away.mkdir()
+    profile = {"backend": "local", "store": f"file://{away}/store"}
+    (home / "profiles.json").write_text(json.dumps({"profiles": {"team": profile}}))
+    away.joinpath("store").mkdir()
+    served = dashboard()
+    assert [place["name"] for place in served.get("/jobs")["places"]] == ["this machine", "team"]
+    events = served.events("/events")
+    next(events)
+
+    away.joinpath("store").rmdir()
+    away.joinpath("store").write_text("in the way")
+    event = next(event for event in events if event["problems"])
+    assert [problem["place"] for problem in event["problems"]] == ["team"]
+    assert event["problems"][0]["what"]
+    assert [job["job_id"] for job in served.get("/jobs")["jobs"]] == [job_id]
+
+    away.joinpath("store").unlink()
+    away.joinpath("store").mkdir()
+    assert next(event for event in events if not event["problems"])
