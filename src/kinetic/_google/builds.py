@@ -5,6 +5,7 @@ Source: Cloud Build's discovery document, v1 (2026-10-29).
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -80,10 +81,22 @@ def dockerfile_body(
     return _body(source, [step], account) | {"images": list(images)}
 
 
-def python_body(source: Source, python: str, words: Sequence[str], *, account: str = "") -> Page:
-    """Return the request that runs a Python program, e.g. our own builder of images, on the source."""
-    step = {"name": f"python:{python}-slim", "entrypoint": "python3", "args": list(words)}
-    return _body(source, [step], account)
+def python_body(
+    source: Source, python: str, words: Sequence[str], *, account: str = "", compiles: bool = False, kept: str = ""
+) -> Page:
+    """Return the request that runs a Python program, e.g. our own builder of images, on the source.
+
+    Args:
+        source: The folder in which it runs.
+        python: X.Y.
+        words: What follows "python3".
+        account: The service account that builds, "" for the project's default.
+        compiles: Whether the program needs a compiler: the full image of Python has one.
+        kept: Files that it leaves in the folder, e.g. "made-*", and that go to the source's folder; "" for none.
+    """
+    name = f"python:{python}" if compiles else f"python:{python}-slim"
+    body = _body(source, [{"name": name, "entrypoint": "python3", "args": list(words)}], account)
+    return body | ({"artifacts": {"objects": {"location": f"{source.folder}/", "paths": [kept]}}} if kept else {})
 
 
 def _body(source: Source, steps: list[dict[str, Any]], account: str) -> Page:
@@ -115,8 +128,8 @@ def start(service: Service, project: str, location: str, body: Page) -> Build:
 
 def follow(
     service: Service, build: Build, read_log: ReadLog, show: Callable[[bytes], object], pause: Callable[[float], object]
-) -> None:
-    """Show the log of a build while it grows, until the build has ended.
+) -> Page:
+    """Show the log of a build while it grows, until the build has ended; return its page.
 
     Raises:
         ImageBuildError: The build failed; what its log said has been shown.
@@ -146,15 +159,23 @@ def follow(
             next=f"look at {build.page}",
             code="cloud-build",
         )
+    return page
 
 
-def has_ended(service: Service, build: Build) -> bool:
-    """Return whether a build has ended, or is not known any more."""
+def first_output(page: Page) -> bytes:
+    """Return what the first step of a build wrote into $BUILDER_OUTPUT/output, at most 50 KB; b"" where it did not."""
+    outputs = (page.get("results") or {}).get("buildStepOutputs") or [""]
+    return base64.b64decode(outputs[0])
+
+
+def ended_with(service: Service, build: Build) -> str:
+    """Return how a build ended, e.g. "SUCCESS"; "" while it runs, and "EXPIRED" if it is not known any more."""
     try:
-        return str(service.get(build.path).get("status")) in _ENDED
+        status = str(service.get(build.path).get("status"))
+        return status if status in _ENDED else ""
     except ApiError as error:
         if error.status == 404:
-            return True
+            return "EXPIRED"
         what = f"Cloud Build does not show the build {build.id} ({error.status})"
         raise _refused(what, error, build.project) from error
 

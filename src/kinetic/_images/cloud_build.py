@@ -2,6 +2,7 @@
 
     store      data/builds/{random}.tar.gz         what is built; removed when the build has ended
                data/builds/log-{build id}.txt      Cloud Build writes it
+               data/builds/made-{sha256}           wheels that it built from source, and a list of them
                data/builds/cloud-{image}-{key id}  sealed: the build that builds an image
 
 A client that dies leaves the build, which the next submission of the same image finds.
@@ -26,10 +27,12 @@ from kinetic._google import api, builds
 from kinetic._google.api import Service
 from kinetic._google.artifacts import Repository
 from kinetic._google.builds import Build, Source
-from kinetic._images import builder_project, image
-from kinetic._images.builders import NotWaitingError, RemoteImage, UnavailableError, read_note
+from kinetic._images import builder_project, image, pod_build
+from kinetic._images.builders import CollectedError, NotWaitingError, RemoteImage, UnavailableError, read_note
 from kinetic._images.docker_login import find_login
 from kinetic._images.image import BuiltImage
+from kinetic._images.layers import Wheel
+from kinetic._images.lock import with_built
 from kinetic._images.registry import Login, Reference
 from kinetic._images.request import BuildRequest, logins
 from kinetic._output import terminal as output
@@ -42,6 +45,7 @@ from kinetic.errors import (
     BackendUnavailableError,
     CredentialsError,
     ImageBuildError,
+    IntegrityError,
     KeyMissingError,
     KineticError,
 )
@@ -53,6 +57,7 @@ _CANCEL_SECONDS = 3.0  # after Ctrl-C, in which another one cancels the build
 _STEP = (
     'import sys; sys.path.insert(0, "lib"); from kinetic._images import pod_build; pod_build.main("request.json")',
 )
+_DIGEST = re.compile(rb"[0-9a-f]{64}")
 _NAME = fields.text(128, re.compile(r"[A-Za-z0-9._:-]+"), least=1)
 
 
@@ -125,9 +130,14 @@ class CloudBuild:
             context, lambda at: builds.dockerfile_body(at, images, account=self._account, dockerfile=dockerfile)
         )
 
-    def start_program(self, folder: bytes, python: str, words: Sequence[str]) -> Running:
-        """Start a Python program in a folder that is given as .tar.gz."""
-        return self._start(folder, lambda at: builds.python_body(at, python, words, account=self._account))
+    def start_program(
+        self, folder: bytes, python: str, words: Sequence[str], *, compiles: bool = False, kept: str = ""
+    ) -> Running:
+        """Start a Python program in a folder that is given as .tar.gz; see ``builds.python_body``."""
+        return self._start(
+            folder,
+            lambda at: builds.python_body(at, python, words, account=self._account, compiles=compiles, kept=kept),
+        )
 
     def _start(self, folder: bytes | Path, body: Callable[[Source], api.Page]) -> Running:
         key, address = keys.build_source(secrets.token_hex(16)), parse_address(self._store.url)
@@ -139,12 +149,12 @@ class CloudBuild:
             self._remove(key)
             raise
 
-    def has_ended(self, running: Running) -> bool:
-        """Return whether a build has ended."""
-        return builds.has_ended(self._service, running.build)
+    def ended_with(self, running: Running) -> str:
+        """Return how a build ended, or ""; see ``builds.ended_with``."""
+        return builds.ended_with(self._service, running.build)
 
-    def finish(self, running: Running) -> None:
-        """Show the log of a build until it has ended, and remove what was built.
+    def finish(self, running: Running) -> api.Page:
+        """Show the log of a build until it has ended, remove what was built, and return the page of the build.
 
         Ctrl-C detaches: the build keeps running. A second one within some seconds cancels it.
 
@@ -161,13 +171,14 @@ class CloudBuild:
 
         with self._detaching(running), output.phase("building in Cloud Build", summary=False):
             try:
-                builds.follow(self._service, running.build, read_log, shown.feed, self._sleep)
+                page = builds.follow(self._service, running.build, read_log, shown.feed, self._sleep)
             except ImageBuildError:
                 self._remove(running.source)
                 raise
             finally:
                 shown.end()
         self._remove(running.source)
+        return page
 
     @contextlib.contextmanager
     def _detaching(self, running: Running) -> Iterator[None]:
@@ -265,7 +276,7 @@ class CloudBuilder:
     """
 
     where = "Cloud Build"
-    builds_sources = False  # its image has no compiler, and there is no way back for the wheels
+    builds_sources = True
 
     def __init__(
         self,
@@ -284,7 +295,7 @@ class CloudBuilder:
         name = f"{image.tag_of(request.lock, request.base)}-{digests.of_bytes(request.repository.encode())[:8]}"
         at = keys.image_build(f"cloud-{name}-{self._key_id}")
         try:
-            running, verb = self._running(at, cloud), "is building it already"
+            running, verb = self._running(at, cloud, request), "is building it already"
             if running is None:
                 running, verb = self._begin(at, cloud, request), "builds it"
         except (AccessDeniedError, BackendUnavailableError, CredentialsError) as error:
@@ -295,12 +306,17 @@ class CloudBuilder:
                 f"the image is being built by Cloud Build's {running.build.id}", next=running.build.show_command
             )
         try:
-            cloud.finish(running)
-        except ImageBuildError:
+            page = cloud.finish(running)
+            wheels = self._made(page, running) if request.lock.to_build else ()
+        except CollectedError:
+            raise
+        except (ImageBuildError, IntegrityError):
             self._store.delete(at)
             raise
+        request = request._replace(lock=with_built(request.lock, [wheel for wheel, _ in wheels]))
         built = self._find(request)
-        self._store.delete(at)
+        if not wheels or built is None:
+            self._store.delete(at)
         if built is None:
             raise ImageBuildError(
                 f"Cloud Build's build {running.build.id} ended, and its image is not in the registry",
@@ -308,7 +324,49 @@ class CloudBuilder:
                 next=f"look at {running.build.page}",
                 code="cloud-build",
             )
-        return RemoteImage(built, (), lambda: None)
+        if not wheels:
+            return RemoteImage(built, (), lambda: None)
+
+        def finish() -> None:
+            self._store.delete(at)
+            for name in (builds.first_output(page).decode(), *(wheel.sha256 for wheel, _ in wheels)):
+                self._store.delete(keys.build_made(name))
+
+        return RemoteImage(built, wheels, finish)
+
+    def _made(self, page: api.Page, running: Running) -> tuple[tuple[Wheel, bytes], ...]:
+        """Return the wheels that a build made from source, each with its bytes, verified from the build's own output.
+
+        Raises:
+            CollectedError: Another client has taken them.
+            IntegrityError: Somebody changed what is in the bucket.
+        """
+
+        def held(digest: str) -> bytes:
+            try:
+                data = self._store.get(keys.build_made(digest))
+            except KeyMissingError as error:
+                raise CollectedError(
+                    f"what the build {running.build.id} made was collected", why=error.what, code="image-build"
+                ) from error
+            if digests.of_bytes(data) != digest:
+                raise IntegrityError(
+                    f"a wheel that the build {running.build.id} made is damaged",
+                    why=f"{keys.build_made(digest)} has another hash than its build says",
+                    next="submit again; if it happens twice, look at who can write to the store",
+                )
+            return data
+
+        output = builds.first_output(page)
+        if not _DIGEST.fullmatch(output):
+            raise ImageBuildError(
+                f"Cloud Build's build {running.build.id} does not say what it made",
+                why=f"its step wrote {output[:80]!r}",
+                next=f"look at {running.build.page}",
+                code="cloud-build",
+            )
+        wheels = [Wheel(**each) for each in json.loads(held(output.decode()))]
+        return tuple((wheel, held(fields.sha256(wheel.sha256))) for wheel in wheels)
 
     def _check_logins(self, request: BuildRequest) -> None:
         """Refuse what needs a password: it would be in a bucket, for all who may read that."""
@@ -320,19 +378,30 @@ class CloudBuilder:
                 "let a pod of the cluster build it: it gets passwords in a Secret",
             )
 
-    def _running(self, at: str, cloud: CloudBuild) -> Running | None:
+    def _running(self, at: str, cloud: CloudBuild, request: BuildRequest) -> Running | None:
+        """Return the build of this image that runs, or whose wheels nobody has collected; None where there is none."""
         note = read_note(NOTE, self._store, at, self._key)
         if note is None:
             return None
         running = Running(Build(note.project, note.location, note.build), note.source)
-        if cloud.has_ended(running):  # and its image was not found: it failed, or the image was removed since
+        how = cloud.ended_with(running)
+        if how == "SUCCESS" and request.lock.to_build:
+            return running
+        if how:  # and its image was not found: it failed, or the image was removed since
             self._store.delete(at)
             self._store.delete(note.source)
             return None
         return running
 
     def _begin(self, at: str, cloud: CloudBuild, request: BuildRequest) -> Running:
-        running = cloud.start_program(self._folder(request), request.lock.platform.python, ("-c", *_STEP))
+        compiles = bool(request.lock.to_build)
+        running = cloud.start_program(
+            self._folder(request),
+            request.lock.platform.python,
+            ("-c", *_STEP),
+            compiles=compiles,
+            kept=f"{pod_build.MADE}*" if compiles else "",
+        )
         build = running.build
         page = {"project": build.project, "location": build.location, "build": build.id, "source": running.source}
         self._store.put(at, documents.seal_page(NOTE, page, at, self._key))

@@ -30,6 +30,7 @@ from kinetic._wire.http_client import HttpClient
 from kinetic.errors import CredentialsError, ImageBuildError
 
 LOGINS = "IMAGE_BUILD_LOGINS"  # variable, from the Secret of the job: what ``request.logins`` returned
+MADE = "made-"  # the beginning of the names of files that a service keeps for the client; the rest is their hash
 _METADATA = "metadata.google.internal"
 _TOKEN_PATH = "computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105 - a path
 _REPORT_SECONDS = 5.0
@@ -74,10 +75,20 @@ def build(page: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> d
 def main(file: str) -> None:
     """Build what a file asks for: the step of a service that knows no jobs, such as Cloud Build.
 
-    The folder "carried" beside it has the wheels that no index has, by hash.
+    The folder "carried" beside it has the wheels that no index has, by hash. Wheels that were built from source are
+    left beside it with a list of them, whose hash is the output of the step: the client believes no other list.
     """
-    carried = {each.stem: each.read_bytes() for each in Path(file).parent.glob("carried/*.whl")}
-    build({**json.loads(Path(file).read_bytes()), "carried": carried})
+    folder = Path(file).parent
+    carried = {each.stem: each.read_bytes() for each in folder.glob("carried/*.whl")}
+    wheels = build({**json.loads(Path(file).read_bytes()), "carried": carried})["wheels"]
+    if not wheels:
+        return
+    for each in wheels:
+        (folder / f"{MADE}{each['wheel']['sha256']}").write_bytes(each["data"])
+    listed = json.dumps([each["wheel"] for each in wheels]).encode()
+    digest = hashlib.sha256(listed).hexdigest()
+    (folder / f"{MADE}{digest}").write_bytes(listed)
+    (Path(os.environ["BUILDER_OUTPUT"]) / "output").write_text(digest)
 
 
 class _Lines(Progress):

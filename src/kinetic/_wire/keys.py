@@ -90,6 +90,7 @@ BUILDS = "data/builds/"
 image_build: _Of1 = (BUILDS + "{}").format
 build_source: _Of1 = (BUILDS + "{}.tar.gz").format  # client: what Cloud Build builds; removed when the build has ended
 build_log: _Of1 = (BUILDS + "{}").format  # Cloud Build: its log, while the build runs
+build_made: _Of1 = (BUILDS + "made-{}").format  # Cloud Build: what a build leaves for its client, by its hash
 LAYERS, WHEELS = "data/layers/", "data/wheels/"
 built_wheel: _Of1 = (WHEELS + "{}").format  # client: a wheel that was built from source, by its hash
 layer: _Of1 = (LAYERS + "{}").format  # client: packages as a layer of an image, by the hash of its bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 import subprocess
@@ -96,20 +97,40 @@ class Builds:
                 archive.extractall(folder, filter="data")
             files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
             self.folders[page["id"]] = files
+            outputs = []
             for number, step in enumerate(page["steps"]):
-                if code := self._step(page, step, folder):
-                    detail = f"step {number} exited with {code}"
-                    return {"status": "FAILURE", "failureInfo": {"type": "USER_BUILD_STEP", "detail": detail}}
+                with tempfile.TemporaryDirectory(prefix="cloud-build-output-") as output:
+                    if code := self._step(page, step, folder, output):
+                        detail = f"step {number} exited with {code}"
+                        return {"status": "FAILURE", "failureInfo": {"type": "USER_BUILD_STEP", "detail": detail}}
+                    said = Path(output, "output")
+                    outputs.append(base64.b64encode(said.read_bytes() if said.exists() else b"").decode())
+            if failure := self._keep(page, folder):
+                return failure
         self.pushed += page.get("images", [])
-        return {"status": "SUCCESS"}
+        return {"status": "SUCCESS", "results": {"buildStepOutputs": outputs}}
 
-    def _step(self, page: Page, step: Page, folder: Path) -> int:
+    def _keep(self, page: Page, folder: Path) -> Page | None:
+        """Bring the artifacts of a build into their bucket; one that has none of those it names fails."""
+        wanted = page.get("artifacts", {}).get("objects")
+        if wanted is None:
+            return None
+        bucket, _, prefix = wanted["location"].removeprefix("gs://").partition("/")
+        files = [file for pattern in wanted["paths"] for file in folder.glob(pattern)]
+        if not files:
+            return {"status": "FAILURE", "failureInfo": {"type": "PUSH_FAILED", "detail": "no artifacts matched"}}
+        for file in files:
+            self._cloud.objects.buckets[bucket].put(f"{prefix}{file.name}", file.read_bytes())
+        return None
+
+    def _step(self, page: Page, step: Page, folder: Path, output: str) -> int:
         if step["name"] == "gcr.io/cloud-builders/docker":
             dockerfile = folder / step["args"][step["args"].index("--file") + 1]
             said = dockerfile.read_bytes() if dockerfile.is_file() else b"no such Dockerfile"
             self._logs[page["id"]] += said + self.fate.encode()
             return 1 if self.fate or not dockerfile.is_file() else 0
         environ = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG"}}
+        environ["BUILDER_OUTPUT"] = output
         words = [sys.executable, "-I", *step["args"]]  # of our packages it sees only what is in the folder
         done = subprocess.run(words, cwd=folder, env=environ | {"HOME": str(folder)}, capture_output=True, check=False)
         self._logs[page["id"]] += done.stdout + done.stderr

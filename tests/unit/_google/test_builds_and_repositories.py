@@ -148,6 +148,7 @@ def started() -> dict[str, Any]:
             SOURCE, ["us-docker.pkg.dev/team/kinetic/own:1", "us-docker.pkg.dev/team/kinetic/own:2"]
         ),
         builds.python_body(SOURCE, "3.12", ["-m", "x"], account="projects/p/serviceAccounts/e"),
+        builds.python_body(SOURCE, "3.12", ["-m", "x"], compiles=True, kept="made-*"),
     ],
 )
 def test_the_log_of_a_build_is_shown_while_it_grows(google, body) -> None:
@@ -218,10 +219,26 @@ def test_a_build_that_may_not_be_started_names_the_command_or_the_role(google, r
     assert step in str(caught.value.next)
 
 
-@pytest.mark.parametrize(("answer", "expected"), [({"status": "WORKING"}, False), ({"status": "TIMEOUT"}, True)])
+def test_what_compiles_gets_the_full_image_of_python_and_what_is_kept_goes_beside_the_source() -> None:
+    page = builds.python_body(SOURCE, "3.12", [], compiles=True, kept="made-*")
+
+    assert page["steps"][0]["name"] == "python:3.12"
+    assert page["artifacts"]["objects"] == {"location": "gs://bucket/prefix/data/builds/", "paths": ["made-*"]}
+    assert "artifacts" not in builds.python_body(SOURCE, "3.12", [])
+
+
+def test_the_output_of_a_build_is_that_of_its_first_step() -> None:
+    assert builds.first_output({"results": {"buildStepOutputs": ["Zmlyc3Q=", "c2Vjb25k"]}}) == b"first"
+    assert builds.first_output({"status": "SUCCESS"}) == b""
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [({"status": "WORKING"}, ""), ({"status": "TIMEOUT"}, "TIMEOUT"), (error(404, "unknown"), "EXPIRED")],
+)
 def test_whether_a_build_has_ended_is_asked_once(google, answer, expected) -> None:
     service, asked = google(builds.API, started(), answer)
     build = builds.start(service, "team", "us", builds.dockerfile_body(SOURCE, ["i"]))
 
-    assert builds.has_ended(service, build) is expected
+    assert builds.ended_with(service, build) == expected
     assert len(asked) == 2

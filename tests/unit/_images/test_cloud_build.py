@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import os
 import tarfile
 from collections.abc import Callable, Iterator
@@ -13,7 +15,7 @@ import pytest
 from servers.google_cloud import Fault, GoogleCloud
 from servers.registry import anonymous
 
-from kinetic._images import bundled, cloud_build
+from kinetic._images import bundled, cloud_build, lock_store
 from kinetic._images.builders import NotWaitingError, UnavailableError
 from kinetic._images.cloud_build import CloudBuilder
 from kinetic._images.image import ImageBuilder
@@ -22,7 +24,7 @@ from kinetic._images.request import BuildRequest
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys
-from kinetic.errors import AccessDeniedError, ImageBuildError
+from kinetic.errors import AccessDeniedError, ImageBuildError, IntegrityError
 
 pytestmark = pytest.mark.timeout(180)  # the first test builds the registry
 ZONE = "europe-west4-b"
@@ -131,6 +133,125 @@ def vars_of(wheel) -> dict[str, Any]:
 
 def with_wheel(lock, wheel):
     return type(lock)(lock.platform, (wheel,), lock.to_build, lock.text)
+
+
+# ------------------------------------------------------------------------------------------------------- from source
+
+BACKEND = """
+import zipfile
+def build_wheel(folder, settings=None, metadata=None):
+    name, about = "compiled-1.0-py3-none-any.whl", "compiled-1.0.dist-info"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as archive:
+        archive.writestr("compiled.py", "VERSION = 'compiled'")
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.2\\nName: compiled\\nVersion: 1.0\\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        archive.writestr(f"{about}/RECORD", "")
+    return name
+"""
+SETTINGS = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "compiled"
+version = "1.0"
+"""
+
+
+@pytest.fixture
+def from_source(request_of, index, tmp_path: Path) -> Callable[..., BuildRequest]:
+    """Return a function that returns a request with a package that has only source code."""
+
+    def make(backend: str = BACKEND) -> BuildRequest:
+        files = {"PKG-INFO": "Metadata-Version: 2.2\nName: compiled\nVersion: 1.0\n"}
+        files |= {"backend.py": backend, "pyproject.toml": SETTINGS}
+        archive = tmp_path / "compiled-1.0.tar.gz"
+        with tarfile.open(archive, "w:gz") as packed:
+            for name, text in files.items():
+                about = tarfile.TarInfo(f"compiled-1.0/{name}")
+                about.size = len(text.encode())
+                packed.addfile(about, io.BytesIO(text.encode()))
+        entry = {
+            "url": index(archive),
+            "name": archive.name,
+            "hashes": {"sha256": hashlib.sha256(archive.read_bytes()).hexdigest()},
+        }
+        words = ", ".join(f"{name} = {json.dumps(value)}" for name, value in entry.items() if name != "hashes")
+        sdist = f'sdist = {{ {words}, hashes = {{ sha256 = "{entry["hashes"]["sha256"]}" }} }}'
+        text = f'lock-version = "1.0"\n[[packages]]\nname = "compiled"\nversion = "1.0"\n{sdist}\n'
+        request = request_of()
+        return request._replace(
+            lock=type(request.lock)(request.lock.platform, request.lock.wheels, ("compiled",), text)
+        )
+
+    return make
+
+
+def test_a_package_without_a_wheel_is_compiled_in_cloud_build_and_its_wheel_comes_back(
+    builder, cloud, store, registry, cache, from_source
+) -> None:
+    request = from_source()
+
+    made = builder.build(request, waits=True)
+    kept = lock_store.keep_built(request.lock, made.wheels, store, os.environ)
+    left = objects(cloud)
+    made.finish()
+
+    ((wheel, data),) = made.wheels
+    assert (wheel.name, wheel.url) == ("compiled", f"store:{hashlib.sha256(data).hexdigest()}")
+    assert kept.to_build == ()
+    with Registry(registry.host, registry.name, anonymous) as opened:
+        assert made.built.uri == ImageBuilder(opened, cache).find(kept, request.base).uri
+    (page,) = cloud.builds.pages.values()
+    assert page["steps"][0]["name"] == f"python:{request.lock.platform.python}"  # with compilers, not -slim
+    assert [name for name in left if name == f"made-{wheel.sha256}"]
+    assert objects(cloud) == [f"log-{page['id']}.txt"]
+
+
+def test_what_a_build_compiled_is_collected_by_the_next_client_if_the_first_one_died(
+    builder, cloud, from_source
+) -> None:
+    request = from_source()
+    cloud.builds.stays = "QUEUED"
+    with pytest.raises(NotWaitingError):
+        builder.build(request, waits=False)
+    cloud.builds.stays = ""
+    page = cloud.builds.pages["b-1"]
+    while page["status"] != "SUCCESS":
+        cloud.builds._continue(page)
+
+    made = builder.build(request, waits=True)
+
+    assert [wheel.name for wheel, _ in made.wheels] == ["compiled"]
+    assert len(cloud.builds.pages) == 1
+
+
+def test_a_compiled_wheel_that_somebody_changed_in_the_bucket_is_not_used(builder, cloud, from_source) -> None:
+    request = from_source()
+    keep = cloud.builds._keep
+
+    def spoil(page: Any, folder: Path) -> Any:
+        failure = keep(page, folder)
+        items = cloud.objects.buckets["team-jobs"]
+        for name in [name for name in items.items if "/made-" in name]:
+            if items.get(name).data.startswith(b"PK"):
+                items.put(name, b"PK another wheel")
+        return failure
+
+    cloud.builds._keep = spoil
+
+    with pytest.raises(IntegrityError, match="is damaged"):
+        builder.build(request, waits=True)
+
+
+def test_source_code_that_does_not_compile_fails_the_build_with_its_log(builder, cloud, from_source, capsys) -> None:
+    with pytest.raises(ImageBuildError) as caught:
+        builder.build(from_source("raise SystemExit('no compiler likes this')"), waits=True)
+
+    assert caught.value.code == "cloud-build"
+    assert "no compiler likes this" in capsys.readouterr().err
+    assert objects(cloud) == ["log-b-1.txt"]
 
 
 def test_a_build_that_nobody_waits_for_is_found_by_the_next_submission(builder, cloud, request_of) -> None:
