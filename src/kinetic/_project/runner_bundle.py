@@ -176,6 +176,7 @@ SELDOM = (
     "kinetic._runner.pod.inspect_process",
     "kinetic._runner.pod.install",
     "kinetic._runner.pod.rendezvous",
+    "kinetic._runner.pod.unpacked_layers",
     "kinetic._runner.worker.debug_server",
     "kinetic._runner.worker.mount_namespace",
     "kinetic._stores.memory",

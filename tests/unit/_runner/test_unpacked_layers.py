@@ -8,13 +8,17 @@ import os
 import subprocess
 import sys
 import tarfile
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from servers.wheels import made_wheel
 
-from kinetic._runner.pod import install
+from kinetic._images import layers
+from kinetic._images.layers import Layer, Wheel
+from kinetic._runner.pod import install, unpacked_layers
 from kinetic._stores.files import FileStore
 from kinetic._wire import documents
 from kinetic._wire.order import Artifact
@@ -89,6 +93,52 @@ def test_of_two_layers_with_the_same_file_the_later_one_counts(unpack) -> None:
     assert (folder / PACKAGES / "both.py").read_bytes() == b"second"
 
 
+def test_of_layers_that_are_unpacked_side_by_side_the_last_one_counts_for_every_file(unpack) -> None:
+    names = [f"{PACKAGES}/part_{number}.py" for number in range(200)]
+
+    folder = unpack(*([file(name, f"VALUE = {layer}".encode()) for name in names] for layer in range(6)))
+
+    assert {(folder / name).read_bytes() for name in names} == {b"VALUE = 5"}
+    assert len([*(folder / PACKAGES).iterdir()]) == len(names)
+
+
+def test_a_layer_of_wheels_is_unpacked_to_the_files_of_the_wheels(tmp_path: Path) -> None:
+    files = {
+        "plain/__init__.py": b"VALUE = 1\n",
+        "plain/empty.py": b"",
+        f"plain/{'long' * 30}/{'name' * 30}.py": b"deep",
+        "plain/large.bin": os.urandom(1_000_003),
+        "plain/zeros.bin": bytes(3_000_001),
+        "plain/block.bin": b"x" * 512,
+    }
+    wheel = made_wheel(tmp_path / "index", "plain", "1.0", files)
+    with zipfile.ZipFile(wheel, "a", zipfile.ZIP_STORED) as archive:
+        archive.writestr("plain/stored.bin", stored := os.urandom(200_000))
+    about = Wheel("plain", "1.0", wheel.name, "0" * 64, wheel.stat().st_size, "")
+    with (tmp_path / "layer").open("wb") as sink:
+        layers.write_layer(Layer((about,), PACKAGES.split("/")[4].removeprefix("python")), lambda _: wheel, sink)
+
+    unpacked_layers.Unpacker(tmp_path / "folder").unpack(tmp_path / "layer", 0)
+
+    found = tmp_path / "folder" / PACKAGES
+    assert {path: (found / path).read_bytes() for path in files} == files
+    assert (found / "plain/stored.bin").read_bytes() == stored
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_a_layer_that_ends_too_early_is_refused(tmp_path: Path, share: float) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        info, data = file(f"{PACKAGES}/large.bin", os.urandom(100_000))
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+    whole = buffer.getvalue()
+    (tmp_path / "layer").write_bytes(whole[: int(len(whole) * share)])
+
+    with pytest.raises(ValueError, match="cut off"):
+        unpacked_layers.Unpacker(tmp_path / "folder").unpack(tmp_path / "layer", 0)
+
+
 @pytest.mark.parametrize(
     "entry",
     [
@@ -103,8 +153,10 @@ def test_of_two_layers_with_the_same_file_the_later_one_counts(unpack) -> None:
     ids=["above", "absolute", "inner above", "link", "hard link", "device", "pipe"],
 )
 def test_an_entry_that_leads_elsewhere_or_is_no_file_is_refused(unpack, tmp_path: Path, entry) -> None:
-    with pytest.raises(IntegrityError, match="which it must not"):
+    with pytest.raises(IntegrityError, match="could not be unpacked") as caught:
         unpack([entry])
+
+    assert "which it must not" in str(caught.value.why)
 
     assert not (tmp_path / "outside").exists()
     assert not (tmp_path / "base" / "outside").exists()

@@ -10,12 +10,12 @@ import hashlib
 import importlib
 import json
 import os
-import shutil
 import site
 import subprocess
 import sys
 import sysconfig
 import time
+import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +29,7 @@ from kinetic._wire.order import Artifact
 from kinetic.errors import IntegrityError, KineticError, RunnerError, StoreUnreachableError
 
 _UV = {"UV_NO_PROGRESS": "1", "UV_LINK_MODE": "copy"}
-_SIDE_BY_SIDE = 4  # layers that are fetched at once
+_SIDE_BY_SIDE = 4  # layers that are fetched and unpacked at once
 _LONGEST = 600  # characters of an installer's error that are shown
 
 
@@ -60,17 +60,27 @@ def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) 
 
 
 def unpack_layers(store: Store, artifact: Mapping[str, Any], base: Path) -> None:
-    """Unpack layers of packages into a folder that is first on the path: several are fetched while one is unpacked.
+    """Fetch and unpack layers of packages, several side by side, into a folder that is first on the path.
 
     The list of layers is verified by its digest, and each layer by the one in the list before anything of it is opened.
     """
+    from kinetic._runner.pod.unpacked_layers import Unpacker  # for these jobs only
+
     begun, target = time.monotonic(), base / "layers"
     found = json.loads(function_call.fetch_artifact(store, Artifact(**artifact), "the list of packages"))["layers"]
     target.mkdir(mode=0o700)
+    unpacker = Unpacker(target)
+
+    def bring(number: int, layer: Mapping[str, Any]) -> None:
+        file = _fetch_layer(store, layer, base)
+        try:
+            unpacker.unpack(file, number)
+        except (ValueError, zlib.error) as error:
+            raise IntegrityError("a layer of packages could not be unpacked", why=f"{layer['key']}: {error}") from error
+        file.unlink()
+
     with ThreadPoolExecutor(_SIDE_BY_SIDE, "kinetic-layers") as pool:
-        for file in pool.map(lambda layer: _fetch_layer(store, layer, base), found):
-            _unpack(file, target)
-            file.unlink()
+        list(pool.map(bring, range(len(found)), found))
     environment = target / "opt/kinetic/env"
     _print(f"unpacked {sum(layer['size'] for layer in found)} bytes of packages in {time.monotonic() - begun:.1f} s")
     for program in (environment / "bin").glob("*"):
@@ -94,25 +104,6 @@ def _fetch_layer(store: Store, layer: Mapping[str, Any], base: Path) -> Path:
             next="submit again; if it happens twice, look at who can write to the store",
         )
     return file
-
-
-def _unpack(file: Path, target: Path) -> None:
-    """Unpack files and folders; anything else, or a path that leads elsewhere, is refused."""
-    import tarfile  # 10 ms; for these jobs only
-
-    with tarfile.open(file, "r:gz") as archive:
-        for member in archive:
-            path = target.joinpath(member.name)
-            if not (member.isreg() or member.isdir()) or ".." in path.parts or not path.is_relative_to(target):
-                raise IntegrityError(f"a layer of packages contains {member.name!r}, which it must not")
-            if member.isdir():
-                path.mkdir(parents=True, exist_ok=True)
-            elif opened := archive.extractfile(member):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("wb") as written:
-                    shutil.copyfileobj(opened, written, 1 << 20)
-                if member.mode & 0o100:
-                    path.chmod(0o755)
 
 
 def install_beside(folder: Path, base: Path, name: str) -> None:
