@@ -1,7 +1,8 @@
 """What images cost: found, changed by one package, built for the first time, pushed over slow lines, and imported.
 
 The registry is a real one on this machine; lines of 20 and 100 Mbit/s are played by a proxy before it. Wheels are
-made for it, of random bytes. With --real 1, the set of jax[tpu] comes from PyPI (0.5 GB), as a user would have it.
+made for it, of random bytes. With --real 1, the set of jax[tpu] comes from PyPI (0.5 GB), as a user would have it. With
+--node 1, a job runs on a real node (`make node`), and is timed from submit to the first line of its function.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from _measure import Bench, alternate
+from _measure import Bench, Ground, alternate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -42,6 +43,20 @@ PYTHON = ".".join(platform.python_version_tuple()[:2])
 HEAVY, SMALL = (40, 20, 10, 5), 30  # megabytes of the large wheels; how many small ones
 TPU = ["jax[tpu]", "keras", "flax", "optax", "orbax-checkpoint", "grain", "datasets"]
 IMPORTED = ["numpy", "jax", "keras", "scipy"]
+PHASES = {
+    "sent MB": "sent to the registry at 20 Mbit/s",
+    "resolve s": "phases of the client: resolving, base image included",
+    "fetch s": "fetching the wheel",
+    "write s": "writing layers, from the first to the last",
+    "send s": "sending layers, from the first to the last",
+    "build s": "the whole image",
+    "submit s": "until run_async returns",
+    "cpu s": "CPU of the client until then, uv included",
+    "schedule s": "until the pod has its node",
+    "pull s": "phases of the node: pulling",
+    "start s": "sandbox and container",
+    "runner s": "from the first process to the first line",
+}
 FIRST = """
 import json, pickle, sys, time
 from pathlib import Path
@@ -101,7 +116,11 @@ class Place:
 
 
 def main() -> None:
-    bench = Bench("images", runs=5, quick_runs=3, sizes={"real": (0, "1: the set of jax[tpu] from PyPI, 0.5 GB")})
+    sizes = {
+        "real": (0, "1: the set of jax[tpu] from PyPI, 0.5 GB"),
+        "node": (0, "1: jobs on a real node, which needs root and `make node`"),
+    }
+    bench = Bench("images", runs=5, quick_runs=3, sizes=sizes)
     if why := registry_server.build():
         bench.skip("images", why)
         bench.end()
@@ -118,6 +137,10 @@ def main() -> None:
                     bench.skip("the first set of jax[tpu], and imports with bytecode", "--real 1 measures both")
             finally:
                 place.close()
+    if bench.sizes["node"]:
+        on_a_node(bench)
+    else:
+        bench.skip("from submit to the first line on a real node", "--node 1 measures it")
     bench.end()
 
 
@@ -226,6 +249,40 @@ def real(bench: Bench, place: Place) -> None:
         bench.runs, bytecode=importing(), none=importing(PYTHONPYCACHEPREFIX=str(place.folder / "no bytecode"))
     )
     bench.ratio(f"importing {', '.join(IMPORTED)}, vs without bytecode", took["bytecode"], took["none"], 0.4, "s")
+
+
+def on_a_node(bench: Bench) -> None:
+    """Change one small package of a job whose node is warm; the client has a line of 20 Mbit/s to the registry."""
+    import _image_job  # it imports the test cluster
+
+    if why := _image_job.why_not():
+        bench.skip("from submit to the first line on a real node", why)
+        return
+    sizes = {f"heavy{n}": size * 1_000_000 for n, size in enumerate(HEAVY)}
+    sizes |= {f"small{n}": 600_000 for n in range(SMALL)}
+    with Ground() as ground, _image_job.started(ground) as site:
+
+        def publish(name: str, version: str) -> None:
+            lines = "def f(x):\n    return x\n" * 200
+            data = random.Random(name + version).randbytes(sizes[name])
+            site.publish(name, {f"{name}.py": f"VERSION = {version!r}\n{lines}", f"{name}.bin": data}, version)
+
+        for name in sizes:
+            publish(name, "1.0")
+        wanted = dict.fromkeys(sizes, "1.0")
+        site.run(wanted, megabits=0)
+        found = []
+        for number in range(bench.runs):
+            wanted["small0"] = f"{number + 2}.0"
+            publish("small0", wanted["small0"])
+            site.line.forget()
+            found.append(site.run(wanted) | {"sent MB": site.line.up / 1e6})
+    totals = [each["total s"] for each in found]
+    bench.limit("one package changed: from submit to the first line, warm node", totals, 10, "s")
+    bench.limit("… the slowest", [max(totals)], 30, "s")
+    bench.limit("… the fastest", [min(totals)], 10, "s")
+    for name, what in PHASES.items():
+        bench.show(f"… {what}", [each.get(name, 0.0) for each in found], name.rpartition(" ")[2])
 
 
 def _unpacked(registry: Registry, page: dict[str, Any], root: Path) -> Path:

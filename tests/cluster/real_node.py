@@ -150,11 +150,14 @@ class RealNodes:
         self._api.merge(f"{path}/status", {"status": {"capacity": devices, "allocatable": devices}})
         self._api.merge(path, {"metadata": {"labels": labels}, "spec": {"taints": taints}})
 
-    def trust_registry(self, address: str) -> None:
-        """Let the nodes pull from a registry without TLS: containerd does so for whom its configuration names."""
+    def trust_registry(self, address: str, *, through: str = "") -> None:
+        """Let the nodes pull from a registry without TLS: containerd does so for whom its configuration names.
+
+        ``through``: Another address of the same registry, from which they pull what is named after the first.
+        """
         folder = self._host.folder / "registries" / address
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "hosts.toml").write_text(HOSTS.format(address=address))
+        (folder / "hosts.toml").write_text(HOSTS.format(address=through or address))
 
     def push_python(self, address: str) -> str:
         """Put the image of Python into a registry that has no TLS; return its name there."""
