@@ -1,4 +1,4 @@
-"""An image of a lock: base and its bytecode, environment, wheels from heavy to light, their bytecode, the lock itself.
+"""An image of a lock: base and its bytecode, environment, large wheels, their bytecode, small ones, theirs, the lock.
 
 A layer has a key that is known before the layer exists. Under the tag ``layer-{key}`` the registry has a manifest of
 one layer: its digest, its size, and the digest of its uncompressed bytes. So a layer that anybody has built is neither
@@ -101,17 +101,26 @@ def tag_of(lock: Lock, base: BaseImage) -> str:
 
 
 def parts_of(lock: Lock, base: BaseImage) -> list[Part]:
-    """Return the layers above the base, in order."""
+    """Return the layers above the base, in order.
+
+    A node unpacks a layer again when one below it changes, and has to fetch it again where it keeps no compressed ones,
+    as on GKE. So bytecode of large wheels is below small wheels, which change more often.
+    """
     python = lock.platform.python
     groups = layers.group_into_layers(lock.wheels, python)
-    return [
-        *([Part("library", layers.key_of("library", python, [base.python_version]))] if base.python_version else []),
-        Part("environment", layers.key_of("environment", python, [base.python_folder])),
+    parts = [
         *(Part("wheels", group.key, group.wheels) for group in groups),
         *(
             Part("bytecode", layers.key_of("bytecode", python, [each.sha256 for each in group]), group)
             for group in layers.group_for_bytecode(lock.wheels)
         ),
+    ]
+    large = layers.large_wheels(lock.wheels)
+    return [
+        *([Part("library", layers.key_of("library", python, [base.python_version]))] if base.python_version else []),
+        Part("environment", layers.key_of("environment", python, [base.python_folder])),
+        *(part for part in parts if large.issuperset(part.wheels)),
+        *(part for part in parts if not large.issuperset(part.wheels)),
         Part("lock", layers.key_of("lock", python, [lock.digest])),
     ]
 

@@ -156,6 +156,11 @@ def group_for_bytecode(wheels: Sequence[Wheel]) -> list[tuple[Wheel, ...]]:
     ]
 
 
+def large_wheels(wheels: Iterable[Wheel]) -> frozenset[Wheel]:
+    """Return the wheels that are layers of their own."""
+    return frozenset(_by_size(wheels)[0])
+
+
 def _by_size(wheels: Iterable[Wheel]) -> tuple[list[Wheel], list[Wheel]]:
     """Return the wheels that are layers of their own, and the others; the largest first."""
     listed = sorted(wheels, key=lambda wheel: (-wheel.size_bytes, wheel.name))

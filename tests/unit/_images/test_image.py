@@ -193,6 +193,19 @@ def test_a_large_set_of_wheels_stays_below_sixty_layers_heavy_ones_first(base, l
     assert [part.wheels[0].name for part in parts[2:4]] == ["w299", "w298"]
 
 
+def test_a_small_package_that_changes_leaves_every_layer_of_large_ones_where_a_node_has_it(base, lock_of) -> None:
+    large = [Wheel(f"large{n}", "1", "", f"{n:064}", 10_000_000 + n, "") for n in range(5)]
+    small = [Wheel(f"small{n}", "1", "", f"{n + 100:064}", 1000, "") for n in range(30)]
+    changed = dataclasses.replace(small[0], sha256="f" * 64)
+
+    before = [part.key for part in image.parts_of(lock_of(*large, *small), base)]
+    after = [part.key for part in image.parts_of(lock_of(*large, changed, *small[1:]), base)]
+
+    same = next(number for number, keys in enumerate(zip(before, after, strict=True)) if len(set(keys)) > 1)
+    kept = image.parts_of(lock_of(*large, *small), base)[:same]
+    assert {wheel.name for part in kept if part.kind == "bytecode" for wheel in part.wheels} == {w.name for w in large}
+
+
 def test_two_clients_that_build_at_once_make_one_image(registry, base, wheel, lock_of, tmp_path) -> None:
     lock = lock_of(*(wheel(f"package{number}") for number in range(10)))
     together = threading.Barrier(2)
