@@ -24,13 +24,17 @@ if TYPE_CHECKING:
 LOGIN = "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _TIMEOUT_SECONDS = 30.0
+_CONNECT_SECONDS = 5.0  # an address that swallows connections is named soon; a real one connects within one
 _LONGEST_WAIT = 16.0  # seconds, whatever a service asks for
 _LONGEST = 500  # characters of a message of Google's
 
 Page = dict[str, Any]
 
 
-_client = HttpClient(timeout_seconds=_TIMEOUT_SECONDS)
+_client = HttpClient(timeout_seconds=_TIMEOUT_SECONDS, connect_seconds=_CONNECT_SECONDS)
+# A machine of Google's asks its own host at a link-local address, which has no TLS; elsewhere nothing answers there.
+_metadata_client = HttpClient(plain_http=True, timeout_seconds=3.0, connect_seconds=0.5)
+_METADATA_HEADER = "metadata-flavor"  # on every request of google-auth's to the metadata server
 
 
 def _send(
@@ -46,7 +50,13 @@ def _send(
         OSError: No answer came.
     """
     data = body.encode() if isinstance(body, str) else body
-    return _Response(*_client.send(method, url, body=data, headers=headers, follow=False))
+    return _Response(*_client_for(headers or {}).send(method, url, body=data, headers=headers, follow=False))
+
+
+def _client_for(headers: Mapping[str, str]) -> HttpClient:
+    """Return the client that may ask without TLS only for what asks the metadata server, and sends no token."""
+    names = {name.lower() for name in headers}
+    return _metadata_client if _METADATA_HEADER in names and "authorization" not in names else _client
 
 
 class _Response(NamedTuple):

@@ -50,15 +50,22 @@ class HttpClient:
 
     Args:
         plain_http: Whether a host other than this machine may be asked without TLS.
-        timeout_seconds: For connecting, and for each read.
+        timeout_seconds: For each read.
+        connect_seconds: For connecting; None for as long as for a read.
         most_bytes: Of a body that is returned; a longer one is cut off.
     """
 
     def __init__(
-        self, *, plain_http: bool = False, timeout_seconds: float = TIMEOUT_SECONDS, most_bytes: int = 64 << 20
+        self,
+        *,
+        plain_http: bool = False,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        connect_seconds: float | None = None,
+        most_bytes: int = 64 << 20,
     ) -> None:
         self.requests = 0
         self._plain_http, self._timeout, self._most = plain_http, timeout_seconds, most_bytes
+        self._connect_seconds = min(timeout_seconds, connect_seconds or timeout_seconds)
         self._reset()
 
     def _reset(self) -> None:
@@ -200,13 +207,24 @@ class HttpClient:
         proxy = "" if urllib.request.proxy_bypass(address.hostname or "") else urllib.request.getproxies().get(scheme)
         login, _, through = urllib.parse.urlsplit(proxy or "").netloc.rpartition("@")
         if scheme == "https":
-            made = http.client.HTTPSConnection(through or netloc, timeout=self._timeout, context=_tls())
+            made = http.client.HTTPSConnection(through or netloc, timeout=self._connect_seconds, context=_tls())
             if through:
                 shown = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
                 with_login = {"Proxy-Authorization": f"Basic {shown}"} if login else None
                 made.set_tunnel(address.hostname or "", address.port or 443, with_login)
-            return made
-        return http.client.HTTPConnection(netloc, timeout=self._timeout)
+            return self._patient(made)
+        return self._patient(http.client.HTTPConnection(netloc, timeout=self._connect_seconds))
+
+    def _patient(self, made: http.client.HTTPConnection) -> http.client.HTTPConnection:
+        """Let a connection wait longer for an answer than it took to be made."""
+        connect = made.connect
+
+        def connect_and_wait() -> None:
+            connect()
+            made.sock.settimeout(self._timeout)
+
+        made.connect = connect_and_wait  # type: ignore[method-assign]  # http.client calls it where it needs one
+        return made
 
 
 def _has_ended(connection: http.client.HTTPConnection) -> bool:

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from servers.scripted import Scripted, page
 
+from kinetic._google import api
 from kinetic._google.api import Tokens
 from kinetic.errors import BackendUnavailableError, CredentialsError
 
@@ -125,3 +126,9 @@ def test_a_file_that_is_no_login_is_named(tmp_path: Path, content: str) -> None:
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(CredentialsError, match=r"gone\.json"):
         Tokens({"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "gone.json")}).get()
+
+
+def test_only_the_metadata_server_is_asked_without_tls_and_never_with_a_token() -> None:
+    assert api._client_for({"Metadata-Flavor": "Google"})._plain_http
+    assert not api._client_for({"Metadata-Flavor": "Google", "Authorization": "Bearer token"})._plain_http
+    assert not api._client_for({})._plain_http
