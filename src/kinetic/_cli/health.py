@@ -11,7 +11,7 @@ import click
 
 from kinetic._backends import registry
 from kinetic._cli import shared_options
-from kinetic._cli.error_output import ERROR
+from kinetic._cli.error_output import ERROR, SuggestionError
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.format import Column, count_text, names_text
@@ -242,7 +242,24 @@ def _summary(found: list[Finding]) -> str:
     return ", ".join(f"{count} {level}" for level, count in counts.items() if count)
 
 
-@click.command
+class _NoJob(click.Command):
+    """A command about the cluster, to which the id of a job is given by mistake."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Lead to the status of the job."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            found = re.search(r"unexpected extra arguments? \((.*)\)", error.message)
+            if found is None:
+                raise
+            first = found[1].split()[0]
+            why = "it shows the cluster; the status of a job is another command"
+            next_ = f"kinetic jobs status {first}"
+            raise SuggestionError(f"kinetic status takes no job, got {first!r}", ctx, why=why, next=next_) from error
+
+
+@click.command(cls=_NoJob)
 @shared_options.place_options
 @click.option("--watch", is_flag=True, help="Show it again every few seconds, until Ctrl-C.")
 @click.option("--costs", is_flag=True, help="Also show what each kind of node costs per hour.")
@@ -251,7 +268,8 @@ def status(watch: bool, costs: bool, as_json: bool, **place: str | None) -> None
     """Show how a cluster is now: its nodes, their cost, what waits.
 
     Read from Google and from the cluster at this moment. Prices are list prices from a dated table, of the control
-    plane and TPUs only; the bill of Google counts. The exit code is 1 if the cluster cannot take jobs.
+    plane, TPUs and usual machines with GPUs; the bill of Google counts. The exit code is 1 if the cluster cannot take
+    jobs.
 
     Example: kinetic status --costs
     """

@@ -148,3 +148,11 @@ def test_nothing_is_run_where_a_check_has_failed(kinetic, cloud) -> None:
 
     assert result.exit_code == 1
     assert "no job was run: cluster failed" in result.stdout
+
+
+def test_status_of_a_job_is_another_command(kinetic, cloud) -> None:
+    result = kinetic("status", "cpu-train-20261121-143000-1a2b3c4")
+
+    assert result.exit_code == 2
+    assert "kinetic status takes no job" in result.stderr
+    assert "next:  kinetic jobs status cpu-train-20261121-143000-1a2b3c4" in result.stderr

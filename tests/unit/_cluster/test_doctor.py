@@ -310,3 +310,19 @@ def test_each_finding_is_json(doctor: Doctor) -> None:
     for each in doctor.run().values():
         page: dict[str, Any] = json.loads(json.dumps(each.to_json()))
         assert page["level"] == each.level
+
+
+def test_a_cluster_that_does_not_answer_is_asked_once_and_named(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    doctor.kube.answers["/version"] = refusal(503)
+
+    found = doctor.run()
+
+    assert found["connection"].level == "FAIL"
+    assert "does not respond" in found["connection"].what
+    assert [each for each in doctor.kube.seen if each.startswith("GET /version")] == ["GET /version"]
+    assert {each.level for each in found.values() if each.key in {"namespace", "bucket-binding", "jobset"}} == {"SKIP"}
+    assert slept == []

@@ -289,15 +289,18 @@ class Transport:
         query: Query | None = None,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        once_seconds: float | None = None,
     ) -> Reply:
         """Send a request and return the answer, whatever it is, unless a retry or other credentials may change it.
 
         Requests are repeated though the first may have been carried out: names are derived, so that creating an
-        object twice creates it once.
+        object twice creates it once. With `once_seconds`, it is sent once, and waited so long for a connection and
+        twice as long for the answer: somebody asks whether the server is there.
         """
         import httpx2  # 90 ms; only for a cluster
 
-        build = partial(self._request, method, path, query, body, headers or {}, None)
+        timeout = None if once_seconds is None else httpx2.Timeout(2 * once_seconds, connect=once_seconds)
+        build = partial(self._request, method, path, query, body, headers or {}, timeout)
         begun, attempt, once, failure = time.monotonic(), 0, _Once(), ""
         while True:
             wanted = 0.0
@@ -312,7 +315,8 @@ class Transport:
                 after = answer.headers.get("retry-after", "")
                 wanted = float(after) if after.isdecimal() else 0.0  # a date, which no API server sends
             attempt += 1
-            if attempt >= self._retry.attempts or time.monotonic() - begun > self._retry.total_seconds:
+            is_over = attempt >= self._retry.attempts or time.monotonic() - begun > self._retry.total_seconds
+            if is_over or once_seconds is not None:
                 raise BackendUnavailableError(
                     f"{self.access.about} does not respond",
                     why=f"{self.access.server}: {failure}",
