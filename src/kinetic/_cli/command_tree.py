@@ -51,6 +51,7 @@ _TREE = """
     image prune    | image:prune               | Remove images that no job has used for long.
     build-image    | image:build_image         | Build the images of the prebuilt mode.
     accelerators   | accelerators:accelerators | Show what a job can run on.
+    cost           | cost:cost                 | Show what accelerators cost per hour.
     up             | cluster:up                | Make a cluster for jobs in Google Cloud, or complete one.
     down           | cluster:down              | Remove a cluster that `kinetic up` made.
     init           | init:init                 | Join or make a cluster: save a profile, repair what jobs lack.
@@ -96,6 +97,7 @@ _ANYWHERE = """
     context contexts use              | profile list
     images install                    | package
     tpus gpus nodes hardware          | accelerators
+    price prices pricing              | cost l4
 """
 _OF_A_BATCH = """
     ps get top                        | batch list

@@ -34,6 +34,7 @@ COLUMNS = (
     Column("AGE", spare=2),
     Column("DURATION", right=True, spare=3),
 )
+_COST = Column("COST", right=True)
 STATUSES = ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "NOT_FOUND", "CANCELLED")
 _BATCH_STATUSES = ("RUNNING", "PENDING", "FAILED", "CANCELLED", "SUCCEEDED", "NOT_FOUND")  # the first that a job has
 # What --sort takes, and whether its largest value comes first.
@@ -97,6 +98,7 @@ class _ListRequest(NamedTuple):
     sort: str
     reverse: bool
     children: bool
+    cost: bool
 
 
 @click.command("list")
@@ -132,6 +134,7 @@ class _ListRequest(NamedTuple):
 )
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
 @click.option("--children", is_flag=True, help="Show each job of a batch instead of one row for the batch.")
+@click.option("--cost", is_flag=True, help="Also show what each job cost so far, at list price.")
 @click.option("--watch", is_flag=True, help="Refresh the table every two seconds, until Ctrl-C.")
 @click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE, or the profile]")
 @shared_options.place_options
@@ -141,6 +144,7 @@ def list_(watch: bool, as_json: bool, **given: Any) -> None:
 
     Jobs of this machine, of machines with the same home, and of the configured cluster. The jobs
     of a batch are one row; --children shows each of them, and --json always has all of them.
+    --cost shows dollars for the time that functions ran on GPUs and TPUs; Google's bill also has the nodes' other time.
 
     Example: kinetic jobs list --status failed --since 7d
     """
@@ -157,7 +161,8 @@ def list_(watch: bool, as_json: bool, **given: Any) -> None:
         return
     if pages:
         now = time.time()
-        output_format.print_table(COLUMNS, [cells(page, now) for page in pages])
+        columns, rows = _table(pages, now, cost=request.cost)
+        output_format.print_table(columns, rows)
     else:
         which = "There are no jobs" if filters == Filters() else "There are no matching jobs"
         more = "" if everything else "; for removed jobs: kinetic jobs list --all"
@@ -185,13 +190,23 @@ def _watch(request: _ListRequest, *, as_json: bool) -> NoReturn:
     try:
         while True:
             now, pages = time.time(), _pages(request)
-            rows = [cells(page, now) for page in pages]
+            columns, rows = _table(pages, now, cost=request.cost)
             width = shutil.get_terminal_size().columns - 1
-            shown = table_lines(COLUMNS, rows, columns_wide=width) if rows else ["There are no matching jobs"]
+            shown = table_lines(columns, rows, columns_wide=width) if rows else ["There are no matching jobs"]
             terminal.show_lines(shown, owner=screen)
             time.sleep(_WATCH_SECONDS)
     finally:
         terminal.release(screen)
+
+
+def _table(pages: list[Page], now: float, *, cost: bool) -> tuple[tuple[Column, ...], list[list[str]]]:
+    """Return columns and rows, with what jobs cost at the end where that was asked for."""
+    rows = [cells(page, now) for page in pages]
+    if not cost:
+        return COLUMNS, rows
+    from kinetic._jobs.cost import dollars_text
+
+    return (*COLUMNS, _COST), [[*row, dollars_text(page["dollars"])] for row, page in zip(rows, pages, strict=True)]
 
 
 def _pages(request: _ListRequest) -> list[Page]:
@@ -205,12 +220,14 @@ def _pages(request: _ListRequest) -> list[Page]:
     live = [job for job in every if filters.may_match(job.func_name, job.created_at, now)]
     urls = {store: locate.store_of(job).url for store, job in {job.store: job for job in live}.items()}
     stores = {job.job_id: urls[job.store] for job in live}
+    zones = {job.job_id: job.zone for job in live}
     past = []
     for entry in known.past if known is not None else ():
         with shared_options.warn_if_unlisted(str(entry.get("job_id"))):
             page = job_status.history_to_json(entry)
             if filters.may_match(page["function"], page["created_at"], now):
                 past.append(page)
+                zones[page["job_id"]] = str(entry.get("zone") or "")
                 stores[page["job_id"]] = str(entry.get("store") or "")
     in_order = request.children and request.sort == "age" and not request.reverse
     if in_order and filters._replace(function=None, since=None, older_than=None) == Filters():
@@ -226,9 +243,21 @@ def _pages(request: _ListRequest) -> list[Page]:
     needs_groups = filters.name is not None or filters.tags or not request.children
     groups = _groups_of(shown, stores) if needs_groups else {}
     shown = [page for page in shown if filters.matches(page, groups.get(page["group_id"] or ""))]
+    if request.cost:
+        shown = _with_dollars(shown, zones)
     if not request.children:
         shown = fold_batches(shown, groups)
     return _sorted(shown, request.sort, reverse=request.reverse)[: request.limit]
+
+
+def _with_dollars(pages: Sequence[Page], zones: Mapping[str, str]) -> list[Page]:
+    """Add what each job cost so far; `zones` has the zone of each."""
+    import os
+
+    from kinetic._jobs import cost
+
+    rates = cost.kept_rates(os.environ)
+    return [{**page, "dollars": cost.dollars_of(page, zones.get(page["job_id"], ""), rates)} for page in pages]
 
 
 def _groups_of(pages: Sequence[Page], stores: Mapping[str, str]) -> dict[str, Group]:
@@ -280,8 +309,10 @@ def _batch_row(group_id: str, pages: Sequence[Page], group: Group | None) -> Pag
     name = f" of {group.group_name}" if group is not None and group.group_name else ""
     summary = ", ".join(f"{counts[word]} {word}" for word in _BATCH_STATUSES if counts[word])
     started, ended = [page["started_at"] for page in pages], [page["ended_at"] for page in pages]
+    dollars = [page["dollars"] for page in pages if page.get("dollars") is not None]
     return {
         **pages[0],
+        **({"dollars": sum(dollars) if dollars else None} if "dollars" in pages[0] else {}),
         "job_id": group_id,
         "status": next((word for word in _BATCH_STATUSES if counts[word]), pages[0]["status"]),
         "reason": f"batch: {jobs_}{name}: {summary}",
@@ -342,18 +373,25 @@ def _warn_if_unsupervised(pages: list[Page]) -> None:
 def show(handle: JobHandle, as_json: bool) -> None:
     """Show all details of a job.
 
-    The function, where it runs, its status, the duration of each phase, and its output folder.
+    The function, where it runs, its status, the duration of each phase, its output folder, and what it cost so far:
+    the list price of its hardware while its function ran.
 
     Example: kinetic jobs show @last
     """
+    import os
+
+    from kinetic._jobs import cost
     from kinetic._jobs import status as job_status
 
     with output.phase("looking at the job", summary=False):
         seen = job_status.observe(handle)
         page = job_status.job_to_json(handle, seen) | job_status.details_of(handle, seen)
+        rates, spot = cost.kept_rates(os.environ), job_status.is_spot(handle)
+        page["dollars"] = cost.dollars_of(page, handle.zone, rates, spot=spot)
     if as_json:
         output_format.print_document(job=page)
         return
+    page["dollars"] = cost.dollars_text(page["dollars"])
     page["lock"] = _lock_text(page["lock"])
     output_format.print_fields([(name, _text(value)) for name, value in page.items()])
 

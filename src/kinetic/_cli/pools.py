@@ -132,11 +132,11 @@ def _warn_of_price(wanted: Any, least: int) -> None:
 
     if not least:
         return
-    chip = prices.chip_dollars(wanted.family)
+    slice_ = prices.price_of(wanted)
     price = (
         "at a price that is not known"
-        if chip is None
-        else f"about ${chip * wanted.chips_per_host * least:.2f} per hour"
+        if slice_ is None
+        else f"about ${slice_.dollars_per_hour / wanted.hosts * least:.2f} per hour"
     )
     click.echo(f"--min {least}: so many nodes run always, {price} (list price, without Spot)", err=True)
 

@@ -17,7 +17,7 @@ from kinetic._cluster.control_plane import CONTROL_PLANE_DOLLARS
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, ProjectApis
 from kinetic._cluster.resource import region_of
 from kinetic._google.api import ApiError
-from kinetic._hardware import TPUS, prices
+from kinetic._hardware import GPUS, TPUS, prices
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
@@ -171,7 +171,10 @@ def _node(page: Object) -> Node:
 
 
 def _price(labels: Mapping[str, str], chips: int) -> float | None:
-    """Return the list price of a node's chips; None for GPUs and CPUs, which are not in the table."""
+    """Return the list price of a node with chips or GPUs; None for CPUs, and for what the table does not have."""
+    if gpu := labels.get(_GPU_LABEL):
+        kind = next((each.name for each in GPUS.values() if each.label == gpu), "")
+        return prices.node_dollars(str(labels.get(_MACHINE, "")), kind, chips) if kind else None
     label = labels.get(_TPU_LABEL)
     family = next((each.name for each in TPUS.values() for one in each.machines if label and one.label == label), "")
     price = prices.chip_dollars(family)

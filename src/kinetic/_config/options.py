@@ -83,6 +83,11 @@ JOB_OPTIONS = (
         "packages when it starts", "true",
         default=True, variable="KINETIC_WAIT_IMAGE", is_argument=False,
     ),
+    JobOption(
+        "max_cost", (int, float),
+        "how many US dollars a job on a cluster may cost at list price while its function runs: it becomes a deadline",
+        "no limit", variable="KINETIC_MAX_COST", is_argument=False, metavar="DOLLARS",
+    ),
 )  # fmt: skip
 BY_NAME = {option.name: option for option in JOB_OPTIONS}
 

@@ -426,11 +426,29 @@ def of_text(name: str, text: str) -> object:
 
 def checked(name: str, value: object) -> object:
     """Return a value if its option can have it."""
-    if not BY_NAME[name].is_argument:  # a flag: there is no other of them
+    option = BY_NAME[name]
+    if option.kinds == (bool,) and not option.is_argument:
         if isinstance(value, bool):
             return value
         raise OptionTypeError(f"{name}={value!r} is neither true nor false", next=f"write {name} = false")
+    if not option.is_argument:
+        return _dollars(name, value)
     return getattr(Options.checked(**{name: value}), name)
+
+
+def _dollars(name: str, value: object) -> float | None:
+    """Read an amount of money: more than nothing."""
+    if value is None:
+        return None
+    try:
+        dollars = float(str(value).removeprefix("$"))
+    except ValueError:
+        dollars = 0.0
+    if isinstance(value, bool) or not 0 < dollars < float("inf"):
+        raise OptionError(
+            f"{name}={value!r} is not an amount in dollars", why="it must be a number above 0", next=f"write {name} = 5"
+        )
+    return dollars
 
 
 # ----------------------------------------------------------------------------------------------- Data in a call

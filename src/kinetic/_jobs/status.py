@@ -363,6 +363,14 @@ def lock_key(job: JobRecord) -> str:
     return str(at or "")
 
 
+def is_spot(job: JobRecord) -> bool:
+    """Return whether a job asked for Spot; False where its record does not say."""
+    with contextlib.suppress(KineticError):
+        page = locate.read_record(locate.store_of(job), job.job_id)
+        return isinstance(page, dict) and bool(page.get("spot"))
+    return False
+
+
 def _lock_of(job: JobRecord) -> dict[str, Any] | None:
     """Return the lock that a job runs with: the version of each package, and its text."""
     from kinetic._images import lock_store  # 40 ms; only to show a job

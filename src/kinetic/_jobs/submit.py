@@ -345,6 +345,10 @@ def resolve(
     options = job_options.applied(options, plan.root, context.target.profile, os.environ)
     if options.placement() != context.placement:
         context = prepare(options)  # the backend was chosen before the project was read
+    if not context.backend.is_here:
+        from kinetic._jobs import cost  # only for clusters
+
+        options = cost.limited(options, context.placement, context.target, plan.root, os.environ)
     announce(context, options)
     outputs = wire_order.resolve_output_dir(options.output_dir, os.environ)
     is_shared = context.backend.is_here or read_variable("KINETIC_SHARED_STORE", os.environ) == "1"

@@ -73,6 +73,8 @@ def made_job(home: Path, store: Store) -> Callable[..., str]:
         log: str = "",
         accelerator: str = "cpu",
         image_uri: str = "",
+        backend: str = "local",
+        zone: str = "local",
         **more,
     ) -> str:
         when = time.time() - days * DAY
@@ -81,10 +83,10 @@ def made_job(home: Path, store: Store) -> Callable[..., str]:
         key = documents.job_key(own, job_id, store.url)
         handle = JobHandle(
             job_id=job_id,
-            backend="local",
+            backend=backend,
             project="local",
             cluster_name="local",
-            zone="local",
+            zone=zone,
             namespace="default",
             bucket_name=store.url,
             k8s_name=f"kinetic-{job_id}",
@@ -94,7 +96,7 @@ def made_job(home: Path, store: Store) -> Callable[..., str]:
             display_name=function,
             created_at=keys.format_utc(when),
             store=store.url,
-            host=locate.machine(),
+            host=locate.machine() if backend == "local" else None,
             key_id=key_id,
         )
         store.put(keys.record(job_id), locate.seal_record(records.plain(handle), {}, key))

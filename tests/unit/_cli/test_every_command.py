@@ -72,7 +72,7 @@ NEED_A_RUNNING_JOB = ["jobs debug", "jobs shell"]
 SERVES_A_PAGE = ["dashboard"]  # tests/flows/dashboard
 NEED_A_REGISTRY = ["build-image", "image prune", "image show", "image verify"]  # tests/unit/_cli/test_image.py
 # tests/flows/commands/test_kinetic_up.py, tests/unit/_cli/test_health.py, test_pools.py
-NEED_GOOGLE = ["doctor", "down", "init", "pool add", "pool list", "pool remove", "status", "up"]
+NEED_GOOGLE = ["cost", "doctor", "down", "init", "pool add", "pool list", "pool remove", "status", "up"]
 JSON_CALLS = [f"{path} {words}".strip() for path, each in WITH_A_TABLE.items() for words in each]
 
 

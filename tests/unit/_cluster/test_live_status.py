@@ -69,6 +69,23 @@ def test_a_status_has_nodes_prices_and_the_reason_of_what_waits(read, cloud, kub
     assert found.unknown == ()
 
 
+@pytest.mark.parametrize(
+    ("gpu", "machine", "count", "dollars"),
+    [
+        ("nvidia-l4", "g2-standard-24", 2, 2.11),
+        ("nvidia-tesla-t4", "n1-standard-4", 1, 0.54),
+        ("nvidia-h100-80gb", "a3-highgpu-8g", 8, None),
+    ],
+)
+def test_a_node_with_gpus_has_the_price_of_its_machine(gpu, machine, count, dollars, read, kube) -> None:
+    labels = {"cloud.google.com/gke-accelerator": gpu, "node.kubernetes.io/instance-type": machine}
+    kube.add("/api/v1/nodes/gpu", metadata={"labels": labels}, status={"allocatable": {"nvidia.com/gpu": str(count)}})
+
+    (node,) = read(google=False).nodes
+
+    assert node.dollars_per_hour == (None if dollars is None else pytest.approx(dollars))
+
+
 def test_it_takes_at_most_eight_requests_and_writes_nothing(read, cloud, kube) -> None:
     cloud.read_only = True
 
