@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _CLUSTER = "kinetic-cluster"  # as the registry of backends has it, which jobs use without a setting
 _BILLING_ACCOUNT = re.compile(r"[0-9A-F]{6}(-[0-9A-F]{6}){2}")
+_PROJECT = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
+_PARENT = re.compile(r"(folders|organizations)/[0-9]+")
 _LIMIT_SECONDS = 2400.0  # other tools wait for 30 to 40 minutes
 
 
@@ -73,12 +75,30 @@ def _run_options(function: Command) -> Command:
 @click.option(
     "--billing-account", metavar="ID", help="Link this account to a project that has none; Google charges it."
 )
+@click.option(
+    "--create-project", is_flag=True, help="Make the project, too, if there is none; needs --billing-account."
+)
+@click.option("--parent", metavar="folders/N", help="The folder or organization of a project that is made.")
 @click.option("--public-nodes", is_flag=True, help="Give nodes addresses of their own, instead of a NAT.")
 @_run_options
 @click.option("--try", "try_it", is_flag=True, help="Run a hello job at the end, on the first accelerator.")
+@click.option(
+    "--as",
+    "as_commands",
+    type=click.Choice(["gcloud"]),
+    metavar="gcloud",
+    help="With --dry-run: print commands of gcloud and kubectl that do the same.",
+)
 @shared_options.json_option
 def up(
-    dry_run: bool, yes: bool, timeout: float, try_it: bool, as_json: bool, accelerators: tuple[str, ...], **given: Any
+    dry_run: bool,
+    yes: bool,
+    timeout: float,
+    try_it: bool,
+    as_commands: str | None,
+    as_json: bool,
+    accelerators: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Make a cluster for jobs in Google Cloud, or complete one.
 
@@ -86,17 +106,28 @@ def up(
     it is made, and a profile leads jobs there. Run again, it continues where it stopped, and writes nothing if all is
     there. Without a terminal, pass --yes; without that, the plan is printed and the exit code is 2.
 
+    `--dry-run --as gcloud` prints a shell script for an administrator who must approve or run it, also where this
+    account has no rights.
+
     Example: kinetic up --accelerator v5litepod-4
     """
     from kinetic import _hardware as hardware
     from kinetic._cluster import apply, resource
     from kinetic._cluster.plan import make_plan
 
+    if as_commands and (not dry_run or as_json):
+        why = "it prints what would be done, and changes nothing" if not dry_run else "--json prints one document"
+        raise OptionError(f"--as {as_commands} needs --dry-run, without --json", why=why,
+                          next="kinetic up --dry-run --as gcloud")  # fmt: skip
+
     begun = time.monotonic()
     wanted = tuple(hardware.place(each) for each in accelerators)
     spec = _spec(given, wanted)
     resource.check_name(spec.cluster)
     setup = _setup(spec, timeout)
+    if as_commands:
+        _print_commands(setup)
+        return
     with output.phase("reading what exists", summary=False):
         plan = make_plan(setup)
     _print_plan(plan, as_json=as_json)
@@ -115,6 +146,27 @@ def up(
     click.echo(f"profile {name} leads to it: kinetic profile use {name}", err=True)
     if try_it:
         sys.exit(_try(name, accelerators[0] if accelerators else "cpu", begun))
+
+
+def _print_commands(setup: Setup) -> None:
+    """Print a shell script that does what the plan does; all of it where this account may not see what exists."""
+    from kinetic._cluster import gcloud
+    from kinetic._cluster.plan import make_plan, plan_from_nothing
+    from kinetic.errors import AccessDeniedError, CredentialsError
+
+    try:
+        with output.phase("reading what exists", summary=False):
+            plan = make_plan(setup)
+    except (AccessDeniedError, CredentialsError) as error:
+        click.echo(
+            output_format.plain(f"what exists is not known, so these commands make all of it: {error.what}"), err=True
+        )
+        plan = plan_from_nothing(setup)
+    blocking = plan.blocking
+    if blocking is not None and blocking.code not in {"access-denied", "billing"}:
+        raise blocking  # else who runs the commands may, and may pay
+    for line in gcloud.commands_of(plan):
+        click.echo("\n".join(map(output_format.plain, line.split("\n"))))
 
 
 def _make(plan: Plan) -> None:
@@ -271,6 +323,7 @@ def _spec(given: dict[str, Any], wanted: tuple[Placement, ...], *, everything: b
         jobset=bool(given.get("jobset")) or any(each.hosts > 1 for each in wanted),
         public_nodes=bool(given.get("public_nodes")),
         billing_account=_billing_account(given.get("billing_account") or ""),
+        **_new_project(given, project),
         hardware=wanted,
     )
 
@@ -307,6 +360,27 @@ def _billing_account(text: str) -> str:
             "the ids: https://console.cloud.google.com/billing",
         )
     return account
+
+
+def _new_project(given: dict[str, Any], project: str) -> dict[str, Any]:
+    """Check what a project that is made needs."""
+    parent = given.get("parent") or ""
+    if not given.get("create_project"):
+        if parent:
+            why = "it is where a project is made, and none is made without --create-project"
+            raise OptionError("--parent is not used", why=why, next=f"kinetic up --create-project --parent {parent}")
+        return {}
+    again = "kinetic up --create-project --project your-id --billing-account 012345-567890-ABCDEF"
+    if not _PROJECT.fullmatch(project):
+        why = "an id has 6 to 30 lower-case letters, digits and '-', begins with a letter, and does not end with '-'"
+        raise OptionError(f"{project!r} cannot be the id of a project", why=why, next=again)
+    if not given.get("billing_account"):
+        why = "a new project has no billing account, and Google turns on no API without one"
+        raise OptionError("--create-project needs --billing-account", why=why, next=again)
+    if parent and not _PARENT.fullmatch(parent):
+        why = "it is the number of a folder or an organization"
+        raise OptionError(f"--parent {parent} is not valid", why=why, next=f"{again} --parent folders/123456789")
+    return {"create_project": True, "parent": parent}
 
 
 def _default_project() -> str:

@@ -1,4 +1,4 @@
-"""What may do what: the APIs of the project, the service account of the nodes, and its one role."""
+"""The project itself, who pays for it, its APIs, and the service account of the nodes with its one role."""
 
 from __future__ import annotations
 
@@ -18,14 +18,76 @@ from kinetic._cluster.project_apis import (
 )
 from kinetic._cluster.resource import Found, Resource
 from kinetic._google.api import ApiError
+from kinetic.errors import ClusterError
 
 NODE_ROLE = "roles/container.defaultNodeServiceAccount"
+
+
+class Project(Resource):
+    """The project. It is made only where the user asked for that, and never changed or removed."""
+
+    key = "project"
+    api = PROJECTS
+    seconds = (5, 30)
+
+    @property
+    def title(self) -> str:
+        return f"project {self.spec.project}" + (f" in {self.spec.parent}" if self.spec.parent else "")
+
+    def read(self) -> Found:
+        """Return "missing" where it is not shown, too: of a stranger's project, Google says the same as of none."""
+        try:
+            page = self.apis.call(PROJECTS, "GET", f"v3/projects/{self.spec.project}")
+        except ApiError as error:
+            if error.status not in {403, 404}:
+                raise
+            is_off = is_disabled(error) and not self.apis.services[PROJECTS].user_project
+            return Found("given", {}, "not known yet") if is_off else Found("missing")
+        self.apis.number = str(page.get("name", "")).rpartition("/")[2]
+        if page.get("state") not in {None, "ACTIVE"}:
+            return Found("foreign", page, f"its state is {page['state']}: an id is not free before 30 days are over")
+        return Found("given", page)
+
+    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+        self.apis.services[PROJECTS].user_project = ""  # a project that does not exist has no quota
+        body = {"projectId": self.spec.project, "displayName": self.spec.project}
+        try:
+            operation = self.apis.call(
+                PROJECTS, "POST", "v3/projects", body | ({"parent": self.spec.parent} if self.spec.parent else {})
+            )
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            if self.read().state == "given":  # made by another request
+                return
+            raise ClusterError(
+                f"the project id {self.spec.project} is taken",
+                why="ids of projects are global, and also those of deleted projects stay taken",
+                next="kinetic up --create-project --project another-id",
+                code="not-ours",
+            ) from error
+        self.apis.note_new_project()
+        if not operation.get("done"):
+            operation = self.apis.follow(PROJECTS, f"v3/{operation['name']}", lambda page: bool(page.get("done"))) or {}
+        if failed := operation.get("error"):
+            raise ApiError(int(failed.get("code") or 400), _reason(failed), str(failed.get("message", "")))
+        if self.read().state != "given":
+            raise ClusterError(
+                f"the project {self.spec.project} was not made",
+                why="Google does not show it",
+                next="run the same command again",
+                code="google-refused",
+            )
+
+    def remove(self, found: Found) -> None:
+        """Leave it."""
 
 
 class Billing(Resource):
     """The account that pays for the project. It is linked only if the user named it, and never changed or removed."""
 
     key = "billing"
+    needs = ("project",)
     api = BILLING
     rights = ("resourcemanager.projects.createBillingAssignment",)
 

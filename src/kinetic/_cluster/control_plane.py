@@ -13,7 +13,8 @@ from kinetic._google.clusters import accelerator_label
 from kinetic._hardware import Placement
 from kinetic.errors import ClusterError
 
-SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+CONTAINER_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+SCOPES = [CONTAINER_SCOPE]
 CONTROL_PLANE_DOLLARS = 0.10  # per hour; cloud.google.com/kubernetes-engine/pricing, 2026-11
 FREE_DOLLARS_A_MONTH = 74.40  # for one zonal or Autopilot cluster of a billing account; the same page
 SYSTEM_DOLLARS = 0.067  # e2-standard-2 per hour, us-central1; general knowledge, not read again
@@ -195,8 +196,9 @@ class Cluster(_ContainerResource):
         defaults = {"serviceAccount": self.spec.account, "oauthScopes": SCOPES}
         return {"autopilot": {"enabled": True}, "autoscaling": {"autoprovisioningNodePoolDefaults": defaults}}
 
-    def _standard(self) -> Page:
-        system = {
+    def system_pool(self) -> Page:
+        """Return the pool of a Standard cluster on which Kubernetes' own pods run."""
+        return {
             "name": "system",
             "initialNodeCount": 1,
             "autoscaling": {"enabled": True, "minNodeCount": 1, "maxNodeCount": 3},
@@ -204,6 +206,8 @@ class Cluster(_ContainerResource):
             | {"machineType": SYSTEM_MACHINES[0], "diskType": "pd-balanced", "diskSizeGb": 50},
             "management": {"autoRepair": True, "autoUpgrade": True},
         }
+
+    def _standard(self) -> Page:
         return {
             "locations": [self.setup.location],
             "workloadIdentityConfig": {"workloadPool": self.spec.pool},
@@ -217,7 +221,7 @@ class Cluster(_ContainerResource):
             },
             "nodePoolDefaults": {"nodeConfigDefaults": {"gcfsConfig": {"enabled": True}}},
             "autoscaling": {"autoscalingProfile": "OPTIMIZE_UTILIZATION"},
-            "nodePools": [system],
+            "nodePools": [self.system_pool()],
         }
 
     def remove(self, found: Found) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from kinetic._cluster.accounts import Billing, NodeAccount, NodeRole, Services
+from kinetic._cluster.accounts import Billing, NodeAccount, NodeRole, Project, Services
 from kinetic._cluster.control_plane import Cluster, Pool
 from kinetic._cluster.jobset import JobSet
 from kinetic._cluster.namespace import Namespace, Quota, ServiceAccount
@@ -18,6 +18,7 @@ from kinetic._google.api import ApiError
 from kinetic._stores.parallel import in_parallel
 
 _AT_ONCE = 12  # requests
+_THERE = Found("given")
 
 
 class Inventory(NamedTuple):
@@ -33,7 +34,8 @@ class Inventory(NamedTuple):
 def resources_of(setup: Setup) -> list[Resource]:
     """Return the list, in an order in which it can be made; `down` goes through it backwards."""
     spec = setup.spec
-    listed: list[Resource] = [Billing(setup), Services(setup)]
+    listed: list[Resource] = [Project(setup)] if spec.create_project else []
+    listed += [Billing(setup), Services(setup)]
     before: list[str] = ["services"]
     if not spec.network:
         listed += [Network(setup), Subnet(setup)]
@@ -79,8 +81,11 @@ def read_all(setup: Setup, resources: Sequence[Resource]) -> Inventory:
         for key, state in in_parallel(None, (partial(task, each) for each in some), limit=_AT_ONCE):
             found[key] = state
 
+    read([each for each in resources if isinstance(each, Project)])
+    if found.get("project", _THERE).state == "missing":
+        return nothing(setup, resources)
     # The member of the bucket's binding has the number of the project, which the services tell.
-    first = [each for each in resources if not each.is_local and each.key != "bucket-access"]
+    first = [each for each in resources if each.key not in found and not each.is_local and each.key != "bucket-access"]
     read(first)
     if not setup.location or found["cluster"].state == "missing":
         setup.location = _left_region(found, setup.location) or setup.location
@@ -96,6 +101,17 @@ def read_all(setup: Setup, resources: Sequence[Resource]) -> Inventory:
         found |= {each.key: Found("given" if each.key == "namespace" and setup.spec.namespace == "default"
                                   else "missing") for each in inside}  # fmt: skip
     return Inventory(tuple(resources), {each.key: found[each.key] for each in resources})
+
+
+def nothing(setup: Setup, resources: Sequence[Resource]) -> Inventory:
+    """Return what is there before anything is made; nothing is asked."""
+    found = {each.key: Found("missing") for each in resources}
+    for each in resources:
+        if isinstance(each, Services):
+            found[each.key] = Found("missing", {"off": each.names})
+    if setup.spec.namespace == "default":
+        found["namespace"] = Found("given")
+    return Inventory(tuple(resources), found)
 
 
 def _left_region(found: dict[str, Found], location: str) -> str:

@@ -17,7 +17,7 @@ _GONE_SECONDS = 120.0  # until an object that is being deleted is gone
 _BUILT_IN = frozenset({"default", "kube-system", "kube-public", "kube-node-lease"})
 
 
-class _KubernetesResource(Resource):
+class KubernetesResource(Resource):
     """An object of the cluster, found by its label."""
 
     kind: Kind
@@ -71,7 +71,7 @@ class _KubernetesResource(Resource):
         }
 
 
-class Namespace(_KubernetesResource):
+class Namespace(KubernetesResource):
     """The namespace; one that Kubernetes brings, or somebody else made, is used as it is."""
 
     key = "namespace"
@@ -89,7 +89,7 @@ class Namespace(_KubernetesResource):
         return found._replace(state="given") if found.state == "foreign" else found
 
 
-class ServiceAccount(_KubernetesResource):
+class ServiceAccount(KubernetesResource):
     """The account of jobs. Its token is not put into pods that do not ask for it."""
 
     key = "service-account"
@@ -109,7 +109,7 @@ class ServiceAccount(_KubernetesResource):
         return [] if mounts is False else [Change("automountServiceAccountToken", str(mounts).lower(), "false")]
 
 
-class Quota(_KubernetesResource):
+class Quota(KubernetesResource):
     """What all jobs of the namespace may hold at once: the only upper bound on the bill that Autopilot has."""
 
     key = "quota"

@@ -10,7 +10,7 @@ from kinetic._google.api import ApiError, Page
 from kinetic._output.format import names_text
 from kinetic.errors import OptionError
 
-_RANGE = "10.0.0.0/20"  # 4,092 nodes; pods get ranges of their own, which GKE adds
+RANGE = "10.0.0.0/20"  # 4,092 nodes; pods get ranges of their own, which GKE adds
 _IN_USE = "resourceInUseByAnotherResource"
 _NAMED = 6  # subnets or regions in a message
 _LAG_SECONDS = 120.0  # what used a network is let go of some time after it was deleted
@@ -100,7 +100,7 @@ class Subnet(_ComputeResource):
     def body(self) -> Page:
         return {
             "network": f"projects/{self.spec.project}/global/networks/{self.spec.own_name}",
-            "ipCidrRange": _RANGE,
+            "ipCidrRange": RANGE,
             "privateIpGoogleAccess": True,
         }
 
@@ -131,9 +131,10 @@ class Router(_ComputeResource):
 
     def body(self) -> Page:
         network = f"projects/{self.spec.project}/global/networks/{self.spec.own_name}"
-        return {"network": network, "nats": [self._nat()]}
+        return {"network": network, "nats": [self.nat()]}
 
-    def _nat(self) -> Page:
+    def nat(self) -> Page:
+        """Return the NAT as Google is asked for it."""
         return {
             "name": self.spec.own_name,
             "natIpAllocateOption": "AUTO_ONLY",
@@ -148,7 +149,7 @@ class Router(_ComputeResource):
         return [] if names else [Change("NAT", "none", self.spec.own_name)]
 
     def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
-        self.apis.write_compute("PATCH", f"{self.path}/{self.spec.own_name}", {"nats": [self._nat()]})
+        self.apis.write_compute("PATCH", f"{self.path}/{self.spec.own_name}", {"nats": [self.nat()]})
 
 
 def given_subnet(setup: Setup) -> str:

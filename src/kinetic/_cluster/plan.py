@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from kinetic._cluster import regions, rights
-from kinetic._cluster.accounts import Billing
+from kinetic._cluster.accounts import Billing, Project
 from kinetic._cluster.control_plane import CONTROL_PLANE_DOLLARS, FREE_DOLLARS_A_MONTH, SYSTEM_DOLLARS, Cluster, Pool
-from kinetic._cluster.inventory import Inventory, read_all, resources_of
+from kinetic._cluster.inventory import Inventory, nothing, read_all, resources_of
 from kinetic._cluster.network import given_subnet
 from kinetic._cluster.project_apis import COMPUTE, billing_error
 from kinetic._cluster.quotas import Quota
@@ -73,6 +73,11 @@ class Plan(NamedTuple):
         return [each for each in self.steps if each.writes]
 
     @property
+    def makes_project(self) -> bool:
+        """Whether there is no project yet."""
+        return any(isinstance(each.resource, Project) and each.writes for each in self.steps)
+
+    @property
     def dollars_idle(self) -> float:
         """What it costs per hour while no job runs, at list price."""
         system = SYSTEM_DOLLARS if self.setup.spec.standard else 0.0
@@ -104,6 +109,10 @@ class Plan(NamedTuple):
                         why=each.found.why,
                         next="kinetic up     without --billing-account, or change the account in the console first",
                     )
+            if each.action == "foreign" and isinstance(each.resource, Project):
+                step = "kinetic up --create-project --project another-id"
+                return KineticError(f"the {each.resource.title} cannot be used", why=each.found.why, next=step,
+                                    code="not-ours")  # fmt: skip
             if each.action == "foreign":
                 if isinstance(each.resource, Cluster):
                     return KineticError(
@@ -142,6 +151,8 @@ class Plan(NamedTuple):
         if self.missing_rights:
             for role, permissions in rights.by_role(self.missing_rights).items():
                 lines.append(f"missing right: {role} ({', '.join(permissions)})")
+        elif self.missing_rights is None and self.makes_project:
+            lines.append("whether this account may make a project is not known before it is tried; --parent asks first")
         elif self.missing_rights is None:
             lines.append("whether rights are missing is not known: Google did not say")
         return lines + [f"note: {each}" for each in self.notes]
@@ -190,9 +201,12 @@ def make_plan(setup: Setup) -> Plan:
         if not missing:
             raise
         raise _rights_error(setup, missing) from error
-    choice = regions.choose(setup, is_made=inventory.of("cluster").state != "missing")
+    is_new = setup.spec.create_project and inventory.of("project").state == "missing"
+    choice = regions.choose(setup, is_made=inventory.of("cluster").state != "missing", can_ask=not is_new)
     setup.location = choice.location
-    is_off = COMPUTE in inventory.of("services").page.get("off", ())  # then the subnet is chosen when it is on
+    is_off = is_new or COMPUTE in inventory.of("services").page.get(
+        "off", ()
+    )  # then the subnet is chosen when it is on
     if setup.spec.network and inventory.of("cluster").state == "missing" and not is_off:
         setup.subnet = given_subnet(setup)
     for each in resources:
@@ -203,12 +217,28 @@ def make_plan(setup: Setup) -> Plan:
         ):
             each.zone = zones[0]
     steps = tuple(_step(each, inventory) for each in resources)
+    absent = _missing_rights(setup, steps, is_new=is_new)
+    return Plan(setup, steps, None if absent is None else tuple(absent), choice.quotas, choice.notes)
+
+
+def plan_from_nothing(setup: Setup) -> Plan:
+    """Return what would be made in a project that has nothing; nothing is asked."""
+    resources = resources_of(setup)
+    inventory = nothing(setup, resources)
+    setup.location = regions.choose(setup, is_made=False, can_ask=False).location
+    return Plan(setup, tuple(_step(each, inventory) for each in resources), (), (), ())
+
+
+def _missing_rights(setup: Setup, steps: Sequence[Step], *, is_new: bool) -> list[str] | None:
+    """Ask with one request; of a project that is not made yet, its parent: who makes a project is its owner."""
+    parent = setup.spec.parent
+    if is_new and not parent:
+        return None
     needed = {right for step in steps if step.writes for right in step.resource.rights}
     try:
-        absent = rights.missing(setup.apis, needed)
+        return rights.missing(setup.apis, [rights.CREATE_PROJECT] if is_new else needed, parent=parent * is_new)
     except ApiError:
-        absent = None
-    return Plan(setup, steps, None if absent is None else tuple(absent), choice.quotas, choice.notes)
+        return None
 
 
 def _take_kind(setup: Setup, cluster: Found) -> bool:
@@ -230,11 +260,12 @@ def _take_kind(setup: Setup, cluster: Found) -> bool:
 
 def _rights_error(setup: Setup, missing: Sequence[str]) -> AccessDeniedError:
     roles = rights.by_role(missing)
+    where = setup.spec.parent if [*missing] == [rights.CREATE_PROJECT] else setup.project
     count = f"{len(missing)} permission{'s are' if len(missing) > 1 else ' is'} missing"
     return AccessDeniedError(
         f"this account may not make the cluster {setup.spec.cluster}: {count}",
         why="; ".join(f"{role} for {', '.join(each)}" for role, each in roles.items()),
-        next=f"ask an administrator of {setup.project} for {', '.join(roles)}",
+        next=f"ask an administrator of {where} for {', '.join(roles)}",
     )
 
 
@@ -264,4 +295,4 @@ def levels_of(steps: Sequence[Step]) -> list[list[Step]]:
     return [groups[level] for level in sorted(groups)]
 
 
-__all__ = ["CONTROL_PLANE_DOLLARS", "Action", "Plan", "Step", "levels_of", "make_plan"]
+__all__ = ["CONTROL_PLANE_DOLLARS", "Action", "Plan", "Step", "levels_of", "make_plan", "plan_from_nothing"]

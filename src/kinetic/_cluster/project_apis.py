@@ -4,6 +4,7 @@ a 403 SERVICE_DISABLED of an API that we just enabled    again, for up to five m
 the same about another project than ours                 again, counted against ours
 a 400 resourceNotReady, a 409 operationInProgress        again, for up to five minutes
 a 400 "running incompatible operation" of a cluster      again, until the limit of the whole command
+a 403 of a project that we just made                     again, for up to a minute
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _ALL = (BILLING, COMPUTE, CONTAINER, IAM, PROJECTS, SERVICES, STORAGE, ARTIFACTS
 
 RETRY = Retry(attempts=5, first_seconds=0.5, most_seconds=16.0)
 _SPREAD_SECONDS = 300.0  # until what was just made or enabled is known everywhere
+_NEW_PROJECT_SECONDS = 60.0
 _PAUSE_SECONDS = 5.0
 _OTHER_PROJECT = ("USER_PROJECT_DENIED", "SERVICE_DISABLED")
 _NOT_READY = frozenset({"resourceNotReady", "operationInProgress"})
@@ -67,6 +69,7 @@ class ProjectApis:
         self._clock = clock
         self._ends = clock() + limit_seconds
         self._limit = limit_seconds
+        self._made_until = 0.0  # a project that is just made is not seen everywhere until then
         self.services = {name: Service(name, tokens, retry, environ=environ) for name in _ALL}
 
     def read(self, api: str, path: str, **query: str | Sequence[str]) -> Page | None:
@@ -113,10 +116,16 @@ class ProjectApis:
 
     number = ""  # of the project, once it was read
 
+    def note_new_project(self) -> None:
+        """Expect for a while that Google does not know everywhere that the project is there, and ours."""
+        self._made_until = self._clock() + _NEW_PROJECT_SECONDS
+
     def _passes(self, api: str, error: ApiError) -> bool:
         """Return whether an answer may be another one in a while."""
         if is_disabled(error):
             return api in self.enabled
+        if error.status == 403 and self._clock() < self._made_until:
+            return True
         if error.status in {400, 409} and error.reason in _NOT_READY:
             return True
         if error.status == 403 and "per minute" in error.message:  # a rate, not a lack of machines

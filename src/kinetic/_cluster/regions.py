@@ -43,18 +43,19 @@ class Choice(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def choose(setup: Setup, *, is_made: bool) -> Choice:
+def choose(setup: Setup, *, is_made: bool, can_ask: bool = True) -> Choice:
     """Return where the cluster is made, or what is known of where it is.
 
     Args:
         setup: Its location is that of what exists already, else the one that the user named, else "".
         is_made: Whether the cluster exists: then its place is settled.
+        can_ask: Whether there is a project in which Google can be asked.
 
     Raises:
         CapacityError: No region sells all of the hardware, or the named one does not.
     """
     wanted = [each for each in setup.spec.hardware if each.kind != "cpu"]
-    sold = {each.name: zones_that_sell(setup.apis, each) for each in wanted}
+    sold = {each.name: zones_that_sell(setup.apis, each) if can_ask else () for each in wanted}
     unknown = [each for each in wanted if not sold[each.name]]
     notes = [
         f"where {each.name} is sold is not known yet: Compute Engine is off, or does not list it" for each in unknown
@@ -64,7 +65,7 @@ def choose(setup: Setup, *, is_made: bool) -> Choice:
         if away and not is_made:
             raise _not_sold(away[0], setup.location, sold[away[0]])
         notes += [f"{setup.location} does not sell {name}; {_regions_text(sold[name])} do" for name in away]
-        region, limits = setup.region, _quotas(setup.apis, wanted, setup.region)
+        region, limits = setup.region, _quotas(setup.apis, wanted, setup.region) if can_ask else []
     else:
         region, limits = _best(setup.apis, wanted, sold)
     location = setup.location or region

@@ -53,6 +53,8 @@ class Spec:
         jobset: Whether JobSet is installed, which slices of several hosts need.
         public_nodes: Nodes with addresses of their own instead of a NAT.
         billing_account: The id of the account that is linked to a project that has none; "" to link none.
+        create_project: Whether the project is made where there is none of its id.
+        parent: The organization or folder of a project that is made, as in "folders/123"; "" for none.
         hardware: What the accelerators mean that were named.
     """
 
@@ -69,6 +71,8 @@ class Spec:
     jobset: bool = False
     public_nodes: bool = False
     billing_account: str = ""
+    create_project: bool = False
+    parent: str = ""
     hardware: tuple[Placement, ...] = ()
 
     @property

@@ -8,6 +8,7 @@ from kinetic._cluster.project_apis import PROJECTS, ProjectApis, is_disabled
 from kinetic._google.api import ApiError
 
 ACT_AS = "iam.serviceAccounts.actAs"  # may be held on the one account only, which this question does not see
+CREATE_PROJECT = "resourcemanager.projects.create"  # of an organization or a folder
 _MOST = 100  # permissions in one question
 _ROLES = (  # by the beginning of a permission; the first that fits
     (ACT_AS, "roles/iam.serviceAccountUser"),
@@ -16,6 +17,7 @@ _ROLES = (  # by the beginning of a permission; the first that fits
     ("compute.", "roles/compute.networkAdmin"),
     ("container.", "roles/container.admin"),
     ("resourcemanager.projects.createBillingAssignment", "roles/billing.projectManager"),
+    (CREATE_PROJECT, "roles/resourcemanager.projectCreator"),
     ("resourcemanager.", "roles/resourcemanager.projectIamAdmin"),
     ("serviceusage.", "roles/serviceusage.serviceUsageAdmin"),
     ("storage.", "roles/storage.admin"),
@@ -23,12 +25,18 @@ _ROLES = (  # by the beginning of a permission; the first that fits
 )
 
 
-def missing(apis: ProjectApis, permissions: Iterable[str]) -> list[str] | None:
-    """Return which of some permissions our account does not have in the project; None where Google cannot be asked."""
+def missing(apis: ProjectApis, permissions: Iterable[str], *, parent: str = "") -> list[str] | None:
+    """Return which of some permissions our account does not have; None where Google cannot be asked.
+
+    Args:
+        apis: Of the project.
+        permissions: Asked with one request.
+        parent: The organization or folder in which they are asked, instead of the project.
+    """
     wanted = sorted({*permissions})[:_MOST]
     if not wanted:
         return []
-    path = f"v3/projects/{apis.project}:testIamPermissions"
+    path = f"v3/{parent or f'projects/{apis.project}'}:testIamPermissions"
     try:
         page = apis.call(PROJECTS, "POST", path, {"permissions": wanted})
     except ApiError as error:

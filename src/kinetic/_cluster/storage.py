@@ -48,8 +48,9 @@ class Bucket(Resource):
             return Found("foreign", found.page, f"it belongs to another project (number {number})")
         return found
 
-    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
-        body = {
+    def body(self) -> Page:
+        """Return the bucket as Google is asked for it."""
+        return {
             "name": self.spec.bucket,
             "location": self.setup.region,
             "storageClass": "STANDARD",
@@ -64,8 +65,10 @@ class Bucket(Resource):
                 "rule": [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 1}}],
             },
         }
+
+    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
         try:
-            self.apis.call(STORAGE, "POST", "storage/v1/b", body, query={"project": self.spec.project})
+            self.apis.call(STORAGE, "POST", "storage/v1/b", self.body(), query={"project": self.spec.project})
         except ApiError as error:
             if error.status != 409:
                 raise
@@ -143,19 +146,24 @@ class BucketAccess(Resource):
         return f"{OBJECT_ROLE} on the bucket for {self.spec.namespace}/{KUBERNETES_ACCOUNT}"
 
     @property
-    def _member(self) -> str:
-        pool = f"projects/{self.apis.number}/locations/global/workloadIdentityPools/{self.spec.pool}"
+    def member(self) -> str:
+        """The account of jobs, as policies name it."""
+        return self.member_of(self.apis.number)
+
+    def member_of(self, number: str) -> str:
+        """Return the account of jobs in the project with some number."""
+        pool = f"projects/{number}/locations/global/workloadIdentityPools/{self.spec.pool}"
         return f"principal://iam.googleapis.com/{pool}/subject/ns/{self.spec.namespace}/sa/{KUBERNETES_ACCOUNT}"
 
     def read(self) -> Found:
         policy = policies.BucketPolicy(self.apis, self.spec.bucket).read()
-        return Found("ours" if policies.has(policy, OBJECT_ROLE, self._member) else "missing", policy)
+        return Found("ours" if policies.has(policy, OBJECT_ROLE, self.member) else "missing", policy)
 
     def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
-        policies.add(policies.BucketPolicy(self.apis, self.spec.bucket), OBJECT_ROLE, self._member)
+        policies.add(policies.BucketPolicy(self.apis, self.spec.bucket), OBJECT_ROLE, self.member)
 
     def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
-        policies.remove(policies.BucketPolicy(self.apis, self.spec.bucket), self._member)
+        policies.remove(policies.BucketPolicy(self.apis, self.spec.bucket), self.member)
 
 
 class Repository(Resource):

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from kinetic._backends.kube.client import NODE, POD
 from kinetic._backends.kube.job_manifests import JOB_LABEL
 from kinetic._cluster import leftovers
-from kinetic._cluster.accounts import Billing
+from kinetic._cluster.accounts import Billing, Project
 from kinetic._cluster.control_plane import Cluster, Pool
 from kinetic._cluster.inventory import Inventory, read_all, resources_of
 from kinetic._cluster.jobset import JobSet
@@ -196,7 +196,7 @@ def _everything(setup: Setup) -> list[Resource]:
     if not any(isinstance(each, JobSet) for each in listed):
         listed.append(JobSet(setup))
     # Pools go with their cluster; who pays stays.
-    return [each for each in listed if not isinstance(each, Pool | Billing)]
+    return [each for each in listed if not isinstance(each, Pool | Billing | Project)]
 
 
 def _removal(

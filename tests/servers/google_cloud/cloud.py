@@ -61,6 +61,13 @@ _PERMISSIONS = {
     "cloudbilling.getBillingInfo": "resourcemanager.projects.get",
     "cloudbilling.updateBillingInfo": "resourcemanager.projects.createBillingAssignment",
 }
+# What is asked without a project: an operation that makes one, and its parent.
+_WITHOUT_PROJECT = {
+    "cloudresourcemanager.projects.create",
+    "cloudresourcemanager.operations.get",
+    "cloudresourcemanager.folders.testIamPermissions",
+    "cloudresourcemanager.organizations.testIamPermissions",
+}
 _OPEN = {"testIamPermissions", "testPermissions", "wait"}  # whoever asks may ask these
 
 
@@ -156,6 +163,8 @@ class GoogleCloud:
             ("error", message).
         spread: How many requests a service refuses after it was enabled.
         unseen: How many requests a new service account is invisible to.
+        exists: Whether there is such a project; one that is made has nothing but serviceusage, and nobody pays.
+        unseen_project: How many requests do not know of a project that was just made.
         constraints: Organisation policies that are violated, by the method that they forbid.
         read_only: Whether a request that would change something is refused, and noted in ``wrong``.
         faults: What goes wrong; the first that meets a call happens to it.
@@ -177,6 +186,8 @@ class GoogleCloud:
         self.fates: dict[str, str | tuple[str, str]] = {}
         self.spread = 0
         self.unseen = 0
+        self.exists = True
+        self.unseen_project = 0
         self.constraints: dict[str, str] = {}
         self.read_only = False
         self.faults: list[Fault] = []
@@ -337,7 +348,13 @@ class GoogleCloud:
         if self.read_only and call.writes:
             self.wrong.append(f"{call.method}: writes, where nothing may be written")
             raise Refusal(400, "nothing may be written")
+        if call.path.removeprefix(f"{call.service}/").partition("/")[2] != "projects" and not self._is_seen(call):
+            raise refusals.denied("resourcemanager.projects.get", f"projects/{self.project}")
         api = f"{call.service}.googleapis.com"
+        if call.method in _WITHOUT_PROJECT:
+            if permission_of(call.method) in self.denied:
+                raise refusals.denied(permission_of(call.method), call.body.get("parent", "organizations/1"))
+            return
         if api != "serviceusage.googleapis.com" and (api not in self.enabled or self._is_spreading(api)):
             raise refusals.disabled(api, self.project, self.number)
         permission = permission_of(call.method)
@@ -346,6 +363,14 @@ class GoogleCloud:
         if call.method in self.constraints:
             name = self.constraints[call.method]
             raise Refusal(412, f"Constraint {name} violated for project {self.number}.", "conditionNotMet")
+
+    def _is_seen(self, call: Call) -> bool:
+        """Return whether the project exists for who asks now; what is asked of nobody's project always does."""
+        if call.method in _WITHOUT_PROJECT or (self.exists and not self.unseen_project):
+            return True
+        if self.exists:
+            self.unseen_project -= 1
+        return False
 
     def _is_spreading(self, api: str) -> bool:
         left = self._refused_until.get(api, 0)

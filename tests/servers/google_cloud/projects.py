@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from servers.google_cloud import refusals
+from servers.google_cloud import prices, refusals
 from servers.google_cloud.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ class Projects:
     Attributes:
         accounts: Service accounts by e-mail address.
         policy: Who has which role in the project.
+        parent: Where the project was made.
+        lifecycle: The project's state.
         identity_pool: Whether a cluster with workload identity has ever been made here.
     """
 
@@ -84,12 +86,23 @@ class Projects:
         self.accounts: dict[str, Page] = {}
         self.policy = Policy(409)
         self.identity_pool = False
+        self.parent = ""
+        self.lifecycle = "ACTIVE"
         self._operations: dict[str, tuple[int, Page]] = {}
         self._unseen: dict[str, int] = {}
 
     def answer(self, call: Call) -> Page:
         if call.service == "serviceusage":
             return self._services(call)
+        if call.method == "cloudbilling.services.skus.list":
+            return prices.answer(call.parts[1], call.query)
+        if call.parts[0] in {"folders", "organizations"}:
+            held = [each for each in call.body.get("permissions", []) if each not in self._cloud.denied]
+            return {"permissions": held} if held else {}
+        if call.method == "cloudresourcemanager.operations.get":
+            return self._operation(f"operations/{call.parts[1]}")
+        if call.method == "cloudresourcemanager.projects.create":
+            return self._new_project(call.body)
         if call.parts[1] not in {self._cloud.project, self._cloud.number, "-"}:
             raise refusals.denied("resourcemanager.projects.get", f"projects/{call.parts[1]}")
         if call.service == "cloudbilling":
@@ -97,6 +110,18 @@ class Projects:
         if call.service == "iam":
             return self._accounts(call)
         return self._project(call)
+
+    def _new_project(self, body: Page) -> Page:
+        """Make the project, if its id is ours: all other ids are taken."""
+        cloud = self._cloud
+        if cloud.exists or body["projectId"] != cloud.project:
+            raise Refusal(409, "Requested entity already exists", "ALREADY_EXISTS")
+        cloud.exists, cloud.enabled, cloud.billing = True, {"serviceusage.googleapis.com"}, ""
+        cloud.enabled.add("cloudresourcemanager.googleapis.com")  # in truth that of the login's own project
+        self.parent = body.get("parent", "")
+        name = f"operations/cp.{next(cloud.ids)}"
+        self._operations[name] = (cloud.pending, {"projectId": cloud.project})
+        return {"name": name}
 
     # ---------------------------------------------------------------------------------------------------------- APIs
 
@@ -137,13 +162,19 @@ class Projects:
         if name not in self._operations:
             raise refusals.missing(name)
         left, response = self._operations[name]
-        fate = self._cloud.fates.get("batchEnable")
+        makes = name.startswith("operations/cp.")
+        fate = self._cloud.fates.get("create project" if makes else "batchEnable")
         if left or fate == "never":
             self._operations[name] = (left - 1, response)
             return {"name": name}
         if fate:
             return {"name": name, "done": True, "error": {"code": 13, "message": "internal"}}
-        kind = "type.googleapis.com/google.api.serviceusage.v1.BatchEnableServicesResponse"
+        kind = (
+            "google.cloud.resourcemanager.v3.Project"
+            if makes
+            else "google.api.serviceusage.v1.BatchEnableServicesResponse"
+        )
+        kind = f"type.googleapis.com/{kind}"
         return {"name": name, "done": True, "response": {"@type": kind, **response}}
 
     # ------------------------------------------------------------------------------------------------------- billing
@@ -212,7 +243,7 @@ class Projects:
             return {
                 "name": f"projects/{cloud.number}",
                 "projectId": cloud.project,
-                "state": "ACTIVE",
+                "state": self.lifecycle,
                 "displayName": cloud.project,
             }
         if call.action == "testIamPermissions":
