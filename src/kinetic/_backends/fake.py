@@ -35,6 +35,7 @@ from kinetic.job_status import JobStatus
 
 MACHINE = "fake"
 _WITHOUT_BODY = frozenset({"deadline", "runner"})
+_NO_LOG: Mapping[int, bytes] = {}
 _BUSY_SECONDS = 0.001  # of real time, when nothing is due: another thread may be about to change that
 
 
@@ -79,7 +80,7 @@ class _Job:
     status: JobStatus = JobStatus.PENDING
     reason: str = ""
     changes: int = 1
-    log: dict[int, bytes] = field(default_factory=dict)
+    log: Mapping[int, bytes] = field(default_factory=lambda: _NO_LOG)
 
     @property
     def due(self) -> float:
@@ -303,6 +304,7 @@ class _Roles:
         self._ends[job.launch.group] += 1
         self._groups[job.launch.group].pop(job.job_id, None)
         del job.launch  # most of what a job takes in memory
+        job.begins = job.ends = math.inf
 
     def _begin(self, job: _Job) -> None:
         """Claim an attempt, as a runner does first of all."""
@@ -346,7 +348,7 @@ class _Roles:
         store, order, key = open_store(job.launch.store_url), job.launch.order, job.launch.key
         verdict, body = self._verdict(job, ended)
         if printed:
-            job.log[job.attempt] = printed
+            job.log = {**job.log, job.attempt: printed}
             store.put(keys.log_segment(job.job_id, job.attempt, 0, 0), printed, if_absent=True)
         if attempts.retry_reason(store, verdict, order.retries, key):
             attempts.note_failure(store, verdict, key, clock=self.clock.time)

@@ -44,7 +44,7 @@ def completions(
     """
     limit = None if timeout is None else time.monotonic() + timeout
     tracker, watch = batch._get_tracker(), _DriverWatch(batch, accept_missing=accept_missing)
-    read, held, yielded = 0, set[int](), set[int]()
+    read, held, yielded = 0, set[int](), bytearray(len(batch.jobs))
     while True:
         over = _is_over(batch, tracker, watch)
         held.update(new := tracker.ended[read:])
@@ -53,8 +53,9 @@ def completions(
         ready = [index for index in held if over or tracker.is_final(index)]
         held.difference_update(ready)
         batch._update_jobs(ready)
-        for index in sorted(set(ready) - yielded, key=lambda index: _ended_at(tracker, index)):
-            yielded.add(index)
+        fresh = {index for index in ready if not yielded[index]}
+        for index in sorted(fresh, key=lambda index: _ended_at(tracker, index)):
+            yielded[index] = True
             if view is not None:
                 view.look(tracker)
             yield index
@@ -242,9 +243,9 @@ def results(batch: Batch, *, timeout: float | None, ordered: bool, cleanup: bool
         _clean_up(batch, tracker, sorted(values))
     if failed and not return_exceptions:
         raise _error(batch, values, failed, failures)
-    everything = {**values, **failed}
     if ordered:
-        return [everything[index] for index in sorted(everything)]
+        return [values[index] if index in values else failed[index] for index in sorted([*values, *failed])]
+    everything = {**values, **failed}
     # A store may put several ends into the same second: those are in the order in which they were seen.
     seen = {index: place for place, index in enumerate(tracker.ended)}
     ended.sort(key=lambda index: (_ended_at(tracker, index), seen.get(index, len(seen))))

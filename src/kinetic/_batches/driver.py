@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
@@ -141,6 +141,29 @@ def _runs(children: Iterable[tuple[int, int]]) -> Iterator[tuple[range, int]]:
         yield run, latest
 
 
+class _Queue:
+    """Attempts at inputs that wait to be launched, in 8 bytes each; of one thread."""
+
+    def __init__(self) -> None:
+        self._attempts, self._taken = array("Q"), 0
+
+    def __len__(self) -> int:
+        return len(self._attempts) - self._taken
+
+    def append(self, index: int, attempt: int) -> None:
+        self._attempts.append(attempt << 32 | index)
+
+    def take(self, count: int) -> list[tuple[int, int]]:
+        """Take the first ones out, as (index, attempt)."""
+        taken = self._attempts[self._taken : self._taken + count]
+        self._taken += len(taken)
+        return [(each & 0xFFFFFFFF, each >> 32) for each in taken]
+
+    def put_back(self, count: int) -> None:
+        """Undo the last ``take``, of so many."""
+        self._taken -= count
+
+
 class Driver:
     """Drive one batch, in a thread of its own or in the caller's.
 
@@ -158,8 +181,8 @@ class Driver:
         self._launcher, self._tracker, self._lease = launcher, tracker, lease
         self._on_launch, self._only = on_launch, only
         self._settings = launcher.group.settings
-        self._again: deque[tuple[int, int]] = deque()  # submitted by a driver that died before it launched them
-        self._waiting: deque[tuple[int, int]] = deque()
+        self._again = _Queue()  # submitted by a driver that died before it launched them
+        self._waiting = _Queue()
         self._tried: set[tuple[int, int]] = set()  # what follows a failure: the tracker may report one end twice
         self._read = 0  # how many of the tracker's ends were handled
         self._failed = False
@@ -181,7 +204,8 @@ class Driver:
         """Find out what is left to be launched: everything of a new batch, the rest of one that is taken over."""
         if self._lease.epoch:
             self._tracker.refresh(whole=True)
-            self._again.extend((index, self._tracker.attempts[index]) for index in self._tracker.unseen())
+            for index in self._tracker.unseen():
+                self._again.append(index, self._tracker.attempts[index])
         self._tracker.set_only_submitter()
         for index, item in enumerate(self._launcher.table.inputs):
             if not self._is_ours(index):
@@ -189,7 +213,7 @@ class Driver:
             if item.arguments is None:
                 self._failed = True
             elif self._tracker.attempts[index] < 0:
-                self._waiting.append((index, 0))
+                self._waiting.append(index, 0)
 
     def _is_ours(self, index: int) -> bool:
         return (self._only is None or index in self._only) and not self._tracker.control.stops(index)
@@ -244,7 +268,7 @@ class Driver:
                 step("driver:saw-an-end")
                 self._close(index)
                 self._tried.add(following)
-                self._waiting.append(following)
+                self._waiting.append(*following)
         elif end.word in {FAILED, CANCELLED}:
             self._failed = True
 
@@ -261,14 +285,14 @@ class Driver:
         """Launch as many as there is room for; of very many only some, to look up in between."""
         source = self._again or self._waiting
         room = len(source) if source is self._again else self._room() if self._has_room() else 0
-        wanted = [source.popleft() for _ in range(min(room, LAUNCHES_AT_ONCE))]
+        wanted = source.take(min(room, LAUNCHES_AT_ONCE))
         if not wanted:
             return False
         self._room_since = math.inf
         try:
             self._launcher.launch(wanted)
         except BaseException:
-            source.extendleft(reversed(wanted))  # ids are derived: launching a child twice is harmless
+            source.put_back(len(wanted))  # ids are derived: launching a child twice is harmless
             raise
         for index, attempt in wanted:
             self._tracker.submitted(index, attempt)

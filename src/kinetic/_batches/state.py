@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import field
@@ -54,6 +55,7 @@ _STATUS = {
     CANCELLED: JobStatus.NOT_FOUND,
     REMOVED: JobStatus.NOT_FOUND,
 }
+_WORDS, _IS_REMOVED = (REMOVED, SUCCEEDED, FAILED, CANCELLED), 8  # as numbers; 0 for none, or none that is known
 _StemOf = Callable[[str, range, int], str]
 _LEISURE = 10.0  # a refresh that took 5 ms is not repeated for 50: refreshing takes a tenth of one core at most
 _LEAST_SECONDS = 0.002
@@ -226,12 +228,15 @@ class Tracker:
 
     def __init__(self, jobs: Sequence[JobHandle | None]) -> None:
         self.attempts = [-1 if job is None else job.group_attempt or 0 for job in jobs]
-        self.ended: list[int] = []
+        self.ended = array("L")
         self._jobs = jobs
         self._active = {index for index, job in enumerate(jobs) if job is not None}
-        self._ends: dict[tuple[int, int], End] = {}
-        self._removed: set[tuple[int, int]] = set()
+        # How the latest attempts ended, in 9 bytes each; and what is known of the ends of attempts to come.
+        self._words, self._times = bytearray(len(jobs)), array("d", bytes(8 * len(jobs)))
+        self._early: dict[tuple[int, int], list[End]] = {}
+        self._ends = 0  # how many there were, of all attempts
         self._statuses: dict[int, JobStatus] = {}  # of jobs that were observed by themselves
+        self._ids: dict[tuple[int, int], str] = {}  # of attempts that have not ended
         self._lock = threading.RLock()
         self._news = threading.Condition()
         self._watching = threading.Lock()
@@ -265,18 +270,17 @@ class Tracker:
 
     def status(self, index: int) -> JobStatus | None:
         """Return the status of an input's latest attempt, or None while there is none."""
-        latest = index, self.attempts[index]
-        if latest[1] < 0:
+        if self.attempts[index] < 0:
             return None
-        if latest in self._removed:
+        word = self._words[index]
+        if word & _IS_REMOVED:
             return JobStatus.NOT_FOUND
-        end = self._ends.get(latest)
-        return _STATUS[end.word] if end else self._active_status(index)
+        return _STATUS[_WORDS[word]] if word else self._active_status(index)
 
     def end(self, index: int) -> End | None:
         """Return how an input's latest attempt ended, or None while it has not."""
-        latest = index, self.attempts[index]
-        return self._ends.get(latest) or (End(REMOVED, 0.0) if latest in self._removed else None)
+        word = self._words[index]
+        return End(_WORDS[word & ~_IS_REMOVED], self._times[index]) if word else None
 
     def may_launch(self, index: int) -> bool:  # noqa: ARG002 - a batch with a manifest needs it
         """Return whether one more attempt at an input is allowed."""
@@ -348,7 +352,7 @@ class Tracker:
                 at = seen.outcome.ended if seen.outcome is not None else None
                 self._end(index, self.attempts[index], _end_of(seen), at or time.time())
             if seen.status is JobStatus.NOT_FOUND:
-                self._removed.add((index, self.attempts[index]))
+                self._words[index] |= _IS_REMOVED
 
     def _watch(self, seconds: float) -> None:
         job = next((self._jobs[index] for index in self.active), None)
@@ -356,17 +360,28 @@ class Tracker:
             locate.backend_of(job).watch(job.job_id, seconds=min(seconds, _WATCH_SECONDS))
 
     def _end(self, index: int, attempt: int, word: str, at: float) -> None:
+        if attempt > self.attempts[index]:
+            self._early.setdefault((index, attempt), []).append(End(word, at))
+        elif attempt == self.attempts[index]:
+            self._note(index, word, at)
+            self._settle(index)
+
+    def _note(self, index: int, word: str, at: float) -> None:
+        """Note how the latest attempt at an input ended: the first verdict stays, also when it is removed."""
+        before = self._words[index]
         if word == REMOVED:
-            self._removed.add((index, attempt))
-        else:
-            self._ends.setdefault((index, attempt), End(word, at))
-        self._settle(index)
+            self._words[index] = before | _IS_REMOVED
+        elif not before & ~_IS_REMOVED:
+            self._times[index] = at
+            self._words[index] = before | _WORDS.index(word)
+            self._ends += 1
 
     def _settle(self, index: int) -> None:
         """Move an input from the active to the ended ones if its latest attempt has ended."""
-        if index in self._active and self.end(index) is not None:
+        if index in self._active and self._words[index]:
             self._active.discard(index)
             self._statuses.pop(index, None)
+            self._ids.pop((index, self.attempts[index]), None)
             self.ended.append(index)
 
 
@@ -383,8 +398,8 @@ class BatchTracker(Tracker):
         self._elsewhere: dict[int, str] = {}  # inputs whose latest attempt another machine launched, and which
         self._only_submitter = False
         self._seen: dict[str, Observation] = {}
-        self._ids: dict[tuple[int, int], str] = {}
-        self._read: set[int] = set()  # hashes of the keys of children and marks whose seals are right
+        # Hashes of the keys of children and marks whose seals are right: of the first mark of each input, and others.
+        self._first_read, self._read = array("q", bytes(8 * group.total_expected)), set[int]()
         self._observed_at: dict[int, float] = {}  # when a child that the backend does not see was observed by itself
 
     @property
@@ -437,7 +452,11 @@ class BatchTracker(Tracker):
             elif attempt > latest:
                 self._elsewhere[index] = machine
             if attempt > latest:
+                self._ids.pop((index, latest), None)
+                self._words[index] = 0
                 self.attempts[index] = attempt
+                for end in self._early.pop((index, attempt), ()):
+                    self._note(index, *end)
                 self._statuses.pop(index, None)
                 self._active.add(index)
                 self._settle(index)
@@ -477,7 +496,7 @@ class BatchTracker(Tracker):
         self.control.read()
         shards = sorted({index // keys.SHARD for index in self._active})
         # A request returns a thousand entries: one for each shard that is open, or all that have ended.
-        few = not whole and len(shards) <= max(_FEW_SHARDS, len(self._ends) // keys.SHARD)
+        few = not whole and len(shards) <= max(_FEW_SHARDS, self._ends // keys.SHARD)
         prefixes = [keys.marks(group_id, shard) for shard in shards] if few else [keys.marks(group_id)]
         for indexes, attempt, word, at in self._unread(_mark_of, prefixes):
             if word in _STATUS:
@@ -527,10 +546,20 @@ class BatchTracker(Tracker):
 
     def _unread(self, stem_of: _StemOf, prefixes: Iterable[str]) -> Iterator[tuple[range, int, str, float]]:
         """Yield what the keys of children or marks say that were not read before, and how old they are."""
+        first, others, group_id = self._first_read, self._read, self.group.group_id
+        digits = slice(len(keys.marks(group_id, 0)), len(keys.mark(group_id, 0, 0)) - len(".0"))
         for prefix in prefixes:
             for entry in self.store.entries(prefix):
-                if hash(entry.key) not in self._read and (found := self._verified(stem_of, entry.key)) is not None:
-                    self._read.add(hash(entry.key))
+                key, number = entry.key, hash(entry.key)
+                index = int(key[digits]) if stem_of is _mark_of and key[digits].isdecimal() else len(first)
+                is_one = index < len(first)
+                if (is_one and first[index] == number) or number in others:
+                    continue
+                if (found := self._verified(stem_of, key)) is not None:
+                    if is_one and not first[index]:
+                        first[index] = number
+                    else:
+                        others.add(number)
                     yield *found, entry.modified
 
     def _verified(self, stem_of: _StemOf, at: str) -> tuple[range, int, str] | None:
@@ -542,14 +571,16 @@ class BatchTracker(Tracker):
         if not indexes or indexes[-1] >= self.group.total_expected or attempt >= keys.MOST_ATTEMPTS:
             return None
         if self._root is not None:
-            sealed_for = self._id(indexes[0], attempt) if stem_of is _mark_of else self.group.group_id
+            sealed_for = self.group.group_id
+            if stem_of is _mark_of:
+                sealed_for = self._ids.get((indexes[0], attempt)) or self.group.child_id(indexes[0], attempt)
             key = documents.job_key(self._root, sealed_for, self.group.store)
             if at != documents.sealed_name(stem_of(self.group.group_id, indexes, attempt), word, key):
                 return None
         return found
 
     def _id(self, index: int, attempt: int) -> str:
-        """Return the id of an attempt; deriving ten thousand of them on every refresh would be most of its cost."""
+        """Return the id of an active attempt; deriving all of them on every refresh would be most of its cost."""
         found = self._ids.get((index, attempt))
         if found is None:
             found = self._ids[index, attempt] = self.group.child_id(index, attempt)

@@ -30,7 +30,7 @@ from kinetic._wire import digests, documents, keys, python_runtime
 from kinetic._wire import order as wire_order
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Artifact, Order
-from kinetic._wire.records import Group, Input, Settings, Table
+from kinetic._wire.records import Group, Input, Inputs, Settings, Table
 from kinetic.errors import BackendError, CallableError, KineticError, OptionError, OptionTypeError, PackingError
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class _Packed(NamedTuple):
     """What a batch is made of, in the store, with the data that the function and each input refer to."""
 
     function: Artifact
-    rows: list[Input]
+    rows: Inputs
     project: Shipped
     errors: dict[int, Exception]
     found: options.FoundData
@@ -300,13 +300,13 @@ def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
 
 def _pack_inputs(
     request: BatchRequest, shipment: Shipment, group_id: str, first: int, errors: dict[int, Exception]
-) -> tuple[list[Input], dict[int, options.FoundData]]:
+) -> tuple[Inputs, dict[int, options.FoundData]]:
     """Pickle every input; the error of one that cannot be pickled does not affect the others."""
 
     def check(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         pickler.check_arguments(request.function, args, kwargs, request.name)
 
-    rows: list[Input] = []
+    rows = Inputs()
     found_by_input: dict[int, options.FoundData] = {}
     with InputPacker(
         shipment.plan,
@@ -376,7 +376,7 @@ def _write(
         cpu=shipment.resources.cpu,
         memory_bytes=shipment.resources.memory_bytes,
     )
-    table = Table(tuple(packed.rows))
+    table = Table(packed.rows)
     table_bytes = table.to_bytes()
     retries = request.settings.retries if request.retries_given else options.retries or 0
     group = Group(

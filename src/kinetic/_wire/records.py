@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
 from typing import Any
 
@@ -162,11 +163,63 @@ class Input:
     error: str = ""  # why it could not be submitted; "" when it could
 
 
+class Inputs(Sequence[Input]):
+    """Rows of a table in 70 bytes each; an ``Input`` is made when one is asked for."""
+
+    _ROW = struct.Struct("=IQQ32sQ")  # number of its pack, start and size there, digest; the end of its text
+
+    def __init__(self, items: Iterable[Input] = ()) -> None:
+        self._rows, self._texts = bytearray(), bytearray()
+        self._packs: dict[str, int] = {}
+        self._names: list[str] = []  # of the packs, by their numbers
+        self._others: dict[int, Input] = {}  # what has more than a row has: data, an error, its arguments inline
+        for item in items:
+            self.append(item)
+
+    def append(self, item: Input) -> None:
+        """Add a row."""
+        place = item.arguments
+        if place is None or place.inline or item.data or item.error:
+            self._others[len(self)] = item
+            row = 0, 0, 0, b"", len(self._texts)
+        else:
+            number = self._packs.setdefault(place.key, len(self._names))
+            if number == len(self._names):
+                self._names.append(place.key)
+            self._texts += item.shown.encode(errors="surrogatepass")
+            row = number, place.start, place.size, bytes.fromhex(place.sha256), len(self._texts)
+        self._rows += self._ROW.pack(*row)
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return len(self._rows) // self._ROW.size
+
+    def __getitem__(self, index: int) -> Input:  # type: ignore[override] # no slices
+        """Return one row; an IndexError says that there is none."""
+        index = range(len(self))[index]
+        if (other := self._others.get(index)) is not None:
+            return other
+        number, start, size, digest, end = self._ROW.unpack_from(self._rows, index * self._ROW.size)
+        before = self._ROW.unpack_from(self._rows, (index - 1) * self._ROW.size)[-1] if index else 0
+        shown = self._texts[before:end].decode(errors="surrogatepass")
+        return Input(shown, Artifact(digest.hex(), size, key=self._names[number], start=start))
+
+    def __setitem__(self, index: int, item: Input) -> None:
+        """Replace a row."""
+        self._others[range(len(self))[index]] = item
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether these are the same rows."""
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment] # rows are added
+
+
 @dataclass(frozen=True)
 class Table:
     """Where every input of a batch is."""
 
-    inputs: tuple[Input, ...] = field(repr=False)
+    inputs: Sequence[Input] = field(repr=False)
 
     def to_bytes(self) -> bytes:
         """Write the page: packs are named once, data is written where there is some."""
@@ -185,7 +238,8 @@ class Table:
         page = documents.parse(data, what, most_bytes=TABLE_BYTES, any_name=True)
         found = fields.checked(_TABLE, page, what, _TABLE)
         packs, rows = found["packs"], found["inputs"]
-        return cls(tuple([fields.read_one(_input_of(packs), row, f"a row of {what}") for row in rows]))
+        read, row_name = _input_of(packs), f"a row of {what}"
+        return cls(Inputs(fields.read_one(read, row, row_name) for row in rows))
 
     def addresses(self) -> set[str]:
         """Return the addresses of the data of all inputs."""

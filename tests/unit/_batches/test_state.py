@@ -283,7 +283,7 @@ def test_only_the_latest_attempt_counts_and_a_failure_counts_when_no_other_may_f
 
     assert before is False
     assert during == (PENDING, False)
-    assert (tracker.status(0), tracker.is_final(0), tracker.ended) == (FAILED, True, [0, 0])
+    assert (tracker.status(0), tracker.is_final(0), [*tracker.ended]) == (FAILED, True, [0, 0])
 
 
 def test_a_stop_makes_a_failure_count_and_what_is_wanted_again_does_not(ground):

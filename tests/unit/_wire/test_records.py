@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 
 import pytest
 
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import documents, keys
+from kinetic._wire import digests, documents, keys
 from kinetic._wire.order import Artifact, Child, DataRef, Order
-from kinetic._wire.records import MANIFEST, SHARED, Group, Input, Settings, Table
+from kinetic._wire.records import MANIFEST, SHARED, Group, Input, Inputs, Settings, Table
 from kinetic.errors import IntegrityError, OptionError
 
 KEY, OTHER = b"k" * 32, b"o" * 32
@@ -103,6 +104,32 @@ def test_a_row_of_a_plain_input_takes_little_room():
     rows = tuple(Input("0.1", Artifact("a" * 64, 10, key=PACK, start=n)) for n in range(10_000))
 
     assert len(Table(rows).to_bytes()) < 1_000_000
+
+
+def test_rows_in_columns_are_the_inputs_that_were_added_and_may_be_replaced():
+    plain = [Input(f"x={n} ü\ud800", Artifact(f"{n:064x}", n, key=f"pack/{n % 3}", start=1 << 40)) for n in range(7)]
+    inputs = Inputs([*plain, *TABLE.inputs, Input("", Artifact.within(b"abc"))])
+
+    inputs[1] = replace(inputs[1], data=(REF,))
+
+    expected = [plain[0], replace(plain[1], data=(REF,)), *plain[2:], *TABLE.inputs]
+    assert list(inputs) == [*expected, Input("", Artifact.within(b"abc"))]
+    assert inputs == [*inputs]
+    assert inputs != [*inputs][1:]
+    assert inputs[-1].arguments == Artifact.within(b"abc")
+    with pytest.raises(IndexError):
+        inputs[len(inputs)]
+
+
+def test_a_row_of_a_plain_input_takes_a_hundred_bytes_of_memory():
+    text = Table([Input("0.1", Artifact("a" * 64, 10, key=PACK, start=n)) for n in range(10_000)]).to_bytes()
+    tracemalloc.start()
+    table = Table.from_bytes(text, sha256=digests.of_bytes(text))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert table.inputs[9_999].arguments.start == 9_999
+    assert size < 1_000_000
 
 
 def test_ids_of_children_are_derived_distinct_and_short_enough_for_a_pod():
