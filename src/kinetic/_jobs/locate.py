@@ -43,7 +43,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MACHINE = "KINETIC_MACHINE_ID"
+_ADDRESS = ("project", "zone", "cluster_name", "namespace", "context")
 _runtimes: dict[tuple[str, ...], Path] = {}
+_homes: dict[tuple[str, ...], Path] = {}
+_keys: dict[str, tuple[tuple[int, int, int], bytes | None]] = {}  # by their files; and what those looked like
 _machines: dict[str, str] = {}
 
 
@@ -62,13 +65,12 @@ def backend_at(target: Target, *, strict: bool = False) -> Backend:
 
 def backend_of(job: JobRecord) -> Backend:
     """Return the backend that a job runs on. An unknown name is an OptionError."""
-    return backend_for(vars(job))
+    return _open(job.backend, Address(*(str(getattr(job, name) or "") for name in _ADDRESS)))
 
 
 def backend_for(fields: Mapping[str, Any]) -> Backend:
     """Return the backend that the fields of a job name; see ``backend_of``."""
-    named = ("project", "zone", "cluster_name", "namespace", "context")
-    return _open(fields["backend"], Address(*(str(fields.get(name) or "") for name in named)))
+    return _open(fields["backend"], Address(*(str(fields.get(name) or "") for name in _ADDRESS)))
 
 
 def _open(name: str, address: Address, *, strict: bool = False) -> Backend:
@@ -110,8 +112,11 @@ def log() -> logging.Logger:
 
 
 def home() -> Path:
-    """Return this caller's kinetic home."""
-    return settings.kinetic_home(os.environ)
+    """Return this caller's kinetic home; checked once for each setting."""
+    setting = tuple(os.environ.get(name, "") for name in ("KINETIC_HOME", "HOME"))
+    if setting not in _homes:
+        _homes[setting] = settings.kinetic_home(os.environ)
+    return _homes[setting]
 
 
 def trusts_the_store() -> bool:
@@ -126,8 +131,21 @@ def key_for(name: str, key_id: str, store_url: str) -> bytes | None:
 
 
 def namespace_key(key_id: str) -> bytes | None:
-    """Return a key of this caller's own ring, or None."""
-    return config_home.find_key(home(), key_id) if key_id else None
+    """Return a key of this caller's own ring, or None. Its file is read once, as long as it stays the same."""
+    if not key_id.isalnum():
+        return None
+    folder = home()
+    path = f"{folder}/keys/{key_id}"
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    stamp = about.st_ino, about.st_mtime_ns, about.st_size
+    known, key = _keys.get(path, (None, None))
+    if known != stamp:
+        key = config_home.find_key(folder, key_id)
+        _keys[path] = stamp, key
+    return key
 
 
 def key_ids() -> frozenset[str]:

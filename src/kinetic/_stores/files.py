@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,11 @@ _forced_roots: set[str] = set()  # of the stores whose own names this process fo
 _ATTEMPTS = 100  # at putting a file into a folder that others keep deleting
 
 
+@functools.lru_cache(maxsize=16)  # a store is opened for each thing that is done with a job
+def _path_and_url(folder: str) -> tuple[Path, str]:
+    return Path(folder), f"file://{folder}"
+
+
 class FileStore:
     """Keep objects as files below one folder.
 
@@ -34,8 +40,7 @@ class FileStore:
 
     def __init__(self, root: Path | str) -> None:
         folder = os.path.abspath(root)  # resolve() would follow links
-        self.root = Path(folder)
-        self.url = f"file://{folder}"
+        self.root, self.url = _path_and_url(folder)
         # Folders whose own names this process forced to the disk, by the first part of their paths; "" is the root.
         self._known_folders: dict[str, set[str]] = {"": {""}} if folder in _forced_roots else {}
 
