@@ -97,6 +97,27 @@ def test_a_result_is_read_as_soon_as_its_outcome_is_in_the_store(clients: Any, s
 
 
 @pytest.mark.usefixtures("machine")
+def test_the_end_of_a_child_is_seen_when_its_pod_says_so_and_not_a_second_later_when_its_job_does(
+    clients: Any, site: Any
+) -> None:
+    found = clients.run(
+        """
+        from one import talk
+        rows = []
+        for number in range(3):
+            batch = talk.run_async_map([(1, "", 1.5)], max_concurrent=1)
+            batch.results(cleanup=False)
+            rows.append([batch.jobs[0].job_id, time.time()])
+        tell(rows)
+        """
+    )
+
+    late = [at - site.bucket.written_at(f"{job_id}/result.pkl") for job_id, at in found]
+    assert min(late) <= 0.5, late
+    assert of(site.asked())["GET", "pods watch"] == 3
+
+
+@pytest.mark.usefixtures("machine")
 def test_waiting_for_a_long_job_asks_nothing(clients: Any, site: Any) -> None:
     client = clients.start("from one import talk\njob = talk.run_async(1, go)\njob.result(stream_logs=True)")
     assert client.stdout.readline() == "line 0000\n"

@@ -74,10 +74,15 @@ class KubeBackend:
 
     def _reset(self) -> None:
         """Drop what threads hold or update: a forked child has only one of its parent's threads."""
-        self._informers = Informers(lambda selector: Informer(self.client, self.kinds(), selector))
+        self._informers = Informers(self._make_informer)
         self._seen = _SeenByThread()
         self._verdicts: list[VerdictFollower] = []
         self._launcher = JobLauncher(lambda: self.client, self.environ)
+
+    def _make_informer(self, selector: str) -> Informer:
+        """Make an informer; of a batch, whose logs are not followed, it follows the ends of pods as well."""
+        is_of_batch = selector.startswith(f"{job_manifests.GROUP_LABEL}=")
+        return Informer(self.client, self.kinds(), selector, follows_pods=is_of_batch)
 
     @property
     def client(self) -> Client:

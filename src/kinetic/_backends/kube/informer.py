@@ -8,6 +8,7 @@ listed again, and the difference is reported.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -16,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kinetic._backends.kube import object_status
+from kinetic._backends.kube.client import POD
 from kinetic._backends.kube.transport import RETRYABLE_STATUSES, Reply, stream_errors
 from kinetic._wire import python_runtime
 from kinetic.errors import BackendUnavailableError
@@ -56,7 +58,8 @@ class Watch:
         self.known: dict[str, Object] = {}  # what exists, as far as was reported, by uid
         self._client = client
         self._kind = kind
-        self._selector = selector
+        self._selector, self._fields = selector, ""
+        self._headers: dict[str, str] = {}
         self._reduce = reduce
         self._version = ""
         self._failures = 0  # in a row
@@ -111,12 +114,14 @@ class Watch:
             "timeoutSeconds": _WINDOW_SECONDS,
         }
         query |= {"labelSelector": self._selector} if self._selector else {}
+        query |= {"fieldSelector": self._fields} if self._fields else {}
         path = self._kind.path(self._client.namespace)
         with self._client.transport.stream(
             path,
             query=query,
             silence_seconds=_WINDOW_SECONDS + _SLACK_SECONDS,
             may_have_moved=not self._failures,
+            headers=self._headers,
         ) as answer:
             if answer.status_code != 200:
                 answer.read()
@@ -151,6 +156,29 @@ class Watch:
         raise self._client.error_for("watch", self._kind, "", reply)
 
 
+class EndedPods(Watch):
+    """Follow the pods that end with exit code 0 from now on: "changed", with no more than metadata, when one has.
+
+    Its Job says so a second later, since the controller of Jobs counts pods once a second.
+    """
+
+    def __init__(self, client: Client, selector: str) -> None:
+        super().__init__(client, POD, selector)
+        self._fields = "status.phase=Succeeded"  # so the server reports a pod only then
+        self._headers = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
+
+    def _list(self) -> Iterator[Event]:
+        """Read the version of now, and nothing of the pods that have ended before."""
+        page = next(self._client.pages(self._kind, {"limit": 1, "labelSelector": self._selector})) or {}
+        self._version = _resource_version(page)
+        yield Event("listed", {})
+
+    def _event(self, page: dict[str, Any]) -> Event | None:
+        event = super()._event(page)
+        self.known.clear()
+        return event if page.get("type") == "ADDED" else None
+
+
 def _resource_version(found: Object) -> str:
     return str((found.get("metadata") or {}).get("resourceVersion", ""))
 
@@ -161,8 +189,10 @@ UNUSED_SECONDS = 120.0  # after which nothing seems to wait any more, and the wa
 class Informer:
     """The jobs that a selector of labels fits, in one kind or several, for all threads that wait for them."""
 
-    def __init__(self, client: Client, kinds: tuple[Kind, ...], selector: str) -> None:
+    def __init__(self, client: Client, kinds: tuple[Kind, ...], selector: str, *, follows_pods: bool = False) -> None:
         self.selector = selector
+        self._follows_pods = follows_pods  # to count an end as soon as a pod of the job has succeeded
+        self._ended_early: set[str] = set()  # uids of objects whose end was counted so
         self.ends = 0  # how many objects have ended or are gone
         self.error: Exception | None = None  # why it ended
         self._client, self._kinds = client, kinds
@@ -182,6 +212,8 @@ class Informer:
                 self.threads.append(thread)
             else:
                 self.end()
+        if self._follows_pods and (thread := python_runtime.start_thread(self._follow_pods, "kinetic-watch-pods")):
+            self.threads.append(thread)
         return self
 
     @property
@@ -271,6 +303,18 @@ class Informer:
         finally:
             self.end()
 
+    def _follow_pods(self) -> None:
+        """Count the ends of pods; where that is not possible, the Jobs tell, a second later."""
+        with contextlib.suppress(Exception):  # we may not watch pods, say
+            for event in EndedPods(self._client, self.selector).events(self._is_unused):
+                owners = (event.object.get("metadata") or {}).get("ownerReferences") or ()
+                with self._changed:
+                    for uid in {each.get("uid") for each in owners} & self._objects.keys() - self._ended_early:
+                        if not object_status.status_of(self._objects[uid]).is_final:
+                            self._ended_early.add(uid)
+                            self.ends += 1
+                            self._changed.notify_all()
+
     def _update(self, found: Object) -> None:
         uid, job_id = found["metadata"]["uid"], object_status.job_id_of(found)
         before = self._objects.get(uid)
@@ -279,11 +323,13 @@ class Informer:
             self._of_jobs[job_id] = uid
             self._count_change(job_id)
             had_ended = before is not None and object_status.status_of(before).is_final
-            self.ends += object_status.status_of(found).is_final and not had_ended
+            if object_status.status_of(found).is_final and not had_ended and uid not in self._ended_early:
+                self.ends += 1
 
     def _delete(self, found: Object) -> None:
         uid, job_id = found["metadata"]["uid"], object_status.job_id_of(found)
         self._objects.pop(uid, None)
+        self._ended_early.discard(uid)
         if self._of_jobs.get(job_id) == uid:
             del self._of_jobs[job_id]
             self._count_change(job_id)

@@ -355,7 +355,13 @@ class Transport:
 
     @contextmanager
     def stream(
-        self, path: str, *, query: Query, silence_seconds: float, may_have_moved: bool = True
+        self,
+        path: str,
+        *,
+        query: Query,
+        silence_seconds: float,
+        may_have_moved: bool = True,
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[httpx2.Response]:
         """Open an answer that keeps coming, once: the reader knows where to resume; see ``stream_errors``.
 
@@ -364,7 +370,7 @@ class Transport:
         import httpx2
 
         timeout = httpx2.Timeout(_CONNECT_SECONDS, read=silence_seconds)
-        build = partial(self._request, "GET", path, query, None, {}, timeout)
+        build = partial(self._request, "GET", path, query, None, headers or {}, timeout)
         answer = self._try(build, _Once(moved=not may_have_moved), stream=True)
         try:
             yield answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from servers.informers import end_informers
@@ -16,6 +17,9 @@ from kinetic._backends.kube.connection import FixedCredential
 from kinetic._backends.kube.informer import Informer, Informers
 from kinetic._backends.kube.transport import Access
 from kinetic._stores.parallel import Retry
+
+if TYPE_CHECKING:
+    from servers.http11 import Answer, Request
 
 
 def job(uid: str, version: str, **status: object) -> dict:
@@ -81,6 +85,60 @@ def test_ends_are_counted_once_and_what_goes_counts_as_well() -> None:
         informer.wait_for_any_end(1, 10)
 
         assert informer.ends == 2
+
+
+def pod(uid: str, owner: str, version: str) -> dict:
+    about = {"uid": uid, "name": uid, "resourceVersion": version, "ownerReferences": [{"kind": "Job", "uid": owner}]}
+    return {"kind": "PartialObjectMetadata", "metadata": about}
+
+
+def test_a_pod_of_a_batch_that_has_succeeded_is_the_end_of_its_job_before_the_job_says_so() -> None:
+    """And what its Job says a second later is no further end."""
+    answers = {
+        "pods": [
+            page({"metadata": {"resourceVersion": "10"}, "items": []}),
+            open_lines(
+                {"type": "ADDED", "object": pod("pod", "a", "11")},
+                {"type": "MODIFIED", "object": pod("pod", "a", "12")},
+                {"type": "ADDED", "object": pod("of-others", "c", "13")},
+            ),
+            open_lines(),
+        ],
+        "jobs": [
+            listing(job("a", "1"), job("b", "2")),
+            open_lines(),
+            open_lines(
+                {"type": "MODIFIED", "object": ended("a", "14")}, {"type": "MODIFIED", "object": ended("b", "15")}
+            ),
+        ],
+    }
+
+    def answer(request: Request) -> Answer:
+        left = answers[request.path.rpartition("/")[2]]
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    with Scripted(answer) as server:
+        access = Access(server=server.url, about="the test", credential=FixedCredential())
+        with contextlib.closing(Client(access, "research", Retry(2, sleep=lambda _: None))) as client:
+            informer = Informer(client, (kube_client.JOB,), "app=kinetic", follows_pods=True)
+            informer.add(job("a", "1"))
+            informer.start()
+            try:
+                informer.wait_for_any_end(0, 10)
+                early = informer.ends
+                informer.wait_until_current(10)
+                while len(answers["jobs"]) > 1 or len(answers["pods"]) > 1:
+                    threading.Event().wait(0.01)
+                server.hang_up()
+                informer.wait_for_any_end(1, 10)
+            finally:
+                end_informers(server, [informer])
+
+    assert (early, informer.ends) == (1, 2)
+    watch = next(each for each in server.asked if each.path.endswith("/pods") and "watch" in each.query)
+    assert watch.query["fieldSelector"] == "status.phase=Succeeded"
+    assert watch.query["resourceVersion"] == "10"
+    assert "as=PartialObjectMetadata" in watch.headers["accept"]
 
 
 def test_what_this_process_made_is_there_before_the_watch_tells_of_it() -> None:
