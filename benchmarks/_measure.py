@@ -270,7 +270,9 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.process.kill()  # it may be busy for long
         with contextlib.suppress(BrokenPipeError):
             self.process.communicate()
 

@@ -9,7 +9,9 @@ child of the batch leaves. So nothing of this is the time of user code or of con
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -105,12 +107,12 @@ def start(url, authority, token):
 
 def expect(group_id, count):
     global store
-    import kinetic
     from kinetic._backends.kube.job_manifests import label_value
+    from kinetic._batches import batch_handle, state
     from kinetic._jobs import locate
     from kinetic._wire import documents, keys
-    tracker = kinetic.attach_batch(group_id, poll_timeout=0)._get_tracker()
-    store, group = tracker.store, tracker.group
+    store = batch_handle.store_of(None, None)
+    group = state.load_group(store, group_id)
     for index in range(count):
         child = group.child_id(index, 0)
         key = locate.key_for(child, group.key_id, store.url)
@@ -133,21 +135,32 @@ class Cost(NamedTuple):
 
 
 def main() -> None:
-    sizes = {"children": (200, "how many children the batch has")}
+    sizes = {
+        "children": (200, "how many children the batch has"),
+        "minutes": (25, "how long all of it may take; what was reached by then is printed"),
+        "indexed": (1, "1 measures an Indexed Job as well, 0 does not"),
+    }
     bench = Bench("a large batch on a cluster with simulated nodes", runs=1, quick_runs=1, sizes=sizes)
     from cluster import binaries
 
     if binaries.missing():
         bench.skip("batches on a cluster", "there is no test cluster: make cluster")
         bench.end()
+    signal.signal(signal.SIGALRM, _time_is_over)
+    signal.alarm(60 * bench.sizes["minutes"])
     with Ground() as ground, _cluster(ground) as (plane, client):
         node = ground.session("node.py", NODE)
         token = plane.nodes
         node.ask("start", token.url, str(token.authority), token.token)
         with node:
             _many_jobs(bench, ground, plane, node)
-            _indexed_job(bench, plane, client)
+            if bench.sizes["indexed"]:
+                _indexed_job(bench, plane, client)
     bench.end()
+
+
+def _time_is_over(*_: object) -> None:
+    raise TimeoutError("the time is over; --minutes gives it more")
 
 
 @contextmanager
@@ -182,6 +195,7 @@ def _many_jobs(bench: Bench, ground: Ground, plane: Any, node: Any) -> None:
         client.ask("check")
         before, memory = float(client.ask("peak")), _memory(plane)
         groups: list[str] = []
+        client_pid = client.process.pid
         found: dict[str, int] = {}
 
         def run() -> None:
@@ -189,7 +203,9 @@ def _many_jobs(bench: Bench, ground: Ground, plane: Any, node: Any) -> None:
             node.ask("expect", groups[0], count)
             found.update(client.ask("wait"))
 
-        _report(bench, f"{count} children, a Job for each", count, _cost(plane, run))
+        with _progress(plane, client_pid):
+            cost = _cost(plane, run)
+        _report(bench, f"{count} children, a Job for each", count, cost)
         if found != {"SUCCEEDED": count}:
             raise SystemExit(f"the counts are wrong: {found}")
         bench.limit("… peak memory of the client; vs before", [float(client.ask("peak"))], 300, "MB", [before])
@@ -225,7 +241,9 @@ def _indexed_job(bench: Bench, plane: Any, client: Endpoint) -> None:
         while plane.api.get("/api/v1/namespaces/default/pods", limit="1")["items"]:
             time.sleep(0.2)
 
-    _report(bench, f"{count} indexes of one Job", count, _cost(plane, run))
+    with _progress(plane):
+        cost = _cost(plane, run)
+    _report(bench, f"{count} indexes of one Job", count, cost)
     _report_memory(bench, plane, memory)
     _report(bench, "… removing it and its pods", count, _cost(plane, remove))
     api.close()
@@ -245,6 +263,25 @@ def _cost(plane: Any, act: Callable[[], object]) -> Cost:
         sum(each.status == 429 for each in seen),
         _handled(plane) - handled,
     )
+
+
+@contextmanager
+def _progress(plane: Any, client: int = 0) -> Iterator[None]:
+    """Print each minute to stderr how far it is: a step that gets slower with the size is seen there."""
+    over, begun = threading.Event(), time.perf_counter()
+
+    def look() -> None:
+        while not over.wait(60):
+            seconds, mb = time.perf_counter() - begun, [round(each) for each in _memory(plane)]
+            own = f", client {memory_of(client):.0f} MB" if client else ""
+            seen = len(plane.proxy.seen)
+            print(f"{seconds:5.0f} s: {seen} requests of the client{own}, control plane {mb} MB", file=sys.stderr)
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _handled(plane: Any) -> int:
