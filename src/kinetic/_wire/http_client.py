@@ -191,8 +191,19 @@ class HttpClient:
             raise OSError(f"{netloc.rpartition('@')[2]} would be asked without TLS")
         made = self._made(scheme, netloc)
         with self._lock:
+            self._drop_ended()
             self._open.add(made)
         return made
+
+    def _drop_ended(self) -> None:
+        """Close idle connections that their servers have closed, also of hosts that are never asked again."""
+        for origin, idle in list(self._idle.items()):
+            for each in filter(_has_ended, list(idle)):
+                idle.remove(each)
+                self._open.discard(each)
+                each.close()
+            if not idle:
+                del self._idle[origin]
 
     def _give_back(self, connection: http.client.HTTPConnection, origin: tuple[str, ...], *, keep: bool) -> None:
         with self._lock:

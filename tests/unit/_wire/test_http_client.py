@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -93,6 +94,18 @@ def test_a_connection_that_the_server_closed_meanwhile_is_not_used_for_an_upload
             break
         threading.Event().wait(0.01)
     assert client.send("PUT", url, body=iter([b"a", b"b"]), headers={"Content-Length": "2"}).status == 200
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are counted in /proc")
+def test_connections_to_hosts_that_are_gone_are_closed_though_nobody_asks_those_hosts_again(client) -> None:
+    counts = []
+    for _ in range(12):
+        server = Server(lambda _: Answer(200, b"ok")).start()
+        client.send("GET", server.url)
+        server.close()
+        counts.append(len(os.listdir("/proc/self/fd")))
+
+    assert counts[-1] <= counts[1] + 1, counts  # of the last server, which closed its end after the answer
 
 
 def test_an_answer_that_is_cut_off_is_no_answer(client, raw) -> None:
