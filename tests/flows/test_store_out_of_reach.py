@@ -47,6 +47,7 @@ class Away:
     def __init__(self, project: Any, home: Path, wait_until: Any, proxy: FaultyProxy) -> None:
         self.project, self.home, self.wait_until, self.proxy = project, home, wait_until, proxy
         self.begun, self.go = home.parent / "begun", home.parent / "go"
+        self._backend: LocalBackend | None = None
         project.write("script.py", SCRIPT)
         project.write("collect.py", COLLECT)
 
@@ -87,8 +88,11 @@ class Away:
         return job_id
 
     def backend(self) -> LocalBackend:
-        (runtime,) = self.home.glob("run/*")
-        return LocalBackend(runtime)
+        """Return the backend of the home, always the same: each keeps a connection to the queue until the end."""
+        if self._backend is None:
+            (runtime,) = self.home.glob("run/*")
+            self._backend = LocalBackend(runtime)
+        return self._backend
 
     def row(self, job_id: str) -> JobRow:
         return self.backend().queue.jobs([job_id])[job_id]
