@@ -19,6 +19,10 @@ from types import ModuleType
 PAGE = Path(__file__).with_name("api.md")
 sys.path.insert(0, str(PAGE.parents[1] / "src"))
 
+sys.path.insert(0, str(PAGE.parent))
+
+from api_examples import EXAMPLES  # noqa: E402 - the same
+
 import kinetic  # noqa: E402 - the sources beside this file, whatever is installed
 from kinetic._stores.protocol import Store  # noqa: E402 - the same
 
@@ -29,12 +33,16 @@ Every public name, from the docstrings. Do not edit this page; edit those, and r
 """
 # Heading, what it says first, and the names below kinetic that follow.
 CHAPTERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("Running a function", "", ("run", "RemoteCallable")),
+    ("Running a function", "[Getting started](getting-started.md) tells how they are used.", ("run", "RemoteCallable")),
     ("Jobs", "[Jobs](jobs.md) tells how they are used.", ("JobHandle", "JobStatus", "attach", "list_jobs")),
     ("Batches", "[Batches](batches.md) tells how they are used.", ("BatchHandle", "attach_batch", "collections")),
-    ("Data and outputs", "", ("Data", "output_dir", "checkpoint_dir")),
+    (
+        "Data and outputs",
+        "[Data](data.md) and [outputs](outputs.md) tell how they are used.",
+        ("Data", "output_dir", "checkpoint_dir"),
+    ),
     ("Modules", "", ("jobs", "job_status", "debug", "__version__")),
-    ("Testing", "", ("testing",)),
+    ("Testing", "[Testing](testing.md) tells how it is used.", ("testing",)),
 )
 ABOUT = {"kinetic.__version__": "The version, as text."}  # its value would change this page with each release
 # What an object of a class is called where a signature needs one.
@@ -82,6 +90,7 @@ def _thing(name: str, found: object, level: int = 3) -> Iterator[str]:
     elif callable(found):
         yield _fenced(f"{name}{_signature(found)}", SIGNATURE)
         yield _text(found)
+        yield _example(name)
     else:
         yield f"`{found!r}`" if not isinstance(found, frozenset) else _members(found)
 
@@ -96,6 +105,7 @@ def _class(name: str, kind: type, level: int) -> Iterator[str]:
     if "__init__" in vars(kind) and not dataclasses.is_dataclass(kind) and name != "kinetic.RemoteCallable":
         yield _fenced(f"{name}{_signature(kind.__init__, skip_first=True)}", SIGNATURE)
     yield _text(kind)
+    yield _example(name)
     if issubclass(kind, enum.Enum):
         yield "\n".join(f"* `{name}.{member.name}`" for member in kind)
     for inner, member in vars(kind).items():
@@ -119,6 +129,12 @@ def _method(name: str, inner: str, member: object, found: object, level: int) ->
     yield f"{'#' * level} {'Calling it' if inner == '__call__' else f'`{name}.{inner}`'}"
     yield _fenced(f"{words}{_signature(found, skip_first=True)}", SIGNATURE)
     yield _text(_explained(inner, found))
+    yield _example(f"{name}.{inner}")
+
+
+def _example(name: str) -> str:
+    """Return the script that shows how a name is used, if it has one; the test of the snippets runs it."""
+    return f"Example:\n\n{_fenced(EXAMPLES[name], 'python')}" if name in EXAMPLES else ""
 
 
 def _explained(inner: str, found: object) -> object:
@@ -146,7 +162,7 @@ def _errors() -> Iterator[str]:
 def _branch(kind: type, known: Sequence[type], depth: int) -> Iterator[str]:
     also = [base.__name__ for base in kind.__bases__ if base not in known and base is not Exception]
     code = vars(kind).get("default_code")
-    words = f"{'  ' * depth}* `{kind.__name__}`"
+    words = f"{'    ' * depth}* `{kind.__name__}`"  # four spaces: two nest on GitHub only, not on the site
     words += f" (also a `{'`, `'.join(also)}`)" if also else ""
     words += f", code `{code}`" if code else ""
     yield f"{words}: {inspect.cleandoc(kind.__doc__ or '').splitlines()[0]}"
