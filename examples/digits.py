@@ -1,4 +1,4 @@
-"""Train a small Keras model on handwritten digits, as a job that goes on without us.
+"""Train a small Keras model on handwritten digits, as a job that needs no client.
 
     make demo
 
@@ -47,7 +47,7 @@ def train(epochs):
     model.fit(seen, seen_labels, validation_data=(unseen, unseen_labels), epochs=epochs, verbose=2)
 
     _, accuracy = model.evaluate(unseen, unseen_labels, verbose=0)
-    kept = os.path.join(os.environ["KINETIC_OUTPUT_DIR"], "digits.keras")  # what lies there outlives the job
+    kept = os.path.join(os.environ["KINETIC_OUTPUT_DIR"], "digits.keras")  # files there are kept after the job
     model.save(kept)
     return {"accuracy": float(accuracy), "tested": len(unseen), "model": kept}
 
@@ -55,7 +55,7 @@ def train(epochs):
 def main():
     job = train.run_async(EPOCHS)
     print(f"submitted {job.job_id}")
-    print("it trains without us; from any other terminal:")
+    print("it keeps running without this script; from any other terminal:")
     print(f"    {KINETIC} jobs logs {job.job_id} --follow")
     print(f"    {KINETIC} jobs cancel {job.job_id}")
     print(flush=True)
@@ -63,14 +63,14 @@ def main():
     try:
         job.logs(follow=True)  # prints the log as it grows, until the job ends
     except KeyboardInterrupt:
-        print(f"\nlet go of it; the job goes on. Its result: {KINETIC} jobs result {job.job_id}")
+        print(f"\ndetached: the job keeps running. Its result: {KINETIC} jobs result {job.job_id}")
         return 130
 
-    found = job.result()  # the value comes home, and what the job left in the store goes
+    found = job.result()  # the value is loaded, and the job's files in the store are removed
     print()
-    print(f"accuracy: {found['accuracy']:.1%} of {found['tested']} digits that it had never seen")
+    print(f"accuracy: {found['accuracy']:.1%} of {found['tested']} digits that were not used for training")
     print(f"the trained model: {found['model']}")
-    print(f"what is remembered of the job: {KINETIC} jobs list --all")
+    print(f"the job's record: {KINETIC} jobs list --all")
     return 0
 
 

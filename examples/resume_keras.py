@@ -1,4 +1,4 @@
-"""Train with Keras, lose the machine in the middle, and go on: the second call begins where the first one stopped.
+"""Train with Keras, lose the machine in the middle, and resume: the second call begins where the first one stopped.
 
     python examples/resume_keras.py
 

@@ -1,4 +1,4 @@
-"""Train with JAX and Orbax, lose the machine in the middle, and go on: the second call begins where the first stopped.
+"""Train with JAX and Orbax, lose the machine in the middle, and resume: the second call begins where the first stopped.
 
     pip install orbax-checkpoint
     python examples/resume_orbax.py
@@ -41,7 +41,7 @@ def train(steps, lost_at=None):
 
         for step in range(begun + 1, steps + 1):
             state = update(state)
-            checkpoints.save(step, args=ocp.args.StandardSave(state))  # goes on beside the training
+            checkpoints.save(step, args=ocp.args.StandardSave(state))  # writes while the training continues
             if step == lost_at:
                 checkpoints.wait_until_finished()
                 os.kill(os.getpid(), signal.SIGKILL)  # the loss of its machine would look like this

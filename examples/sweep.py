@@ -3,7 +3,7 @@
     python examples/sweep.py
 
 The digits come with scikit-learn, so nothing is downloaded. Press Ctrl-C, or kill it: the trainings that were submitted
-go on, and the same command goes on with the sweep:
+keep running, and this command continues the sweep:
 
     python examples/sweep.py grp-a1b2c3d4
 """
@@ -37,7 +37,7 @@ def train(rate, width, penalty):
         model.partial_fit(seen, seen_labels, classes=range(10))
         print(f"epoch {epoch}: loss {model.loss_:.4f}", flush=True)
 
-    kept = os.path.join(kinetic.output_dir(), "model.pkl")  # what lies there outlives the job
+    kept = os.path.join(kinetic.output_dir(), "model.pkl")  # files there are kept after the job
     with open(kept, "wb") as file:
         pickle.dump(model, file)
     return {"accuracy": float(model.score(unseen, unseen_labels)), "model": kept}

@@ -1,0 +1,106 @@
+"""Each script of examples/ runs on this machine and prints what it promises, or says which package is missing here.
+
+The scripts with checkpoints of Keras and Orbax have tests of their own in test_outputs.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(300)  # some train for real, in jobs that each import their libraries
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TESTED_ELSEWHERE = {"resume_keras.py": "test_outputs.py", "resume_orbax.py": "test_outputs.py"}
+# Script: the packages it needs, and what it prints.
+PRINTED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "checkpoint_json.py": ((), (r"\{'attempt': 1, 'begun': 50, 'sum': 5050\}",)),
+    "data_folder.py": (
+        (),
+        (r"first: \{'a.txt': 3, 'b.txt': 5\}", r"then: \{'a.txt': 3, 'b.txt': 6\}", "differs: True"),
+    ),
+    "detached_job.py": ((), ("it ended as SUCCEEDED", "five: 12 letters so far", "its value: 12")),
+    "digits.py": (("jax", "keras", "sklearn"), (r"accuracy: 9\d\.\d% of 360",)),
+    "first_job.py": ((), ("the job says 5", "without a job: 5")),
+    "lora_tiny.py": (("torch", "transformers", "peft"), (r"adapter_config.json",)),
+    "optuna_search.py": (("optuna", "sklearn"), (r"round 1: best so far 0\.9",)),
+    "output_plot.py": ((), ("the highest point: 81", r"the picture: .*curve\.svg \d+ bytes")),
+    "profile_jax.py": (("jax",), (r"perfetto_trace\.json\.gz", r"\.xplane\.pb")),
+    "retry_flaky.py": ((), ("3 gave 30", "4 failed: 4 never works", r"failed jobs: \[4\]")),
+    "slice_sum.py": (("jax",), (r"\{'hosts': 4, 'chips': 16, 'sum': 120\.0\}",)),
+    "sweep.py": (("sklearn",), ("12 trainings: grp-",)),
+    "tensorboard_curves.py": (("tensorboardX",), ("3 curves: ",)),
+    "test_with_fake.py": ((), ("passed: three jobs",)),
+    "torch_digits.py": (("torch", "sklearn"), (r"'accuracy': 0\.9",)),
+    "two_steps.py": ((), ("prepared: 10", r"trained: \[22\.5, 45\.0\]")),
+    "vllm_generate.py": (("vllm",), ("…",)),
+    "volume_words.py": ((), ("words: 3",)),
+}
+
+
+def skip_without(packages: tuple[str, ...]) -> None:
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{' and '.join(missing)}: needed by this example, and not installed here")
+
+
+@pytest.mark.parametrize("name", sorted(PRINTED))
+def test_an_example_prints_what_it_promises(name: str, project):
+    packages, expected = PRINTED[name]
+    skip_without(packages)
+    project.write(name, (EXAMPLES / name).read_text())
+
+    done = project.run(name, timeout=280)
+
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert [words for words in expected if not re.search(words, done.stdout)] == [], done.stdout
+
+
+def test_the_cells_of_the_notebook_run_and_show_what_they_promise(project):
+    skip_without(("IPython", "sklearn"))
+    cells = [
+        "".join(cell["source"])
+        for cell in json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    project.write("cells.json", json.dumps(cells))
+    project.write("kernel.py", KERNEL)
+
+    done = project.run("kernel.py", timeout=280)
+
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    shown = done.stdout
+    assert "trying C = 1.0" in shown  # the log of a call that waits
+    assert "<b>kinetic job</b>" in shown
+    assert "<b>kinetic batch</b>" in shown
+    assert re.search(r"value: \[0\.9\d+, 0\.9\d+, 0\.9\d+\]", shown)
+
+
+# A notebook's kernel without its server: IPython's own shell runs each cell, and prints what a notebook would show.
+KERNEL = """
+import json
+
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+for cell in json.load(open("cells.json")):
+    done = shell.run_cell(cell, store_history=True)
+    done.raise_error()
+    if done.result is not None:
+        shown, _ = shell.display_formatter.format(done.result)
+        print("value:", shown.get("text/html", shown["text/plain"]))
+"""
+
+
+def test_every_example_has_a_test_and_a_row_in_the_manual():
+    files = {path.name for path in EXAMPLES.iterdir() if path.suffix in {".py", ".ipynb"}}
+    page = (EXAMPLES.parent / "docs" / "examples.md").read_text()
+
+    assert files == {*PRINTED, *TESTED_ELSEWHERE, "notebook.ipynb"}
+    assert [name for name in sorted(files) if f"(../examples/{name})" not in page] == []
+    for name, file in TESTED_ELSEWHERE.items():
+        assert name in (Path(__file__).parent / file).read_text()
