@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
+import importlib.util
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import kinetic
 from kinetic._config.options import VARIABLES
@@ -22,6 +27,7 @@ def text_of(*pages: Path) -> str:
     return "\n".join(page.read_text() for page in pages)
 
 
+@functools.cache  # both tests parse all sources: seconds on a busy machine
 def codes() -> set[str]:
     found = {code for file in SOURCE.rglob("*.py") for code in codes_in(ast.parse(file.read_text()))}
     ends = set(ends_in(ast.parse((SOURCE / "_backends" / "kube" / "object_status.py").read_text())))
@@ -93,6 +99,7 @@ def test_the_pages_name_no_variable_that_does_not_exist():
     assert {page: names for page, names in strangers.items() if names} == {}
 
 
+@pytest.mark.timeout(90)
 def test_every_error_code_is_on_the_page_of_errors():
     page = text_of(ROOT / "docs" / "errors.md")
 
@@ -102,6 +109,7 @@ def test_every_error_code_is_on_the_page_of_errors():
     assert [code for code in sorted(found) if f"`{code}`" not in page] == []
 
 
+@pytest.mark.timeout(90)
 def test_the_page_of_errors_has_no_code_that_is_never_raised():
     rows = [line for line in text_of(ROOT / "docs" / "errors.md").splitlines() if line.startswith("| `")]
 
@@ -127,6 +135,29 @@ def test_the_site_shows_every_page_of_the_manual():
 
     assert sorted({page.name for page in MANUAL[1:]} - {"index.md", *listed}) == [], "name them in nav of mkdocs.yml"
     assert [name for name in listed if not (ROOT / "docs" / name).is_file()] == []
+
+
+def test_the_badges_of_the_readme_say_what_the_project_says(monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    spec = importlib.util.spec_from_file_location("generate_badges", ROOT / "docs" / "generate_badges.py")
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    drawn = generator.badges()
+
+    assert {name: (generator.PICTURES / name).read_text() for name in drawn} == drawn, "python docs/generate_badges.py"
+    readme = (ROOT / "README.md").read_text()
+    assert [name for name in drawn if f"(docs/pictures/{name})" not in readme] == []
+
+
+def test_the_first_screen_of_the_readme_has_code_a_picture_and_two_commands():
+    first = (ROOT / "README.md").read_text().partition("## ")[0]
+    code, console = re.findall(r"^```\w+\n(.*?)^```$", first, re.MULTILINE | re.DOTALL)
+
+    statements = [line for line in code.splitlines() if line.strip() and not line.startswith("#")]
+    assert len(statements) <= 10
+    assert "(docs/pictures/session.svg)" in first
+    assert len(re.findall(r"^\$ ", console, re.MULTILINE)) == 2
+    assert "http" not in first  # nothing that needs a network to be shown
 
 
 def test_records_of_decisions_are_counted_through_and_bear_their_numbers():
