@@ -58,6 +58,13 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     return NEEDS.sub("", LINK.sub(link_to, markdown))
 
 
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:  # noqa: ARG001 - as above
+    """Name the dialog of the search, for screen readers."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+
+
 def outside(page: str, link: str) -> str | None:
     """Return the path in the repository to which a link of a page leads, or None if that is a page below docs/."""
     path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link))
