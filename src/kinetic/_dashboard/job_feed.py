@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
 
 Listener = Callable[[dict[str, Any]], object]
+_FIRST_LOOK_SECONDS = 10.0  # for a job that may be in a place that was not seen yet
 _AGAIN_SECONDS = 2.0  # after a look that failed
 
 
@@ -87,7 +88,7 @@ class JobFeed:
                 "schema_version": SCHEMA_VERSION,
                 "version": self.version,
                 "places": [{"name": place.name, "store": place.target.store.value} for place in self.places],
-                "problems": self.problems(),
+                **self.state(),
             }
         return f'{json.dumps(head)[:-1]}, "jobs":[{jobs}]}}'.encode()
 
@@ -95,16 +96,27 @@ class JobFeed:
         """Return what is wrong with places now."""
         return [*self._lasting, *self._problems.values()]
 
-    def handle(self, job_id: str) -> tuple[Place, JobHandle]:
-        """Return the handle of a listed job, and its place.
+    def state(self) -> Page:
+        """Return what each event has besides changes."""
+        return {"problems": self.problems(), "looking": self.looking()}
+
+    def looking(self) -> list[str]:
+        """Return the places that were not seen yet: whether they have jobs is not known."""
+        return [name for name, looked in self._first_looks.items() if not looked.is_set()]
+
+    def handle(self, job_id: str) -> JobHandle:
+        """Return the handle of a listed job; wait for the first look at each place, as long as it may be there.
 
         Raises:
             JobNotFoundError: No listed job has this id.
         """
-        for place in self.places:
-            known = place.jobs.get(job_id)
-            if known is not None and known.handle is not None:
-                return place, known.handle
+        for wait_seconds in (0.0, _FIRST_LOOK_SECONDS):
+            for name in self.looking() if wait_seconds else ():
+                self._first_looks[name].wait(wait_seconds)
+            for place in self.places:
+                known = place.jobs.get(job_id)
+                if known is not None and known.handle is not None:
+                    return known.handle
         raise JobNotFoundError(
             f"no job {plain(job_id)} is listed",
             why=f"looked at {', '.join(place.name for place in self.places)}",
@@ -133,14 +145,14 @@ class JobFeed:
                 self._ended.wait(_AGAIN_SECONDS)
             else:
                 self._publish(found.changed, found.gone, place, None)
-            self._first_looks[place.name].set()
             place.wait()
 
     def _publish(self, changed: list[Page], gone: list[str], place: Place, problem: Page | None) -> None:
         with self._lock:
-            same = problem == self._problems.get(place.name)
-            if not changed and not gone and same:
+            same, looked = problem == self._problems.get(place.name), self._first_looks[place.name]
+            if not changed and not gone and same and looked.is_set():
                 return
+            looked.set()
             if problem is None:
                 self._problems.pop(place.name, None)
             else:
@@ -153,7 +165,7 @@ class JobFeed:
             for job_id in gone:
                 if not any(job_id in other.jobs for other in self.places):
                     self._texts.pop(job_id, None)
-            event = {"version": self.version, "changed": changed, "gone": gone, "problems": self.problems()}
+            event = {"version": self.version, "changed": changed, "gone": gone, **self.state()}
             listeners = [*self._listeners]
         for listener in listeners:
             listener(event)

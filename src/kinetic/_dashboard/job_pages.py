@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic import _hardware as hardware
 from kinetic._backends import registry
+from kinetic._dashboard import pickled_names
 from kinetic._hardware import prices
 from kinetic._inspect import explanation
 from kinetic._jobs import collect, locate, outputs
@@ -60,6 +61,7 @@ def job_page(handle: JobHandle) -> Page:
         "attempts": _attempts(handle),
         "environment": list(order.environment) if order is not None else None,
         "arguments_bytes": order.arguments.size if order is not None and not order.group else None,
+        "arguments": _argument_names(handle, order) if order is not None and not order.group else None,
         "data": [ref.path for ref in order.data] if order is not None else [],
         "fingerprint": dict(order.fingerprint) if order is not None else {},
         "deadline_seconds": order.deadline if order is not None else None,
@@ -89,6 +91,20 @@ def _order_of(handle: JobHandle) -> Order | None:
             if isinstance(group, Group):
                 return orders.read(store, keys.group_order(handle.group_id), group.order_sha256)
     return None
+
+
+def _argument_names(handle: JobHandle, order: Order) -> Page | None:
+    """Return how a job was called, without unpickling anything; None where that cannot be read."""
+    found, artifact = None, order.arguments
+    if artifact.size <= pickled_names.MOST_BYTES:
+        with contextlib.suppress(KineticError):
+            if artifact.inline:
+                found = pickled_names.read(artifact.unwrap("the arguments"))
+            else:
+                found = pickled_names.read(
+                    locate.store_of(handle).get(artifact.key, start=artifact.start, length=artifact.size)
+                )
+    return {"positional": found.positional, "keywords": list(found.keywords)} if found is not None else None
 
 
 def _attempts(handle: JobHandle) -> list[Page]:

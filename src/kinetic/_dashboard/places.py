@@ -35,6 +35,7 @@ _LEAST_SECONDS = 0.2  # between two waits for a job that cannot be watched now
 _LOOK_SECONDS, _LOOK_SECONDS_AWAY = 1.0, 5.0  # between two looks without news: at this machine, and at a cluster
 # Between two listings: of a folder, which says that it changed, and of a bucket, which does not.
 _LIST_SECONDS, _LIST_SECONDS_AWAY = 60.0, 10.0
+_LEISURE = 5.0  # a listing that took 1 s is not repeated for 5, however many jobs are submitted
 
 
 class Known(NamedTuple):
@@ -70,7 +71,7 @@ class Place:
         self._ended = False
         self._watched: set[str] = set()
         self._stamp: tuple[int, ...] | None = None
-        self._listed_at = float("-inf")
+        self._listed_at, self._list_cost = float("-inf"), 0.0
 
     @property
     def store(self) -> Store:
@@ -84,9 +85,12 @@ class Place:
             KineticError: The place cannot be seen now; what was known of it stays.
         """
         stamp, now = self._stamp_of_the_list(), time.monotonic()
-        if stamp != self._stamp or now - self._listed_at > (_LIST_SECONDS if stamp else _LIST_SECONDS_AWAY):
+        since = now - self._listed_at
+        if since > (_LIST_SECONDS if stamp else _LIST_SECONDS_AWAY) or (
+            stamp != self._stamp and since > _LEISURE * self._list_cost
+        ):
             found, order = self._listed()
-            self._stamp, self._listed_at = stamp, now
+            self._stamp, self._listed_at, self._list_cost = stamp, now, time.monotonic() - now
         else:
             found, order = dict(self.jobs), self.order
             active = [known.handle for known in found.values() if not known.is_final and known.handle is not None]

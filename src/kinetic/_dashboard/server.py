@@ -153,7 +153,7 @@ class Dashboard:
     # --------------------------------------------------------------------------------------------------------- pages
 
     def _job(self, request: Request) -> JobHandle:
-        return self.feed.handle(request.path_params["job_id"])[1]
+        return self.feed.handle(request.path_params["job_id"])
 
     def _is_final(self, job_id: str) -> bool:
         return any(known.is_final for place in self.feed.places if (known := place.jobs.get(job_id)) is not None)
@@ -214,24 +214,22 @@ class Dashboard:
         )
 
     async def _log_follow(self, request: Request) -> Response:
-        asked = request.query_params
-        try:
-            job = self._job(request)
-            attempt, host, start = (_number(asked, name) for name in ("attempt", "host", "start"))
-        except KineticError as error:
-            return _error(error)
         stream = self._streams.open()
 
         def read() -> None:
-            events = log_pages.follow(job, attempt=attempt, host=host or 0, start=start or 0, is_over=stream.is_over)
             try:
-                for event in events:
-                    if not stream.put(event):
-                        return
+                attempt, host, start = (_number(request.query_params, name) for name in ("attempt", "host", "start"))
+                with contextlib.closing(
+                    log_pages.follow(
+                        self._job(request), attempt=attempt, host=host or 0, start=start or 0, is_over=stream.is_over
+                    )
+                ) as events:
+                    for event in events:
+                        if not stream.put(event):
+                            return
             except Exception as error:  # noqa: BLE001 - the page says it
                 stream.put({"problem": log_pages.what_of(error)})
             finally:
-                events.close()
                 stream.finish()
 
         python_runtime.start_thread(read, "kinetic-log")
@@ -241,7 +239,7 @@ class Dashboard:
 
     async def _events(self, _: Request) -> Response:
         stream = self._streams.open()
-        stream.offer({"version": self.feed.version, "changed": [], "gone": [], "problems": self.feed.problems()})
+        stream.offer({"version": self.feed.version, "changed": [], "gone": [], **self.feed.state()})
         self.feed.subscribe(stream.offer)
         return stream.response(lambda: self.feed.unsubscribe(stream.offer))
 

@@ -10,6 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -202,3 +204,29 @@ def browser() -> Iterator[Any]:
         chromium = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield chromium
         chromium.close()
+
+
+AXE = "4.14.1"  # MPL-2.0, 0.7 MB; fetched by the ordinary npm client into a cache, not kept in the repository
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """Return the source of axe-core, the accessibility checker; skip where it is not cached and cannot be fetched."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    kept = cache / "kinetic-test-axe" / AXE / "axe.min.js"
+    if not kept.exists():
+        if shutil.which("npm") is None:
+            pytest.skip(f"axe-core {AXE} is not in {kept.parent}, and there is no npm to fetch it")
+        with tempfile.TemporaryDirectory() as folder:
+            command = ["npm", "pack", "--silent", f"axe-core@{AXE}"]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=90, check=False)
+            if done.returncode:
+                pytest.skip(f"axe-core {AXE} cannot be fetched: {done.stderr.strip()[-300:]}")
+            with tarfile.open(Path(folder, f"axe-core-{AXE}.tgz")) as archive:
+                member = archive.extractfile("package/axe.min.js")
+                assert member is not None
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                beside = kept.with_name(f"{os.getpid()}.part")
+                beside.write_bytes(member.read())
+                beside.replace(kept)
+    return kept.read_text()

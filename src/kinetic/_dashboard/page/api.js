@@ -52,6 +52,7 @@ class Jobs {
     this.places = [];
     this.version = -1;
     this.state = "connecting";
+    this.looking = []; // places that were not seen yet
     this.loaded = false;
     this.listeners = new Set();
   }
@@ -105,6 +106,7 @@ class Jobs {
       this.list = page.jobs;
       this.byId = new Map(page.jobs.map((job) => [job.job_id, job]));
       this.problems = page.problems;
+      this.looking = page.looking;
       this.places = page.places;
       this.version = page.version;
       this.state = "live";
@@ -124,6 +126,7 @@ class Jobs {
     if (event.version <= this.version) return;
     this.version = event.version;
     this.problems = event.problems;
+    this.looking = event.looking;
     const ids = new Set(event.gone);
     let sorted = true;
     for (const job of event.changed) {

@@ -1,7 +1,7 @@
 // One job: why it is as it is, its log, what it took, what it left.
 import { address, bytes, get, jobPath, jobs, post } from "./api.js";
 import { age, card, confirmed, copyButton, duration, escaped, h, line, many, moment, problemText, size, statusKind, statusPill, toast, took } from "./dom.js";
-import { LogView } from "./log.js";
+import { LogView, logAhead } from "./log.js";
 
 const PHASES = ["order", "artifact verification", "context extract", "environment setup", "debugger setup", "payload unpickle", "execute", "result serialization"];
 const TEXTS = /\.(txt|md|log|csv|tsv|json|jsonl|ya?ml|toml|ini|cfg|py|sh|html?|xml|css|js)$/i;
@@ -10,6 +10,7 @@ const PREVIEW = 200_000; // characters of a text
 
 export function jobPage(id) {
   const element = h("div", {}, h("p", { class: "soft" }, "Looking at the job …"));
+  const ahead = logAhead(id); // the log need not wait for the rest
   const parts = {};
   let log = null;
   let left = false;
@@ -30,7 +31,7 @@ export function jobPage(id) {
     status = page.job.status;
     const made = { head: headOf(page, load), why: whyOf(page), facts: factsOf(page) };
     if (first) {
-      log = new LogView(page.job, page);
+      log = new LogView(page.job, page, ahead);
       parts.more = h("div", { class: "columns" });
       element.replaceChildren(made.head, made.why, made.facts, log.element, parts.more);
     } else {
@@ -69,6 +70,7 @@ export function jobPage(id) {
 
 export function problemCard(problem) {
   return h("div", {}, h("a", { class: "back", href: "#/jobs" }, "← Jobs"),
+    h("div", { class: "headline" }, h("h1", {}, "It cannot be shown")),
     h("section", { class: "card why failed" }, h("div", { class: "body" },
       h("p", { class: "what" }, line(problem.what)),
       problem.why ? h("p", { class: "more" }, escaped(problem.why)) : null,
@@ -161,13 +163,21 @@ function timelineOf(page) {
     begun.length ? h("ol", { class: `list${phases.length ? " preview" : ""}` }, begun) : null));
 }
 
+// Names only: values are pickled, and nothing is opened to show them.
+function argumentsOf(page) {
+  if (!page.arguments_bytes) return null;
+  const { positional, keywords } = page.arguments || { positional: 0, keywords: [] };
+  const names = [positional ? many(positional, "positional argument") : null, ...keywords.map(line)].filter(Boolean);
+  return `${names.length ? `${names.join(", ")}; ` : page.arguments ? "none; " : ""}${size(page.arguments_bytes)} pickled`;
+}
+
 function detailsOf(page) {
   const { job, environment, fingerprint } = page;
   const lock = job.lock;
   const packages = lock ? Object.entries(lock.packages) : [];
   const rows = [
     ["Environment variables", environment?.length ? environment.map(line).join(", ") : null],
-    ["Arguments", page.arguments_bytes ? `${size(page.arguments_bytes)}, pickled; not opened here` : null],
+    ["Arguments", argumentsOf(page)],
     ["Data", page.data.length ? page.data.map(line).join(", ") : null],
     ["Python", fingerprint.python ? line(fingerprint.python) : null],
     ["Image", job.image_uri ? h("code", {}, line(job.image_uri)) : null],
@@ -180,7 +190,7 @@ function detailsOf(page) {
   if (!rows.length) return null;
   const body = h("div", { class: "body" }, h("ul", { class: "list" }, rows.map(([name, value]) => h("li", {}, h("span", { class: "soft" }, name), h("span", {}, value)))));
   if (packages.length) {
-    const text = h("pre", { class: "text preview", tabindex: 0, hidden: true, "aria-label": "Packages" }, packages.map(([name, version]) => `${line(name)} ${line(version)}`).join("\n"));
+    const text = h("pre", { class: "text preview", tabindex: 0, hidden: true, role: "group", "aria-label": "Packages" }, packages.map(([name, version]) => `${line(name)} ${line(version)}`).join("\n"));
     body.append(h("button", { type: "button", class: "quiet", click: () => { text.hidden = !text.hidden; } }, "Show the lock"), text);
   }
   return card("Details", body);
@@ -195,7 +205,7 @@ async function resultOf(job, place) {
   }
   const text = page.left_out ? null : "value" in page ? (typeof page.value === "string" ? page.value : JSON.stringify(page.value, null, 2)) : page.repr;
   const body = h("div", { class: "body" },
-    page.left_out ? h("p", { class: "soft" }, `It is not shown: ${line(page.left_out)}`) : h("pre", { class: "text", tabindex: 0, "aria-label": "Result" }, escapedText(text)));
+    page.left_out ? h("p", { class: "soft" }, `It is not shown: ${line(page.left_out)}`) : h("pre", { class: "text", tabindex: 0, role: "group", "aria-label": "Value" }, escapedText(text)));
   place.prepend(card("Result", body, h("span", { class: "soft" }, line(page.type || page.value_type || ""))));
 }
 
@@ -233,7 +243,7 @@ async function showFile(job, entry, place) {
     if (!TEXTS.test(entry.path) && text.slice(0, 4000).includes("\u0000")) throw { what: "it is not a text" };
     if (/\.json$/i.test(entry.path)) try { text = JSON.stringify(JSON.parse(text), null, 2); } catch { /* as it is */ }
     const cut = text.length > PREVIEW;
-    place.replaceChildren(name, h("pre", { class: "text", tabindex: 0, "aria-label": line(entry.path) }, escapedText(cut ? text.slice(0, PREVIEW) : text)), cut ? h("p", { class: "soft" }, "The rest is left out.") : "");
+    place.replaceChildren(name, h("pre", { class: "text", tabindex: 0, role: "group", "aria-label": line(entry.path) }, escapedText(cut ? text.slice(0, PREVIEW) : text)), cut ? h("p", { class: "soft" }, "The rest is left out.") : "");
   } catch (problem) {
     place.replaceChildren(name, h("p", { class: "soft" }, `No preview: ${line(problem.what || String(problem))}`));
   }

@@ -4,15 +4,20 @@ import { plain, write } from "./ansi.js";
 import { card, copyButton, h, line, many, problemText, size } from "./dom.js";
 
 const PART = 128 << 10; // bytes that are fetched at once
-const BLOCK = 100; // lines of one element that the browser may skip while drawing
-const MOST_LINES = 20_000; // in the page; what is dropped is fetched again on demand
+const BLOCK = 100; // lines of one element, all of which are dropped at once
+const MOST_LINES = 6_000; // in the page; what is dropped is fetched again on demand
 const LONG = 2000; // characters of a line that are shown at once
 const MOST_OF_A_LINE = 200_000;
+const FILLING = 10; // parts that are fetched to fill the view, where a line is longer than a part
 const NEAR = 300; // pixels from an end at which more is fetched
 
+// Asks for the end of a log before anything else of the job is known. Resolves to null where that fails.
+export const logAhead = (id) => bytes(`${jobPath(id)}/log?${new URLSearchParams({ host: 0, start: -PART, length: PART })}`).catch(() => null);
+
 export class LogView {
-  constructor(job, page) {
+  constructor(job, page, ahead) {
     this.job = job;
+    this.ahead = ahead;
     this.attempt = null;
     this.host = 0;
     this.from = this.to = this.size = 0; // the bytes that are shown, of how many
@@ -22,7 +27,7 @@ export class LogView {
     this.at = -1;
     this.busy = false;
     this.closed = false;
-    this.view = h("div", { class: "log", tabindex: 0, role: "region", "aria-label": "Log" });
+    this.view = h("div", { class: "log", tabindex: 0, role: "group", "aria-label": "Lines of the log" });
     this.top = h("div", { class: "edge", hidden: true }, "Earlier lines are loaded when you scroll up.");
     this.lineBlocks = h("div");
     this.bottom = h("div", { class: "edge", hidden: true });
@@ -89,7 +94,9 @@ export class LogView {
   }
 
   async fetch(start, length) {
-    const found = await bytes(`${jobPath(this.job.job_id)}/log?${this.query({ start, length })}`);
+    const ahead = start === -PART ? this.ahead : null;
+    this.ahead = null;
+    const found = (await ahead) || (await bytes(`${jobPath(this.job.job_id)}/log?${this.query({ start, length })}`));
     this.size = Number(found.headers.get("x-log-size"));
     this.isChanged = found.headers.get("x-log-changed") === "1";
     return { data: new Uint8Array(await found.arrayBuffer()), start: Number(found.headers.get("x-log-start")) };
@@ -117,6 +124,7 @@ export class LogView {
       else this.view.scrollTop = 0;
       this.describe();
       if (this.to >= this.size && !this.closed) this.follow();
+      for (let parts = 0; parts < FILLING && this.from > 0 && target === null && !this.closed && this.view.scrollHeight <= this.view.clientHeight; parts++) await this.earlier();
     } catch (problem) {
       this.note.textContent = problemText(problem);
     }
@@ -204,7 +212,14 @@ export class LogView {
       }
       const before = this.view.scrollHeight;
       const blocks = [];
-      for (const each of splitBytes(data, start)) {
+      const lines = splitBytes(data, start);
+      const first = this.lineBlocks.querySelector(".line");
+      if (first && lines.length && !lines.at(-1).whole) { // the beginning of a line whose end is here already
+        const { text, start: begins } = lines.pop();
+        first.kineticStart = begins;
+        this.redraw(first, (first.kineticText = text + first.kineticText));
+      }
+      for (const each of lines) {
         if (!blocks.length || blocks.at(-1).childElementCount >= BLOCK) blocks.push(h("div", { class: "block" }));
         blocks.at(-1).append(this.lineElement(each));
         this.lines++;
