@@ -49,8 +49,9 @@ export function jobsPage() {
     if (!height) {
       const probe = h("div", { class: "row", role: "row" });
       rows.append(probe);
-      height = probe.getBoundingClientRect().height || 48;
+      height = probe.getBoundingClientRect().height;
       probe.remove();
+      if (!height) return; // the table is not shown
     }
     const top = rows.getBoundingClientRect().top;
     const first = Math.max(Math.floor(-top / height) - MORE, 0);
@@ -93,7 +94,7 @@ export function jobsPage() {
       chip.setAttribute("aria-pressed", String(kept.statuses.has(chip.dataset.status)));
       chip.querySelector("b").textContent = (counts[chip.dataset.status] || 0).toLocaleString("en-US");
     }
-    rows.style.height = `${shown.length * (height || 48)}px`;
+    rows.style.height = `${shown.length * (height || 50)}px`;
     table.setAttribute("aria-rowcount", String(shown.length + 1));
     table.hidden = !shown.length;
     empty.hidden = shown.length > 0;
