@@ -109,3 +109,18 @@ def test_a_job_on_this_machine_opens_no_room_of_clusters(loaded_by: Loader) -> N
 
     assert not {name for name in loaded if name.startswith(("kinetic._google", "kinetic._backends.kube"))}
     assert foreign(loaded) == set()
+
+
+HELP = """
+import contextlib
+from kinetic._cli.main import cli
+with contextlib.suppress(SystemExit):
+    cli(["--help"], standalone_mode=False)
+"""
+
+
+def test_neither_kinetic_nor_its_help_loads_the_dashboard(loaded_by: Loader) -> None:
+    for code in ("import kinetic\nfor name in kinetic.__all__: getattr(kinetic, name)", HELP):
+        loaded = loaded_by(code)
+
+        assert not {name for name in loaded if name.startswith(("kinetic._dashboard", "starlette", "uvicorn"))}

@@ -146,7 +146,7 @@ def test_files_are_previewed_as_pictures_text_and_json(stored, dashboard, page):
     shown.get_by_role("button", name="notes.txt").click()
     shown.get_by_text("<b>not bold</b>").wait_for()
     shown.get_by_role("button", name="loss.svg").click()
-    shown.wait_for_function("document.querySelector('.preview img')?.naturalWidth === 40")
+    shown.wait_for_function("() => document.querySelector('.preview img')?.naturalWidth === 40")
     assert '"loss": 0.5' in shown.get_by_role("region", name="Result").text_content()
 
 
@@ -314,7 +314,7 @@ def test_names_logs_values_and_files_of_a_hostile_job_are_text(stored, dashboard
     for job_id in (failed, good):
         shown.evaluate(f"location.hash = '#/jobs/{job_id}'")
         shown.locator(".log .line").first.wait_for()
-        shown.wait_for_function(f"document.title.startsWith({job_id!r})")
+        shown.wait_for_function(f"() => document.title.startsWith({job_id!r})")
         if job_id == failed:
             assert EVIL in shown.locator(".log").text_content()
             assert "\u202e" not in shown.locator("body").text_content()
@@ -364,7 +364,7 @@ def test_ten_thousand_jobs_are_listed_within_300_ms(stored, dashboard, page, wai
     took = []
     for _ in range(5):
         shown.reload()
-        shown.wait_for_function("document.querySelectorAll('.rows .row').length > 5")
+        shown.wait_for_function("() => document.querySelectorAll('.rows .row').length > 5")
         took.append(shown.evaluate(LISTED))
     assert shown.locator("p", has_text="10,000 jobs").count() == 1
     assert shown.locator(".rows .row").count() < 60
@@ -417,7 +417,7 @@ def test_a_log_of_100_mb_is_opened_within_500_ms_and_searched_to_its_first_line(
     shown.get_by_text("the last line").wait_for()
     before = shown.locator(".log .line").count()
     shown.evaluate("document.querySelector('.log').scrollTop = 0")
-    shown.wait_for_function(f"document.querySelectorAll('.log .line').length > {before}")
+    shown.wait_for_function(f"() => document.querySelectorAll('.log .line').length > {before}")
 
 
 OPENED = """(job) => new Promise((done) => {
