@@ -107,7 +107,7 @@ def test_a_container_of_an_image_has_what_its_wheels_install(
         "metadata": ["1.5", "2.0", "3.0"],
         "entries": ["alpha"],
         "files": [
-            "alpha-1.5.data/data/share/alpha/table.txt",
+            "../../../share/alpha/table.txt",
             "alpha-1.5.dist-info/entry_points.txt",
             "alpha/data.txt",
         ],

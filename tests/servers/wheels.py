@@ -12,6 +12,8 @@ from pathlib import Path
 
 from servers.http11 import Answer, Request, Server
 
+from kinetic._images.layers import Wheel
+
 
 def made_wheel(
     folder: Path,
@@ -37,10 +39,18 @@ def made_wheel(
         for inner, given in contents.items():
             data = given.encode() if isinstance(given, str) else given
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-            record += f"{inner},sha256={digest},{len(data)}\n"
+            path_in_record = '"' + inner.replace('"', '""') + '"' if '"' in inner or "," in inner else inner
+            record += f"{path_in_record},sha256={digest},{len(data)}\n"
             archive.writestr(zipfile.ZipInfo(inner, (2020, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED)
         archive.writestr(zipfile.ZipInfo(f"{about}/RECORD", (2020, 1, 1, 0, 0, 0)), record + f"{about}/RECORD,,\n")
     return path
+
+
+def wheel_of(file: Path) -> Wheel:
+    """Return a wheel as a lock names it."""
+    data = file.read_bytes()
+    name, version = file.name.split("-")[:2]
+    return Wheel(name, version, file.name, hashlib.sha256(data).hexdigest(), len(data), f"file://{file}")
 
 
 class Index:

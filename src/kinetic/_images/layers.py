@@ -5,14 +5,19 @@ members, one after the other. So the compressed bytes of an entry are copied, as
 between them are compressed here, by a fixed code that does not depend on a version of zlib. Everything is inflated once
 all the same, because a layer is also named by the digest of its uncompressed bytes, and to check each entry's CRC.
 
-Source of the formats: RFC 1951 (deflate), RFC 1952 (gzip), PEP 427 and 491 (wheels), the OCI image specification 1.1.
+Source of the formats: RFC 1951 (deflate), RFC 1952 (gzip), PEP 427 and 491 (wheels), 376 and 627 (RECORD, INSTALLER),
+the OCI image specification 1.1.
 """
 
 from __future__ import annotations
 
+import base64
 import configparser
+import csv
 import hashlib
+import io
 import json
+import posixpath
 import struct
 import tarfile
 import zipfile
@@ -24,7 +29,7 @@ from typing import IO, NamedTuple
 
 from kinetic.errors import ImageError
 
-FORMAT = 1  # part of every key: another way of writing layers makes other layers
+FORMAT = 2  # part of every key: another way of writing layers makes other layers
 PREFIX = "opt/kinetic/env"  # a virtual environment of its own: nothing of the base is overwritten
 MEDIA_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 OWN_LAYER_BYTES = 4_000_000  # a wheel from this size on is a layer: of 75 wheels for torch 24, and 99 % of the bytes
@@ -36,6 +41,7 @@ _STORED_BLOCK = 0xFFFF  # bytes of a deflate block without compression
 _SHEBANG = f"#!/{PREFIX}/bin/python\n".encode()
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _ZIP_LOCAL_HEADER = struct.Struct("<4s22xHH")
+_INSTALLER = b"kinetic\n"  # as pip writes "pip"
 
 
 @dataclass(frozen=True, order=True)
@@ -276,8 +282,37 @@ class _Entry:
 
 
 def _entries_of(wheel: Wheel, archive: zipfile.ZipFile, python: str) -> Iterator[_Entry]:
-    """Yield what a wheel installs and where, by the rules of PEP 427; scripts get this environment's Python."""
+    """Yield what an installer makes of a wheel and where, by PEP 427; scripts get the Python of this environment.
+
+    RECORD lists what is there and where, so that pip and uv can show and uninstall it, and ``importlib.metadata`` finds
+    its files. It lists the bytecode too, which is never compared with its source: uv removes only what is listed, and
+    the bytecode of a version that was replaced would be the one that runs.
+    """
     packages = f"{PREFIX}/lib/python{python}/site-packages"
+    listed, about = _listed(archive), ""
+    rows: dict[str, str] = {}
+    for entry in _files_of(wheel, archive, packages, python):
+        top, *below = PurePosixPath(entry.path.removeprefix(f"{packages}/")).parts
+        if top.endswith(".dist-info"):
+            about = about or top
+            if below in (["RECORD"], ["INSTALLER"]):
+                continue
+        rows[entry.path] = listed.get(entry.info.filename, ",") if entry.info else _row_of(entry.data)
+        if entry.path.endswith(".py") and entry.path.startswith(f"{packages}/"):
+            folder, _, name = entry.path.rpartition("/")
+            rows[f"{folder}/__pycache__/{name.removesuffix('.py')}.cpython-{python.replace('.', '')}.pyc"] = ","
+        yield entry
+    if not about:
+        return
+    rows[f"{packages}/{about}/INSTALLER"] = _row_of(_INSTALLER)
+    rows[f"{packages}/{about}/RECORD"] = ","
+    record = sorted(f"{_quoted(posixpath.relpath(path, packages))},{row}\n" for path, row in rows.items())
+    yield _Entry(f"{packages}/{about}/INSTALLER", executable=False, data=_INSTALLER)
+    yield _Entry(f"{packages}/{about}/RECORD", executable=False, data="".join(record).encode())
+
+
+def _files_of(wheel: Wheel, archive: zipfile.ZipFile, packages: str, python: str) -> Iterator[_Entry]:
+    """Yield the files of a wheel and its programs, each where it belongs."""
     roots = {
         "purelib": packages,
         "platlib": packages,
@@ -306,6 +341,31 @@ def _entries_of(wheel: Wheel, archive: zipfile.ZipFile, python: str) -> Iterator
             yield _Entry(f"{roots[scheme]}/{inner}", executable=True, data=_SHEBANG + rest)
         else:
             yield _Entry(f"{roots[scheme]}/{inner}", executable or scheme == "scripts", archive, info)
+
+
+def _listed(archive: zipfile.ZipFile) -> dict[str, str]:
+    """Return what a wheel's own RECORD says of its files: "hash,size"; one that cannot be read says nothing."""
+    found: dict[str, str] = {}
+    for info in archive.infolist():
+        top, _, name = info.filename.partition("/")
+        if top.endswith(".dist-info") and name == "RECORD":
+            try:
+                for row in csv.reader(io.StringIO(archive.read(info).decode(), newline="")):
+                    found |= {row[0]: ",".join(map(_quoted, row[1:]))} if len(row) == 3 else {}
+            except (UnicodeDecodeError, csv.Error):
+                return {}
+    return found
+
+
+def _row_of(data: bytes) -> str:
+    """Return what RECORD says of bytes: their hash and size."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return f"sha256={digest},{len(data)}"
+
+
+def _quoted(text: str) -> str:
+    """Write a field of RECORD: not by Python's csv, whose releases quote differently."""
+    return '"' + text.replace('"', '""') + '"' if any(each in text for each in ',"\r\n') else text
 
 
 def _scripts_of(entry_points: str) -> Iterator[_Entry]:

@@ -57,6 +57,12 @@ def read_lock(registry: Registry, reference: str) -> tuple[Lock, dict[str, Any],
     ) as archive:
         file = archive.extractfile(image.LOCK_FILE)
         page = json.loads(file.read() if file else b"{}")
+    if page.get("format") != layers.FORMAT:
+        raise ImageError(
+            f"{registry.host}/{registry.name} {reference} was built by a kinetic that writes layers in another way",
+            why=f"its layers have the format {page.get('format')}, and this release writes {layers.FORMAT}",
+            next="submit a job of its project: the image is built again; or verify it with the release that built it",
+        )
     machine, _, glibc = str(page["platform"]).partition("-manylinux_")
     platform = Platform(str(page["python"]), machine, glibc)
     return Lock(platform, tuple(Wheel(**wheel) for wheel in page["wheels"]), (), ""), manifest, config

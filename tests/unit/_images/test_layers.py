@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import csv
 import gzip
 import hashlib
 import io
 import json
+import posixpath
 import shutil
 import subprocess
 import sys
@@ -14,7 +17,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from servers.wheels import made_wheel
+from servers.wheels import made_wheel, wheel_of
 
 import kinetic
 from kinetic._images import layers
@@ -22,12 +25,6 @@ from kinetic._images.layers import Layer, Wheel
 from kinetic.errors import ImageError
 
 PACKAGES = f"{layers.PREFIX}/lib/python3.12/site-packages"
-
-
-def wheel_of(file: Path) -> Wheel:
-    data = file.read_bytes()
-    name, version = file.name.split("-")[:2]
-    return Wheel(name, version, file.name, hashlib.sha256(data).hexdigest(), len(data), f"file://{file}")
 
 
 def written(*files: Path) -> tuple[layers.WrittenLayer, dict[str, tarfile.TarInfo], dict[str, bytes]]:
@@ -95,6 +92,56 @@ def test_a_path_in_two_layers_is_named_with_the_wheel_of_the_upper_one(tmp_path:
     assert found == [(f"{PACKAGES}/twin.py", "beta")]
 
 
+def rows(record: bytes) -> dict[str, tuple[str, str]]:
+    return {path: (digest, size) for path, digest, size in csv.reader(io.StringIO(record.decode()))}
+
+
+def test_record_lists_what_is_there_and_where_with_the_programs_and_the_installer(tmp_path: Path) -> None:
+    file = made_wheel(
+        tmp_path,
+        "alpha",
+        "1.0",
+        {
+            "alpha/__init__.py": "x = 1\n",
+            'alpha/a, "b".txt': "odd",
+            "alpha-1.0.data/scripts/run": "#!python\nprint(1)\n",
+            "alpha-1.0.data/data/share/alpha.txt": "text",
+            "alpha-1.0.data/headers/alpha.h": "int x;",
+            "entry": "[console_scripts]\nalpha = alpha:main\n",
+            "alpha-1.0.dist-info/INSTALLER": "somebody else",
+        },
+    )
+
+    _, _, contents = written(file)
+
+    found = rows(contents[f"{PACKAGES}/alpha-1.0.dist-info/RECORD"])
+    there = {posixpath.relpath(path, PACKAGES): data for path, data in contents.items()}
+    assert found.pop("alpha/__pycache__/__init__.cpython-312.pyc") == ("", "")  # in another layer
+    assert found.keys() == there.keys()
+    assert {"../../../bin/alpha", "../../../bin/run", "../../../share/alpha.txt", 'alpha/a, "b".txt'} < found.keys()
+    assert contents[f"{PACKAGES}/alpha-1.0.dist-info/INSTALLER"] == b"kinetic\n"
+    assert found.pop("alpha-1.0.dist-info/RECORD") == ("", "")
+    for path, (digest, size) in found.items():
+        wanted = base64.urlsafe_b64encode(hashlib.sha256(there[path]).digest()).rstrip(b"=").decode()
+        assert (digest, int(size)) == (f"sha256={wanted}", len(there[path])), path
+
+
+@pytest.mark.parametrize("record", [None, b"", b"\xff\xfe", b'"never closed\n'])
+def test_a_wheel_whose_record_says_nothing_gets_one_with_paths(tmp_path: Path, record: bytes | None) -> None:
+    file = tmp_path / "alpha-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("alpha.py", b"")
+        archive.writestr("alpha-1.0.dist-info/METADATA", b"Metadata-Version: 2.1\nName: alpha\nVersion: 1.0\n")
+        if record is not None:
+            archive.writestr("alpha-1.0.dist-info/RECORD", record)
+
+    _, _, contents = written(file)
+
+    found = rows(contents[f"{PACKAGES}/alpha-1.0.dist-info/RECORD"])
+    assert found["alpha.py"] == ("", "")
+    assert found["alpha-1.0.dist-info/INSTALLER"][1] == "8"
+
+
 @pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "alpha-1.0.data/elsewhere/x"])
 def test_a_wheel_that_would_write_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     file = made_wheel(tmp_path, "alpha", "1.0", {name: "x"})
@@ -131,7 +178,17 @@ def test_every_python_writes_the_same_bytes(tmp_path: Path, version: str) -> Non
     if not program or subprocess.run([program, "-V"], env=environ, capture_output=True, check=False).returncode:
         pytest.skip(f"there is no Python {version} here")
     files = [
-        made_wheel(tmp_path, name, "1.0", {f"{name}/{n}.py": f"x = {n}\n" * n for n in range(50)}) for name in "ab"
+        made_wheel(
+            tmp_path,
+            name,
+            "1.0",
+            {
+                **{f"{name}/{n}.py": f"x = {n}\n" * n for n in range(50)},
+                f'{name}/"quoted", with a comma.txt': "",
+                "entry": f"[console_scripts]\n{name} = {name}:main\n",
+            },
+        )
+        for name in "ab"
     ]
     code = """
 import hashlib, io, json, sys
