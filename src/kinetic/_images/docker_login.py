@@ -1,5 +1,7 @@
 """The login of a registry, as Docker's own files and helpers keep it; a Google access token for Google's registries.
 
+{cache}/images/registries.json      host of a registry -> how it asks for a login: no login, and no token
+
 Source: docs.docker.com/reference/cli/docker/login, github.com/docker/docker-credential-helpers (read 2026-11-22).
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import os
 import subprocess
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._images.registry import Login
+from kinetic._wire import folders
 from kinetic.errors import CredentialsError
 
 _GOOGLE = (".pkg.dev", ".gcr.io", "gcr.io")
@@ -45,6 +49,31 @@ def find_login(host: str, google_token: GoogleToken | None, environ: Mapping[str
     if google_token is not None and host.endswith(_GOOGLE):
         return Login(token=google_token(rejected))
     return Login()
+
+
+class KnownChallenges:
+    """How registries asked for a login, in a file of this machine; see ``registry.Challenges``."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def known(self, host: str) -> str:
+        """Return what a registry asked for last, or ""."""
+        return self._read().get(host, "")
+
+    def note(self, host: str, challenge: str) -> None:
+        """Remember what a registry asks for; what cannot be written is asked for again."""
+        known = self._read()
+        if challenge and known.get(host) != challenge:
+            with contextlib.suppress(OSError):
+                folders.make(self._file.parent)
+                folders.write_whole(self._file, json.dumps({**known, host: challenge}).encode())
+
+    def _read(self) -> dict[str, str]:
+        try:
+            return {str(host): str(challenge) for host, challenge in json.loads(self._file.read_bytes()).items()}
+        except (OSError, ValueError, AttributeError):
+            return {}
 
 
 def config_files(environ: Mapping[str, str]) -> list[Path]:

@@ -172,7 +172,7 @@ class ImageBuilder:
         wheels = {wheel.sha256: wheel for part in absent for wheel in part.wheels}
         lacking = self.cache.missing(wheels.values())
         self.progress.fetching(sum(wheel.size_bytes for wheel in lacking))
-        with _Pool() as pool, self.cache.fetching(lacking, self.progress.fetched) as wait_for:
+        with _Pool(self.registry, base_source) as pool, self.cache.fetching(lacking, self.progress.fetched) as wait_for:
             work = _Build(self, lock, base, base_source, wait_for, pool)
             copied = [pool.submit(work.copy, layer) for layer in base.layers]
             made = {part: pool.submit(work.make, part) for part in absent}
@@ -232,14 +232,21 @@ class ImageBuilder:
 
 
 class _Pool(ThreadPoolExecutor):
-    """Threads for the layers of a build: most of them wait for wheels or the network. One that fails stops the rest."""
+    """Threads for the layers of a build: most of them wait for wheels or the network. One that fails stops the rest.
 
-    def __init__(self) -> None:
+    Ctrl-C does not wait for what they send: the registries are hung up.
+    """
+
+    def __init__(self, *registries: Registry) -> None:
         super().__init__(WAITING, "kinetic-layers")
         self.stopped = threading.Event()
+        self._registries = registries
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.stopped.set()
+        if kind is not None and not issubclass(kind, Exception):
+            for each in self._registries:
+                each.hang_up()
         self.shutdown(cancel_futures=True)
 
     def wait_for(self, futures: Sequence[Future[Any]]) -> None:

@@ -18,6 +18,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
@@ -78,6 +79,18 @@ class FindLogin(Protocol):
         ...
 
 
+class Challenges(Protocol):
+    """How registries ask for a login, as far as this machine remembers it; it never contains a login."""
+
+    def known(self, host: str) -> str:
+        """Return what a registry asked for last, as its WWW-Authenticate says it; "" where that is not known."""
+        ...
+
+    def note(self, host: str, challenge: str) -> None:
+        """Remember what a registry asks for."""
+        ...
+
+
 class Reference(NamedTuple):
     """An image's name, e.g. "us-docker.pkg.dev/project/repository/kinetic:tag"."""
 
@@ -130,16 +143,20 @@ class Registry:
         name: The name within the registry.
         find_login: Returns the login, asked again when the registry rejects one that was accepted before.
         plain_http: Speak without TLS; otherwise only to this machine.
-        sleep: Waits between attempts.
+        sleep: Waits between attempts; None: until ``hang_up``.
+        challenges: What is known of how this registry asks for a login: then the first request shows one already.
     """
 
     host: str
     name: str
     find_login: FindLogin
     plain_http: bool = False
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], object] | None = None
+    challenges: Challenges | None = None
     _shown: dict[str, tuple[str, float]] = field(default_factory=dict)  # by scope: an Authorization, and until when
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of _shown; one thread logs in, the others wait
+    _before: str | None = None  # how this registry asked for a login before; "" where that is not known, or not so now
+    _hung_up: threading.Event = field(default_factory=threading.Event)
     _http: HttpClient = field(init=False)
 
     def __post_init__(self) -> None:
@@ -154,6 +171,11 @@ class Registry:
     def close(self) -> None:
         """Close the connections of every thread; a later request opens new ones."""
         self._http.close()
+
+    def hang_up(self) -> None:
+        """End what other threads do here at once: they raise CancelledError. Nothing can be asked after that."""
+        self._hung_up.set()
+        self._http.hang_up()
 
     @property
     def requests(self) -> int:
@@ -296,7 +318,7 @@ class Registry:
                 try:
                     answer = self._once("PUT", target, pieces, headers, "pull,push", None, "")
                 except OSError as error:
-                    answer = Response(0, {}, str(error).encode())
+                    answer = self._broken(error)
             if answer.status == 201:
                 return True
             pieces.take_back()
@@ -356,7 +378,7 @@ class Registry:
             except OSError as error:
                 if error.errno in http_client.DISK_FULL:
                     raise
-                answer = Response(0, {}, str(error).encode())
+                answer = self._broken(error)
             if answer.status in accept:
                 return answer
             if (answer.status and answer.status not in http_client.RETRYABLE) or attempt == ATTEMPTS - 1:
@@ -378,7 +400,8 @@ class Registry:
 
         The body of an upload cannot be sent again; the login is renewed for the next attempt all the same.
         """
-        shown = self._authorization(url, scope, also)
+        self._check()
+        shown = self._authorization(url, scope, also) or self._log_in_as_before(url, scope, also)
         answer = self._http.send(method, url, body=body, headers=headers | shown, take=take)
         if answer.status != 401 or urllib.parse.urlsplit(url).netloc != self.host:
             return answer
@@ -386,12 +409,25 @@ class Registry:
         failed = self._log_in(challenge, scope, also, rejected=shown.get("Authorization", ""))
         if failed is not None or not isinstance(body, bytes | None):
             return failed or answer
-        return self._http.send(
+        answer = self._http.send(
             method, url, body=body, headers=headers | self._authorization(url, scope, also), take=take
         )
+        if self.challenges is not None and answer.status != 401:
+            self.challenges.note(self.host, _lasting(challenge))
+        return answer
 
     def _wait(self, attempt: int, answer: Response) -> None:
-        self.sleep(min(_LONGEST_WAIT, max(0.25 * 2**attempt, answer.retry_after)))
+        (self.sleep or self._hung_up.wait)(min(_LONGEST_WAIT, max(0.25 * 2**attempt, answer.retry_after)))
+        self._check()
+
+    def _broken(self, error: OSError) -> Response:
+        """Return what stands for the answer that did not come."""
+        self._check()
+        return Response(0, {}, str(error).encode())
+
+    def _check(self) -> None:
+        if self._hung_up.is_set():
+            raise CancelledError
 
     # ---------------------------------------------------------------------------------------------------------- login
 
@@ -402,6 +438,21 @@ class Registry:
         with self._lock:
             shown = self._shown_for(scope, also)
         return {"Authorization": shown} if shown else {}
+
+    def _log_in_as_before(self, url: str, scope: str, also: str) -> dict[str, str]:
+        """Log in as the registry wanted it the last time, and return what a request shows; {} where that fails.
+
+        That saves the request that is answered with 401. What has changed since, the registry says itself.
+        """
+        if self.challenges is None or urllib.parse.urlsplit(url).netloc != self.host:
+            return {}
+        if self._before is None:
+            self._before = self.challenges.known(self.host)
+        with contextlib.suppress(OSError, KineticError):
+            if self._before and self._log_in(self._before, scope, also, rejected="") is None:
+                return self._authorization(url, scope, also)
+        self._before = ""
+        return {}
 
     def _shown_for(self, scope: str, also: str) -> str:
         """Return what is shown for a scope: our own login, or a token for it or for more."""
@@ -423,6 +474,8 @@ class Registry:
             now = time.monotonic()
             if self._shown_for(scope, also) not in {"", rejected}:
                 return None  # another thread was faster
+            if self._shown.get(_EVERYTHING, ("", 0.0))[0] == rejected:
+                self._shown.pop(_EVERYTHING, None)
             login = self.find_login(again=bool(rejected))
             if login.token:
                 self._shown[_EVERYTHING] = (f"Bearer {login.token}", float("inf"))  # until it is rejected
@@ -530,6 +583,15 @@ class _Pieces(Iterator[bytes]):
         self._counted += size
         if self._report and size:
             self._report(size)
+
+
+def _lasting(challenge: str) -> str:
+    """Return of a challenge what holds for all repositories, or "" where it contains what nobody should keep."""
+    kind, values = challenge.partition(" ")[0], dict(_CHALLENGE.findall(challenge))
+    if "@" in values.get("realm", ""):
+        return ""
+    kept = ",".join(f'{name}="{values[name]}"' for name in ("realm", "service") if name in values)
+    return f"{kind} {kept}"
 
 
 def _basic(login: Login) -> str:

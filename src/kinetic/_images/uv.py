@@ -42,6 +42,7 @@ class Stop:
         self._is_set = threading.Event()
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[str]] = set()
+        self._endings: list[Callable[[], object]] = []
 
     def set(self) -> None:
         """Stop; what was made so far stays."""
@@ -49,6 +50,17 @@ class Stop:
             self._is_set.set()
             for process in self._running:
                 process.kill()
+            endings, self._endings = self._endings, []
+        for end in endings:
+            end()
+
+    def when_set(self, end: Callable[[], object]) -> None:
+        """Call something when the work is to stop, e.g. what ends connections; at once if it is to stop already."""
+        with self._lock:
+            if not self._is_set.is_set():
+                self._endings.append(end)
+                return
+        end()
 
     def check(self) -> None:
         """Raise CancelledError if the work is to stop."""

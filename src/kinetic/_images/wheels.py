@@ -41,7 +41,7 @@ class WheelCache:
         folder: Made when it is needed.
         environ: Where logins of indexes are named: NETRC, UV_INDEX and UV_INDEX_<NAME>_USERNAME and _PASSWORD.
         client: Sends the requests.
-        sleep: Waits between attempts.
+        sleep: Waits between attempts; None: until what is fetched is not wanted any more.
     """
 
     def __init__(
@@ -49,11 +49,17 @@ class WheelCache:
         folder: Path,
         environ: Mapping[str, str] = os.environ,
         client: HttpClient | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
         self.folder = folder
         self._environ, self._client, self._sleep = environ, client or HttpClient(), sleep
         self._lock = threading.Lock()
+        self._hung_up = threading.Event()
+
+    def hang_up(self) -> None:
+        """End what other threads fetch at once: they raise CancelledError. Nothing can be fetched after that."""
+        self._hung_up.set()
+        self._client.hang_up()
 
     def path_of(self, wheel: Wheel) -> Path:
         """Return where a wheel is once it was fetched."""
@@ -114,18 +120,21 @@ class WheelCache:
                 yield wait_for
             finally:
                 stop.set()
+                self._client.hang_up()
                 pool.shutdown(cancel_futures=True)
                 self._client.close()
 
     def _fetch_one(self, wheel: Wheel, report: Report, stop: threading.Event) -> None:
         why = ""
         for attempt in range(ATTEMPTS):
+            if stop.is_set() or self._hung_up.is_set():
+                raise CancelledError
             try:
                 with disk_full(self.folder, wheel.size_bytes):
                     answer = self._attempt(wheel, report, stop)
             except OSError as error:
                 why = str(error)
-                self._sleep(0.25 * 2**attempt)
+                self._wait(0.25 * 2**attempt, stop)
                 continue
             if answer.status == 200:
                 return
@@ -134,13 +143,18 @@ class WheelCache:
                 raise _login_error(wheel, answer.status)
             if answer.status not in http_client.RETRYABLE:
                 break
-            self._sleep(max(0.25 * 2**attempt, min(30.0, answer.retry_after)))
+            self._wait(max(0.25 * 2**attempt, min(30.0, answer.retry_after)), stop)
         raise ImageBuildError(
             f"{wheel.filename} could not be fetched",
             why=f"{host_of(wheel.url)}: {why}",
             next="check the network and try again; what has arrived is kept",
             code="wheel",
         )
+
+    def _wait(self, seconds: float, stop: threading.Event) -> None:
+        """Wait before the next attempt, which there may not be any more."""
+        if not self._hung_up.is_set():
+            (self._sleep or stop.wait)(seconds)
 
     def _attempt(self, wheel: Wheel, report: Report, stop: threading.Event) -> http_client.Response:
         """Fetch a wheel once into a file beside its place, and put it there when its hash is right."""

@@ -7,12 +7,14 @@ from https to http. Proxies come from the environment, as for other programs.
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import functools
 import http.client
 import ipaddress
 import os
 import selectors
+import socket
 import ssl
 import threading
 import urllib.parse
@@ -73,7 +75,8 @@ class HttpClient:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str], list[http.client.HTTPConnection]] = {}
-        self._open: set[http.client.HTTPConnection] = set()
+        self._is_hung_up = False
+        self._open: dict[http.client.HTTPConnection, socket.socket | None] = {}  # with what each of them uses
 
     def close(self) -> None:
         """Close all connections; a later request opens new ones."""
@@ -82,6 +85,16 @@ class HttpClient:
                 connection.close()
             self._open.clear()
             self._idle.clear()
+            self._is_hung_up = False
+
+    def hang_up(self) -> None:
+        """End all connections at once: ``send`` raises OSError, also where it waits for an answer, until ``close``."""
+        with self._lock:
+            self._is_hung_up = True
+            for used in self._open.values():
+                if used is not None:
+                    with contextlib.suppress(OSError):
+                        used.shutdown(socket.SHUT_RDWR)
 
     def send(
         self,
@@ -155,6 +168,12 @@ class HttpClient:
         """Send a request over a connection, and keep the connection if all of the answer was read."""
         keep = False
         try:
+            if connection.sock is None:
+                connection.connect()
+            with self._lock:
+                self._check()
+                if connection in self._open:  # else it was closed by ``close`` meanwhile
+                    self._open[connection] = connection.sock
             whole = _send_request(connection, method, path, body, headers)
             response = connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
@@ -175,6 +194,10 @@ class HttpClient:
 
     # ---------------------------------------------------------------------------------------------------- connections
 
+    def _check(self) -> None:
+        if self._is_hung_up:
+            raise OSError("the connection was ended from here")
+
     def _idle_connection(self, scheme: str, netloc: str) -> http.client.HTTPConnection | None:
         with self._lock:
             idle = self._idle.get((scheme, netloc), [])
@@ -182,7 +205,7 @@ class HttpClient:
                 found = idle.pop()
                 if not _has_ended(found):
                     return found
-                self._open.discard(found)
+                self._open.pop(found, None)
                 found.close()
         return None
 
@@ -192,7 +215,8 @@ class HttpClient:
         made = self._made(scheme, netloc)
         with self._lock:
             self._drop_ended()
-            self._open.add(made)
+            self._check()
+            self._open[made] = None
         return made
 
     def _drop_ended(self) -> None:
@@ -200,7 +224,7 @@ class HttpClient:
         for origin, idle in list(self._idle.items()):
             for each in filter(_has_ended, list(idle)):
                 idle.remove(each)
-                self._open.discard(each)
+                self._open.pop(each, None)
                 each.close()
             if not idle:
                 del self._idle[origin]
@@ -210,7 +234,7 @@ class HttpClient:
             if keep and connection in self._open:  # not closed by ``close`` meanwhile
                 self._idle.setdefault((origin[0], origin[1]), []).append(connection)
                 return
-            self._open.discard(connection)
+            self._open.pop(connection, None)
         connection.close()
 
     def _made(self, scheme: str, netloc: str) -> http.client.HTTPConnection:
