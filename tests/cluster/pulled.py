@@ -23,12 +23,12 @@ class PulledImages(Registry):
 
     def __init__(self, others: Registry, host: str, folder: Path) -> None:
         super().__init__()
-        self._others, self._host, self._folder = others, host, folder
+        self._others, self.host, self._folder = others, host, folder
         self._shown: tuple[str, ...] = ()
         self.pulled: list[str] = []
 
     def pull(self, name: str) -> Image | None:
-        if not name.startswith(f"{self._host}/"):
+        if not name.startswith(f"{self.host}/"):
             return self._others.pull(name)
         reference = Reference.parse(name)
         folder = self._folder / reference.digest.replace(":", "-")

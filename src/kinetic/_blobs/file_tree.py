@@ -622,7 +622,7 @@ class TransferProgress:
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._progress = output.Progress()
+        self._progress = output.Progress(shares=True)
 
     def __enter__(self) -> Self:
         self._begun = time.monotonic()

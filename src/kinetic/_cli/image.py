@@ -234,6 +234,8 @@ def build_image(
     Jobs with container_image="prebuilt" start from them: JAX and Keras for each kind of hardware. No cluster, no Docker
     and no build service is needed. Without --category all three are built.
 
+    Ctrl-C ends it: what was sent stays in the repository, and the same command continues from there.
+
     With --dockerfile, Cloud Build builds one image, which gets the names of these categories. It needs a Google login
     and a store in gs://. Its log is shown; Ctrl-C detaches, and a second one cancels the build.
 
@@ -288,17 +290,23 @@ def build_image(
         return
     for kind, name in plan:
         token = _google_token()
-        found = bundled.ensure(
-            image_choice.base_packages(kind, ()),
-            name,
-            python=python,
-            machine=_MACHINES[platform],
-            store=_store(),
-            environ=os.environ,
-            google_token=token,
-            base=read_variable("KINETIC_BASE_IMAGE", os.environ) or "",
-        )
-        bundled.publish(found, tags, token, os.environ)
+        try:
+            found = bundled.ensure(
+                image_choice.base_packages(kind, ()),
+                name,
+                python=python,
+                machine=_MACHINES[platform],
+                store=_store(),
+                environ=os.environ,
+                google_token=token,
+                base=read_variable("KINETIC_BASE_IMAGE", os.environ) or "",
+            )
+            bundled.publish(found, tags, token, os.environ)
+        except KeyboardInterrupt:
+            output.leave_line()
+            output.report(f"interrupted: {name} is not finished, and has no new tag")
+            output.report("what was sent stays, and the same command continues from there")
+            raise
         click.echo(f"{name}:{tags[1]}")
 
 

@@ -112,11 +112,7 @@ def run(
     call = target_function.read_arguments(found.function, words, found.written)
     if wait_image is not None:
         os.environ["KINETIC_WAIT_IMAGE"] = "1" if wait_image else "0"  # as above
-    try:
-        handle = remote.run_async(*call.args, **call.kwargs)
-    except KeyboardInterrupt:
-        click.echo("interrupted; no job was submitted", err=True)
-        raise
+    handle = remote.run_async(*call.args, **call.kwargs)
     output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
     if detach:
         output.report(f"cancel it with: kinetic jobs cancel {handle.job_id}")

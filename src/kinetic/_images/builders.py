@@ -74,6 +74,10 @@ class RemoteBuilder(Protocol):
         """
         ...
 
+    def detach(self) -> list[str]:
+        """End what waits for a build in another thread; return sentences about a build that keeps running."""
+        ...
+
 
 def read_note(kind: documents.PageKind[T], store: Store, at: str, key: bytes | None) -> T | None:
     """Return the note of a build that was begun, or None; a damaged one is removed."""
@@ -130,8 +134,9 @@ def build(
         if found := _elsewhere(request, remotes, why, waits=waits):
             return found
         remotes = ()
-    expected = f", about {duration_text(max(1.0, to_send / rate))} to send" if measured else ""
-    output.report(f"building the image here: {size_text(to_send)}{expected} to {host}")
+    if to_send / rate >= output.LONG_SECONDS:  # else one line at its end says enough
+        expected = f", about {duration_text(to_send / rate)} to send" if measured else ""
+        output.report(f"building the image here: {size_text(to_send)}{expected} to {host}")
     meter = Meter(shown, to_send, gives_up=bool(remotes))
     try:
         with connect(Reference.parse(request.source)) as source, phase():

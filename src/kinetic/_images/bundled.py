@@ -12,7 +12,7 @@ from kinetic._config import home
 from kinetic._images import base_image, builders, image, inventory, lock_store
 from kinetic._images import lock as locks
 from kinetic._images.builders import CollectedError, RemoteBuilder
-from kinetic._images.docker_login import GoogleToken, find_login
+from kinetic._images.docker_login import GoogleToken, KnownChallenges, find_login
 from kinetic._images.image import BuiltImage, ImageBuilder
 from kinetic._images.inventory import ImageNote
 from kinetic._images.lock import Lock, Platform
@@ -23,7 +23,7 @@ from kinetic._images.uplink import Uplinks
 from kinetic._images.uv import Stop
 from kinetic._images.wheels import WheelCache
 from kinetic._output import terminal as output
-from kinetic._output.format import count_text, duration_text, size_text
+from kinetic._output.format import count_text, duration_text, seconds_text, size_text
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, folders, keys
 from kinetic.errors import ImageBuildError, ImageUnavailableError, IntegrityError
@@ -95,7 +95,7 @@ def ensure(
     if locked.lock.to_build:
         locked = replace(locked, lock=lock_store.with_known_wheels(locked.lock, store, environ))
     with connect(target) as registry:
-        builder = ImageBuilder(registry, _wheel_cache(environ))
+        builder = ImageBuilder(registry, _wheel_cache(environ, stop))
         built = None if locked.lock.to_build else builder.find(locked.lock, _base_of(locked))
         if built is None:
             registry.check_writable()
@@ -155,8 +155,10 @@ def lock_without_image(
     name = locks.key_of([*lines, "# without an image"], platform, environ)
     locked = None if upgrade else lock_store.find(name, store, environ)
     if locked is None:
+        begun = time.monotonic()
         with output.phase("resolving packages", summary=False):
             locked = lock_store.make(lines, platform, name, store, environ, project=project, upgrade=upgrade, stop=stop)
+        _report_resolved(locked.lock, time.monotonic() - begun)
     return locked.lock, keys.lock(name)
 
 
@@ -187,9 +189,14 @@ def _lock(
                 wanted, platform, name, store, environ,
                 project=project, upgrade=upgrade, base=(base, place), stop=stop,
             )  # fmt: skip
-        count = count_text(len(locked.lock.versions()), "package")
-        output.report(f"resolved {count} in {duration_text(time.monotonic() - begun)}")
+        _report_resolved(locked.lock, time.monotonic() - begun)
     return locked, name
+
+
+def _report_resolved(lock: Lock, seconds: float) -> None:
+    size = sum(wheel.size_bytes for wheel in lock.wheels)
+    count = count_text(len(lock.versions()), "package")
+    output.report(f"resolved {count}, {size_text(size)}, in {seconds_text(seconds)}")
 
 
 def _build(
@@ -225,14 +232,17 @@ def _build(
     made.finish()
     built = made.built
     written, sent = count_text(built.built_layers, "layer"), size_text(built.sent_bytes)
-    output.report(f"built the image in {duration_text(built.seconds)}: {written} written, {sent} sent")
+    output.report(f"built the image in {seconds_text(built.seconds)}: {written} written, {sent} sent")
     for path, winner in built.conflicts:
         output.warn_once(f"two packages bring /{path} with different contents; the one of {winner} is used")
     return locked, built
 
 
-def _wheel_cache(environ: Mapping[str, str]) -> WheelCache:
-    return WheelCache(home.kinetic_home(environ) / "cache" / "wheels", environ)
+def _wheel_cache(environ: Mapping[str, str], stop: Stop | None = None) -> WheelCache:
+    cache = WheelCache(home.kinetic_home(environ) / "cache" / "wheels", environ)
+    if stop is not None:
+        stop.when_set(cache.hang_up)
+    return cache
 
 
 def _fetch_built(lock: Lock, cache: WheelCache, store: Store) -> None:
@@ -274,6 +284,7 @@ def connector(
     google_token: GoogleToken | None, environ: Mapping[str, str], stop: Stop | None = None
 ) -> base_image.Connect:
     """Return what opens the registry of a reference, with the login that this machine has for it."""
+    challenges = KnownChallenges(lock_store.folder(environ) / "registries.json")
 
     def connect(reference: Reference) -> Registry:
         found: list[Login] = []
@@ -284,8 +295,10 @@ def connector(
                 found.append(find_login(reference.host, google_token, environ, rejected))
             return found[-1]
 
-        found_registry = _StoppableRegistry(reference.host, reference.name, login)
-        found_registry.stop = stop or found_registry.stop
+        found_registry = _StoppableRegistry(reference.host, reference.name, login, challenges=challenges)
+        if stop is not None:
+            found_registry.stop = stop
+            stop.when_set(found_registry.hang_up)
         return found_registry
 
     return connect

@@ -16,8 +16,10 @@ import json
 import re
 import secrets
 import tarfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import NamedTuple
 
@@ -153,10 +155,11 @@ class CloudBuild:
         """Return how a build ended, or ""; see ``builds.ended_with``."""
         return builds.ended_with(self._service, running.build)
 
-    def finish(self, running: Running) -> api.Page:
+    def finish(self, running: Running, *, check: Callable[[], object] = lambda: None) -> api.Page:
         """Show the log of a build until it has ended, remove what was built, and return the page of the build.
 
-        Ctrl-C detaches: the build keeps running. A second one within some seconds cancels it.
+        Ctrl-C detaches: the build keeps running. A second one within some seconds cancels it. What ``check`` raises,
+        which is called now and then, detaches as well.
 
         Raises:
             ImageBuildError: It failed, or Cloud Build cannot be asked.
@@ -169,9 +172,14 @@ class CloudBuild:
             except KeyMissingError:  # it begins when a machine for the build is found
                 return b""
 
+        def pause(seconds: float) -> None:
+            check()
+            self._sleep(seconds)
+            check()
+
         with self._detaching(running), output.phase("building in Cloud Build", summary=False):
             try:
-                page = builds.follow(self._service, running.build, read_log, shown.feed, self._sleep)
+                page = builds.follow(self._service, running.build, read_log, shown.feed, pause)
             except ImageBuildError:
                 self._remove(running.source)
                 raise
@@ -286,6 +294,8 @@ class CloudBuilder:
         environ: Mapping[str, str],
     ) -> None:
         self._connect, self._find, self._store, self._environ = connect, find, store, environ
+        self._build: Build | None = None  # that is waited for
+        self._detached = threading.Event()
         self._key_id, self._key = home.own_key(home.ensure_home(environ))
 
     def build(self, request: BuildRequest, *, waits: bool) -> RemoteImage:
@@ -305,14 +315,16 @@ class CloudBuilder:
             raise NotWaitingError(
                 f"the image is being built by Cloud Build's {running.build.id}", next=running.build.show_command
             )
+        self._build = running.build
         try:
-            page = cloud.finish(running)
+            page = cloud.finish(running, check=self._check)
             wheels = self._made(page, running) if request.lock.to_build else ()
         except CollectedError:
             raise
         except (ImageBuildError, IntegrityError):
             self._store.delete(at)
             raise
+        self._build = None
         request = request._replace(lock=with_built(request.lock, [wheel for wheel, _ in wheels]))
         built = self._find(request)
         if not wheels or built is None:
@@ -367,6 +379,22 @@ class CloudBuilder:
             )
         wheels = [Wheel(**each) for each in json.loads(held(output.decode()))]
         return tuple((wheel, held(fields.sha256(wheel.sha256))) for wheel in wheels)
+
+    def detach(self) -> list[str]:
+        """End what waits for the build, which keeps running; return how to follow and how to cancel it."""
+        self._detached.set()
+        build = self._build
+        if build is None:
+            return []
+        return [
+            f"the build {build.id} keeps running in Cloud Build",
+            f"follow:   {build.show_command}",
+            f"cancel:   {build.cancel_command}",
+        ]
+
+    def _check(self) -> None:
+        if self._detached.is_set():
+            raise CancelledError
 
     def _check_logins(self, request: BuildRequest) -> None:
         """Refuse what needs a password: it would be in a bucket, for all who may read that."""

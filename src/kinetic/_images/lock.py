@@ -286,7 +286,7 @@ def read(platform: Platform, text: str) -> Lock:
         ) from error
     for package in packages:
         for value in _texts(package):
-            if secret := _secret_in(value):
+            if secret := secret_in(value):
                 raise _has_secret(str(package["name"]), value, secret)
     wheels = sorted(wheel for wheel in found.values() if wheel is not None)
     return Lock(platform, tuple(wheels), tuple(sorted(name for name, wheel in found.items() if wheel is None)), text)
@@ -303,7 +303,7 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _secret_in(text: str) -> str:
+def secret_in(text: str) -> str:
     """Return what of an address is a secret, or "": a user alone is none where it only says how to connect, by SSH."""
     if login := _LOGIN.search(text):
         if login["password"] or "ssh" not in text.partition("://")[0]:

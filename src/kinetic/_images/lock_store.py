@@ -3,6 +3,7 @@
     store      data/locks/{key}            sealed: the lock of some requirement lines, and the base that it was made for
     machine    {cache}/images/{key}        the same
     machine    {cache}/images/last-{hash}  the last lock of a project: its versions are kept where they still fit
+    machine    {cache}/images/export-{hash}  the lines of a project's uv.lock, and the digest of what they came from
 
 A lock decides which programs run in jobs. It is believed only with the seal of this home's key; what somebody else
 wrote is resolved anew.
@@ -10,7 +11,11 @@ wrote is resolved anew.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import json
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +25,7 @@ from typing import Any
 from kinetic._config import home
 from kinetic._config.options import read_variable
 from kinetic._images import lock as locks
+from kinetic._images import uv
 from kinetic._images.base_image import BaseImage
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock, Platform, Source
@@ -27,8 +33,10 @@ from kinetic._images.request import plain_wheel
 from kinetic._images.uv import Stop
 from kinetic._output import terminal as output
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, documents, folders, keys
+from kinetic._wire import digests, documents, folders, keys, python_runtime
 from kinetic.errors import IntegrityError, KeyMissingError
+
+_SECRET = re.compile("PASSWORD|USERNAME|TOKEN|SECRET")  # of names of variables: they change no lines
 
 
 @dataclass(frozen=True)
@@ -199,6 +207,46 @@ def keep_built(lock: Lock, made: Sequence[tuple[Wheel, bytes]], store: Store, en
 def _built_at(source: Source, lock: Lock) -> str:
     about = "\0".join((source.sha256 or source.url, lock.platform.tag, lock.platform.python))
     return keys.lock(f"built-{digests.of_bytes(about.encode())}")
+
+
+def exported(project: Path, extras: Sequence[str], *, environ: Mapping[str, str]) -> list[str]:
+    """Return a project's uv.lock as lines of a requirements file; uv is started only after a change.
+
+    Args:
+        project: The folder of uv.lock and pyproject.toml.
+        extras: Optional dependencies that are wanted as well.
+        environ: Names the home; the settings of uv.
+
+    Raises:
+        ImageBuildError: uv is missing, or cannot read the lock.
+    """
+    of = _digest_of_project(project, extras, environ)
+    file = folder(environ) / f"export-{digests.of_bytes(f'{project} {extras}'.encode())[:32]}"
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        page = json.loads(file.read_bytes())
+        if page["of"] == of:
+            return [str(line) for line in page["lines"]]
+    lines = uv.export_lock(project, extras)
+    if not any(locks.secret_in(word) for line in lines for word in line.split()):
+        with contextlib.suppress(OSError):
+            folders.write_whole(file, json.dumps({"of": of, "lines": lines}).encode())
+    return lines
+
+
+def _digest_of_project(project: Path, extras: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Return the digest of all that decides what uv exports: files, settings, and uv itself."""
+    settings = {name: value for name, value in environ.items() if name.startswith("UV_") and not _SECRET.search(name)}
+    parts = [json.dumps([sorted(settings.items()), list(extras)]).encode()]
+    for name in ("uv.lock", "pyproject.toml", "uv.toml"):
+        try:
+            parts.append((project / name).read_bytes())
+        except OSError:
+            parts.append(b"")
+    program = python_runtime.find_installer()
+    with contextlib.suppress(OSError):
+        about = os.stat(program or "")
+        parts.append(f"{program} {about.st_mtime_ns} {about.st_size}".encode())
+    return digests.of_bytes(b"".join(digests.of_bytes(part).encode() for part in parts))
 
 
 def folder(environ: Mapping[str, str]) -> Path:

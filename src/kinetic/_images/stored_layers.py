@@ -25,7 +25,7 @@ from kinetic._images.lock import Lock
 from kinetic._images.uplink import ASSUMED_RATE, MEASURED_BYTES, PATIENCE_SECONDS, Uplinks
 from kinetic._images.wheels import WheelCache
 from kinetic._output import terminal as output
-from kinetic._output.format import count_text, duration_text, size_text
+from kinetic._output.format import count_text, duration_text, seconds_text, size_text
 from kinetic._stores.protocol import Store, put_file
 from kinetic._wire import documents, fields, folders, keys
 from kinetic.errors import ImageBuildError, IntegrityError, KeyMissingError
@@ -100,7 +100,7 @@ def ensure(lock: Lock, store: Store, environ: Mapping[str, str]) -> tuple[Stored
     if sent > MEASURED_BYTES:
         uplinks.note(store.url, sent / seconds)
     output.report(f"sent {count_text(len(lock.wheels), 'package')} to the store: {size_text(sent)} "
-                  f"in {duration_text(seconds)}; jobs unpack them when they start")  # fmt: skip
+                  f"in {seconds_text(seconds)}; jobs unpack them when they start")  # fmt: skip
     return listed
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,6 +95,8 @@ class PodBuilder:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._submit, self._store, self._environ, self._sleep = submit, store, environ, sleep
+        self._job_id = ""  # of the build that is waited for
+        self._detached = threading.Event()
         self._key_id, self._key = home.own_key(home.ensure_home(environ))
 
     def build(self, request: BuildRequest, *, waits: bool) -> RemoteImage:
@@ -102,6 +106,8 @@ class PodBuilder:
         handle, is_new = self._running(at), False
         if handle is None:
             handle, is_new = self._begin(at, request)
+        self._job_id = handle.job_id
+        self._check()
         output.report(f"{handle.job_id} {'builds it' if is_new else 'is building it already'}")
         if not waits and not handle.status().is_final:
             raise NotWaitingError(
@@ -110,9 +116,25 @@ class PodBuilder:
             )
         return self._finished(at, handle)
 
+    def detach(self) -> list[str]:
+        """End what waits for the job, which keeps running; return how to follow and how to cancel it."""
+        self._detached.set()
+        if not self._job_id:
+            return []
+        return [
+            f"{self._job_id} keeps building the image",
+            f"follow:   kinetic jobs logs {self._job_id} --follow",
+            f"cancel:   kinetic jobs cancel {self._job_id}",
+        ]
+
+    def _check(self) -> None:
+        if self._detached.is_set():
+            raise CancelledError
+
     def _finished(self, at: str, handle: JobHandle) -> RemoteImage:
         with wait.detaching(handle):
-            wait.wait(handle, follow=_to_stderr)
+            wait.wait(handle, follow=_to_stderr, check=self._check)
+        self._job_id = ""
         try:
             page = handle.result(cleanup=False)
         except ResultMissingError as error:
@@ -174,6 +196,7 @@ class PodBuilder:
         if not self._store.put(at, note, if_absent=True):
             found = self._running(at)
             return (found, False) if found is not None else self._begin(at, request)
+        self._job_id = job_id
         try:
             carried = self._carried(request)
             with builder_project.written() as (project, function):
@@ -186,6 +209,7 @@ class PodBuilder:
                                  python, bool(request.lock.to_build))  # fmt: skip
                 return self._submit(call), True
         except KineticError as error:
+            self._job_id = ""
             self._store.delete(at)
             raise UnavailableError("no pod of the cluster can build it", why=error.what) from error
         except BaseException:

@@ -50,7 +50,9 @@ _DOES_WITHOUT = frozenset(
     "source-only source-build index-login image-unavailable registry-denied registry-login registry-missing "
     "registry-silent registry-quota".split()
 )
-_GIVE_UP_SECONDS = 2.0  # for a build that is to end: it looks with each piece that it sends or fetches
+_GIVE_UP_SECONDS = 2.0  # for a build that is to end: its connections are closed
+_SUBMIT_SECONDS = 10.0  # for a build elsewhere: it is submitted wholly, or not at all
+_UNFINISHED = "the image is not finished: what was sent stays, and the next submission continues from there"
 _USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<user>[^\s/]*)@", re.IGNORECASE)
 _FROM_GIT = re.compile(r"(?:\A|[\s@=])git\+")
 
@@ -61,7 +63,8 @@ class Unfinished:
     def __init__(self, find: Callable[[Unfinished], PodRequirements], *, beside: bool) -> None:
         self.stop = uv.Stop()
         self._find = find
-        self._packed = threading.Event()
+        self._packed, self._ended = threading.Event(), threading.Event()
+        self._elsewhere: list[RemoteBuilder] = []  # builders that have begun
         self._found: PodRequirements | None = None
         self._error: BaseException | None = None
         self._thread = python_runtime.start_thread(self._run, "kinetic-image") if beside else None
@@ -74,6 +77,8 @@ class Unfinished:
             self._found = self._find(self)
         except BaseException as error:  # noqa: BLE001 - it is raised where the result is wanted
             self._error = error
+        finally:
+            self._ended.set()
 
     def check(self) -> None:
         """Raise the error that the image ended in, if it has."""
@@ -84,30 +89,33 @@ class Unfinished:
         """Wait until the image is there; called once the job is packed."""
         self._packed.set()
         if self._thread is not None:
-            self._thread.join()
+            self._ended.wait()  # not join(): one that Ctrl-C interrupts takes the thread for ended (Python 3.11)
         self.check()
         assert self._found is not None  # noqa: S101 - else there is an error
         return self._found
 
     def give_up(self) -> None:
-        """End the build of an image that nobody needs any more; a job that builds it elsewhere keeps running."""
-        was_running = self._thread is not None and self._thread.is_alive()
+        """End the build of an image that nobody needs any more, and say what stays and what keeps running."""
+        if self._thread is None or self._ended.is_set():
+            return
+        left = [line for each in self._elsewhere for line in each.detach()]
         self.stop.set()
         self._packed.set()
-        if self._thread is not None and was_running:
-            self._thread.join(_GIVE_UP_SECONDS)
-            output.report(
-                "the image is not finished: what was sent stays, and the next submission continues from there"
-            )
+        self._ended.wait(_SUBMIT_SECONDS if left else _GIVE_UP_SECONDS)
+        if left:
+            left.append("the next submission finds that build")
+        for line in left or [_UNFINISHED]:
+            output.report(line)
+
+    def begins_elsewhere(self, builder: RemoteBuilder) -> None:
+        """Note a builder that begins, once the job is packed: it may submit a job, which is packed as well."""
+        self._packed.wait()
+        self.stop.check()
+        self._elsewhere.append(builder)
 
     def after_packing(self, remotes: Callable[[], Sequence[RemoteBuilder]]) -> Callable[[], list[RemoteBuilder]]:
         """Let builders elsewhere begin once this job is packed: they submit a job, which is packed as well."""
         return lambda: [_AfterPacking(each, self) for each in remotes()]
-
-    def wait_for_packing(self) -> None:
-        """Wait until the job is packed."""
-        self._packed.wait()
-        self.stop.check()
 
 
 class _AfterPacking:
@@ -119,8 +127,12 @@ class _AfterPacking:
 
     def build(self, request: BuildRequest, *, waits: bool) -> RemoteImage:
         """Build it there."""
-        self._unfinished.wait_for_packing()
+        self._unfinished.begins_elsewhere(self._builder)
         return self._builder.build(request, waits=waits)
+
+    def detach(self) -> list[str]:
+        """End what waits for it."""
+        return self._builder.detach()
 
 
 def requirements_of(
@@ -271,7 +283,8 @@ def _lines(
             expected = f"the dependencies in {found.source}"
         output.report_once(f"nothing is installed into the image {image.uri}: it must hold {expected}")
         return ()
-    found = find_dependencies(function, plan, base=base, export=_export, environ=environ)
+    export = functools.partial(_export, environ=environ)
+    found = find_dependencies(function, plan, base=base, export=export, environ=environ)
     found.check_python(python_runtime.python_version())
     packages = image_choice.base_packages(placement.kind, found.names) if base and not image.has_base else ()
     notes = [image.note, *found.notes[:1], *base_note(packages, base=base or image.has_base)]
@@ -364,15 +377,17 @@ def base_note(packages: Sequence[str], *, base: bool) -> tuple[str, ...]:
     return (f"base packages: {', '.join(packages)}",) if packages else ()
 
 
-def _export(folder: Path, extras: Sequence[str]) -> list[str]:
+def _export(folder: Path, extras: Sequence[str], *, environ: Mapping[str, str]) -> list[str]:
     """Read the uv.lock of a project."""
+    from kinetic._images import lock_store  # only for projects with one
+
     try:
         uv.uv_command()
     except ImageBuildError as error:
         raise ImageBuildError(
             f"{folder / 'uv.lock'} cannot be read without uv, which is not installed", why=error.why, next=error.next
         ) from None
-    return uv.export_lock(folder, extras)
+    return lock_store.exported(folder, extras, environ=environ)
 
 
 def _artifact(data: bytes, store: Store) -> Artifact:

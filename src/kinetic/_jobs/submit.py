@@ -29,7 +29,7 @@ from kinetic._jobs import locate
 from kinetic._jobs import options as job_options
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
-from kinetic._output.format import size_text
+from kinetic._output.format import count_text, seconds_text, size_text
 from kinetic._project import root
 from kinetic._stores import open_store, protocol, put_many
 from kinetic._wire import digests, documents, inspection, keys, naming_shadowing_files, python_runtime, records
@@ -109,9 +109,9 @@ def prepare(options: Options) -> SubmitContext:
     return SubmitContext(target, backend, store, placement, key_id, key, notes, wanted)
 
 
-def _phase(name: str, *, is_remote: bool, summary: bool = False) -> contextlib.AbstractContextManager[None]:
+def _phase(name: str, *, is_remote: bool) -> contextlib.AbstractContextManager[None]:
     """Show what runs inside if it takes long, where a server is asked: each phase that can be shown starts a thread."""
-    return output.phase(name, summary=summary) if is_remote else contextlib.nullcontext()
+    return output.phase(name, summary=False) if is_remote else contextlib.nullcontext()
 
 
 def announce(context: SubmitContext, options: Options) -> None:
@@ -181,14 +181,20 @@ def submit_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
 ) -> JobHandle:
     """Submit a call: the backend prepares while the rest of this client is still being imported."""
-    with naming_shadowing_files():
-        context = prepare(options)
-        from kinetic._jobs import handle  # 40 ms with the pickler on first use, beside the supervisor's own start
-        from kinetic._project import pickler
+    try:
+        with naming_shadowing_files():
+            context = prepare(options)
+            from kinetic._jobs import handle  # 40 ms with the pickler on first use, beside the supervisor's own start
+            from kinetic._project import pickler
 
-    pickler.check_arguments(function, args, kwargs, name)
-    kwargs = job_options.with_defaults(function, args, kwargs)
-    return handle.handle_of(_submit(pickler.Call(function, args, kwargs, name), options, context))
+        pickler.check_arguments(function, args, kwargs, name)
+        kwargs = job_options.with_defaults(function, args, kwargs)
+        job = _submit(pickler.Call(function, args, kwargs, name), options, context)
+    except KeyboardInterrupt:
+        message = "interrupted; no job was submitted"
+        output.report(message)
+        raise tracebacks.interrupt(message) from None
+    return handle.handle_of(job)
 
 
 def call_and_wait(
@@ -204,12 +210,7 @@ def call_and_wait(
             "kinetic jobs debug JOB_ID",
             code="no-terminal",
         )
-    try:
-        handle = submit_call(function, args, kwargs, name, options)
-    except KeyboardInterrupt:
-        message = "interrupted; no job was submitted"
-        output.report(message)
-        raise tracebacks.interrupt(message) from None
+    handle = submit_call(function, args, kwargs, name, options)
     output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
     if not options.debug:
         return handle.result(stream_logs=True)
@@ -232,12 +233,13 @@ def environment_for(function: Callable[..., Any], plan: Plan, context: SubmitCon
     if not context.backend.is_here or os.environ.get("KINETIC_LOCAL_ENV", "") in {"", "same"}:
         _warn_of_foreign_package()
         return "", ""
-    from kinetic._images import image_choice, isolated_environment, uv
+    from kinetic._images import image_choice, isolated_environment, lock_store
     from kinetic._jobs import pod_requirements
 
     isolated_environment.wanted(os.environ)  # rejects any other word
     base = job_options.is_wanted("base_packages", plan.root, context.target.profile, os.environ)
-    found = pod_requirements.find_dependencies(function, plan, base=base, export=uv.export_lock, environ=os.environ)
+    export = functools.partial(lock_store.exported, environ=os.environ)
+    found = pod_requirements.find_dependencies(function, plan, base=base, export=export, environ=os.environ)
     backend = locate.local()
     kind = "gpu" if context.placement.kind == "gpu" and backend.limits.gpus else "cpu"  # others are emulated
     packages = image_choice.base_packages(kind, found.names) if base else ()
@@ -302,7 +304,9 @@ class Shipment(NamedTuple):
         """End the build of the image if what runs inside fails, or is interrupted."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                output.leave_line()
             if self.unfinished is not None:
                 self.unfinished.give_up()
             raise
@@ -417,8 +421,11 @@ def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
     exclude = (home, locate.runtime(), *data, *wire_order.excluded_output_folders(outputs, plan.folders()))
     shipped = archive.ship(plan, shipment.context.store, cache=home / "cache", exclude=exclude)
     took = time.monotonic() - begun
-    if took > _SLOW_SECONDS:
-        output.report(f"packed {shipped.files} files, {size_text(shipped.bytes)}, in {took:.1f} s")
+    is_sent = shipment.context.store.local is None and shipped.sent_bytes
+    if took > _SLOW_SECONDS or is_sent:
+        sent = f": {size_text(shipped.sent_bytes)} sent" if is_sent else ""
+        packed = f"{count_text(shipped.files, 'file')}, {size_text(shipped.bytes)}"
+        output.report(f"packed {packed}, in {seconds_text(took)}{sent}")
     shipment.check()
     report_notes(shipped.notes)
     if stale := modules.stale_modules(plan):
@@ -514,8 +521,11 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
             step("client:data-sent")
         step("client:packed")
         shipment = shipment.finished()
-        with _phase("uploading", is_remote=context.store.local is None, summary=True):
+        begun = time.monotonic()
+        with _phase("uploading", is_remote=context.store.local is None):
             job = _write(order, call, shipment)
+        if (took := time.monotonic() - begun) > _SLOW_SECONDS:
+            output.report(f"uploaded the order, {size_text(len(order.to_bytes()))}, in {seconds_text(took)}")
         _launch(order, shipment)
         step("client:launched")
     except BaseException:

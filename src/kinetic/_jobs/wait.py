@@ -47,8 +47,9 @@ def wait(
     on_change: OnChange | None = None,
     follow: Callable[[str], object] | None = None,
     progress: output.Progress | None = None,
+    check: Callable[[], object] = lambda: None,
 ) -> Snapshot:
-    """Wait until a job has its verdict."""
+    """Wait until a job has its verdict; ``check`` is called now and then, and may raise."""
     if past_of(job) is not None:  # its backend need not exist any more
         seen = observe(job)
         _notify(on_change, seen.status)
@@ -72,7 +73,9 @@ def wait(
                 return seen
             looked = clock.monotonic()
             while not has_news(backend, job, pause=display.pause, looked=looked, limit=limit):
+                check()
                 display.keep_up(seen)
+            check()
             if limit is not None and clock.monotonic() >= limit:
                 raise JobTimeoutError(
                     f"{job.job_id} has not ended within {timeout:g} s",

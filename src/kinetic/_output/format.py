@@ -58,6 +58,11 @@ def duration_text(seconds: float) -> str:
     return f"{int(seconds) // _HOUR} h {int(seconds) % _HOUR // _MINUTE:02d} min"
 
 
+def seconds_text(seconds: float) -> str:
+    """Write how long something took: "0.4 s", and from ten seconds on as a duration."""
+    return f"{seconds:.1f} s" if seconds < 9.95 else duration_text(seconds)
+
+
 def duration_cell(seconds: float | None) -> str:
     """Write a duration for a table: "5.0s", "2m 05s", "1h 30m"; "" for None."""
     if seconds is None:

@@ -228,11 +228,19 @@ def _write_message(text: str, level: int, *parts: str) -> None:
         write_line("\n".join([f"{PREFIX}{indented(text, len(PREFIX))}", *parts]))
 
 
-class Progress:
-    """The phases of one piece of work, one after the other."""
+class _PhaseLine:
+    """Owns the line of all phases that run at the same time."""
 
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock = clock
+
+_phase_line = _PhaseLine()
+_phases: list[Progress] = []  # that share the line, in the order in which they began
+
+
+class Progress:
+    """The phases of one piece of work, one after the other; those of ``phase`` share a line with others'."""
+
+    def __init__(self, clock: Clock = time.monotonic, *, shares: bool = False) -> None:
+        self._clock, self._shares = clock, shares
         self._is_live = is_possible() and is_wanted(INFO)
         self._phase = ""
         self._detail = ""
@@ -246,6 +254,8 @@ class Progress:
             self.end()
             self._phase, self._written = phase, ""
             self._since = self._clock() if since is None else since
+            if self._shares:
+                _phases.append(self)
         self.update(detail)
 
     def update(self, detail: str) -> None:
@@ -259,7 +269,11 @@ class Progress:
         if not self._phase or seconds < SLOW_SECONDS:
             return
         about = f": {self._detail}" if self._detail else ""
-        if self._is_live and not self._mid_line:
+        if self._is_live and self._shares:
+            with _lock:
+                text = PREFIX + "; ".join(filter(None, [each.text() for each in _phases]))
+                show_lines([text], owner=_phase_line)
+        elif self._is_live and not self._mid_line:
             text = f"{PREFIX}{self._phase}, {duration_text(seconds)}{about}"
             if text != self._written:
                 self._written = text
@@ -267,6 +281,12 @@ class Progress:
         elif not self._is_live and about and not self._written:
             self._written = about
             report(f"{self._phase}{about}")
+
+    def text(self) -> str:
+        """Return what a line says of the phase, "" for one that has only begun."""
+        seconds = self._clock() - self._since
+        about = f": {self._detail}" if self._detail else ""
+        return f"{self._phase}, {duration_text(seconds)}{about}" if seconds >= SLOW_SECONDS else ""
 
     def show_still(self, detail: str = "") -> None:
         """Report once that the phase still runs, where no line counts its seconds."""
@@ -292,14 +312,22 @@ class Progress:
         self._phase, self._mid_line = "", False
 
     def clear(self) -> None:
-        """Remove the line that this drew, and no other."""
-        release(self)
+        """Remove the line that this drew, and no other; phases that still run draw theirs again."""
+        if not self._shares:
+            release(self)
+            return
+        with _lock:
+            if self in _phases:
+                _phases.remove(self)
+            release(_phase_line)
+            if long := [each for each in _phases if each.text()]:
+                long[0].show()
 
 
 @contextmanager
 def phase(name: str, *, summary: bool = True, detail: Callable[[], str] | None = None) -> Iterator[None]:
     """Show what runs inside, if it takes long, and at the end how long it took; another thread calls `detail`."""
-    progress = Progress()
+    progress = Progress(shares=True)
     progress.enter(name)
     over, thread = threading.Event(), None
 

@@ -17,6 +17,7 @@ import pytest
 from cluster.plane import wait_for
 from cluster.pulled import PulledImages
 from servers.image_fixtures import base, index, registry, registry_address
+from servers.registry_proxy import RegistryProxy, Rules
 from servers.wheels import made_wheel
 
 __all__ = ["base", "index", "registry", "registry_address"]
@@ -80,6 +81,15 @@ def slow_uplink(home: Path, registry: Any) -> None:
     file.write_text(json.dumps({registry.host: [1000.0, time.time()]}))
 
 
+@pytest.fixture
+def line(images: PulledImages, registry: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[RegistryProxy]:
+    """Put a slow line before the registry: an image takes some seconds to send."""
+    with RegistryProxy(registry.host, Rules(megabits=1.0)) as proxy:
+        monkeypatch.setenv("KINETIC_IMAGE_REPO", f"{proxy.address}/{registry.name}")
+        images.host = proxy.address
+        yield proxy
+
+
 RUN = "from uses import version\ntell(version())"
 
 
@@ -93,8 +103,8 @@ def test_a_job_finds_its_packages_in_the_image_that_this_client_built(images, cl
     again, said_again = clients.both(RUN)
 
     assert (value, again) == ("one", "one")
-    assert re.search(r"building the image here: \d+\.?\d* [kM]B", said), said
-    assert "building" not in said_again
+    assert "built the image in" in said
+    assert "built" not in said_again
     assert len(set(images.pulled)) == 1
 
 
@@ -194,6 +204,100 @@ def test_a_job_that_does_not_wait_installs_its_packages_while_its_image_is_built
     assert (value, later) == ("one", "one")
     assert "meanwhile this job starts in the image python:" in said
     assert pulled == []
+    assert len(images.pulled) == 1
+
+
+# --------------------------------------------------------------------------------------------- what the user sees of it
+
+FINISHED = (
+    r"kinetic: resolved 3 packages, \d+\.\d kB, in \d+\.\d s",
+    r"kinetic: packed \d files?, [\d.]+ (?:bytes|kB), in \d+\.\d s: [\d.]+ (?:bytes|kB) sent",
+    r"kinetic: built the image in \d+\.\d s: \d+ layers written, \d+\.\d kB sent",
+)
+SUBMIT = "from uses import version\nversion.run_async()\n"
+
+
+def test_each_finished_phase_of_a_submission_is_a_line_with_its_time_and_bytes(images, clients: Any) -> None:
+    _, said = clients.both(RUN)
+    _, said_again = clients.both(RUN)
+
+    assert [sum(bool(re.fullmatch(each, line)) for line in said.splitlines()) for each in FINISHED] == [1, 1, 1], said
+    assert not re.search(r"[\r\x1b]", said)
+    assert not any(re.search(word, said_again) for word in ("resolved", "packed", "built")), said_again
+
+
+def test_on_a_terminal_what_runs_is_one_line_below_and_what_has_ended_stays_above(line, clients: Any) -> None:
+    clients.project.write("submit.py", SUBMIT)
+
+    seen = clients.project.watch("submit.py", columns=110)
+
+    lines = seen.screen.splitlines()
+    assert seen.code == 0, seen.screen
+    found = [[number for number, text in enumerate(lines) if re.fullmatch(each, text)] for each in FINISHED]
+    assert [len(each) for each in found] == [1, 1, 1], seen.screen
+    assert found[1] < found[2], "the image is built while files are packed and sent"
+    assert "building the image, " not in seen.screen
+    building = [number for number, frame in enumerate(seen.frames) if "building the image, " in frame]
+    assert len(building) / (building[-1] + 1 - building[0]) > 0.9, "it flickers"
+    for number in building:
+        *above, last = seen.frames[number].splitlines()
+        assert last.startswith("kinetic: building the image, ")
+        assert not any("building the image, " in text for text in above)
+
+
+def sizes_of(registry: Any, *tags: str) -> dict[str, int]:
+    """Return the blobs of images, and their sizes."""
+    pages = [registry.read_manifest(tag)[0] for tag in tags]
+    return {entry["digest"]: entry["size"] for page in pages for entry in [page["config"], *page["layers"]]}
+
+
+def test_ctrl_c_while_the_image_is_sent_leaves_what_was_sent_and_nothing_of_the_job(
+    line, clients: Any, site: Any, registry: Any
+) -> None:
+    clients.project.write("submit.py", SUBMIT)
+
+    seen = clients.project.watch("submit.py", press=("building the image, ", b"\x03"), columns=200)
+
+    assert seen.code == -signal.SIGINT, seen.screen  # what a shell calls 130
+    assert [text for text in seen.screen.splitlines() if text.strip()][-2:] == [
+        "kinetic: the image is not finished: what was sent stays, and the next submission continues from there",
+        "kinetic: interrupted; no job was submitted",
+    ]
+    assert "Traceback" not in seen.screen
+    tags = [*registry.tags()]
+    assert [tag for tag in tags if tag.startswith("env-")] == []
+    there = sizes_of(registry, "base", *(tag for tag in tags if tag.startswith("layer-")))
+    assert all(registry.has_blob(digest) for digest in there)
+    assert site.jobs() == []
+    assert [name for name in site.bucket.names() if name.startswith("cpu-version-")] == []
+    line.forget()
+
+    assert clients.run(RUN) == "one"
+    (env,) = [tag for tag in registry.tags() if tag.startswith("env-")]
+    missing = {digest: size for digest, size in sizes_of(registry, env).items() if digest not in there}
+    assert line.up <= sum(missing.values()) + 30_000, "more than what was missing, and the manifests"
+
+
+def test_ctrl_c_while_a_pod_builds_names_the_job_that_goes_on_and_the_next_submission_uses_it(
+    images, slow_uplink, clients: Any, site: Any
+) -> None:
+    clients.project.write("submit.py", SUBMIT)
+
+    seen = clients.project.watch("submit.py", press=("builds it", b"\x03"), columns=200)
+    assert seen.code == -signal.SIGINT, seen.screen
+    (job_id,) = builds(site)
+    value = clients.run(RUN)
+
+    said = [text for text in seen.screen.splitlines() if text.strip()]
+    assert said[-5:] == [
+        f"kinetic: {job_id} keeps building the image",
+        f"kinetic: follow:   kinetic jobs logs {job_id} --follow",
+        f"kinetic: cancel:   kinetic jobs cancel {job_id}",
+        "kinetic: the next submission finds that build",
+        "kinetic: interrupted; no job was submitted",
+    ]
+    assert "Traceback" not in seen.screen
+    assert value == "one"
     assert len(images.pulled) == 1
 
 

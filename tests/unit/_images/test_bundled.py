@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import json
 import platform
-from collections.abc import Callable
-from concurrent.futures import CancelledError
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from servers.http11 import Answer, Request, Server
+from servers.registry_proxy import RegistryProxy, Rules
 from servers.wheels import Index, made_wheel
 
 from kinetic._images import base_image, bundled, uv
@@ -202,6 +207,60 @@ def test_an_unchanged_submission_sends_one_request_and_no_byte_and_starts_no_uv(
     assert requests[0].startswith("HEAD ")
 
 
+@pytest.fixture
+def guarded(registry, base, ensure, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """Return a function that asks a registry for the image that wants a login of this kind."""
+    with RegistryProxy(registry.host, Rules(request.param)) as proxy:
+        shown = base64.b64encode(b"ann:secret").decode()
+        (tmp_path / ".docker").mkdir()
+        (tmp_path / ".docker/config.json").write_text(json.dumps({"auths": {proxy.address: {"auth": shown}}}))
+        find = partial(ensure, ["alpha"], repository=f"{proxy.address}/{registry.name}", project="/work/project")
+        find.proxy = proxy
+        yield find
+
+
+@pytest.mark.parametrize(
+    ("guarded", "expected"), [("realm", ["GET", "HEAD"]), ("basic", ["HEAD"])], indirect=["guarded"]
+)
+def test_an_unchanged_submission_logs_in_as_before_and_sends_two_requests_at_most(
+    guarded, publish, no_uv, requests, tmp_path, expected: list[str]
+) -> None:
+    publish("alpha")
+    first = guarded()
+    no_uv()
+    requests.clear()
+    guarded.proxy.forget()
+
+    again = guarded()
+
+    assert again.uri == first.uri
+    assert [each.split()[0] for each in requests] == expected
+    assert [method for method, _ in guarded.proxy.requests] == expected
+    assert guarded.proxy.up == 0
+    known = (tmp_path / "home/cache/images/registries.json").read_text()
+    assert guarded.proxy.address in known
+    assert not any(each in known for each in ("ann", "secret", base64.b64encode(b"ann:secret").decode()))
+    assert not any(token in file.read_text(errors="replace") for token in guarded.proxy.tokens
+                   for file in (tmp_path / "home").rglob("*") if file.is_file())  # fmt: skip
+
+
+@pytest.mark.parametrize("guarded", ["realm"], indirect=True)
+@pytest.mark.parametrize(
+    "changed", ['Bearer realm="http://127.0.0.1:1/token",service="s"', 'Basic realm="r"', "Magic", "damaged"]
+)
+def test_a_registry_that_asks_in_another_way_than_before_is_asked_how(guarded, publish, tmp_path, changed: str) -> None:
+    publish("alpha")
+    first = guarded()
+    known = tmp_path / "home/cache/images/registries.json"
+    right = known.read_text()
+    known.write_text("{" if changed == "damaged" else json.dumps({guarded.proxy.address: changed}))
+
+    again = guarded()
+
+    assert again.uri == first.uri
+    assert known.read_text() == right
+
+
 def test_a_build_that_is_to_stop_writes_no_tag_and_the_next_one_uses_what_was_sent(
     ensure, publish, registry, monkeypatch, tmp_path
 ) -> None:
@@ -300,3 +359,40 @@ def test_progress_names_the_rate_and_the_time_left_once_they_mean_something() ->
 
     assert first == "1.0 MB of 50.0 MB sent"
     assert lines.detail() == "20.0 MB of 50.0 MB sent at 2.0 MB/s, 15 s left"
+
+
+@pytest.mark.parametrize("kind", ["upload", "wheel"])
+def test_a_build_that_is_to_stop_does_not_wait_for_servers_that_hang(
+    ensure, publish, registry, index, kind: str
+) -> None:
+    publish("alpha")
+    hangs, over, stop = threading.Event(), threading.Event(), uv.Stop()
+    with RegistryProxy(registry.host, Rules()) as proxy:
+
+        def hang() -> None:
+            if any(method == "PUT" for method, _ in proxy.requests):
+                hangs.set()
+                over.wait(60)
+
+        if kind == "upload":
+            proxy.on_piece = hang
+        else:
+            index.gate.clear()
+        begun = len(index.asked)
+        with ThreadPoolExecutor(1) as pool:
+            working = pool.submit(ensure, ["alpha"], repository=f"{proxy.address}/{registry.name}", stop=stop)
+            limit = time.monotonic() + 60
+            while not (
+                hangs.is_set() or (kind == "wheel" and any(each.endswith(".whl") for each in index.asked[begun:]))
+            ):
+                assert time.monotonic() < limit
+                time.sleep(0.01)
+            asked = time.monotonic()
+            stop.set()
+            with pytest.raises(CancelledError):
+                working.result(timeout=60)
+            took = time.monotonic() - asked
+            over.set()
+            index.gate.set()
+
+    assert took < 10, "it waited for a server that hangs"

@@ -21,6 +21,7 @@ from kinetic._config import profiles
 from kinetic._config.cluster import ClusterSettings, PodRequirements
 from kinetic._config.options import ResourceRequests
 from kinetic._hardware import place
+from kinetic._images import uv
 from kinetic._jobs import options as job_options
 from kinetic._jobs import pod_requirements
 from kinetic._jobs.options import Options
@@ -508,6 +509,34 @@ def test_the_versions_of_a_lock_are_installed(project):
     project.write("uv.lock", LOCK)
 
     assert project.lines(project.wishes()) == ["rich==13.7.1", "jax", "keras"]
+
+
+def test_a_lock_is_exported_again_only_after_a_change(project, monkeypatch):
+    project.write("pyproject.toml", LOCKED)
+    project.write("uv.lock", LOCK)
+    monkeypatch.setattr(python_runtime, "find_installer", lambda: sys.executable)  # only its stamp counts
+    exported = []
+    monkeypatch.setattr(uv, "export_lock", lambda *given: exported.append(given) or [f"rich=={len(exported)}"])
+
+    first, again = (project.lines(project.wishes()) for _ in range(2))
+    project.write("uv.lock", f"{LOCK}\n")
+    changed = project.lines(project.wishes())
+    project.environ["UV_INDEX"] = "https://packages.example.com/simple"
+    elsewhere = project.lines(project.wishes())
+
+    assert [lines[0] for lines in (first, again, changed, elsewhere)] == ["rich==1", "rich==1", "rich==2", "rich==3"]
+
+
+def test_lines_of_a_lock_with_a_password_are_not_kept_on_this_machine(project, monkeypatch):
+    project.write("pyproject.toml", LOCKED)
+    project.write("uv.lock", LOCK)
+    monkeypatch.setattr(python_runtime, "find_installer", lambda: sys.executable)
+    monkeypatch.setattr(uv, "export_lock", lambda *_: ["rich @ https://mia:hunter2@packages.example.com/rich.whl"])
+
+    project.wishes()
+
+    files = [file for file in (project.root.parents[1] / "kinetic").rglob("*") if file.is_file()]
+    assert not any(b"hunter2" in file.read_bytes() for file in files)
 
 
 def test_a_lock_that_nobody_here_can_read_is_an_error_with_a_way_out(project, monkeypatch):
