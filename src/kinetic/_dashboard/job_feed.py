@@ -40,6 +40,7 @@ class JobFeed:
         self._first_looks = {place.name: threading.Event() for place in places}
         self._wanted, self._ended = threading.Event(), threading.Event()
         self.version = 0
+        self._document: tuple[int, bytes] | None = None  # of a version; whatever is in it changes the version
 
     def start(self) -> None:
         """Begin to look."""
@@ -80,7 +81,11 @@ class JobFeed:
         for looked in self._first_looks.values():
             looked.wait(wait_seconds)
         with self._lock:
-            ids = [(place.jobs[job_id].page["created_at"], job_id) for place in self.places for job_id in place.order]
+            if self._document and self._document[0] == self.version:
+                return self._document[1]
+            # A place changes its jobs and their order one after the other.
+            each = ((jobs, job_id) for place in self.places for jobs in (place.jobs,) for job_id in place.order)
+            ids = [(jobs[job_id].page["created_at"], job_id) for jobs, job_id in each if job_id in jobs]
             if len(self.places) > 1:  # each is sorted already, and equal ones stay as they are
                 ids.sort(key=lambda pair: pair[0], reverse=True)
             jobs = ",".join(text for _, job_id in ids if (text := self._texts.get(job_id)) is not None)
@@ -90,7 +95,9 @@ class JobFeed:
                 "places": [{"name": place.name, "store": place.target.store.value} for place in self.places],
                 **self.state(),
             }
-        return f'{json.dumps(head)[:-1]}, "jobs":[{jobs}]}}'.encode()
+            data = f'{json.dumps(head)[:-1]}, "jobs":[{jobs}]}}'.encode()
+            self._document = (self.version, data)
+        return data
 
     def problems(self) -> list[Page]:
         """Return what is wrong with places now."""

@@ -239,8 +239,8 @@ class Dashboard:
 
     async def _events(self, _: Request) -> Response:
         stream = self._streams.open()
-        stream.offer({"version": self.feed.version, "changed": [], "gone": [], **self.feed.state()})
-        self.feed.subscribe(stream.offer)
+        self.feed.subscribe(stream.offer)  # before the version is read: what changes in between comes twice, or once
+        stream.offer({"first": True, "version": self.feed.version, "changed": [], "gone": [], **self.feed.state()})
         return stream.response(lambda: self.feed.unsubscribe(stream.offer))
 
 

@@ -69,6 +69,7 @@ class Jobs {
   // Streams of hidden pages would use up the few connections that a browser makes to one server.
   start() {
     document.addEventListener("visibilitychange", () => (document.hidden ? this.pause() : this.connect()));
+    this.load(); // at the same time as the stream is opened: its first event says whether something changed in between
     this.connect();
   }
 
@@ -80,16 +81,14 @@ class Jobs {
   connect() {
     if (this.source || document.hidden) return;
     const source = (this.source = new EventSource(address("/events")));
-    this.waiting = [];
-    source.onopen = () => this.load(source);
     source.onmessage = (message) => {
       const event = JSON.parse(message.data);
-      if (this.waiting) this.waiting.push(event);
+      if (event.first) this.begin(event);
+      else if (this.waiting) this.waiting.push(event);
       else this.apply(event);
     };
     source.onerror = () => {
       this.state = "away";
-      this.waiting = [];
       if (source.readyState === EventSource.CLOSED) {
         this.source = null;
         setTimeout(() => this.connect(), 2000);
@@ -98,18 +97,30 @@ class Jobs {
     };
   }
 
-  async load(source) {
+  // The first event of a stream has the version that the server knows.
+  async begin(event) {
+    await this.loading;
+    if (!this.loaded || event.version !== this.version) await this.load();
+    else this.state = "live";
+    this.tell(new Set());
+  }
+
+  load() {
+    this.loading = this.read();
+    return this.loading;
+  }
+
+  async read() {
     this.waiting = [];
     try {
       const page = await get("/jobs");
-      if (this.source !== source) return;
       this.list = page.jobs;
       this.byId = new Map(page.jobs.map((job) => [job.job_id, job]));
       this.problems = page.problems;
       this.looking = page.looking;
       this.places = page.places;
       this.version = page.version;
-      this.state = "live";
+      if (this.source?.readyState === EventSource.OPEN) this.state = "live";
       this.loaded = true;
       const waiting = this.waiting || [];
       this.waiting = null;
