@@ -55,7 +55,8 @@ def page(browser) -> Iterator[Callable[..., Any]]:
     yield open_
     for context in opened:
         context.close()
-    assert wrong == []
+    # Other tests make network interfaces, and Chromium then breaks off requests to any address.
+    assert [text for text in wrong if "ERR_NETWORK_CHANGED" not in text] == []
 
 
 @pytest.fixture

@@ -130,6 +130,7 @@ class Jobs {
       this.state = "away";
       this.problems = [problem];
       this.tell(new Set());
+      setTimeout(() => this.state !== "live" && !document.hidden && this.load(), 2000);
     }
   }
 
