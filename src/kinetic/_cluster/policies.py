@@ -122,6 +122,8 @@ def _rewrite(policy: Policy, change: Callable[[Page], bool]) -> None:
         page = policy.read()
         if not change(page):
             return
+        if not page.get("etag"):  # nothing was shown: writing it would remove what others may do
+            raise ApiError(403, "", "the policy is not shown to this account, so nothing is added to it")
         page["version"] = 3
         try:
             policy.apis.retry_unseen(lambda page=page: policy.write(page))  # type: ignore[misc]
