@@ -7,11 +7,12 @@ ours. Disks may hold data: they are removed only together with the data of the b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from kinetic._cluster.project_apis import COMPUTE, ProjectApis
 from kinetic._cluster.resource import Spec
-from kinetic._google.api import ApiError
+from kinetic._google.api import ApiError, Page
 
 _AGGREGATED = {
     "forwardingRules": "forwarding rule",
@@ -35,15 +36,19 @@ class Leftover(NamedTuple):
 def find(apis: ProjectApis, spec: Spec) -> list[Leftover]:
     """Return what is on our own network, and the disks of our cluster."""
     base, network = f"compute/v1/projects/{spec.project}", f"/networks/{spec.own_name}"
-    page = apis.read(COMPUTE, f"{base}/global/firewalls") or {}
     found = [
         Leftover("firewall", str(each["name"]), f"{base}/global/firewalls/{each['name']}")
+        for page in _pages(apis, f"{base}/global/firewalls")
         for each in page.get("items") or ()
         if str(each.get("network", "")).endswith(network)
     ]
     for collection, kind in _AGGREGATED.items():
-        page = apis.read(COMPUTE, f"{base}/aggregated/{collection}") or {}
-        for scope, listed in (page.get("items") or {}).items():
+        scopes = [
+            scope
+            for page in _pages(apis, f"{base}/aggregated/{collection}")
+            for scope in (page.get("items") or {}).items()
+        ]
+        for scope, listed in scopes:
             for each in listed.get(collection) or ():
                 labels = each.get("labels") or {}
                 is_ours = (
@@ -54,6 +59,17 @@ def find(apis: ProjectApis, spec: Spec) -> list[Leftover]:
                 if is_ours:
                     found.append(Leftover(kind, str(each["name"]), f"{base}/{scope}/{collection}/{each['name']}"))
     return found
+
+
+def _pages(apis: ProjectApis, path: str) -> Iterator[Page]:
+    """Yield all pages of a list: one has at most 500 items, of a whole project."""
+    query: dict[str, str] = {}
+    while True:
+        page = apis.read(COMPUTE, path, **query) or {}
+        yield page
+        if not page.get("nextPageToken"):
+            return
+        query["pageToken"] = str(page["nextPageToken"])
 
 
 def remove(apis: ProjectApis, leftover: Leftover) -> None:

@@ -11,7 +11,7 @@ from kinetic._cluster.accounts import Billing, Project
 from kinetic._cluster.control_plane import CONTROL_PLANE_DOLLARS, FREE_DOLLARS_A_MONTH, SYSTEM_DOLLARS, Cluster, Pool
 from kinetic._cluster.inventory import Inventory, nothing, read_all, resources_of
 from kinetic._cluster.network import given_subnet
-from kinetic._cluster.project_apis import COMPUTE, billing_error
+from kinetic._cluster.project_apis import COMPUTE, billing_error, explained
 from kinetic._cluster.quotas import Quota
 from kinetic._cluster.resource import Change, Found, Resource, Setup, foreign_error
 from kinetic._google.api import ApiError
@@ -202,7 +202,10 @@ def make_plan(setup: Setup) -> Plan:
             raise
         raise _rights_error(setup, missing) from error
     is_new = setup.spec.create_project and inventory.of("project").state == "missing"
-    choice = regions.choose(setup, is_made=inventory.of("cluster").state != "missing", can_ask=not is_new)
+    try:
+        choice = regions.choose(setup, is_made=inventory.of("cluster").state != "missing", can_ask=not is_new)
+    except ApiError as error:
+        raise explained(error, "show where the hardware is sold", setup.project) from error
     setup.location = choice.location
     is_off = is_new or COMPUTE in inventory.of("services").page.get(
         "off", ()

@@ -155,14 +155,17 @@ class ProjectApis:
         where = path.partition("/projects/")[2].split("/")
         scope = f"regions/{where[2]}" if where[1] == "regions" else f"zones/{where[2]}" if where[1] == "zones" else ""
         follow = f"compute/v1/projects/{self.project}/{scope or 'global'}/operations/{operation['name']}/wait"
+        seconds = 0.0
         while operation.get("status") != "DONE":
             self.check_time(f"{method} {path}")
+            self.sleep(seconds)
             try:
                 operation = self.call(COMPUTE, "POST", follow)
             except ApiError as error:
                 if error.status != 404:  # forgotten after a day; the thing itself is read afterwards
                     raise
                 return
+            seconds = min(_PAUSE_SECONDS, seconds + 1.0)  # Google waits up to two minutes, or answers at once
         failed = (operation.get("error") or {}).get("errors") or ()
         if failed:
             first = failed[0]

@@ -92,6 +92,7 @@ class Compute:
         project_quotas: Those of the whole project.
         zones_by_family: Where machine types are sold.
         obtainability: What the advice says of a machine type's family; else 0.5.
+        scopes_on_a_page: How many regions and zones one answer of a list over all of them has.
         lag: How many deletions are refused with resourceInUseByAnotherResource although nothing uses it any more.
     """
 
@@ -104,6 +105,7 @@ class Compute:
         self.zones_by_family = dict(ZONES_BY_FAMILY)
         self.obtainability: dict[str, float] = {}
         self.lag = 0
+        self.scopes_on_a_page = 500
         self._operations: dict[str, Page] = {}
         self._left: dict[str, int] = {}
         self._effects: dict[str, tuple[str, str, str]] = {}  # what an operation deletes when it is done
@@ -188,7 +190,11 @@ class Compute:
         for (scope, kind, _), page in self.things.items():
             if kind == collection and _fits(page, filter_):
                 items.setdefault(scope, {}).setdefault(collection, []).append(page)
-        return {"kind": f"{_KINDS[collection]}AggregatedList", "id": "list", "items": items}
+        begin = int(query.get("pageToken") or 0)
+        scopes = sorted(items.items())
+        shown = dict(scopes[begin : begin + self.scopes_on_a_page])
+        more = {"nextPageToken": str(begin + len(shown))} if begin + len(shown) < len(scopes) else {}
+        return {"kind": f"{_KINDS[collection]}AggregatedList", "id": "list", "items": shown, **more}
 
     # -------------------------------------------------------------------------------------------------------- writes
 
@@ -312,6 +318,8 @@ class Compute:
         page |= {"status": "DONE", "progress": 100}
         kind, message = fate if isinstance(fate, tuple) else (fate, "Internal error.")
         if kind == "vanish":
+            if name in self._effects:
+                self.things.pop(self._effects.pop(name), None)
             del self._operations[name]
             self._operations[name] = page  # it is done, but who asks again does not learn it
             raise refusals.missing(f"operations/{name}")

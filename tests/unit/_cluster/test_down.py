@@ -101,6 +101,18 @@ def test_what_others_left_on_our_network_is_swept(maker: Maker, cloud: GoogleClo
     assert cloud.compute.names("networks") == ["other"]
 
 
+def test_leftovers_are_found_on_every_page_of_a_list(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    cloud.compute.scopes_on_a_page = 1
+    network = f"https://www.googleapis.com/compute/v1/projects/{cloud.project}/global/networks/kn-team"
+    for zone in "abc":
+        cloud.compute.add("networkEndpointGroups", f"k8s1-{zone}", scope=f"zones/us-central1-{zone}", network=network)
+
+    assert maker.down() == ([], [])
+
+    assert cloud.compute.names("networkEndpointGroups") == []
+
+
 @pytest.mark.parametrize("delete_data", [False, True])
 def test_disks_of_volumes_go_with_the_data_only(delete_data: bool, maker: Maker, cloud: GoogleCloud) -> None:
     maker.up()
