@@ -1,19 +1,21 @@
 """`kinetic up` and `kinetic down` are killed, refused and cut off at each of their calls, and run again: the same end.
 
-Each test goes through every call from the first write on; before that, nothing has happened yet.
+Killed is a process before each call from the first write on, and after the effect of each: the call that waits for an
+operation is one of them, so "before its wait" is too. Refused and cut off is each call, reads included.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from servers.cluster_maker import Killed, Maker, impatient, killed_at
-from servers.google_cloud import Call, Fault, GoogleCloud
+from servers.google_cloud import Call, Fault, GoogleCloud, Refusal
 
-from kinetic.errors import KineticError
+from kinetic.errors import ClusterError, KineticError
 
 FAULTS = {
     "403": Fault(status=403, word="PERMISSION_DENIED"),
@@ -64,7 +66,8 @@ def down(maker: Maker) -> None:
     remains = maker.down()
     if remains.errors:
         raise remains.errors[0]
-    assert remains.names == []
+    if remains.names:  # the command exits with 1
+        raise ClusterError(f"left: {remains.names}")
 
 
 def made(project: Callable[[], Maker]) -> Maker:
@@ -129,3 +132,72 @@ def test_whatever_a_write_is_answered_the_end_is_the_same(
             run(maker)
 
         assert maker.state() == end, f"{fault} at call {index}"
+
+
+def reads_of(calls: list[Call]) -> list[int]:
+    """Return the index of each read; of those that are repeated, as of an operation, the first and the last."""
+    indices: dict[tuple[str, str], list[int]] = {}
+    for number, call in enumerate(calls):
+        if not call.writes:
+            path = re.sub(r"(operations)/[^/]+", r"\1/OPERATION", call.path)
+            indices.setdefault((call.method, path), []).append(number)
+    return sorted({number for found in indices.values() for number in (found[0], found[-1])})
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_whatever_a_read_is_answered_nothing_foreign_is_touched_and_the_end_is_the_same(
+    command: str, fault: str, project: Callable[[], Maker]
+) -> None:
+    calls, end = calls_of(command, project)
+    prepare, run = COMMANDS[command]
+    for index in reads_of(calls):
+        maker, broken = prepare(project), FAULTS[fault]
+        where = {"method": calls[index].method} if broken.times < 0 else {"at": index}
+        maker.cloud.faults = [broken._replace(**where)]
+        with impatient():
+            with contextlib.suppress(KineticError):
+                run(maker)
+            maker.cloud.faults = []
+            run(maker)
+
+        assert maker.state() == end, f"{fault} at call {index}: {calls[index]}"
+
+
+FATES = {"fails half-way": ("error", "no machines"), "vanishes": "vanish", "never ends": "never"}
+OPERATIONS = {
+    "up": (
+        "batchEnable",
+        "networks.insert",
+        "subnetworks.insert",
+        "routers.insert",
+        "CREATE_CLUSTER",
+        "CREATE_NODE_POOL",
+    ),
+    "down": ("DELETE_CLUSTER", "routers.delete", "subnetworks.delete", "networks.delete"),
+}
+
+
+@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize(("command", "operation"), [(name, each) for name in OPERATIONS for each in OPERATIONS[name]])
+def test_however_an_operation_ends_the_same_command_ends_it(
+    command: str, operation: str, fate: str, project: Callable[[], Maker]
+) -> None:
+    _, end = calls_of(command, project)
+    prepare, run = COMMANDS[command]
+    maker = prepare(project)
+    cloud = maker.cloud
+    if operation == "batchEnable":
+        cloud.enabled = {"serviceusage.googleapis.com", "compute.googleapis.com"}
+    cloud.fates[operation] = FATES[fate]
+
+    with contextlib.suppress(KineticError):
+        run(maker)
+    cloud.fates.clear()
+    for each in [*cloud.container.operations]:  # Google ends what it began
+        with contextlib.suppress(Refusal):
+            while cloud.container._operation(each)["status"] != "DONE":
+                pass
+    run(maker)
+
+    assert maker.state() == end

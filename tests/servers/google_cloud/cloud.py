@@ -164,6 +164,7 @@ class GoogleCloud:
         spread: How many requests a service refuses after it was enabled.
         unseen: How many requests a new service account is invisible to.
         exists: Whether there is such a project; one that is made has nothing but serviceusage, and nobody pays.
+        counted_elsewhere: Whether requests that name no project count against the login's own, where all APIs are off.
         unseen_project: How many requests do not know of a project that was just made.
         constraints: Organisation policies that are violated, by the method that they forbid.
         read_only: Whether a request that would change something is refused, and noted in ``wrong``.
@@ -188,6 +189,7 @@ class GoogleCloud:
         self.unseen = 0
         self.exists = True
         self.unseen_project = 0
+        self.counted_elsewhere = False
         self.constraints: dict[str, str] = {}
         self.read_only = False
         self.faults: list[Fault] = []
@@ -351,6 +353,8 @@ class GoogleCloud:
         if call.path.removeprefix(f"{call.service}/").partition("/")[2] != "projects" and not self._is_seen(call):
             raise refusals.denied("resourcemanager.projects.get", f"projects/{self.project}")
         api = f"{call.service}.googleapis.com"
+        if self.counted_elsewhere and not billed:
+            raise refusals.disabled(api, "project-of-the-login", "999000000009")
         if call.method in _WITHOUT_PROJECT:
             if permission_of(call.method) in self.denied:
                 raise refusals.denied(permission_of(call.method), call.body.get("parent", "organizations/1"))

@@ -131,7 +131,8 @@ class Container:
         self._free(location, cluster)
         if call.action == "delete":
             cluster["status"] = "STOPPING"
-            return self._started(location, name, "DELETE_CLUSTER", effect=lambda: self._removed(location, name))
+            gone = lambda: self._removed(location, name)  # noqa: E731 - one use
+            return self._started(location, name, "DELETE_CLUSTER", effect=gone, failure=_cluster_failed(cluster))
         if call.action == "setResourceLabels":
             if call.body.get("labelFingerprint") != cluster["labelFingerprint"]:
                 raise Refusal(412, "Labels could not be set due to fingerprint mismatch.", "FAILED_PRECONDITION")

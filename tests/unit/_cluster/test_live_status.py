@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from servers.kubernetes import KubernetesServer
@@ -13,6 +14,7 @@ from servers.scripted import refusal
 from kinetic._backends.kube.job_manifests import JOB_LABEL
 from kinetic._cluster.live_status import Status, read_status
 from kinetic._cluster.project_apis import ProjectApis
+from kinetic._google import api
 from kinetic._google.api import Tokens
 
 if TYPE_CHECKING:
@@ -123,3 +125,26 @@ def test_a_cluster_that_is_gone_is_not_usable(read, cloud) -> None:
 
     assert not found.is_usable
     assert found.unknown
+
+
+def test_its_questions_are_asked_side_by_side(read, cloud, kube, monkeypatch: pytest.MonkeyPatch) -> None:
+    read()  # and a token is there
+    cloud.delay(0.3)
+    send, lock = api._send, threading.Lock()
+    open_, most = [0], [0]
+
+    def counted(*args: Any, **options: Any) -> Any:
+        with lock:
+            open_[0] += 1
+            most[0] = max(most[0], open_[0])
+        try:
+            return send(*args, **options)
+        finally:
+            with lock:
+                open_[0] -= 1
+
+    monkeypatch.setattr(api, "_send", counted)
+
+    read()
+
+    assert most[0] >= 2

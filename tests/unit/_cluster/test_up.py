@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from servers.google_cloud import Fault
 
 from kinetic._cluster import apply, jobset
-from kinetic._cluster.project_apis import ProjectApis
 from kinetic._config import profiles
 from kinetic.errors import AccessDeniedError, CapacityError, ClusterError, KineticError, OptionError
 
@@ -386,13 +386,12 @@ def test_an_organization_policy_is_named(maker: Maker, cloud: GoogleCloud) -> No
 
 
 def test_requests_count_against_the_project_where_the_login_has_another(maker: Maker, cloud: GoogleCloud) -> None:
-    setup = maker.setup()
-    apis: ProjectApis = setup.apis
-    apis.services["compute.googleapis.com"].user_project = "other"
-    cloud.quota_projects = {cloud.project, "other"}
+    cloud.counted_elsewhere = True
 
     maker.up()
 
+    assert maker.plan().to_do == []
+    cloud.counted_elsewhere = False
     assert maker.plan().to_do == []
 
 
@@ -477,3 +476,95 @@ def test_two_at_once_make_one_of_each(maker: Maker, cloud: GoogleCloud) -> None:
     assert maker.plan().to_do == []
     assert [kind for _, kind, _ in maker.state()["compute"]].count("networks") == 1
     assert len(cloud.container.clusters) == 1
+
+
+def test_apis_that_need_three_minutes_and_an_account_that_needs_one_are_waited_for(maker, cloud: GoogleCloud) -> None:
+    cloud.enabled.remove("container.googleapis.com")  # one API only: threads that wait share one clock here
+    cloud.spread, cloud.unseen = 36, 12  # refusals, five seconds apart
+
+    maker.up()
+
+    assert maker.plan().to_do == []
+
+
+def test_the_bucket_is_bound_after_the_first_cluster_has_made_the_identity_pool(maker, cloud: GoogleCloud) -> None:
+    assert not cloud.projects.identity_pool
+
+    maker.up()
+
+    methods = cloud.methods(writes=True)
+    created = methods.index("container.projects.locations.clusters.create")
+    assert methods.index("storage.buckets.setIamPolicy") > created
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [(0, "quota too small"), (None, "quota unknown"), (-1, ""), (8, "")],
+    ids=["0", "unset", "without limit", "enough"],
+)
+def test_a_quota_of_0_is_too_small_one_that_is_unset_is_unknown_and_minus_1_has_no_limit(
+    value: int | None, line: str, maker: Maker, cloud: GoogleCloud
+) -> None:
+    cloud.quotas.rows["TPUS-PER-TPU-FAMILY-per-project-region"] = [({}, value)]
+
+    lines = [each for each in maker.plan("v6e-8").lines() if each.startswith("quota")]
+
+    assert [each.partition(":")[0] for each in lines] == ([line] if line else [])
+
+
+def test_a_second_up_fits_into_three_seconds_where_each_answer_takes_100_ms(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up(limits=(("tpu", 16),))
+    cloud.forget()
+    inside: list[str] = []
+    get = maker.objects.get
+    maker.objects.get = lambda kind, name: inside.append(name) or get(kind, name)  # type: ignore[method-assign]
+
+    assert maker.plan(limits=(("tpu", 16),)).to_do == []
+
+    assert len(cloud.calls) <= 12
+    assert (len(cloud.calls) + len(inside)) * 0.1 < 3  # even one after the other
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_at_any_wait_and_run_again_the_end_is_the_same(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.pending = 1
+    maker.up("l4", standard=True)
+    end = maker.state()
+    maker.down()
+    sleep, stopped, index = maker.clock.sleep, True, 0
+    while stopped:
+        count = iter(range(10_000))
+
+        def wait(seconds: float, at: int = index, count=count) -> None:
+            if next(count) == at:
+                raise KeyboardInterrupt
+            sleep(seconds)
+
+        maker.clock.sleep = wait  # type: ignore[method-assign]
+        try:
+            maker.up("l4", standard=True)
+            stopped = False
+        except KeyboardInterrupt:
+            pass
+        maker.clock.sleep = sleep  # type: ignore[method-assign]
+
+        maker.up("l4", standard=True)
+
+        assert maker.state() == end, index
+        maker.down()
+        index += 1
+    assert index > 3
+
+
+def test_a_policy_that_is_not_shown_is_not_overwritten(maker: Maker, cloud: GoogleCloud) -> None:
+    bucket = f"{cloud.project}-kn-team-jobs"
+    cloud.faults = [Fault(status=403, method="storage.buckets.getIamPolicy", times=-1)]
+
+    with pytest.raises(AccessDeniedError, match="refused to make the roles"):
+        maker.up()
+
+    assert cloud.storage.policies[bucket].members("roles/storage.legacyBucketOwner")
+    cloud.faults = []
+    maker.up()
+    assert cloud.storage.policies[bucket].members("roles/storage.legacyBucketOwner")
+    assert cloud.storage.policies[bucket].members("roles/storage.objectUser")
