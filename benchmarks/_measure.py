@@ -95,9 +95,10 @@ class Bench:
         baseline = statistics.median(base) if base else None
         self._line(name, (value, baseline, unit), f"{most:g} {unit}", over=value > most)
 
-    def show(self, name: str, values: Sequence[float], unit: str) -> None:
-        """Print a figure that has no target."""
-        self._line(name, (statistics.median(values), None, unit), None, over=False)
+    def show(self, name: str, values: Sequence[float], unit: str, base: Sequence[float] = ()) -> None:
+        """Print a figure that has no target; a baseline is there for comparison only."""
+        baseline = statistics.median(base) if base else None
+        self._line(name, (statistics.median(values), baseline, unit), None, over=False)
 
     def skip(self, name: str, why: str) -> None:
         """Say that a figure could not be measured here."""

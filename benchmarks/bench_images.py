@@ -2,7 +2,8 @@
 
 The registry is a real one on this machine; lines of 20 and 100 Mbit/s are played by a proxy before it. Wheels are
 made for it, of random bytes. With --real 1, the set of jax[tpu] comes from PyPI (0.5 GB), as a user would have it. With
---node 1, a job runs on a real node (`make node`), and is timed from submit to the first line of its function.
+--node 1, a job runs on a real node (`make node`), and is timed from submit to the first line of its function. With
+--wait 1, the first job of three sets from PyPI: waiting for its image, beside installing at start.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import json
 import os
 import platform
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from _measure import Bench, Ground, alternate
 
@@ -36,6 +38,7 @@ from kinetic._images.image import ImageBuilder
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock, Platform
 from kinetic._images.registry import Registry
+from kinetic._images.uplink import PATIENCE_SECONDS
 from kinetic._images.wheels import WheelCache
 from kinetic._stores.memory import MemoryStore
 
@@ -43,6 +46,7 @@ PYTHON = ".".join(platform.python_version_tuple()[:2])
 HEAVY, SMALL = (40, 20, 10, 5), 30  # megabytes of the large wheels; how many small ones
 TPU = ["jax[tpu]", "keras", "flax", "optax", "orbax-checkpoint", "grain", "datasets"]
 IMPORTED = ["numpy", "jax", "keras", "scipy"]
+SETS = {"small": ["einops", "rich", "tqdm"], "Keras": ["numpy", "jax", "keras"], "TPU": TPU}
 PHASES = {
     "sent MB": "sent to the registry at 20 Mbit/s",
     "resolve s": "phases of the client: resolving, base image included",
@@ -58,7 +62,7 @@ PHASES = {
     "runner s": "from the first process to the first line",
 }
 FIRST = """
-import json, pickle, sys, time
+import json, os, pickle, sys, time
 from pathlib import Path
 from kinetic._images.image import ImageBuilder
 from kinetic._images.registry import Login, Registry
@@ -68,8 +72,19 @@ begun = time.perf_counter()
 target, source = (Registry(host, each, lambda again: Login()) for each in (name, source))
 built = ImageBuilder(target, WheelCache(Path(folder))).build(lock, base, source)
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM:")) * 1024 / 1e6
-print(json.dumps([time.perf_counter() - begun, built.sent_bytes, peak, built.uri]))
+cpu = sum(os.times()[:4])
+print(json.dumps([time.perf_counter() - begun, built.sent_bytes, peak, built.uri, cpu]))
 """
+
+
+class First(NamedTuple):
+    """How a first build went."""
+
+    seconds: float
+    sent: int  # bytes
+    peak: float  # of its memory, in MB
+    uri: str
+    cpu: float  # seconds, its compilers included
 
 
 class Place:
@@ -95,8 +110,8 @@ class Place:
         data = file.read_bytes()
         return Wheel(name, version, file.name, hashlib.sha256(data).hexdigest(), len(data), self.index(file))
 
-    def first(self, name: str, megabits: int, lock: Lock, folder: Path) -> tuple[float, int, float, str]:
-        """Build in a process of its own; return seconds, bytes, the peak of its memory in MB, and the image."""
+    def first(self, name: str, megabits: int, lock: Lock, folder: Path) -> First:
+        """Build in a process of its own."""
         import pickle
 
         words = self.lines[megabits].address, name, "bench", str(folder), lock, self.base
@@ -105,8 +120,7 @@ class Place:
         )
         if done.returncode:
             raise RuntimeError(done.stderr.decode()[-2000:])
-        seconds, sent, peak, uri = json.loads(done.stdout)
-        return seconds, sent, peak, uri
+        return First(*json.loads(done.stdout))
 
     def close(self) -> None:
         """Stop all servers but the registry."""
@@ -119,6 +133,7 @@ def main() -> None:
     sizes = {
         "real": (0, "1: the set of jax[tpu] from PyPI, 0.5 GB"),
         "node": (0, "1: jobs on a real node, which needs root and `make node`"),
+        "wait": (0, "1: a first job that waits for its image, and one that installs; from PyPI"),
     }
     bench = Bench("images", runs=5, quick_runs=3, sizes=sizes)
     if why := registry_server.build():
@@ -135,6 +150,10 @@ def main() -> None:
                     real(bench, place)
                 else:
                     bench.skip("the first set of jax[tpu], and imports with bytecode", "--real 1 measures both")
+                if bench.sizes["wait"]:
+                    waiting(bench, place)
+                else:
+                    bench.skip("waiting for a first image, or installing at start", "--wait 1 measures both")
             finally:
                 place.close()
     if bench.sizes["node"]:
@@ -185,7 +204,7 @@ def changed(bench: Bench, place: Place) -> None:
     heavy = [place.wheel(f"heavy{n}", size=size * 1_000_000) for n, size in enumerate(HEAVY)]
     small = [place.wheel(f"small{n}", size=600_000) for n in range(SMALL)]
     folder = place.folder / "wheels"
-    seconds, sent, peak, _ = place.first("bench", 0, _lock([*heavy, *small]), folder)
+    seconds, sent, peak, _, _ = place.first("bench", 0, _lock([*heavy, *small]), folder)
     bench.limit(f"first build, {sent / 1e6:.0f} MB, loopback: memory of the client", [peak], 150, "MB")
     bench.limit("… seconds per 100 MB", [seconds / sent * 1e8], 30, "s")
     versions = iter(range(2, 1000))
@@ -218,9 +237,10 @@ def real(bench: Bench, place: Place) -> None:
     lock = locks.resolve([*TPU, "scipy", *bundled.POD_PACKAGES], platform_, lambda _: None)
     size = sum(wheel.size_bytes for wheel in lock.wheels) / 1e6
     folder = place.folder / "real"
-    seconds, _, peak, uri = place.first("bench", 100, lock, folder)
+    seconds, _, peak, uri, cpu = place.first("bench", 100, lock, folder)
     bench.limit(f"first set of jax[tpu], {len(lock.wheels)} wheels, {size:.0f} MB, at 100 Mbit/s", [seconds], 60, "s")
     bench.limit("… memory of the client", [peak], 150, "MB")
+    bench.show("… CPU of the client, its compilers included", [cpu], "s")
     with place.open("bench") as registry:
         page, _ = registry.read_manifest(uri.partition("@")[2])
         bench.limit("… layers", [float(len(page["layers"]))], 60, "layers")
@@ -249,6 +269,50 @@ def real(bench: Bench, place: Place) -> None:
         bench.runs, bytecode=importing(), none=importing(PYTHONPYCACHEPREFIX=str(place.folder / "no bytecode"))
     )
     bench.ratio(f"importing {', '.join(IMPORTED)}, vs without bytecode", took["bytecode"], took["none"], 0.4, "s")
+
+
+def waiting(bench: Bench, place: Place) -> None:
+    """Build the first image of each set where the rule says, and install the same packages as a pod would."""
+    os.environ.pop("UV_DEFAULT_INDEX", None)
+    for number, (name, lines) in enumerate(SETS.items()):
+        lock = locks.resolve([*lines, *bundled.POD_PACKAGES], Platform(PYTHON, "x86_64", bundled.GLIBC), lambda _: None)
+        size = sum(wheel.size_bytes for wheel in lock.wheels)
+        install, cpu = _installed(place.folder / f"installed-{number}", lines)
+        bench.show(f"{name}, {size / 1e6:.0f} MB: installing at start", [install], "s")
+        bench.show("… CPU", [cpu], "s")
+        for megabits in (20, 100):
+            here = size * 1.2 / (megabits * 125_000) <= PATIENCE_SECONDS
+            repository = f"wait-{number}-{megabits}"
+            first = place.first(repository, megabits if here else 0, lock, place.folder / repository)
+            where = "here" if here else "beside the registry, as a pod does"
+            bench.show(f"… at {megabits} Mbit/s: its image, built {where}", [first.seconds], "s", [install])
+            bench.show("… CPU", [first.cpu], "s")
+            with place.open(repository) as registry:
+                page, _ = registry.read_manifest(first.uri.partition("@")[2])
+                begun = time.perf_counter()
+                root = _unpacked(registry, page, place.folder / f"root-{repository}")
+                pulled = time.perf_counter() - begun
+            bench.show("… and pulled, one layer after the other", [first.seconds + pulled], "s", [install])
+            shutil.rmtree(root)
+            shutil.rmtree(place.folder / repository)
+
+
+def _installed(folder: Path, lines: Sequence[str]) -> tuple[float, float]:
+    """Install packages as a pod of Python's own image does: uv by pip first, no cache; return seconds and CPU."""
+    folder.mkdir()
+    python = getattr(sys, "_base_executable", sys.executable)
+    fetch = [python, "-I", "-m", "pip", "install", "--quiet", "--no-cache-dir", "--target", str(folder / "uv"), "uv"]
+    words = [str(folder / "uv/bin/uv"), "pip", "install", "--quiet", "--no-cache", "--python", python]
+    begun, before = time.perf_counter(), os.times()
+    subprocess.run(fetch, check=True, capture_output=True)
+    subprocess.run(
+        [*words, "--target", str(folder / "packages"), *lines, "obstore"],
+        env=os.environ | {"UV_LINK_MODE": "copy"},
+        check=True,
+    )
+    seconds, after = time.perf_counter() - begun, os.times()
+    shutil.rmtree(folder)
+    return seconds, sum(after[2:4]) - sum(before[2:4])
 
 
 def on_a_node(bench: Bench) -> None:

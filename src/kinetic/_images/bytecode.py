@@ -26,6 +26,7 @@ from kinetic.errors import ImageError
 _CHECKED = (3).to_bytes(4, "little")  # PEP 552: by hash, compared with the source, which may be another one
 _UNCHECKED = (1).to_bytes(4, "little")  # PEP 552: by hash, never compared with the source: no file is read for it
 _CORES = threading.BoundedSemaphore(os.cpu_count() or 1)  # layers are made side by side, and each compiles wheels
+_NICE = 5  # what is written and sent meanwhile comes first
 _TIME = (1980, 1, 1, 0, 0, 0)
 _NOT_IN_PODS = frozenset({"test", "tests", "idlelib", "turtledemo", "lib2to3", "ensurepip", "tkinter", "site-packages"})
 _MOST_SOURCE = 8 << 20  # bytes of one module; generated tables beyond that are better compiled where they are needed
@@ -106,6 +107,8 @@ _PROGRAM = (
 
 def main(kind: str, *words: str) -> None:
     """Compile modules into a zip file, which appears when it is complete."""
+    if hasattr(os, "nice"):
+        os.nice(_NICE)
     if kind == "wheel":
         wheel, target, folder = words
         with zipfile.ZipFile(wheel) as archive:

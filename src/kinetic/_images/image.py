@@ -4,7 +4,8 @@ A layer has a key that is known before the layer exists. Under the tag ``layer-{
 one layer: its digest, its size, and the digest of its uncompressed bytes. So a layer that anybody has built is neither
 fetched nor written nor sent again. The manifest of the image is put last: a tag is never incomplete.
 
-Wheels are fetched, layers written, and what is written is sent, all side by side: the slowest of them decides.
+Wheels are fetched, bytecode compiled, layers written, and what is written is sent, all side by side: the slowest of
+them decides. Nothing that waits for wheels or a compiler keeps the line idle.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LOCK_LABEL = "dev.kinetic.lock"  # of an image: the digest of its lock
 KINDS_LABEL = "dev.kinetic.layers"  # and the kind of each layer, "base" or that of its part
 LOCK_FILE = f"{layers.PREFIX}/kinetic-lock.json"
 SIDE_BY_SIDE = 4  # requests, and layers that are written and sent
-WAITING = 16  # layers that wait for their wheels
+WAITING = 64  # layers that wait for their wheels, or are compiled: all of an image
 _ENVIRONMENT = (("VIRTUAL_ENV", f"/{layers.PREFIX}"), ("KERAS_BACKEND", "jax"), ("PYTHONDONTWRITEBYTECODE", "1"))
 
 
@@ -291,6 +292,7 @@ class _Build:
     def make(self, part: Part) -> _MadeLayer:
         """Write a layer, send it, and put its manifest."""
         self._wait_for(part.wheels)
+        self._compile(part)
         with self._room, self._scratch() as folder:
             file = folder / "layer"
             with file.open("wb") as sink:
@@ -339,13 +341,28 @@ class _Build:
         if part.kind == "wheels":
             return layers.write_layer(Layer(part.wheels, python), self._cache.path_of, sink)
         if part.kind == "library":
-            folder = f"{PurePosixPath(self._base.python_folder).parent}/lib/python{python}"
-            compiled = self._cache.folder / f"{part.key}.zip"
-            bytecode.compile_standard_library(compiled, folder)
-            return layers.write_zips([compiled], folder.lstrip("/"), sink)
+            return layers.write_zips([self._library(part)], self._library_folder.lstrip("/"), sink)
         wheels = [self._cache.path_of(wheel) for wheel in part.wheels]
-        bytecode.compile_wheels(wheels, f"/{_packages(python)}")
         return layers.write_zips([*map(bytecode.path_for, wheels)], _packages(python), sink)
+
+    def _compile(self, part: Part) -> None:
+        """Compile what a layer of bytecode is written from; as many processes at once as this machine has cores."""
+        if part.kind not in {"library", "bytecode"}:
+            return
+        with disk_full(self._cache.folder):
+            folders.make(self._cache.folder)
+            if part.kind == "library":
+                bytecode.compile_standard_library(self._library(part), self._library_folder)
+            else:
+                wheels = map(self._cache.path_of, part.wheels)
+                bytecode.compile_wheels(wheels, f"/{_packages(self._lock.platform.python)}")
+
+    def _library(self, part: Part) -> Path:
+        return self._cache.folder / f"{part.key}.zip"
+
+    @property
+    def _library_folder(self) -> str:
+        return f"{PurePosixPath(self._base.python_folder).parent}/lib/python{self._lock.platform.python}"
 
 
 def _can_make(part: Part, base: BaseImage) -> bool:

@@ -10,6 +10,7 @@ For clusters whose registry nobody may write, and for up to half a gigabyte: wha
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -86,13 +87,17 @@ def ensure(lock: Lock, store: Store, environ: Mapping[str, str]) -> tuple[Stored
         raise _refused(f"to send {size_text(to_send)} from here would take {duration_text(to_send / rate)}")
     with output.phase("sending packages", summary=False):
         wheels = {wheel.sha256: wheel for part in absent for wheel in part.wheels}
-        cache.fetch(wheels.values())
-        compiled = {wheel.sha256 for part in absent if part.kind == "bytecode" for wheel in part.wheels}
-        bytecode.compile_wheels([cache.path_of(wheels[each]) for each in sorted(compiled)], f"/{_packages(lock)}")
-        with ThreadPoolExecutor(_SIDE_BY_SIDE, "kinetic-layers") as pool:
-            made = dict(
-                zip(absent, pool.map(lambda part: _send(part, lock, cache, store, environ), absent), strict=True)
-            )
+        room = threading.BoundedSemaphore(_SIDE_BY_SIDE)
+        with cache.fetching(wheels.values()) as wait_for, ThreadPoolExecutor(image.WAITING, "kinetic-layers") as pool:
+
+            def make(part: Part) -> tuple[StoredLayer, ...]:
+                wait_for(part.wheels)
+                if part.kind == "bytecode":  # while others are sent
+                    bytecode.compile_wheels(map(cache.path_of, part.wheels), f"/{_packages(lock)}")
+                with room:
+                    return _send(part, lock, cache, store, environ)
+
+            made = dict(zip(absent, pool.map(make, absent), strict=True))
     found_all = [found if found is not None else made[part] for part, found in zip(parts, known, strict=True)]
     listed = tuple(layer for found in found_all for layer in found)
     _write(lock.digest, listed, store, environ)
