@@ -274,15 +274,18 @@ def real(bench: Bench, place: Place) -> None:
 def waiting(bench: Bench, place: Place) -> None:
     """Build the first image of each set where the rule says, and install the same packages as a pod would."""
     os.environ.pop("UV_DEFAULT_INDEX", None)
+    platform_ = Platform(PYTHON, "x86_64", bundled.GLIBC)
+    plain = locks.resolve([*bundled.POD_PACKAGES], platform_, lambda _: None)
     for number, (name, lines) in enumerate(SETS.items()):
-        lock = locks.resolve([*lines, *bundled.POD_PACKAGES], Platform(PYTHON, "x86_64", bundled.GLIBC), lambda _: None)
-        size = sum(wheel.size_bytes for wheel in lock.wheels)
+        lock = locks.resolve([*lines, *bundled.POD_PACKAGES], platform_, lambda _: None)
+        size = sum(wheel.size_bytes for wheel in {*lock.wheels} - {*plain.wheels})
         install, cpu = _installed(place.folder / f"installed-{number}", lines)
         bench.show(f"{name}, {size / 1e6:.0f} MB: installing at start", [install], "s")
         bench.show("… CPU", [cpu], "s")
         for megabits in (20, 100):
             here = size * 1.2 / (megabits * 125_000) <= PATIENCE_SECONDS
             repository = f"wait-{number}-{megabits}"
+            place.first(repository, 0, plain, place.folder / repository)  # the base, once for all images
             first = place.first(repository, megabits if here else 0, lock, place.folder / repository)
             where = "here" if here else "beside the registry, as a pod does"
             bench.show(f"… at {megabits} Mbit/s: its image, built {where}", [first.seconds], "s", [install])

@@ -16,11 +16,12 @@ import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from servers.registry import anonymous
 
-from kinetic._images import image, layers, verify
+from kinetic._images import bytecode, image, layers, verify
 from kinetic._images.image import ImageBuilder
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Platform
@@ -206,6 +207,33 @@ def test_a_small_package_that_changes_leaves_every_layer_of_large_ones_where_a_n
     assert {wheel.name for part in kept if part.kind == "bytecode" for wheel in part.wheels} == {w.name for w in large}
 
 
+def test_all_bytecode_may_be_compiled_before_the_first_layer_is_sent(
+    registry, base, cache, wheel, lock_of, monkeypatch
+) -> None:
+    """Neither may wait for the other: places for layers that are sent are not taken by a compiler."""
+    lock = lock_of(*(wheel(f"package{number}") for number in range(12)))
+    left, all_began = [len(layers.group_for_bytecode(lock.wheels))], threading.Event()
+    compile_wheels, put_blob = bytecode.compile_wheels, Registry.put_blob
+
+    def note(*words: Any) -> None:
+        left[0] -= 1
+        if not left[0]:
+            all_began.set()
+        compile_wheels(*words)
+
+    def wait(*words: Any, **more: Any) -> bool:
+        assert all_began.wait(60)
+        return put_blob(*words, **more)
+
+    monkeypatch.setattr(bytecode, "compile_wheels", note)
+    monkeypatch.setattr(Registry, "put_blob", wait)
+
+    built = ImageBuilder(registry, cache).build(lock, base, registry)
+
+    assert left == [0]
+    assert built.built_layers > image.SIDE_BY_SIDE
+
+
 def test_two_clients_that_build_at_once_make_one_image(registry, base, wheel, lock_of, tmp_path) -> None:
     lock = lock_of(*(wheel(f"package{number}") for number in range(10)))
     together = threading.Barrier(2)
@@ -276,6 +304,7 @@ def test_a_full_disk_is_said_and_nothing_half_written_is_believed_later(
     code = f"""
 import pickle, sys
 from pathlib import Path
+from typing import Any
 from kinetic._images.image import ImageBuilder
 from kinetic._images.registry import Login, Registry
 from kinetic._images.wheels import WheelCache
