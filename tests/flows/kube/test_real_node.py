@@ -226,6 +226,27 @@ def test_a_jobs_image_is_built_by_its_client_and_pulled_by_the_node(
 
 
 @pytest.mark.usefixtures("machine")
+def test_a_jobs_packages_are_unpacked_from_the_store_where_there_is_no_registry(
+    clients: Any, publish: Any, home: Any, kinetic: Any
+) -> None:
+    clients.project.write("greets.py", USES_A_PACKAGE.replace('"cpu"', '"cpu", container_image="bundled"'))
+    publish("1.0")
+    require(clients.project, "1.0")
+
+    job_id, value = clients.run("""
+        from greets import greet
+        job = greet.run_async()
+        tell([job.job_id, job.result(timeout=120, cleanup=False)])
+    """)
+
+    assert value[:2] == ["1.0", "/usr/local"]
+    assert "/layers/opt/kinetic/env/" in value[2]
+    log = kinetic("jobs", "logs", job_id).out
+    assert "bytes of packages in" in log
+    assert "pip install" not in log
+
+
+@pytest.mark.usefixtures("machine")
 def test_an_image_that_its_registry_does_not_have_is_named(
     clients: Any, kinetic: Any, image_registry: str, home: Any
 ) -> None:
