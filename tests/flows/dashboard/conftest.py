@@ -193,7 +193,7 @@ def stored(home) -> StoredJobs:
     return StoredJobs(home)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: while it runs, no test of this process can run an event loop of its own
 def browser() -> Iterator[Any]:
     """Start the Chromium of this machine; skip where there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
