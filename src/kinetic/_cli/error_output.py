@@ -23,7 +23,7 @@ import click
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from kinetic._jobs.handle import JobHandle
+    from kinetic._wire.records import JobRecord
     from kinetic.errors import KineticError
 
 
@@ -130,7 +130,7 @@ class SuggestionError(click.UsageError):
         self.next = next
 
 
-def job_keeps_running(handle: JobHandle) -> AbstractContextManager[None]:
+def job_keeps_running(handle: JobRecord) -> AbstractContextManager[None]:
     """Report on Ctrl-C that the job keeps running, and how to follow and cancel it."""
     from kinetic._jobs.wait import detaching  # 20 ms; loaded already where a command waits
 

@@ -16,8 +16,8 @@ from kinetic._output.format import Column, age_text, count_text, size_text
 from kinetic.errors import KineticError, OptionError
 
 if TYPE_CHECKING:
-    from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.status import Snapshot
+    from kinetic._wire.records import JobRecord
 
 COLUMNS = (
     Column("JOB ID"),
@@ -31,7 +31,7 @@ COLUMNS = (
 @click.command
 @shared_options.job_argument
 @shared_options.cleanup_options
-def cancel(handle: JobHandle, cleanup_timeout: float, cleanup_poll_interval: float) -> None:  # noqa: ARG001 - documented
+def cancel(handle: JobRecord, cleanup_timeout: float, cleanup_poll_interval: float) -> None:  # noqa: ARG001 - documented
     """Cancel a job; its log is kept.
 
     A job that has already ended, and its result, are kept.
@@ -53,7 +53,7 @@ class CleanupRequest(NamedTuple):
     artifacts: bool
     timeout: float  # seconds to wait until processes have ended
 
-    def remove(self, handle: JobHandle, seen: Snapshot) -> None:
+    def remove(self, handle: JobRecord, seen: Snapshot) -> None:
         """Remove a job."""
         from kinetic._jobs import collect
 
@@ -105,7 +105,7 @@ def cleanup(
     _cleanup_one(shared_options.find_job(job_id, **place), request, as_json=as_json)
 
 
-def _cleanup_one(handle: JobHandle, request: CleanupRequest, *, as_json: bool) -> None:
+def _cleanup_one(handle: JobRecord, request: CleanupRequest, *, as_json: bool) -> None:
     from kinetic._jobs.status import observe_many
 
     (seen,) = observe_many([handle])  # which a damaged result does not prevent: nothing of it is read
@@ -121,7 +121,7 @@ def _cleanup_one(handle: JobHandle, request: CleanupRequest, *, as_json: bool) -
 class EndedJob(NamedTuple):
     """A job that has ended, and how much removing it frees."""
 
-    handle: JobHandle
+    handle: JobRecord
     seen: Snapshot
     when: float
     size_bytes: int
@@ -228,7 +228,7 @@ def _is_removed(job: EndedJob, request: CleanupRequest) -> bool:
     help="The local port for the editor.",
 )
 @shared_options.host_option
-def debug(handle: JobHandle, port: int, host: int) -> None:
+def debug(handle: JobRecord, port: int, host: int) -> None:
     """Attach a debugger to a job that was submitted with debug=True.
 
     Waits for the job's debug server, prints the launch.json for VS Code, and forwards the port until the job ends.
@@ -253,7 +253,7 @@ def debug(handle: JobHandle, port: int, host: int) -> None:
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
 @shared_options.host_option
 @click.pass_context
-def shell(ctx: click.Context, /, handle: JobHandle, command: tuple[str, ...], host: int) -> None:
+def shell(ctx: click.Context, /, handle: JobRecord, command: tuple[str, ...], host: int) -> None:
     """Open a shell in a running job, or run a command there.
 
     It has the job's environment variables and working directory; on a cluster it runs in the job's container. The job
@@ -273,7 +273,7 @@ def shell(ctx: click.Context, /, handle: JobHandle, command: tuple[str, ...], ho
 @click.option("--host", default="all", metavar="N|all", help="Show host N of a slice.  [default: all]")
 @shared_options.json_option
 @click.pass_context
-def stacks(ctx: click.Context, /, handle: JobHandle, host: str, as_json: bool) -> None:
+def stacks(ctx: click.Context, /, handle: JobRecord, host: str, as_json: bool) -> None:
     """Print the stack of each thread of a running job.
 
     The job keeps running, and a job that hangs in C code answers as well. The innermost call comes

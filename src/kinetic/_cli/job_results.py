@@ -20,16 +20,16 @@ from kinetic._output.terminal import Terminal, for_bytes, write_job_text
 from kinetic.errors import KineticError, OptionError
 
 if TYPE_CHECKING:
-    from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.logs import Follower
     from kinetic._jobs.status import Snapshot
     from kinetic._wire.outcomes import Outcome
+    from kinetic._wire.records import JobRecord
 
 _MOST_LINE_BYTES = 1 << 20  # a longer line is written in pieces, each as a line: it need not fit into memory
 _BLOCK_BYTES = 1 << 20
 
 
-def load_value(handle: JobHandle, outcome: Outcome) -> Any:
+def load_value(handle: JobRecord, outcome: Outcome) -> Any:
     """Open the value; where its modules are missing, advise how to load it."""
     from kinetic._jobs import collect, locate
     from kinetic.errors import ResultUnreadableError
@@ -44,7 +44,7 @@ def load_value(handle: JobHandle, outcome: Outcome) -> Any:
         raise
 
 
-def job_page(handle: JobHandle, outcome: Outcome | None, *, status: str = "SUCCEEDED") -> dict[str, Any]:
+def job_page(handle: JobRecord, outcome: Outcome | None, *, status: str = "SUCCEEDED") -> dict[str, Any]:
     """Return for JSON which job it was, and when it ran."""
     from kinetic._wire import keys
 
@@ -57,7 +57,7 @@ def job_page(handle: JobHandle, outcome: Outcome | None, *, status: str = "SUCCE
     }
 
 
-def failure_page(handle: JobHandle, seen: Snapshot, failure: KineticError) -> dict[str, Any]:
+def failure_page(handle: JobRecord, seen: Snapshot, failure: KineticError) -> dict[str, Any]:
     """Return for JSON what is known of a job that left no value."""
     error = dict(seen.outcome.error) if seen.outcome is not None else {}
     error = error if output_format.is_json(error) else {"message": str(error.get("message", ""))}
@@ -82,7 +82,7 @@ def failure_page(handle: JobHandle, seen: Snapshot, failure: KineticError) -> di
 @click.pass_context
 def result(
     ctx: click.Context,
-    handle: JobHandle,
+    handle: JobRecord,
     timeout: float | None,
     save: Path | None,
     force: bool,
@@ -137,7 +137,7 @@ def check_save_path(save: Path | None, *, force: bool) -> None:
         )
 
 
-def _deliver(handle: JobHandle, outcome: Outcome, save: Path | None, *, as_json: bool) -> None:
+def _deliver(handle: JobRecord, outcome: Outcome, save: Path | None, *, as_json: bool) -> None:
     """Save the value, or open and print it; it has left this process when this returns."""
     if save is not None:
         size = _save(handle, outcome, save)
@@ -153,7 +153,7 @@ def _deliver(handle: JobHandle, outcome: Outcome, save: Path | None, *, as_json:
     sys.stdout.flush()
 
 
-def _save(handle: JobHandle, outcome: Outcome, path: Path) -> int:
+def _save(handle: JobRecord, outcome: Outcome, path: Path) -> int:
     from kinetic._jobs import collect, locate
 
     try:
@@ -203,7 +203,7 @@ Out = IO[bytes] | Terminal | PrefixedLog
 @click.command
 @shared_options.job_argument
 @shared_options.log_options
-def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None, host: str) -> None:
+def logs(handle: JobRecord, follow: bool, tail: int | None, attempt: int | None, host: str) -> None:
     """Print the log of a job.
 
     Without options, it prints the log so far. Ctrl-C stops printing and does not end the job.
@@ -246,7 +246,7 @@ def _finish(outs: Iterable[Out]) -> None:
             out.finish()
 
 
-def _hosts(handle: JobHandle, wanted: str) -> list[int]:
+def _hosts(handle: JobRecord, wanted: str) -> list[int]:
     """Return the hosts whose logs are wanted."""
     from kinetic._jobs import locate
 
@@ -262,7 +262,7 @@ def _hosts(handle: JobHandle, wanted: str) -> list[int]:
     )
 
 
-def _check(handle: JobHandle, *, follow: bool, tail: int | None, attempt: int | None) -> None:
+def _check(handle: JobRecord, *, follow: bool, tail: int | None, attempt: int | None) -> None:
     """Refuse --follow with --tail, and an attempt that does not exist."""
     from kinetic._jobs import locate
     from kinetic._jobs import logs as job_logs
@@ -288,7 +288,7 @@ def _check(handle: JobHandle, *, follow: bool, tail: int | None, attempt: int | 
         )
 
 
-def _follow(handle: JobHandle, outs: dict[int, Out], *, attempt: int | None) -> Snapshot:
+def _follow(handle: JobRecord, outs: dict[int, Out], *, attempt: int | None) -> Snapshot:
     """Print a log as it grows, until the job ends or an attempt begins that is later than the requested one."""
     from kinetic._jobs import locate, wait
     from kinetic._jobs.status import observe
@@ -329,7 +329,7 @@ def _print_news(followers: Iterable[tuple[Follower, Out]], *, last: bool = False
     sys.stdout.flush()
 
 
-def _report_no_log(handle: JobHandle, host: int) -> None:
+def _report_no_log(handle: JobRecord, host: int) -> None:
     from kinetic._jobs import status
 
     page = status.job_to_json(handle, status.observe(handle))

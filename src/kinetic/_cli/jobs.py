@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,9 +18,10 @@ from kinetic._output.format import Column, age_text, count_text, duration_cell, 
 from kinetic.errors import JobTimeoutError, KineticError, OptionError
 
 if TYPE_CHECKING:
-    from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.index import Row
+    from kinetic._jobs.job_list import Job
     from kinetic._jobs.status import Snapshot
-    from kinetic._wire.records import Group
+    from kinetic._wire.records import Group, JobRecord
 
 Page = dict[str, Any]
 COLUMNS = (
@@ -66,28 +66,34 @@ class Filters(NamedTuple):
     tags: tuple[str, ...] = ()  # of the job's batch, as KEY=VALUE or KEY
     where: str | None = None  # part of the WHERE column
 
-    def may_match(self, function: str, created_at: str, now: float) -> bool:
-        """Return whether a job may pass, before its status is read."""
+    def may_match(self, function: str, created: float, now: float) -> bool:
+        """Return whether a job may pass, before its status is read; it was made at this Unix time."""
         if self.function not in {None, function}:
             return False
-        if self.since is None and self.older_than is None:
-            return True
-        from kinetic._wire import keys
-
-        age = now - (keys.parse_utc(created_at) or 0.0)
+        age = now - created
         return (self.since is None or age <= self.since) and (self.older_than is None or age > self.older_than)
 
-    def matches(self, page: Page, group: Group | None) -> bool:
+    def late(self) -> Filters:
+        """Return the filters that need the status of a job, or its batch."""
+        return self._replace(function=None, since=None, older_than=None)
+
+    def matches(self, row: Row, group: Group | None) -> bool:
         """Return whether a job passes whose status was read; `group` is the manifest of its batch."""
+        if self.name is not None:
+            from fnmatch import fnmatchcase
+
+            if not fnmatchcase((group.group_name if group is not None else None) or "", self.name):
+                return False
         tags = group.tags if group is not None else {}
         known = {*tags, *(f"{name}={value}" for name, value in tags.items())}
-        group_name = (group.group_name if group is not None else None) or ""
         return (
-            (not self.statuses or page["status"] in self.statuses)
-            and (self.name is None or fnmatch.fnmatchcase(group_name, self.name))
+            (not self.statuses or row.status in self.statuses)
             and known.issuperset(self.tags)
-            and (self.where is None or self.where.lower() in page["where"].lower())
+            and (self.where is None or self.where.lower() in row.where.lower())
         )
+
+
+_ALL = Filters()
 
 
 class _ListRequest(NamedTuple):
@@ -155,19 +161,17 @@ def list_(watch: bool, as_json: bool, **given: Any) -> None:
     if watch:
         _watch(request, as_json=as_json)
     with output.phase("looking at the jobs", summary=False):
-        pages = _pages(request)
+        rows = _rows(request)
     if as_json:
-        output_format.print_document(jobs=pages)
+        output_format.print_document(jobs=[_page(row, cost=request.cost) for row in rows])
         return
-    if pages:
-        now = time.time()
-        columns, rows = _table(pages, now, cost=request.cost)
-        output_format.print_table(columns, rows)
+    if rows:
+        output_format.print_table(*_table(rows, time.time(), cost=request.cost))
     else:
-        which = "There are no jobs" if filters == Filters() else "There are no matching jobs"
+        which = "There are no jobs" if filters == _ALL else "There are no matching jobs"
         more = "" if everything else "; for removed jobs: kinetic jobs list --all"
         click.echo(f"{which}{more}", err=True)
-    _warn_if_unsupervised(pages)
+    _warn_if_unsupervised(rows)
 
 
 class _Screen:
@@ -189,8 +193,7 @@ def _watch(request: _ListRequest, *, as_json: bool) -> NoReturn:
     screen = _Screen()
     try:
         while True:
-            now, pages = time.time(), _pages(request)
-            columns, rows = _table(pages, now, cost=request.cost)
+            columns, rows = _table(_rows(request), time.time(), cost=request.cost)
             width = shutil.get_terminal_size().columns - 1
             shown = table_lines(columns, rows, columns_wide=width) if rows else ["There are no matching jobs"]
             terminal.show_lines(shown, owner=screen)
@@ -199,128 +202,139 @@ def _watch(request: _ListRequest, *, as_json: bool) -> NoReturn:
         terminal.release(screen)
 
 
-def _table(pages: list[Page], now: float, *, cost: bool) -> tuple[tuple[Column, ...], list[list[str]]]:
+def _page(row: Row, *, cost: bool) -> Page:
+    return row.to_json() | ({"dollars": row.dollars} if cost else {})
+
+
+def _table(rows: Sequence[Row], now: float, *, cost: bool) -> tuple[tuple[Column, ...], Sequence[Sequence[str]]]:
     """Return columns and rows, with what jobs cost at the end where that was asked for."""
-    rows = [cells(page, now) for page in pages]
+    shown = cells(rows, now)
     if not cost:
-        return COLUMNS, rows
+        return COLUMNS, shown
     from kinetic._jobs.cost import dollars_text
 
-    return (*COLUMNS, _COST), [[*row, dollars_text(page["dollars"])] for row, page in zip(rows, pages, strict=True)]
+    return (*COLUMNS, _COST), [[*texts, dollars_text(row.dollars)] for texts, row in zip(shown, rows, strict=True)]
 
 
-def _pages(request: _ListRequest) -> list[Page]:
-    """Return what is known of each job, in the order of the rows."""
-    from kinetic._jobs import find, locate
-    from kinetic._jobs import status as job_status
-
-    now, filters = time.time(), request.filters
-    known = find.list_with_history(**request.place) if request.everything else None
-    every = known.live if known is not None else find.list_jobs(**request.place)
-    live = [job for job in every if filters.may_match(job.func_name, job.created_at, now)]
-    urls = {store: locate.store_of(job).url for store, job in {job.store: job for job in live}.items()}
-    stores = {job.job_id: urls[job.store] for job in live}
-    zones = {job.job_id: job.zone for job in live}
-    past = []
-    for entry in known.past if known is not None else ():
-        with shared_options.warn_if_unlisted(str(entry.get("job_id"))):
-            page = job_status.history_to_json(entry)
-            if filters.may_match(page["function"], page["created_at"], now):
-                past.append(page)
-                zones[page["job_id"]] = str(entry.get("zone") or "")
-                stores[page["job_id"]] = str(entry.get("store") or "")
-    in_order = request.children and request.sort == "age" and not request.reverse
-    if in_order and filters._replace(function=None, since=None, older_than=None) == Filters():
-        live = live[: request.limit]  # before their status is read, which takes time
-    shown = []
-    for handle, seen in zip(live, job_status.observe_many(live, from_index=True), strict=True):
-        with shared_options.warn_if_unlisted(handle.job_id):
-            shown.append(job_status.job_to_json(handle, seen))
-    shown += past
-    if known is not None:
-        order = {job_id: number for number, job_id in enumerate(known.order)}
-        shown.sort(key=lambda page: order[page["job_id"]])
-    needs_groups = filters.name is not None or filters.tags or not request.children
-    groups = _groups_of(shown, stores) if needs_groups else {}
-    shown = [page for page in shown if filters.matches(page, groups.get(page["group_id"] or ""))]
-    if request.cost:
-        shown = _with_dollars(shown, zones)
-    if not request.children:
-        shown = fold_batches(shown, groups)
-    return _sorted(shown, request.sort, reverse=request.reverse)[: request.limit]
-
-
-def _with_dollars(pages: Sequence[Page], zones: Mapping[str, str]) -> list[Page]:
-    """Add what each job cost so far; `zones` has the zone of each."""
+def _with_dollars(rows: Sequence[Row]) -> list[Row]:
+    """Add what each job cost so far."""
     import os
 
     from kinetic._jobs import cost
 
     rates = cost.kept_rates(os.environ)
-    return [{**page, "dollars": cost.dollars_of(page, zones.get(page["job_id"], ""), rates)} for page in pages]
+    return [row._replace(dollars=cost.dollars_of(row.to_json(), row.zone, rates)) for row in rows]
 
 
-def _groups_of(pages: Sequence[Page], stores: Mapping[str, str]) -> dict[str, Group]:
-    """Read the manifests of the jobs' batches; `stores` has the URL of each job's store."""
-    wanted = {page["group_id"]: stores.get(page["job_id"]) for page in pages if page["group_id"]}
-    if not wanted:
+def _rows(request: _ListRequest) -> list[Row]:
+    """Return what is known of each job, in the order of the rows."""
+    from kinetic._jobs import job_list
+
+    filters, target = request.filters, job_list.resolve(**request.place)
+    found = job_list.live_and_past(target) if request.everything else job_list.live(target)
+    late = filters.late()
+    if filters != late:
+        now = time.time()
+        found = [job for job in found if filters.may_match(job_list.function_of(job), job_list.made(job), now)]
+    if request.children and request.sort == "age" and not request.reverse and late == _ALL:
+        found = found[: request.limit]  # before their status is read, which takes time
+    rows = _observed(found)
+    needs_groups = filters.name is not None or filters.tags or not request.children
+    groups = _groups_of(rows) if needs_groups else {}
+    if late != _ALL:
+        rows = [row for row in rows if late.matches(row, groups.get(row.group_id or ""))]
+    if request.cost:
+        rows = _with_dollars(rows)
+    if not request.children:
+        rows = fold_batches(rows, groups)
+    return _sorted(rows, request.sort, reverse=request.reverse)[: request.limit]
+
+
+def _observed(jobs: Sequence[Job]) -> list[Row]:
+    """Return the rows of jobs, in their order, after a look at those whose status is not known."""
+    from kinetic._jobs.index import Row
+
+    rows = [job for job in jobs if isinstance(job, Row)]
+    if len(rows) == len(jobs):
+        return rows
+    from kinetic._jobs import job_list
+    from kinetic._jobs import status as job_status
+
+    others = [job for job in jobs if not isinstance(job, Row)]
+    found = {row.job_id: row for row in rows}
+    for job_id, row in job_list.noted(others, job_status.observe_many(others, from_index=True)):
+        with shared_options.warn_if_unlisted(job_id):
+            if isinstance(row, Exception):
+                raise row
+            found[job_id] = row
+    return [found[job.job_id] for job in jobs if job.job_id in found]
+
+
+def _groups_of(rows: Sequence[Row]) -> dict[str, Group]:
+    """Read the manifests of the jobs' batches."""
+    stores = {row.group_id: row.store for row in rows if row.group_id}
+    if not stores:
         return {}
     from kinetic._batches import state
     from kinetic._stores import open_store
 
     found: dict[str, Group] = {}
-    for group_id, store in wanted.items():
+    for group_id, store in stores.items():
         with contextlib.suppress(KineticError):  # cleaned up meanwhile, or damaged: its jobs are shown all the same
-            if store:
-                found[group_id] = state.load_group(open_store(store), group_id)
+            found[group_id] = state.load_group(open_store(store), group_id)
     return found
 
 
-def _sorted(pages: list[Page], column: str, *, reverse: bool) -> list[Page]:
+def _sorted(rows: list[Row], column: str, *, reverse: bool) -> list[Row]:
     """Sort rows by a column; equal rows stay newest first."""
     if column == "age":
-        return pages[::-1] if reverse else pages
+        return rows[::-1] if reverse else rows
 
-    def value(page: Page) -> Any:
-        return page["duration_seconds"] or 0.0 if column == "duration" else str(page[column])
+    def value(row: Row) -> Any:
+        return row.duration_seconds or 0.0 if column == "duration" else str(getattr(row, column))
 
-    return sorted(pages, key=value, reverse=SORTS[column] != reverse)
+    return sorted(rows, key=value, reverse=SORTS[column] != reverse)
 
 
-def fold_batches(pages: Sequence[Page], groups: Mapping[str, Group]) -> list[Page]:
+def fold_batches(rows: Sequence[Row], groups: Mapping[str, Group]) -> list[Row]:
     """Put the jobs of each batch into one row, in the place of the newest of them."""
-    children: dict[str | None, list[Page]] = {}
-    for page in pages:
-        children.setdefault(page["group_id"], []).append(page)
-    shown: list[Page] = []
-    for page in pages:
-        group_id = page["group_id"]
+    children: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.group_id:
+            children.setdefault(row.group_id, []).append(row)
+    if not children:
+        return [*rows]
+    shown: list[Row] = []
+    for row in rows:
+        group_id = row.group_id
         if not group_id:
-            shown.append(page)
+            shown.append(row)
         elif group_id in children:
             shown.append(_batch_row(group_id, children.pop(group_id), groups.get(group_id)))
     return shown
 
 
-def _batch_row(group_id: str, pages: Sequence[Page], group: Group | None) -> Page:
-    counts = Counter(page["status"] for page in pages)
-    total = group.total_expected if group is not None else len(pages)
-    jobs_ = count_text(total, "job") if total == len(pages) else f"{len(pages)} of {count_text(total, 'job')}"
+def _batch_row(group_id: str, rows: Sequence[Row], group: Group | None) -> Row:
+    counts = Counter(row.status for row in rows)
+    total = group.total_expected if group is not None else len(rows)
+    jobs_ = count_text(total, "job") if total == len(rows) else f"{len(rows)} of {count_text(total, 'job')}"
     name = f" of {group.group_name}" if group is not None and group.group_name else ""
     summary = ", ".join(f"{counts[word]} {word}" for word in _BATCH_STATUSES if counts[word])
-    started, ended = [page["started_at"] for page in pages], [page["ended_at"] for page in pages]
-    dollars = [page["dollars"] for page in pages if page.get("dollars") is not None]
-    return {
-        **pages[0],
-        **({"dollars": sum(dollars) if dollars else None} if "dollars" in pages[0] else {}),
-        "job_id": group_id,
-        "status": next((word for word in _BATCH_STATUSES if counts[word]), pages[0]["status"]),
-        "reason": f"batch: {jobs_}{name}: {summary}",
-        "created_at": min(page["created_at"] for page in pages),
-        "collected_at": None,
-        "removed_at": None,
-        "duration_seconds": _duration_of(list(filter(None, started)), ended),
-    }
+    oldest = min(rows, key=lambda row: row.created_at)
+    started = [row.started_at for row in rows if row.started_at]
+    dollars = [row.dollars for row in rows if row.dollars is not None]
+    return rows[0]._replace(
+        job_id=group_id,
+        status=next((word for word in _BATCH_STATUSES if counts[word]), rows[0].status),
+        reason=f"batch: {jobs_}{name}: {summary}",
+        created_at=oldest.created_at,
+        created=oldest.created,
+        collected_at=None,
+        removed_at=None,
+        removed=None,
+        dollars=sum(dollars) if dollars else None,
+        duration_seconds=_duration_of(started, [row.ended_at for row in rows]),
+    )
 
 
 def _duration_of(started: Sequence[str], ended: Sequence[str | None]) -> float | None:
@@ -331,36 +345,35 @@ def _duration_of(started: Sequence[str], ended: Sequence[str | None]) -> float |
     return max(last - first, 0.0) if first is not None and last is not None and all(ended) else None
 
 
-def cells(page: Page, now: float) -> list[str]:
-    """Return the row of a job or a batch."""
-    verb = "collected" if page["collected_at"] else "removed"
-    removed = f"{verb} {_age(page['removed_at'], now)} ago" if page["removed_at"] else ""
-    emulation = f" ({page['emulation']})" if page["emulation"] else ""
+def cells(rows: Sequence[Row], now: float) -> list[tuple[str, ...]]:
+    """Return what a table shows of jobs and batches."""
     return [
-        page["job_id"],
-        page["function"],
-        page["status"],
-        "; ".join(filter(None, (page["reason"], removed))),
-        page["accelerator"] + emulation,
-        page["where"],
-        _age(page["created_at"], now),
-        duration_cell(page["duration_seconds"]),
+        (
+            row.job_id,
+            row.function,
+            row.status,
+            row.reason if row.removed is None else f"{row.reason}{row.reason and '; '}{_removed(row, now)}",
+            f"{row.accelerator} ({row.emulation})" if row.emulation else row.accelerator,
+            row.where,
+            row.created_at if row.created is None else age_text(now - row.created),
+            duration_cell(row.duration_seconds),
+        )
+        for row in rows
     ]
 
 
-def _age(written: str, now: float) -> str:
-    from kinetic._wire import keys
-
-    moment = keys.parse_utc(written)
-    return written if moment is None else age_text(now - moment)
+def _removed(row: Row, now: float) -> str:
+    return f"{'collected' if row.collected_at else 'removed'} {age_text(now - (row.removed or 0.0))} ago"
 
 
-def _warn_if_unsupervised(pages: list[Page]) -> None:
+def _warn_if_unsupervised(rows: Sequence[Row]) -> None:
     """Warn when jobs of this machine wait and no process is there that would start them."""
+    waiting = len([row for row in rows if row.status == "PENDING" and row.where == "this machine"])
+    if not waiting:
+        return
     from kinetic._jobs import locate
 
-    waiting = sum(page["status"] == "PENDING" and page["where"] == "this machine" for page in pages)
-    if waiting and not locate.is_supervised():
+    if not locate.is_supervised():
         what = "1 job is pending" if waiting == 1 else f"{waiting} jobs are pending"
         click.echo(
             f"{what}, and no supervisor is running: the next command starts one, such as kinetic jobs list", err=True
@@ -370,7 +383,7 @@ def _warn_if_unsupervised(pages: list[Page]) -> None:
 @click.command
 @shared_options.job_argument
 @shared_options.json_option
-def show(handle: JobHandle, as_json: bool) -> None:
+def show(handle: JobRecord, as_json: bool) -> None:
     """Show all details of a job.
 
     The function, where it runs, its status, the duration of each phase, its output folder, and what it cost so far:
@@ -418,7 +431,7 @@ def _text(value: object) -> str:
 @click.command
 @shared_options.job_argument
 @shared_options.json_option
-def status(handle: JobHandle, as_json: bool) -> None:
+def status(handle: JobRecord, as_json: bool) -> None:
     """Print the status of a job.
 
     One line: the id and PENDING, RUNNING, SUCCEEDED, FAILED or NOT_FOUND; for a collected job, how it ended and
@@ -427,6 +440,7 @@ def status(handle: JobHandle, as_json: bool) -> None:
     Example: kinetic jobs status @last
     """
     from kinetic._jobs import status as job_status
+    from kinetic._jobs.index import Row
 
     with output.phase("looking at the job", summary=False):
         seen = job_status.observe(handle)
@@ -437,7 +451,7 @@ def status(handle: JobHandle, as_json: bool) -> None:
     print(f"{handle.job_id}: {output_format.status_text(page, time.time())}")
     if reason := page["reason"]:
         click.echo(f"why:   {output_format.plain(reason)}", err=True)
-    _warn_if_unsupervised([page])
+    _warn_if_unsupervised([Row.of(page, "", None)])
 
 
 _INDENT = " " * len("phase: ")
@@ -446,7 +460,7 @@ _INDENT = " " * len("phase: ")
 @click.command
 @shared_options.job_argument
 @shared_options.json_option
-def explain(handle: JobHandle, as_json: bool) -> None:
+def explain(handle: JobRecord, as_json: bool) -> None:
     """Show why a job is pending or failed, and what to do.
 
     For a pending job: what it waits for, and which jobs use it. For a failed job: the cause, the phase, the last
@@ -514,7 +528,7 @@ def wait(
     ctx.exit(error_output.JOB_FAILED if any(page["status"] != "SUCCEEDED" for page in ended.values()) else 0)
 
 
-def _wait(handles: Sequence[JobHandle], timeout: float | None) -> dict[str, Snapshot]:
+def _wait(handles: Sequence[JobRecord], timeout: float | None) -> dict[str, Snapshot]:
     """Wait for one after the other; return what was seen of those that ended in time."""
     from kinetic._jobs import wait as job_wait
 

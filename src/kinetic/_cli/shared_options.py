@@ -18,7 +18,7 @@ from kinetic._wire.fields import UNITS, seconds_of
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
-    from kinetic._jobs.handle import JobHandle
+    from kinetic._wire.records import JobRecord
 
 Command = Callable[..., Any]
 NEWEST = frozenset({"@last", "-"})
@@ -231,7 +231,7 @@ def found_argument(
     return decorate
 
 
-def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> JobHandle:
+def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> JobRecord:
     """Return the job with this id or a unique beginning of it, or the newest job for "@last" or "-".
 
     The newest job may be a cancelled one: after ``kinetic jobs cancel @last``, "@last" is still that job.
@@ -240,8 +240,8 @@ def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | 
 
     with output.phase("looking for the job", summary=False):
         if job_id not in NEWEST:
-            return find.attach(job_id, project=project, cluster=cluster)
-        newest = find.newest_job(project=project, zone=zone, cluster=cluster)
+            return find.find_record(job_id, project=project, cluster=cluster)
+        newest = find.newest_record(project=project, zone=zone, cluster=cluster)
     if newest is None:
         from kinetic.errors import JobNotFoundError
 

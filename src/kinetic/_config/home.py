@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kinetic._config.options import read_variable
 from kinetic._wire import folders
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _MOUNTS = Path("/proc/self/mountinfo")
 _MACHINE_FILE = Path("/etc/machine-id")
 _ELSEWHERE = Path("/var/tmp")  # noqa: S108 - on disk and kept over a reboot, unlike /tmp; owner and mode are checked
+# The mark of the last garbage collection, by its time, in the runtime folder; and after which time the next one is due.
+COLLECTED, COLLECT_SECONDS = "tidied", 24 * 3600.0
 _ID_LENGTH = 12  # hexadecimal digits: 48 bits tell the hosts of one user apart
 _MAX_ID = 64  # characters; the id is a folder name
 
@@ -75,7 +78,7 @@ def machine_id(environ: Mapping[str, str], *, machine_file: Path = _MACHINE_FILE
     if chosen is None:
         hardware = _hardware_uuid() if sys.platform == "darwin" else ""
         # The name of a Mac changes with its network, so there the hardware id counts alone, if it can be read.
-        return _short_digest(hardware or f"{_text_of(machine_file)}\n{os.uname().nodename}")
+        return short_digest(hardware or f"{_text_of(machine_file)}\n{os.uname().nodename}")
     plain = chosen.replace("-", "").replace("_", "").replace(".", "")
     if plain.isascii() and plain.isalnum() and not chosen.startswith(".") and len(chosen) <= _MAX_ID:
         return chosen
@@ -98,7 +101,7 @@ def runtime_folder(environ: Mapping[str, str], *, mounts: Path = _MOUNTS, elsewh
     chosen = read_variable("KINETIC_RUNTIME_DIR", environ)
     home = kinetic_home(environ) if chosen is None else None
     if home is not None and not is_local(home, mounts=mounts):
-        parent = elsewhere / f"kinetic-{os.getuid()}-{_short_digest(os.path.realpath(home))}"
+        parent = elsewhere / f"kinetic-{os.getuid()}-{short_digest(os.path.realpath(home))}"
         _make_private(parent)
         return parent / machine_id(environ)
     folder = path_of(chosen or "", environ) if home is None else home / "run" / machine_id(environ)
@@ -178,10 +181,14 @@ def _hardware_uuid() -> str:
     return "" if failed else answer.raw.hex()
 
 
-def _short_digest(text: str) -> str:
-    import hashlib  # 2 ms; not needed where KINETIC_RUNTIME_DIR and KINETIC_MACHINE_ID are set
-
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:_ID_LENGTH]
+def short_digest(text: str) -> str:
+    """Return the first digits of a SHA-256, for names of files and folders."""
+    sha256: Any = None
+    for module in ("_sha2", "_sha256", "hashlib"):  # Python's own, from 3.12 and in 3.11; hashlib loads OpenSSL, 3 ms
+        with contextlib.suppress(ImportError):
+            sha256 = importlib.import_module(module).sha256
+            break
+    return str(sha256(text.encode(errors="surrogateescape")).hexdigest())[:_ID_LENGTH]
 
 
 def _trusted(folder: Path, what: str, variable: str) -> Path:

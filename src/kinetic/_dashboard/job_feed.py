@@ -121,9 +121,9 @@ class JobFeed:
             for name in self.looking() if wait_seconds else ():
                 self._first_looks[name].wait(wait_seconds)
             for place in self.places:
-                known = place.jobs.get(job_id)
-                if known is not None and known.handle is not None:
-                    return known.handle
+                handle = place.handle_of(job_id)
+                if handle is not None:
+                    return handle
         raise JobNotFoundError(
             f"no job {plain(job_id)} is listed",
             why=f"looked at {', '.join(place.name for place in self.places)}",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kinetic._backends import registry
 from kinetic._config import profiles
 from kinetic._config import target as settings
-from kinetic._jobs import find, locate
+from kinetic._jobs import find, job_list, locate
 from kinetic._jobs import status as job_status
 from kinetic._stores import open_store
 from kinetic._wire import keys, python_runtime
@@ -41,7 +41,7 @@ _LEISURE = 5.0  # a listing that took 1 s is not repeated for 5, however many jo
 class Known(NamedTuple):
     """A job as it was seen last."""
 
-    handle: JobHandle | None  # None of a removed job whose page does not say enough
+    handle: JobHandle | None  # None of a removed job
     page: Page
     is_final: bool
 
@@ -106,21 +106,29 @@ class Place:
 
     def _listed(self) -> tuple[dict[str, Known], list[str]]:
         """List all jobs; what has ended is not looked at again."""
-        listing = find.list_at(self.target, alone=True)
+        live, past = find.live_at(self.target, alone=True), job_list.past_of(self.store)
         found: dict[str, Known] = {}
         unknown: list[JobHandle] = []
-        for handle in listing.live:
+        for handle in live:
             known = self.jobs.get(handle.job_id)
             if known is not None and known.handle is not None and not known.page["removed_at"]:
                 found[handle.job_id] = known
             if known is None or not known.is_final or known.page["removed_at"]:
                 unknown.append(handle)
         self._look(unknown, found)
-        store = self.store
-        for page in listing.past:
-            shown = self._shown(job_status.history_to_json(page))
-            found[shown["job_id"]] = Known(find.handle_in_history(store, page), shown, is_final=True)
-        return found, [job_id for job_id in listing.order if job_id in found]
+        for row in past:
+            if row.job_id not in found:
+                found[row.job_id] = Known(None, self._shown(row.to_json()), is_final=True)
+        return found, [job.job_id for job in job_list.newest_first(live, past) if job.job_id in found]
+
+    def handle_of(self, job_id: str) -> JobHandle | None:
+        """Return the handle of a job that is shown; None of a removed one whose page does not say enough."""
+        known = self.jobs.get(job_id)
+        if known is None or known.handle is not None:
+            return known.handle if known is not None else None
+        page = locate.read_page(self.store, job_id)
+        job = find.record_in_history(self.store, page) if page is not None else None
+        return find.handle_of(job) if job is not None else None
 
     def _look(self, handles: list[JobHandle], found: dict[str, Known]) -> None:
         """Look at jobs; one that cannot be judged now stays as it was seen last."""

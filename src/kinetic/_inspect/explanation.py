@@ -15,8 +15,8 @@ from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Diagnosis
-    from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.status import Snapshot
+    from kinetic._wire.records import JobRecord
 
 _CAUSES_WITH_A_REASON = frozenset({"runner", "serialization"})  # of the others, the log is the evidence
 _MOST_LOOKS = 3  # at a job that changes meanwhile
@@ -46,7 +46,7 @@ class Explanation(NamedTuple):
     next: str = ""
 
 
-def observe_and_explain(handle: JobHandle) -> tuple[Snapshot, Explanation]:
+def observe_and_explain(handle: JobRecord) -> tuple[Snapshot, Explanation]:
     """Explain a job as it was at one moment: look again if it changed in between."""
     for _ in range(_MOST_LOOKS):
         seen = job_status.observe(handle)
@@ -59,19 +59,19 @@ def observe_and_explain(handle: JobHandle) -> tuple[Snapshot, Explanation]:
     return seen, _explain(handle, seen, found)
 
 
-def _diagnosis(handle: JobHandle, seen: Snapshot) -> Diagnosis | None:
+def _diagnosis(handle: JobRecord, seen: Snapshot) -> Diagnosis | None:
     """Ask the backend of a job that has not ended."""
     if seen.status.is_final or not locate.can_be_seen(handle):
         return None
     return locate.backend_of(handle).explain(handle.job_id)
 
 
-def explain(handle: JobHandle, seen: Snapshot) -> Explanation:
+def explain(handle: JobRecord, seen: Snapshot) -> Explanation:
     """Explain a job from what was seen of it."""
     return _explain(handle, seen, _diagnosis(handle, seen))
 
 
-def _explain(handle: JobHandle, seen: Snapshot, diagnosis: Diagnosis | None) -> Explanation:
+def _explain(handle: JobRecord, seen: Snapshot, diagnosis: Diagnosis | None) -> Explanation:
     log_command = f"kinetic jobs logs {handle.job_id}"
     if seen.past is not None and seen.past.get("collected"):
         if seen.past.get("status") == "SUCCEEDED":
@@ -92,7 +92,7 @@ def _explain(handle: JobHandle, seen: Snapshot, diagnosis: Diagnosis | None) -> 
     return Explanation("it was removed, or never launched", next="kinetic jobs list --all")
 
 
-def _explain_live(handle: JobHandle, seen: Snapshot, diagnosis: Diagnosis | None) -> Explanation:
+def _explain_live(handle: JobRecord, seen: Snapshot, diagnosis: Diagnosis | None) -> Explanation:
     if not locate.can_be_seen(handle):
         what = f"it is on {job_status.place_of(handle)}, and only that machine can see more of it"
         return Explanation(what, next=f"on that machine: kinetic jobs explain {handle.job_id}")
@@ -109,7 +109,7 @@ def _explain_live(handle: JobHandle, seen: Snapshot, diagnosis: Diagnosis | None
     return Explanation(what, why, next=next_)
 
 
-def _explain_debugged(handle: JobHandle) -> Explanation | None:
+def _explain_debugged(handle: JobRecord) -> Explanation | None:
     """Explain a job that waits for a debugger or has one; None for one that continued without."""
     from kinetic._inspect import port_forward  # subprocess among what it needs
 
@@ -142,7 +142,7 @@ def _host_names(hosts: Sequence[int], count: int) -> str:
     return f"{some} of {count}"
 
 
-def _explain_failed(handle: JobHandle, seen: Snapshot, log_command: str) -> Explanation:
+def _explain_failed(handle: JobRecord, seen: Snapshot, log_command: str) -> Explanation:
     error, log, outcome = job_error(handle, seen, log_is_shown=True), _last_lines(handle), seen.outcome
     phase = _PHASES.get(outcome.phase, outcome.phase) if outcome is not None else ""
     has_reason = not log or (outcome is not None and outcome.cause in _CAUSES_WITH_A_REASON)
@@ -150,19 +150,21 @@ def _explain_failed(handle: JobHandle, seen: Snapshot, log_command: str) -> Expl
     return Explanation(error.what, (error.why or "") if has_reason else "", phase, log, advice or log_command)
 
 
-def _last_lines(handle: JobHandle) -> tuple[str, ...]:
+def _last_lines(handle: JobRecord) -> tuple[str, ...]:
     log = logs.log_of(handle)
     return tuple(plain(line) for line in logs.tail(log, _LINES, most=_LOG_BYTES).splitlines())
 
 
-def job_error(handle: JobHandle, seen: Snapshot, *, log_is_shown: bool = False) -> KineticError:
+def job_error(handle: JobRecord, seen: Snapshot, *, log_is_shown: bool = False) -> KineticError:
     """Return an error for a job that ended without a value; the user's exception is quoted and not loaded."""
     outcome, logs = seen.outcome, f"kinetic jobs logs {handle.job_id}"
     if outcome is None:
         if seen.status is JobStatus.FAILED:
             why = "its process ended without a result"
             return JobError(f"{handle.func_name} was lost", why=why, next=logs, code="lost")
-        failed = handle.exception(timeout=0) or JobError(f"{handle.job_id} has no result")
+        from kinetic._jobs.handle import handle_of  # 6 ms; rare
+
+        failed = handle_of(handle).exception(timeout=0) or JobError(f"{handle.job_id} has no result")
         return failed if isinstance(failed, KineticError) else JobError(str(failed))
     error = outcome.error
     if outcome.cause in {"exception", "exit"} and "type" in error:

@@ -10,49 +10,58 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._backends import registry
 from kinetic._backends.registry import Address
 from kinetic._config import home as config_home
-from kinetic._config import target as settings
-from kinetic._output import terminal as output
+from kinetic._jobs.environment import (
+    home,
+    is_here_by,
+    is_supervised,
+    key_ids,
+    local,
+    local_store,
+    log,
+    machine,
+    open_backend,
+    runtime,
+    trusts_the_store,
+    warn_if_shared,
+)
 from kinetic._stores import open_store
-from kinetic._stores.protocol import Entry, Store
-from kinetic._wire import dataclass, documents, fields, folders, keys, outcomes, records
+from kinetic._stores.protocol import Store
+from kinetic._wire import dataclass, documents, fields, keys, outcomes, records
 from kinetic._wire.outcomes import Outcome
 from kinetic._wire.records import HANDLE, HISTORY, REQUIRED, JobRecord
 from kinetic.errors import CredentialsError, IntegrityError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
-    import logging
-
-    from kinetic._backends.local.backend import LocalBackend
     from kinetic._backends.protocol import Backend, Launcher
     from kinetic._config.target import Target
     from kinetic._wire.documents import PageKind
     from kinetic._wire.records import Group
 
+__all__ = [  # with what goes with it, of ``environment``
+    "home",
+    "is_here_by",
+    "is_supervised",
+    "key_ids",
+    "local",
+    "local_store",
+    "log",
+    "machine",
+    "runtime",
+    "trusts_the_store",
+    "warn_if_shared",
+]
 
 T = TypeVar("T")
-_MACHINE = "KINETIC_MACHINE_ID"
 _ADDRESS = ("project", "zone", "cluster_name", "namespace", "context")
-_runtimes: dict[tuple[str, ...], Path] = {}
-_homes: dict[tuple[str, ...], Path] = {}
 _keys: dict[str, tuple[tuple[int, int, int], bytes | None]] = {}  # by their files; and what those looked like
-_machines: dict[str, str] = {}
-
-
-def local() -> LocalBackend:
-    """Return the backend of this machine."""
-    return cast("LocalBackend", _open(registry.HERE.name, Address()))  # it is the one whose queue can be asked
 
 
 def backend_at(target: Target, *, strict: bool = False) -> Backend:
@@ -60,68 +69,27 @@ def backend_at(target: Target, *, strict: bool = False) -> Backend:
     address = Address(
         target.project.value, target.zone.value, target.cluster.value, target.namespace.value, target.context.value
     )
-    return _open(target.backend.value, address, strict=strict)
+    return open_backend(target.backend.value, address, strict=strict)
 
 
 def backend_of(job: JobRecord) -> Backend:
     """Return the backend that a job runs on. An unknown name is an OptionError."""
-    return _open(job.backend, Address(*(str(getattr(job, name) or "") for name in _ADDRESS)))
+    return open_backend(job.backend, Address(*(str(getattr(job, name) or "") for name in _ADDRESS)))
 
 
 def backend_for(fields: Mapping[str, Any]) -> Backend:
     """Return the backend that the fields of a job name; see ``backend_of``."""
-    return _open(fields["backend"], Address(*(str(fields.get(name) or "") for name in _ADDRESS)))
-
-
-def _open(name: str, address: Address, *, strict: bool = False) -> Backend:
-    found: Backend = registry.open_backend(name, address, runtime=runtime(), environ=os.environ, strict=strict)
-    return found
-
-
-def runtime() -> Path:
-    """Return the folder for host-local state; found once for each setting, as that reads the list of mounts."""
-    setting = tuple(os.environ.get(name, "") for name in ("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "HOME", _MACHINE))
-    if setting not in _runtimes:
-        _runtimes[setting] = settings.runtime_folder(os.environ)
-    return _runtimes[setting]
+    return open_backend(fields["backend"], Address(*(str(fields.get(name) or "") for name in _ADDRESS)))
 
 
 def store_of(job: JobRecord) -> Store:
     """Return the store of a job's record and result."""
-    return open_store(job.store) if job.store else local_store()
+    return store_at(job.store)
 
 
-def local_store() -> Store:
-    """Return the store of the jobs of this machine."""
-    return open_store(settings.resolve(backend=registry.HERE.name).store.value)
-
-
-def warn_if_shared(store: Store) -> Store:
-    """Return a store, and report once if it is a folder that others may write to."""
-    who = folders.other_writers(store.local.root) if store.local is not None else ""
-    if who:
-        output.report_once(f"others may write to the store {store.url}: {who}")
-    return store
-
-
-def log() -> logging.Logger:
-    """Return the logger of this room."""
-    import logging  # 5 ms; only when there is something to report
-
-    return logging.getLogger("kinetic.jobs")
-
-
-def home() -> Path:
-    """Return this caller's kinetic home; checked once for each setting."""
-    setting = tuple(os.environ.get(name, "") for name in ("KINETIC_HOME", "HOME"))
-    if setting not in _homes:
-        _homes[setting] = settings.kinetic_home(os.environ)
-    return _homes[setting]
-
-
-def trusts_the_store() -> bool:
-    """Return whether the user said to open what cannot be verified."""
-    return settings.read_variable("KINETIC_TRUST_STORE", os.environ) == "1"
+def store_at(address: str | None) -> Store:
+    """Return the store at an address that a record has, or that of this machine."""
+    return open_store(address) if address else local_store()
 
 
 def key_for(name: str, key_id: str, store_url: str) -> bytes | None:
@@ -146,14 +114,6 @@ def namespace_key(key_id: str) -> bytes | None:
         key = config_home.find_key(folder, key_id)
         _keys[path] = stamp, key
     return key
-
-
-def key_ids() -> frozenset[str]:
-    """Return the keys that are in this caller's own ring, without opening them."""
-    try:
-        return frozenset(os.listdir(home() / "keys"))
-    except OSError:
-        return frozenset()
 
 
 def key_to_read(job: JobRecord) -> bytes | None:
@@ -210,34 +170,18 @@ def is_here(job: JobRecord) -> bool:
     return is_here_by(job.backend, job.host)
 
 
-def is_here_by(backend: str, host: str | None) -> bool:
-    """Return whether this machine can see the processes of the jobs of a backend and a host."""
-    return registry.is_here(backend) and (not host or host == machine())
-
-
 def hosts_of(job: JobRecord) -> int:
     """Return how many hosts a job has (count)."""
-    from kinetic import _hardware as hardware
+    if job.accelerator == "cpu":
+        return 1
+    from kinetic import _hardware as hardware  # 5 ms, with its tables
 
     return hardware.place(job.accelerator, multi_host=registry.spans_hosts(job.backend)).hosts
-
-
-def is_supervised() -> bool:
-    """Return whether a supervisor is alive or starting here. Who looked at the queue has recovered dead ones."""
-    return bool(local().queue.supervisors())
 
 
 def machine_of(backend: Backend) -> str:
     """Return the machine that sees a backend's jobs: this one, or "" where every machine does."""
     return machine() if backend.is_here else ""
-
-
-def machine() -> str:
-    """Return the word that stands for this machine among those that share a home."""
-    setting = os.environ.get(_MACHINE, "")
-    if setting not in _machines:
-        _machines[setting] = settings.machine_id(os.environ)
-    return _machines[setting]
 
 
 LONGEST_NAME = "longest_name"  # beside the fields that all jobs of a submission share
@@ -383,13 +327,6 @@ def _is_same_store(address: str, other: str) -> bool:
     return os.path.realpath(address.removeprefix("file://")) == os.path.realpath(other.removeprefix("file://"))
 
 
-_SCHEMA = 1
-_RECORD, _OUTCOME, _PAST = "record", "outcome", "past"
-_ERROR_FIELDS = ("type", "message", "value_type")  # what a list shows; logs and tracebacks stay in the store
-_WORTH_WRITING = 0.02  # of the entries: writing thousands again for each new job would cost more than it saves
-_indexes: dict[Path, Index] = {}
-
-
 def write_page(store: Store, fields: dict[str, Any], key: bytes, *, again: bool = False) -> bool:
     """Write the page of a job, once, sealed with the job's key; ``again`` replaces the page that is there."""
     at = keys.history(fields["job_id"])
@@ -414,112 +351,3 @@ def read_page(store: Store, job_id: str) -> dict[str, Any] | None:
 def is_collected(page: Mapping[str, Any] | None) -> bool:
     """Return whether a page is of a job that was collected: then its log is kept, and it can be attached."""
     return page is not None and bool(page.get("collected"))
-
-
-def page_entries(store: Store) -> Iterator[Entry]:
-    """Yield the pages as a listing shows them, without what is kept beside them."""
-    for entry in store.entries(keys.HISTORY):
-        if not keys.job_of_history(entry.key):
-            return
-        yield entry
-
-
-def page_ids(store: Store) -> set[str]:
-    """Return the jobs that have a page; of a folder only the names are read."""
-    if store.local is not None:
-        with contextlib.suppress(OSError), folders.opened(store.local.root, keys.HISTORY) as at:
-            names = (name.removesuffix(".json") for name in os.listdir(at) if name.endswith(".json"))
-            return set(filter(keys.is_job_id, names))
-    return set(filter(keys.is_job_id, (keys.job_of_history(entry.key) for entry in page_entries(store))))
-
-
-def read_pages(store: Store) -> Iterator[dict[str, Any]]:
-    """Yield every page that can be read and verified."""
-    index = index_of(store, ".history")
-    stamps = {keys.job_of_history(entry.key): (entry.size, entry.modified) for entry in page_entries(store)}
-    for job_id in sorted(filter(keys.is_job_id, stamps)):
-        page = index.past(job_id, stamps[job_id], functools.partial(read_page, store, job_id))
-        if page is not None:
-            yield page
-    index.write(lambda: stamps)
-
-
-def index_of(store: Store, part: str = "") -> Index:
-    """Return the index of a store; where the user trusts a store unverified, one that knows and keeps nothing."""
-    if trusts_the_store():
-        return Index(None, store.url)
-    path = home() / "index" / f"{hashlib.sha256(store.url.encode()).hexdigest()[:16]}{part}.json"
-    if path not in _indexes:
-        _indexes[path] = Index(path, store.url)
-    _indexes[path].key_ids = key_ids()
-    return _indexes[path]
-
-
-class Index:
-    """What is known of the jobs of one store; without a path it is not kept."""
-
-    def __init__(self, path: Path | None, store_url: str) -> None:
-        self._store, self._path = store_url, path
-        self._jobs = {} if path is None else self._load(path)
-        self._new = 0
-        self.key_ids: frozenset[str] = frozenset()  # of this home, as they are now: what others sealed is not believed
-
-    def record(self, job_id: str) -> dict[str, Any] | None:
-        """Return the record of a job as it was verified; None where it must be read."""
-        found = self._of(job_id).get(_RECORD)
-        return found if isinstance(found, dict) and self._is_ours(found) else None
-
-    def note_record(self, job_id: str, record: dict[str, Any]) -> None:
-        """Keep a record that was read and verified."""
-        self._note(job_id, _RECORD, record)
-
-    def outcome(self, job_id: str) -> Outcome | None:
-        """Return the verdict of a job, without its log and traceback; None where it must be read."""
-        found = self._of(job_id).get(_OUTCOME)
-        with contextlib.suppress(TypeError):  # of another version
-            return Outcome(**found) if isinstance(found, dict) and self.record(job_id) is not None else None
-        return None
-
-    def note_outcome(self, job_id: str, outcome: Outcome) -> None:
-        """Keep a verdict that was read and verified."""
-        error = {name: outcome.error[name] for name in _ERROR_FIELDS if name in outcome.error}
-        self._note(job_id, _OUTCOME, asdict(outcome) | {"phases": {}, "files": (), "error": error})
-
-    def past(self, job_id: str, stamp: tuple[int, float], read: Callable[[], dict[str, Any] | None]) -> Any:
-        """Return the page of the history of a job, and read it where size or time differ from the known one's."""
-        found = self._of(job_id).get(_PAST)
-        if isinstance(found, list) and tuple(found[:2]) == stamp and self._is_ours(found[2]):
-            return found[2]
-        page = read()
-        if page is not None:
-            self._note(job_id, _PAST, [*stamp, page])
-        return page
-
-    def write(self, listed: Callable[[], Iterable[str]]) -> None:
-        """Write what is new, once it is worth it, and drop the jobs that the store no longer lists."""
-        if self._path is None or self._new <= _WORTH_WRITING * len(self._jobs):
-            return
-        kept = set(listed())
-        page = {name: page for name, page in [*self._jobs.items()] if name in kept}
-        data = json.dumps({"schema": _SCHEMA, "store": self._store, "jobs": page}).encode()
-        with contextlib.suppress(OSError):  # a full or read-only disk: then the next list reads the store
-            folders.write_whole(self._path, data)
-            self._new = 0
-
-    def _of(self, job_id: str) -> dict[str, Any]:
-        found = self._jobs.get(job_id)
-        return found if isinstance(found, dict) else {}
-
-    def _note(self, job_id: str, kind: str, page: object) -> None:
-        self._jobs[job_id] = {**self._of(job_id), kind: page}
-        self._new += 1
-
-    def _is_ours(self, page: object) -> bool:
-        return isinstance(page, dict) and page.get("key_id") in self.key_ids
-
-    def _load(self, path: Path) -> dict[str, Any]:
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            page = json.loads(path.read_bytes())
-            if isinstance(page, dict) and page.get("schema") == _SCHEMA and page.get("store") == self._store:
-                return dict(page["jobs"]) if isinstance(page.get("jobs"), dict) else {}
-        return {}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._jobs import find as job_find
-from kinetic._jobs import locate, status
+from kinetic._jobs import index, job_list, locate, status
 from kinetic._output.format import size_text
 from kinetic._stores import open_store, parallel
 from kinetic._wire import folders, keys, order
@@ -81,21 +81,19 @@ def newest_location(
     project: str | None = None, zone: str | None = None, cluster: str | None = None
 ) -> OutputLocation | None:
     """Return where the outputs of the job are that was submitted last, collected, removed or not; None without jobs."""
-    stored = job_find.newest_job(project=project, zone=zone, cluster=cluster)
-    store = locate.local_store()
-    removed = {str(page.get("job_id", "")): page for page in locate.read_pages(store)}
-    if stored is not None:
-        removed.pop(stored.job_id, None)
-    first = next(iter(job_find.ids_newest_first([stored] if stored else [], [*removed.values()])), "")
-    if first in removed:
-        return _location_in_history(store, removed[first])
-    return location_of(stored) if stored is not None else None
+    newest = job_list.newest(job_list.resolve(project, zone, cluster), removed=True)
+    if newest is None:
+        return None
+    try:
+        return location_of(job_find.find_record(newest.job_id, project=project, cluster=cluster))
+    except JobNotFoundError:
+        return _find_removed(locate.store_at(newest.store), newest.job_id)
 
 
 def find_location(job_id: str, project: str | None = None, cluster: str | None = None) -> OutputLocation:
     """Return where the outputs of a job are, by its id or the start of it: stored, in the history, or only outputs."""
     try:
-        return location_of(job_find.attach(job_id, project=project, cluster=cluster))
+        return location_of(job_find.find_record(job_id, project=project, cluster=cluster))
     except (JobNotFoundError, BackendUnavailableError):
         removed = _find_removed(locate.local_store(), job_id)
         if removed is None:
@@ -165,7 +163,7 @@ def _default(store: Store, job_id: str) -> str:
 
 def _find_removed(store: Store, job_id: str) -> OutputLocation | None:
     """Find the outputs of a removed job: by its page of the history, or by the folder that it left."""
-    known = locate.page_ids(store) | set(store.folders(keys.OUTPUTS))
+    known = index.page_ids(store) | set(store.folders(keys.OUTPUTS))
     alike = [job_id] if job_id in known else sorted(name for name in known if name.startswith(job_id))
     found = keys.only_match(job_id, alike, "ids of removed jobs")
     if found is None:

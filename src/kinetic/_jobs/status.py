@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._backends.protocol import Observation
-from kinetic._jobs import locate, logs
+from kinetic._jobs import index, locate, logs
 from kinetic._wire import dataclass, keys, outcomes, records
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError, StoreUnreachableError
@@ -91,7 +91,7 @@ def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thoroug
 def value_age(store: Store, job_id: str) -> float | None:
     """Return when a job ended that left a value; 0.0 if it cannot be read, so it may be one; None if it failed."""
     try:  # only its age is used, so it need not be verified
-        outcome = locate.index_of(store).outcome(job_id) or locate.read_outcome_of(store, job_id, lambda: None)
+        outcome = index.index_of(store).outcome(job_id) or locate.read_outcome_of(store, job_id, lambda: None)
     except KineticError:
         return 0.0
     if outcome is None:
@@ -138,6 +138,12 @@ def decide(
     return JobStatus.FAILED if attempted else JobStatus.NOT_FOUND
 
 
+def is_settled(job: JobRecord, seen: Snapshot) -> bool:
+    """Return whether all that a list shows of a job was decided by its outcome, and so stays as it is."""
+    is_decided = seen.outcome is not None and seen.observation is None and seen.past is None and seen.error is None
+    return is_decided and not (registry.is_here(job.backend) and _kind_of(job.accelerator) == "gpu")  # see emulation_of
+
+
 def past_of(job: JobRecord) -> dict[str, Any] | None:
     """Return the page of the history that a record was made from, or that its own collection wrote; else None."""
     return job._past  # noqa: SLF001 - a field of the record that no page of it has
@@ -166,15 +172,15 @@ def _outcomes_by_index(
         except KineticError as error:  # of a kind that this kinetic does not know
             found |= dict.fromkeys((job.job_id for job in theirs), error)
             continue
-        index, removed = locate.index_of(store), locate.page_ids(store)
+        known, removed = index.index_of(store), index.page_names(store)
         for job in theirs:
-            outcome: Outcome | Exception | None = index.outcome(job.job_id)
+            outcome: Outcome | Exception | None = known.outcome(job.job_id)
             if outcome is None and isinstance(outcome := _outcome(job), Outcome):
-                index.note_outcome(job.job_id, outcome)
+                known.note_outcome(job.job_id, outcome)
             found[job.job_id] = outcome
             if isinstance(outcome, Outcome) and job.job_id not in removed:
                 decided[job.job_id] = Snapshot(decide(outcome=outcome, observation=None), outcome)
-        index.write(functools.partial(store.folders, ""))
+        known.write(functools.partial(store.folders, ""))
     return found, decided
 
 
@@ -373,11 +379,11 @@ def is_spot(job: JobRecord) -> bool:
 
 def _lock_of(job: JobRecord) -> dict[str, Any] | None:
     """Return the lock that a job runs with: the version of each package, and its text."""
-    from kinetic._images import lock_store  # 40 ms; only to show a job
-
     at = lock_key(job)
     if not at:
         return None
+    from kinetic._images import lock_store  # 40 ms; only to show a job with an environment of its own
+
     with contextlib.suppress(KineticError):  # a lock of another home, or one that is gone, is not believed
         locked = lock_store.read_lock(locate.store_of(job), at, os.environ)
         lock = locked.lock

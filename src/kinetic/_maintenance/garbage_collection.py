@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from kinetic._config.home import COLLECT_SECONDS, COLLECTED
 from kinetic._stores.protocol import Entry, LocalStore, Store
 from kinetic._wire import documents, folders, keys
 from kinetic.errors import KeyMissingError, KineticError
@@ -84,7 +85,6 @@ def data_rule(key: str) -> str:
 _OF_IMAGES = {keys.LAYERS: "packages", keys.WHEELS: "packages", keys.BUILDS: "image builds"}
 _CACHES = frozenset({"", "packs", "data", "images", "wheels"})
 _LAST_LOCK = "last-"  # of a project: its versions are kept however long it rests
-MARK = "tidied"  # in the runtime folder; its time is that of the last sweep
 ENVIRONMENTS = "environments"
 _NOT_JOBS = frozenset({"history", "outputs", "data"})
 
@@ -102,7 +102,7 @@ class Removed(NamedTuple):
 def collect_if_due(store: Store, home: Path, runtime: Path, *, now: float | None = None) -> None:
     """Collect unless somebody on this machine did so within a day; whatever goes wrong waits for the next time."""
     now = time.time() if now is None else now
-    if folders.is_due(runtime / MARK, now, DAY):
+    if folders.is_due(runtime / COLLECTED, now, COLLECT_SECONDS):
         with contextlib.suppress(KineticError, OSError):
             collect(store, home, runtime, now=now)
 

@@ -28,9 +28,6 @@ _SCRATCH = ".tmp"
 _READ_EACH_TIME = frozenset({_SCRATCH, "data", "outputs"})  # of a store: written to, or used again
 _SCHEMA = 1
 _WORTH_WRITING = 100  # folders that the index lacks; to read fewer costs less than to load an index
-# A folder that changed this shortly before it was read may change again without another time. Linux stamps every 1 to
-# 10 ms; a time in whole seconds shows a file system that stamps every second, or every other one.
-_RECENT_NS, _RECENT_COARSE_NS = 20_000_000, 2_000_000_000
 _NAMES = {rule.name for rule in garbage_collection.RULES}
 
 
@@ -146,8 +143,7 @@ class _Survey:
                 self._index.keep(folder, about, known)
                 return known
         held = self._read(folder, name, above)
-        recent = _RECENT_COARSE_NS if about.st_mtime_ns % 1_000_000_000 == 0 else _RECENT_NS
-        if held.is_lasting and about.st_mtime_ns < read_at - recent:
+        if held.is_lasting and folders.is_settled(about, read_at):
             self._index.keep(folder, about, held)
         return held
 

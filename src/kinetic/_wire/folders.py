@@ -273,17 +273,31 @@ def _open_folder(name: str, at: int, *, make: int | None = None) -> int:
         raise
 
 
-def is_due(mark: Path, now: float, seconds: float) -> bool:
+def is_due(mark: Path, now: float, seconds: float, *, note: bool = True) -> bool:
     """Return whether the last collection is long enough ago, and if so, note that one begins now."""
     with contextlib.suppress(OSError):
         if 0 <= now - mark.lstat().st_mtime < seconds:
             return False
+    if not note:
+        return True
     try:
         mark.touch(0o600)
         os.utime(mark, (now, now))
     except OSError:  # no runtime folder yet, so no job yet; or nothing can be written
         return False
     return True
+
+
+_RECENT_NS, _RECENT_COARSE_NS = 20_000_000, 2_000_000_000
+
+
+def is_settled(about: os.stat_result, now_ns: int) -> bool:
+    """Return whether a folder gets another time when it changes again after this moment.
+
+    Linux stamps every 1 to 10 ms; a time in whole seconds shows a file system that stamps every second, or every other.
+    """
+    recent = _RECENT_COARSE_NS if about.st_mtime_ns % 1_000_000_000 == 0 else _RECENT_NS
+    return about.st_mtime_ns < now_ns - recent
 
 
 def listed(folder: Path) -> list[Path]:

@@ -7,7 +7,6 @@ ends in ``{word}.{seal}`` says something by being there: its object is empty, an
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import re
 import sys
@@ -210,6 +209,8 @@ def child_id(accelerator: str, function: str, group_id: str, created: float, ind
     Returns:
         ``{accelerator}-{function}-{YYYYMMDD-HHMMSS}-{13 hex}``, UTC, at most 63 characters.
     """
+    import hashlib  # 3 ms; not to list jobs, here and below
+
     word = hashlib.sha256(f"{group_id}/{index}/{attempt}".encode()).hexdigest()[:_CHILD_HASH]
     return sys.intern(f"{_child_prefix(accelerator, function, created)}-{word}")  # all who name it share it
 
@@ -236,6 +237,8 @@ def object_name(job_id: str, most: int = MOST_OF_AN_OBJECT) -> str:
     whole = f"kinetic-{job_id}"  # the prefix, because a Service must begin with a letter, and an id need not
     if len(whole) <= most:
         return whole
+    import hashlib
+
     digest = hashlib.sha256(job_id.encode()).hexdigest()[:_OBJECT_HASH]
     return f"{whole[: most - _OBJECT_HASH - 1].rstrip('-')}-{digest}"
 

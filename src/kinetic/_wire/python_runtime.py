@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-import shutil
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
@@ -124,10 +122,14 @@ def find_installer() -> str | None:
 
     Never ``python -m uv``: in the folder of a project that would run the project's own uv.py.
     """
+    import shutil  # 3 ms, with its compressors; here and below: only to look for uv
+
     return shutil.which("uv") or next((path for path in _candidates() if os.access(path, os.X_OK)), None)
 
 
 def _candidates() -> Iterator[str]:
+    import sysconfig
+
     user = "osx_framework_user" if sys.platform == "darwin" and sys._framework else f"{os.name}_user"  # type: ignore[attr-defined,unused-ignore] # noqa: SLF001
     yield os.path.join(sysconfig.get_path("scripts"), "uv")
     yield os.path.join(sysconfig.get_path("scripts", vars={"base": sys.base_prefix}), "uv")

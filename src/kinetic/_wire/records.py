@@ -6,10 +6,12 @@ import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kinetic._wire import dataclass, digests, documents, fields, keys
-from kinetic._wire.order import REF, Artifact, Child, DataRef
+
+if TYPE_CHECKING:
+    from kinetic._wire.order import Artifact, Child, DataRef
 
 
 @dataclass
@@ -196,6 +198,8 @@ class Inputs(Sequence[Input]):
 
     def __getitem__(self, index: int) -> Input:  # type: ignore[override] # no slices
         """Return one row; an IndexError says that there is none."""
+        from kinetic._wire.order import Artifact  # 3 ms, here and below; a record of a job has none
+
         index = range(len(self))[index]
         if (other := self._others.get(index)) is not None:
             return other
@@ -247,6 +251,8 @@ class Table:
 
     def child(self, group: Group, index: int, attempt: int) -> Child:
         """Return what the launch of one child adds to the order."""
+        from kinetic._wire.order import Child
+
         item = self.inputs[index]
         assert item.arguments is not None  # noqa: S101 - whoever launches has asked
         return Child(
@@ -277,6 +283,9 @@ def _row(item: Input, number: dict[str, int]) -> list[Any]:
 
 def _input_of(packs: Sequence[str]) -> fields.Reader[Input]:
     """Return what reads a row of the table."""
+    from kinetic._wire.order import REF, Artifact
+
+    refs = fields.list_of(REF, 100_000)
 
     def read(row: object) -> Input:
         items = fields.list_of(fields.any_value, 6)(row)
@@ -286,12 +295,12 @@ def _input_of(packs: Sequence[str]) -> fields.Reader[Input]:
             raise fields.FieldError(f"must have 2, 5 or 6 items, and has {len(items)}")
         number, start, size = fields.integer(0, len(packs) - 1)(items[1]), _SIZE(items[2]), _SIZE(items[3])
         arguments = Artifact(fields.sha256(items[4]), size, key=packs[number], start=start)
-        return Input(_SHOWN(items[0]), arguments, _REFS(items[5]) if len(items) == 6 else ())
+        return Input(_SHOWN(items[0]), arguments, refs(items[5]) if len(items) == 6 else ())
 
     return read
 
 
-_SHOWN, _SIZE, _REFS = fields.text(fields.TEXT), fields.integer(0, fields.BYTES), fields.list_of(REF, 100_000)
+_SHOWN, _SIZE = fields.text(fields.TEXT), fields.integer(0, fields.BYTES)
 TABLE_BYTES, _ROW_BYTES = 4 << 30, 1 << 18  # a row names the data of its input
 _TABLE = {
     "packs": fields.list_of(fields.text(), keys.MOST_INPUTS),

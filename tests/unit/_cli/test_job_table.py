@@ -10,6 +10,7 @@ import pytest
 from kinetic._backends.local.limits import Limits
 from kinetic._cli import jobs
 from kinetic._jobs import locate
+from kinetic._jobs.index import Row
 
 
 def rows(told) -> dict[str, list[str]]:
@@ -107,9 +108,8 @@ def test_watching_is_refused_where_there_is_no_terminal(kinetic) -> None:
 
 
 def test_a_batch_that_was_cleaned_up_while_it_was_read_is_still_one_row() -> None:
-    page = dict.fromkeys(("reason", "collected_at", "removed_at", "started_at", "ended_at", "duration_seconds"))
-    page |= {"group_id": "grp-1", "status": "RUNNING", "created_at": "2026-11-20T14:30:00Z", "job_id": "a"}
+    page = dict.fromkeys(Row._fields) | {"group_id": "grp-1", "status": "RUNNING", "created_at": "2026-11-20T14:30:00Z"}
 
-    (row,) = jobs.fold_batches([page, {**page, "job_id": "b", "status": "PENDING"}], {})
+    (row,) = jobs.fold_batches([Row(**page), Row(**page)._replace(status="PENDING")], {})
 
-    assert (row["job_id"], row["status"], row["reason"]) == ("grp-1", "RUNNING", "batch: 2 jobs: 1 RUNNING, 1 PENDING")
+    assert (row.job_id, row.status, row.reason) == ("grp-1", "RUNNING", "batch: 2 jobs: 1 RUNNING, 1 PENDING")

@@ -6,25 +6,26 @@ import pytest
 
 from kinetic._cli import jobs
 from kinetic._jobs import locate
+from kinetic._jobs.index import Row
 
-WAITING = {"status": "PENDING", "where": "this machine"}
+WAITING = Row(**dict.fromkeys(Row._fields))._replace(status="PENDING", where="this machine")
 
 
 @pytest.mark.parametrize(
-    ("pages", "kept", "told"),
+    ("rows", "kept", "told"),
     [
         ([WAITING], False, "1 job is pending, and no supervisor is running"),
         ([WAITING, WAITING], False, "2 jobs are pending, and no supervisor is running"),
         ([WAITING], True, ""),
         ([], False, ""),
-        ([{**WAITING, "status": "RUNNING"}], False, ""),
-        ([{**WAITING, "where": "host other"}], False, ""),
+        ([WAITING._replace(status="RUNNING")], False, ""),
+        ([WAITING._replace(where="host other")], False, ""),
     ],
 )
-def test_waiting_jobs_without_a_supervisor_are_told(pages, kept, told, monkeypatch, capsys) -> None:
+def test_waiting_jobs_without_a_supervisor_are_told(rows, kept, told, monkeypatch, capsys) -> None:
     monkeypatch.setattr(locate, "is_supervised", lambda: kept)
 
-    jobs._warn_if_unsupervised(pages)
+    jobs._warn_if_unsupervised(rows)
 
     said = capsys.readouterr()
     assert said.out == ""

@@ -55,7 +55,7 @@ def test_help_loads_click_and_nothing_of_kinetic_but_the_terminal(tmp_path: Path
 def test_listing_jobs_loads_nothing_that_only_other_commands_need(tmp_path: Path) -> None:
     loaded = loaded_by("jobs", "list", home=tmp_path)
 
-    assert "kinetic._jobs.status" in loaded
+    assert "kinetic._jobs.job_list" in loaded
     late = {"rich", "cloudpickle", "obstore", "pickle", "tempfile", "logging", "html", "kinetic._hardware.placement"}
     assert not late & loaded
 

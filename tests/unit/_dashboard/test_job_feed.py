@@ -39,6 +39,9 @@ class FakePlace:
         self.order = [*self.jobs]
         return found
 
+    def handle_of(self, job_id: str) -> object:
+        return self.jobs[job_id].handle if job_id in self.jobs else None
+
     def wait(self) -> None:
         self._done.release()
 

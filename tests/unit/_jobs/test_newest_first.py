@@ -6,14 +6,13 @@ import itertools
 
 import pytest
 
-from kinetic._jobs.find import Creation, sort_newest_first
-from kinetic._wire import keys
+from kinetic._jobs.job_list import Creation, ages
 
 NOW = 1_800_000_000.0
 
 
 def born(job_id: str, made: float, precise: float = 0.0, sequence: int = 0, index: int = -1) -> Creation:
-    return Creation(job_id, keys.format_utc(made), precise, sequence, index)
+    return Creation(job_id, made, precise, sequence, index)
 
 
 CASES = {
@@ -31,11 +30,11 @@ CASES = {
     ],
     "another machine's clock, a little ahead": [born("b", NOW + 5), born("a", NOW)],
     "a job queued later than a collected one": [born("c", NOW, NOW + 0.5, 2), born("b", NOW, NOW + 0.4)],
-    "a damaged time": [born("b", NOW), Creation("a", "no time")],
+    "a damaged time": [born("b", NOW), Creation("a", 0.0)],
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_newest_first(case) -> None:
     for shuffled in itertools.permutations(CASES[case]):
-        assert sort_newest_first(shuffled, now=NOW) == CASES[case]
+        assert [each for _, each in sorted(ages(shuffled, now=NOW), reverse=True)] == CASES[case]

@@ -11,7 +11,8 @@ import pytest
 from servers.sealed import put_history
 
 from kinetic._config import home
-from kinetic._jobs import collect, find, locate, logs
+from kinetic._jobs import collect, find, index, locate, logs
+from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.status import Snapshot
 from kinetic._maintenance import garbage_collection
 from kinetic._stores.files import FileStore
@@ -47,12 +48,12 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileStore:
     return FileStore(tmp_path / "home" / "store")
 
 
-def handle(store: FileStore, **more: object) -> find.JobHandle:
+def handle(store: FileStore, **more: object) -> JobHandle:
     store.put(keys.record(JOB), b"{}")
     store.put(keys.attempt(JOB, 0), b"{}")
     locate.home().mkdir(exist_ok=True)
     key_id, _ = home.own_key(locate.home())
-    return find.JobHandle.from_dict({"job_id": JOB, **FIELDS, "store": store.url, "key_id": key_id, **more})
+    return JobHandle.from_dict({"job_id": JOB, **FIELDS, "store": store.url, "key_id": key_id, **more})
 
 
 def segment(store: FileStore, text: bytes, *, attempt: int = 0, host: int = 0, start: int = 0) -> None:
@@ -143,7 +144,7 @@ def test_a_damaged_page_says_nothing_and_hides_no_other(page, store) -> None:
     other = JOB.replace("1a2b3c4", "0000000")
     store.put(keys.history(other), page)
 
-    assert find.newest_job().job_id == JOB
+    assert find.newest_record().job_id == JOB
     assert logs.history_log(store, other, attempt=None, host=0) is None
     with pytest.raises(Exception, match=other):
         find.attach(other)
@@ -231,7 +232,7 @@ def test_the_store_itself_tells_how_old_a_page_is_and_no_page_is_measured_by_ano
 
     garbage_collection._collect_history(store)
 
-    assert locate.page_ids(store) == {"young", "kept", "future"}
+    assert index.page_ids(store) == {"young", "kept", "future"}
     assert {entry.key for entry in store.entries(keys.HISTORY)} == {
         *map(keys.history, ("young", "kept", "future")),
         *(keys.history_log(job, 0, 0) for job in ("young", "kept", "future")),

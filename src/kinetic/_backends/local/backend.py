@@ -5,26 +5,21 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import functools
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
-from kinetic._backends.local import limits, recovery, runtime_files, scheduler
+from kinetic._backends.local import runtime_files
 from kinetic._backends.local.queue import ACTIVE, VERDICTS, JobRow, Queue
-from kinetic._backends.local.runtime_files import CompletionReader, Paths, ProcessLock
-from kinetic._backends.protocol import SYSTEM, Clock, DebugAddress, Diagnosis, Launch, Observation, Stacks
+from kinetic._backends.local.runtime_files import HOUR, SWEPT, CompletionReader, Paths, ProcessLock
 from kinetic._config import home
-from kinetic._project import runner_bundle
-from kinetic._wire import documents, folders
+from kinetic._wire import folders
 from kinetic._wire.failpoints import step
-from kinetic._wire.inspection import DebugPage
-from kinetic._wire.task import Task
 from kinetic.errors import IntegrityError, KineticError, LaunchError, RunnerError
 from kinetic.job_status import JobStatus
 
@@ -32,8 +27,12 @@ if TYPE_CHECKING:
     import socket
     import subprocess
 
+    from kinetic._backends.local.limits import Limits
+    from kinetic._backends.local.recovery import History
+    from kinetic._backends.protocol import Clock, DebugAddress, Diagnosis, Launch, Observation, Stacks
     from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
+    from kinetic._wire.task import Task
 
 _STATES = {"queued": JobStatus.PENDING, "claimed": JobStatus.PENDING, "running": JobStatus.RUNNING}
 _ADVANCE_SECONDS = 0.5  # how often a waiting client advances the queue; a completion pipe reports an end at once
@@ -75,14 +74,13 @@ class LocalBackend:
     name = registry.HERE.name
     namespace = "default"
     is_here = True
-    clock: Clock = SYSTEM
+    clock: Clock = time
     log_poll_seconds = 0.1  # a job flushes its output this often
     poll_seconds = 1.0  # an end is reported by a pipe; this only finds a queue that has lost its supervisor
 
     def __init__(self, runtime: Path, environ: Mapping[str, str] | None = None, *, strict: bool = False) -> None:
         self.paths = Paths(runtime)
         self.environ = os.environ if environ is None else environ
-        self.limits = limits.read_limits(self.environ)
         self._strict = strict
         self._portable = self.environ.get("KINETIC_PORTABLE") == "1"
         self._readers = threading.local()  # each thread that watches has its own
@@ -92,6 +90,13 @@ class LocalBackend:
         self._launched = 0.0
         self._lock = threading.Lock()
         self._submitting: dict[str, ProcessLock] = {}
+
+    @functools.cached_property
+    def limits(self) -> Limits:
+        """How much may run here at once, by this client's settings."""
+        from kinetic._backends.local import limits  # not to look
+
+        return limits.read_limits(self.environ)
 
     @property
     def queue(self) -> Queue:
@@ -112,6 +117,8 @@ class LocalBackend:
         return f"kinetic-{job_id}"
 
     def check(self, placement: Placement, requirements: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+        from kinetic._backends.local import limits
+
         return limits.check(placement, self.environ, self.limits.gpus, strict=self._strict)
 
     def check_store(self, url: str) -> None:
@@ -122,9 +129,7 @@ class LocalBackend:
             return
         if time.monotonic() - self._launched > _WARM_SECONDS:  # else a supervisor of ours is idle, or at work
             template_id, _ = self._template()
-            scheduler.advance(
-                self.paths, self.queue, ready=template_id, slots=self.limits.slots, template_id=template_id
-            )
+            self._advance(ready=template_id, slots=self.limits.slots, template_id=template_id)
 
     def begin(self, job_id: str) -> None:
         self.paths.make()
@@ -168,9 +173,12 @@ class LocalBackend:
         for launch in launches:
             self.finish_submitting(launch.order.job_id)
         self._launched = time.monotonic()
-        scheduler.advance(self.paths, self.queue, template_id=template_id)
+        self._advance(template_id=template_id)
 
     def _task(self, launch: Launch, umask: int, queued: dict[str, Any]) -> Task:
+        from kinetic._backends.local import scheduler
+        from kinetic._wire.task import Task
+
         order = launch.order
         environ = self.environ if launch.environ is None else launch.environ
         return Task(
@@ -200,6 +208,8 @@ class LocalBackend:
         if held is not None:
             held.release(remove=True)
         if leave_nothing:
+            from kinetic._backends.local import recovery  # as above
+
             recovery.remove_job(self.paths, job_id)
 
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
@@ -215,6 +225,8 @@ class LocalBackend:
         return True
 
     def remove(self, names: Sequence[str]) -> None:
+        from kinetic._backends.local import recovery
+
         for name, row in self.queue.jobs(names).items():
             self.stop_watching(name)
             if row.state != "ended":  # its supervisor died after the verdict
@@ -225,13 +237,19 @@ class LocalBackend:
             recovery.remove_job(self.paths, name)
         step("client:folder-removed")
 
-    def sweep(self, scratch: Path | None, history: recovery.History | None = None) -> None:
-        if self.paths.queue.exists():
+    def sweep(self, scratch: Path | None, history: History | None = None) -> None:
+        if self.paths.queue.exists() and folders.is_due(self.paths.runtime / SWEPT, time.time(), HOUR, note=False):
+            from kinetic._backends.local import recovery  # 10 ms; once an hour
+
             recovery.sweep(self.paths, self.queue, scratch, history)
 
     def _template(self, interpreter: str = "") -> tuple[str, str]:
         """Return the id and the text of the process template that this client's jobs need."""
         if interpreter not in self._templates:
+            from kinetic._backends.local import scheduler
+            from kinetic._project import runner_bundle
+            from kinetic._wire import documents
+
             self.paths.make()
             made = scheduler.make_template(runner_bundle.folder(self.paths.runners), self.environ, interpreter)
             self._templates[interpreter] = scheduler.template_digest(made), documents.write(made).decode()
@@ -252,8 +270,10 @@ class LocalBackend:
         rows = self.queue.jobs(names)
         if any(row.state != "ended" for row in rows.values()) and (at_once or self._is_advance_due()):
             self._advanced = time.monotonic()
+            from kinetic._backends.local import recovery
+
             recovery.hand_over(self.paths, self.queue, list(rows.values()))
-            scheduler.advance(self.paths, self.queue)
+            self._advance()
             rows = self.queue.jobs(names)
         seen = {name: self._observation(row) for name, row in rows.items()}
         for name in names:
@@ -265,10 +285,12 @@ class LocalBackend:
         return time.monotonic() - self._advanced > _ADVANCE_SECONDS
 
     def observe_group(self, group: str) -> dict[str, Observation]:
+        from kinetic._backends.protocol import Observation
+
         found = self.queue.group_rows(group)
         if found and self._is_advance_due():
             self._advanced = time.monotonic()
-            scheduler.advance(self.paths, self.queue)
+            self._advance()
             found = self.queue.group_rows(group)
         return {
             row.job_id: Observation(
@@ -324,6 +346,8 @@ class LocalBackend:
 
     def _without_row(self, name: str) -> Observation | None:
         """Observe a job that has no row: not yet, or no longer."""
+        from kinetic._backends.protocol import Observation  # 2 ms, here and below; not to list a queue that is at rest
+
         if runtime_files.is_locked(self.paths.submitting(name)):
             return Observation(name, JobStatus.PENDING, reason="is being submitted", where=os.uname().nodename)
         row = self._row(name)  # the submission may have ended meanwhile
@@ -332,17 +356,32 @@ class LocalBackend:
     def find(self) -> Iterator[Observation]:
         if not self.paths.queue.exists():
             return iter(())
-        scheduler.advance(self.paths, self.queue)
+        self._advance()
         return iter([self._observation(row) for row in self.queue.rows()])
 
-    def names(self) -> set[str]:
-        """Return the jobs that ``find`` would yield, without an observation of each."""
-        if not self.paths.queue.exists():
-            return set()
-        scheduler.advance(self.paths, self.queue)
-        return self.queue.names()
+    def places(self) -> dict[str, tuple[float, int]]:
+        """Return the jobs that ``find`` would yield, with their places in the queue, without an observation of each."""
+        return self.queue.places() if self.paths.queue.exists() else {}
+
+    def advance(self) -> None:
+        """Do whatever the queue needs now, if anything."""
+        if self.paths.queue.exists() and not self._is_at_rest():
+            self._advance()
+
+    def _is_at_rest(self) -> bool:
+        """Return whether nothing is to be recovered or started: no job waits or runs, and every supervisor lives."""
+        return not self.queue.is_busy() and all(
+            runtime_files.is_locked(self.paths.lock(each.supervisor)) for each in self.queue.supervisors()
+        )
+
+    def _advance(self, **named: Any) -> None:
+        from kinetic._backends.local import scheduler  # 10 ms, with recovery; not to look at a queue that is at rest
+
+        scheduler.advance(self.paths, self.queue, **named)
 
     def _observation(self, row: JobRow) -> Observation:
+        from kinetic._backends.protocol import Observation
+
         status = _STATES.get(row.state) or (JobStatus.SUCCEEDED if row.verdict == "succeeded" else JobStatus.FAILED)
         return Observation(
             name=row.job_id,
@@ -356,6 +395,8 @@ class LocalBackend:
         )
 
     def explain(self, name: str) -> Diagnosis | None:
+        from kinetic._backends.protocol import Diagnosis
+
         row = self._row(name)
         if row is None or row.state == "ended":
             return None
@@ -405,6 +446,9 @@ class LocalBackend:
         if row is not None and row.state == "running":
             for host in hosts:
                 with contextlib.suppress(OSError, IntegrityError):  # not there yet
+                    from kinetic._backends.protocol import DebugAddress
+                    from kinetic._wire.inspection import DebugPage  # only for a debugger
+
                     page = DebugPage.from_bytes(self.paths.files(name, row.attempt, host).debug_page.read_bytes())
                     found[host] = DebugAddress(page.port, roots=page.roots, state=page.state, until=page.until)
         return found
@@ -446,6 +490,7 @@ class LocalBackend:
         return 128 - code if code < 0 else code
 
     def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
+        from kinetic._backends.protocol import Stacks
         from kinetic._runner.worker import process_setup  # as above
 
         found = []
@@ -477,6 +522,9 @@ class LocalBackend:
 
     def keep(self, group: str, secrets: Mapping[str, Any], keys: Callable[[], Sequence[bytes]]) -> None:
         """Write them into a file for its owner only; the keys go to each supervisor with its job."""
+        from kinetic._backends.local import scheduler
+        from kinetic._wire import documents
+
         folders.make(self.paths.groups)
         cloud = scheduler.is_cloud(*secrets.get("addresses", ()))
         environ = scheduler.allowed_variables(secrets["environ"], cloud=cloud)
@@ -485,6 +533,8 @@ class LocalBackend:
         folders.sync(self.paths.groups)
 
     def kept(self, group: str) -> dict[str, Any] | None:
+        from kinetic._wire import documents
+
         try:
             return documents.read(self.paths.group_secrets(group).read_bytes(), f"what was kept for {group}")
         except FileNotFoundError:
@@ -509,13 +559,15 @@ def _start(words: list[str], variables: Mapping[str, str], pid: int, folder: str
         return subprocess.Popen(words, env=variables, cwd=folder)
     import ctypes  # noqa: F401 - the forked child should import nothing
 
-    enter = partial(mount_namespace.enter, pid, folder)
+    enter = functools.partial(mount_namespace.enter, pid, folder)
     return subprocess.Popen(words, env=variables, preexec_fn=enter)  # noqa: PLW1509 - namespaces leave no other way
 
 
 @contextlib.contextmanager
 def _ignore_signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Ignore Ctrl-C and the like, which the terminal sends to the command as well."""
+    import signal  # 1 ms, with its enums
+
     before = {}
     with contextlib.suppress(ValueError):  # on another thread than the main one they never come
         before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}

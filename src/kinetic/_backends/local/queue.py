@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
-import signal
 import sqlite3
 import threading
 import time
@@ -27,16 +25,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from kinetic._backends.local import runtime_files
-from kinetic._backends.local.limits import Limits
 from kinetic._backends.local.runtime_files import Paths
-from kinetic._runner import processes
-from kinetic._runner.supervisor import attempts
 from kinetic._wire import folders
-from kinetic._wire.task import Task
 from kinetic.errors import BackendUnavailableError, KineticError
+
+if TYPE_CHECKING:
+    from kinetic._backends.local.limits import Limits
+    from kinetic._wire.task import Task
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,6 +43,7 @@ DAMAGED = "damaged"  # in the name of a database that was renamed
 VERDICTS = ("succeeded", "failed", "ended")  # of rows; any other text is why no store has a verdict
 _SCHEMA = 1
 _LOCK_SECONDS = 1.0  # how long SQLite itself waits for a lock, before we look at its holder
+_MOST_SECONDS = 3600.0  # as long as a supervisor waits for a store
 _REPORT_SECONDS = 5.0  # after which a waiting process reports which process it waits for
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _TRIAL = "SELECT 1 FROM jobs, supervisors, templates WHERE jobs.template_id = '' LIMIT 0"
@@ -114,6 +113,8 @@ class JobRow(NamedTuple):
 
     @property
     def limits(self) -> Limits:
+        from kinetic._backends.local.limits import Limits  # not for a row that has ended
+
         return Limits(self.slots, split_devices(self.allowed))
 
 
@@ -224,8 +225,13 @@ class Queue:
             found.update((row.job_id, row) for row in self.rows(f"job_id IN ({marks})", part))
         return found
 
-    def names(self) -> set[str]:
-        return {name for (name,) in self._read("SELECT job_id FROM jobs")}
+    def places(self) -> dict[str, tuple[float, int]]:
+        """Return when each job was submitted (Unix time), and its number in the queue, which no clock changes."""
+        return {name: (when, number) for name, when, number in self._read("SELECT job_id, submitted, seq FROM jobs")}
+
+    def is_busy(self) -> bool:
+        """Return whether a job waits or runs."""
+        return bool(self._read("SELECT 1 FROM jobs WHERE state IN ('queued', 'claimed', 'running') LIMIT 1"))
 
     def group_rows(self, group: str) -> list[GroupRow]:
         """Return the jobs of a batch that have not ended."""
@@ -256,6 +262,8 @@ class Queue:
         return [SupervisorRow(*row) for row in self._read(f"{_SUPERVISORS} ORDER BY since")]
 
     def template(self, template_id: str) -> dict[str, Any]:
+        import json  # 2 ms, as everywhere here; not to list jobs
+
         found = self._read("SELECT template FROM templates WHERE template_id = ?", (template_id,))
         return dict(json.loads(found[0][0])) if found else {}
 
@@ -516,7 +524,7 @@ def _patiently(path: Path, do: Callable[[], T], *, clock: Callable[[], float] = 
         try:
             return do()
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock() > begun + attempts.HOUR:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock() > begun + _MOST_SECONDS:
                 raise
         time.sleep(0.005)  # some locks are not waited for by SQLite itself
         holder = release_stopped_holder(path)
@@ -535,7 +543,7 @@ def _gate(path: Path) -> Iterator[None]:
     lock, begun = path.with_suffix(".lock"), time.monotonic()
     pause = 0.001
     while (held := runtime_files.take_lock(lock)) is None:
-        if time.monotonic() > begun + attempts.HOUR:
+        if time.monotonic() > begun + _MOST_SECONDS:
             raise _unusable(path, f"{lock} is held by another process")
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
@@ -686,6 +694,8 @@ def note_held_job(paths: Paths, supervisor: str, job_id: str, attempt: int, devi
 
     Not forced to the disk: after a power cut no supervisor lives.
     """
+    import json
+
     page = {"job": job_id, "attempt": attempt, "devices": devices}
     with contextlib.suppress(OSError), open(paths.held_job(supervisor), "wb", opener=folders.opener) as file:
         file.write(json.dumps(page).encode())  # a full disk: only a rebuilt queue would miss it
@@ -720,6 +730,8 @@ def _rebuilt_row(paths: Paths, task: Task, held: dict[str, Any] | None) -> tuple
 
 def _held_jobs(paths: Paths) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each job that a supervisor has, with the columns that say so."""
+    import json
+
     for name in _entry_names(paths.supervisors):
         supervisor, _, end = name.partition(".")
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -800,6 +812,10 @@ def release_stopped_holder(path: Path) -> int:
     Returns:
         A process that still holds the lock; 0 if there is none, or the system does not tell.
     """
+    import signal  # 1 ms, only while another process holds the lock
+
+    from kinetic._runner import processes
+
     for pid in _lock_holders(path):
         if processes.state(pid) != "T" or not _has_open(pid, path):
             continue

@@ -18,7 +18,7 @@ from typing import Any
 
 from kinetic._backends.local import runtime_files
 from kinetic._backends.local.queue import ACTIVE, DAMAGED, JobRow, Queue, SupervisorRow
-from kinetic._backends.local.runtime_files import Paths
+from kinetic._backends.local.runtime_files import HOUR, SWEPT, Paths
 from kinetic._runner import processes
 from kinetic._runner.supervisor import attempts, verdicts
 from kinetic._runner.supervisor.attempts import was_removed
@@ -394,7 +394,6 @@ def remove_folder(folder: Path) -> None:
 # ------------------------------------------------------------------------------------------- garbage collection
 
 History = Callable[[Store, str], Mapping[str, Any] | None]
-HOUR = 3600.0
 DAY = 24 * HOUR
 MONTH = 30 * DAY
 
@@ -422,7 +421,7 @@ def sweep(
         now: Unix time; the current time by default.
     """
     now = time.time() if now is None else now
-    if not folders.is_due(paths.runtime / "swept", now, HOUR):
+    if not folders.is_due(paths.runtime / SWEPT, now, HOUR):
         return
     if scratch is not None:
         store = open_store(f"file://{scratch.parent}")

@@ -17,17 +17,19 @@ import errno
 import fcntl
 import functools
 import os
-import select
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kinetic._wire import documents, folders
-from kinetic._wire.task import AttemptFiles, Task
+from kinetic._wire import folders
 from kinetic.errors import BackendUnavailableError
 
+if TYPE_CHECKING:
+    from kinetic._wire.task import AttemptFiles, Task
+
+SWEPT, HOUR = "swept", 3600.0  # its time is that of the last sweep, which is due once an hour
 _FEW, _AT_ONCE = 8, 8  # forced writes that are not worth threads, and threads
 
 
@@ -70,6 +72,8 @@ class Paths:
         return _file(self._jobs, job_id, "submitting")
 
     def files(self, job_id: str, attempt: int, host: int = 0) -> AttemptFiles:
+        from kinetic._wire.task import AttemptFiles  # 3 ms; here and below: a look at the queue reads no task
+
         return AttemptFiles(str(self.job(job_id)), f"-{attempt}-{host}")
 
     def lock(self, supervisor: str) -> Path:
@@ -124,6 +128,8 @@ def read_task(paths: Paths, job_id: str) -> Task | None:
         data = paths.launch(job_id).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    from kinetic._wire.task import Task
+
     return Task.from_page(data, f"the launch page of {job_id}")
 
 
@@ -140,6 +146,8 @@ def read_key(paths: Paths, job_id: str) -> bytes:
     Raises:
         IntegrityError: It is cut short: what it sealed could never be opened.
     """
+    from kinetic._wire import documents  # as above
+
     path = paths.key(job_id)
     key = path.read_bytes()
     documents.check_key_length(len(key), str(path))
@@ -165,6 +173,8 @@ def tasks_of(
         more: Variables of this attempt.
         coordinator: The address at which its hosts meet.
     """
+    from dataclasses import replace  # as above
+
     return tuple(
         replace(
             task,
@@ -348,6 +358,8 @@ class CompletionReader:
             time.sleep(max(0.0, min(seconds, self._pause)))
             self._pause = min(self._pause * 1.2, _POLL_LIMIT)
             return
+        import select  # only to wait, here and below
+
         poll = select.poll()
         poll.register(self.descriptor, 0 if self._running else select.POLLIN)
         for _, events in poll.poll(max(0.0, seconds) * 1000):
@@ -376,6 +388,8 @@ def wait_for_any_end(readers: Sequence[CompletionReader], seconds: float) -> Non
     if len(descriptors) < len(readers) or not readers:
         time.sleep(max(0.0, min(seconds, _POLL_LIMIT)))
         return
+    import select
+
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, 0)

@@ -1,0 +1,107 @@
+"""Where this process works, as its environment says: its home, keys, machine and runtime folder, and what is here.
+
+What lists jobs needs no more than this, so nothing here opens a page.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, cast
+
+from kinetic._backends import registry
+from kinetic._backends.registry import Address
+from kinetic._config import target as settings
+from kinetic._output import terminal as output
+from kinetic._stores import open_store
+from kinetic._wire import folders
+
+if TYPE_CHECKING:
+    import logging
+    from pathlib import Path
+
+    from kinetic._backends.local.backend import LocalBackend
+    from kinetic._backends.protocol import Backend
+    from kinetic._stores.protocol import Store
+
+_MACHINE = "KINETIC_MACHINE_ID"
+_runtimes: dict[tuple[str, ...], Path] = {}
+_homes: dict[tuple[str, ...], Path] = {}
+_machines: dict[str, str] = {}
+
+
+def home() -> Path:
+    """Return this caller's kinetic home; checked once for each setting."""
+    setting = tuple(os.environ.get(name, "") for name in ("KINETIC_HOME", "HOME"))
+    if setting not in _homes:
+        _homes[setting] = settings.kinetic_home(os.environ)
+    return _homes[setting]
+
+
+def trusts_the_store() -> bool:
+    """Return whether the user said to open what cannot be verified."""
+    return settings.read_variable("KINETIC_TRUST_STORE", os.environ) == "1"
+
+
+def key_ids() -> frozenset[str]:
+    """Return the keys that are in this caller's own ring, without opening them."""
+    try:
+        return frozenset(os.listdir(home() / "keys"))
+    except OSError:
+        return frozenset()
+
+
+def machine() -> str:
+    """Return the word that stands for this machine among those that share a home."""
+    setting = os.environ.get(_MACHINE, "")
+    if setting not in _machines:
+        _machines[setting] = settings.machine_id(os.environ)
+    return _machines[setting]
+
+
+def is_here_by(backend: str, host: str | None) -> bool:
+    """Return whether this machine can see the processes of the jobs of a backend and a host."""
+    return registry.is_here(backend) and (not host or host == machine())
+
+
+def runtime() -> Path:
+    """Return the folder for host-local state; found once for each setting, as that reads the list of mounts."""
+    setting = tuple(os.environ.get(name, "") for name in ("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "HOME", _MACHINE))
+    if setting not in _runtimes:
+        _runtimes[setting] = settings.runtime_folder(os.environ)
+    return _runtimes[setting]
+
+
+def local() -> LocalBackend:
+    """Return the backend of this machine."""
+    return cast("LocalBackend", open_backend(registry.HERE.name, Address()))  # it is the one whose queue can be asked
+
+
+def open_backend(name: str, address: Address, *, strict: bool = False) -> Backend:
+    """Return a backend of this process; see the registry."""
+    found: Backend = registry.open_backend(name, address, runtime=runtime(), environ=os.environ, strict=strict)
+    return found
+
+
+def is_supervised() -> bool:
+    """Return whether a supervisor is alive or starting here. Who looked at the queue has recovered dead ones."""
+    return bool(local().queue.supervisors())
+
+
+def local_store() -> Store:
+    """Return the store of the jobs of this machine."""
+    return open_store(settings.resolve(backend=registry.HERE.name).store.value)
+
+
+def warn_if_shared(store: Store) -> Store:
+    """Return a store, and report once if it is a folder that others may write to."""
+    who = folders.other_writers(store.local.root) if store.local is not None else ""
+    if who:
+        output.report_once(f"others may write to the store {store.url}: {who}")
+    return store
+
+
+def log() -> logging.Logger:
+    """Return the logger of this room."""
+    import logging  # 5 ms; only when there is something to report
+
+    return logging.getLogger("kinetic.jobs")
