@@ -160,3 +160,45 @@ def _wait_until(condition) -> None:
     while not condition():
         assert time.monotonic() < ends
         time.sleep(0.02)
+
+
+def test_commands_for_an_administrator_are_printed_where_this_account_has_no_rights(cloud, environ) -> None:
+    cloud.denied = {"compute.networks.create", "compute.networks.get"}
+    cloud.read_only = True
+
+    done = run(environ, "up", "--cluster", "team", "--dry-run", "--as", "gcloud")
+
+    assert done.returncode == 0, done.stderr
+    assert "gcloud compute networks create kn-team" in done.stdout
+    assert "what exists is not known" in done.stderr
+    subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=True)  # a shell understands it
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--as", "gcloud"), "--as gcloud needs --dry-run"),
+        (("--create-project",), "--create-project needs --billing-account"),
+        (("--create-project", "--project", "No"), "'No' cannot be the id of a project"),
+        (("--parent", "folders/1"), "--parent is not used"),
+    ],
+)
+def test_options_that_need_others_say_so_before_anything_is_asked(words, what, cloud, environ) -> None:
+    done = run(environ, "up", *words)
+
+    assert done.returncode == 2
+    assert what in done.stderr
+    assert "next:" in done.stderr
+    assert cloud.calls == []
+
+
+def test_a_project_is_made_by_a_command_after_its_plan(cloud, environ) -> None:
+    cloud.exists = False
+    words = ("--create-project", "--project", cloud.project, "--billing-account", "012345-567890-abcdef")
+
+    done = run(environ, "up", "--cluster", "team", *words)
+
+    assert done.returncode == 2, done.stderr
+    assert f"  + project {cloud.project}" in done.stdout
+    assert "  + billing account 012345-567890-ABCDEF" in done.stdout
+    assert cloud.writes == []
