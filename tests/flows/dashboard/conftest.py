@@ -6,18 +6,16 @@ import http.client
 import json
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
-import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import browser as browsers
 import pytest
 
 from kinetic._config import home as config_home
@@ -196,37 +194,14 @@ def stored(home) -> StoredJobs:
 @pytest.fixture(scope="module")  # not longer: while it runs, no test of this process can run an event loop of its own
 def browser() -> Iterator[Any]:
     """Start the Chromium of this machine; skip where there is none."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("there is no Chromium on this machine (Debian: apt install chromium)")
-    with playwright.sync_playwright() as running:
-        chromium = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+    browsers.skip_without_browser()
+    with browsers.chromium() as running:
+        yield running
 
 
-AXE = "4.14.1"  # MPL-2.0, 0.7 MB; fetched by the ordinary npm client into a cache, not kept in the repository
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture
 def axe() -> str:
-    """Return the source of axe-core, the accessibility checker; skip where it is not cached and cannot be fetched."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    kept = cache / "kinetic-test-axe" / AXE / "axe.min.js"
-    if not kept.exists():
-        if shutil.which("npm") is None:
-            pytest.skip(f"axe-core {AXE} is not in {kept.parent}, and there is no npm to fetch it")
-        with tempfile.TemporaryDirectory() as folder:
-            command = ["npm", "pack", "--silent", f"axe-core@{AXE}"]
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=90, check=False)
-            if done.returncode:
-                pytest.skip(f"axe-core {AXE} cannot be fetched: {done.stderr.strip()[-300:]}")
-            with tarfile.open(Path(folder, f"axe-core-{AXE}.tgz")) as archive:
-                member = archive.extractfile("package/axe.min.js")
-                assert member is not None
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                beside = kept.with_name(f"{os.getpid()}.part")
-                beside.write_bytes(member.read())
-                beside.replace(kept)
-    return kept.read_text()
+    """Return the source of axe-core, the accessibility checker."""
+    import axe_playwright_python
+
+    return Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
