@@ -33,7 +33,11 @@ Every public name, from the docstrings. Do not edit this page; edit those, and r
 """
 # Heading, what it says first, and the names below kinetic that follow.
 CHAPTERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("Running a function", "[Getting started](getting-started.md) tells how they are used.", ("run", "RemoteCallable")),
+    (
+        "Running a function",
+        "[Getting started](getting-started.md) and [Command jobs](commands.md) tell how they are used.",
+        ("run", "run_command", "RemoteCallable"),
+    ),
     ("Jobs", "[Jobs](jobs.md) tells how they are used.", ("JobHandle", "JobStatus", "attach", "list_jobs")),
     ("Batches", "[Batches](batches.md) tells how they are used.", ("BatchHandle", "attach_batch", "collections")),
     (

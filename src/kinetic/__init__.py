@@ -13,6 +13,7 @@ TYPE_CHECKING = False  # what type checkers take for True; importing typing woul
 if TYPE_CHECKING:
     from kinetic import collections, debug, errors, job_status, jobs, testing
     from kinetic._data.data import Data
+    from kinetic._jobs.command import run_command
     from kinetic._remote.callable import RemoteCallable, run
     from kinetic._remote.function_paths import checkpoint_dir, output_dir
     from kinetic._version import __version__
@@ -39,6 +40,7 @@ __all__ = [
     "list_jobs",
     "output_dir",
     "run",
+    "run_command",
     "testing",
 ]
 
@@ -56,6 +58,7 @@ _MODULE_OF = {
     "list_jobs": "jobs",
     "output_dir": "_remote.function_paths",
     "run": "_remote.callable",
+    "run_command": "_jobs.command",
 }
 _SUBMODULES = frozenset({"collections", "debug", "errors", "job_status", "jobs", "testing"})
 

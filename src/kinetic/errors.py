@@ -22,6 +22,7 @@ __all__ = [
     "CapacityError",
     "CheckFailedError",
     "ClusterError",
+    "CommandError",
     "CredentialsError",
     "DataChangedError",
     "DataError",
@@ -228,6 +229,27 @@ class BackendUnavailableError(BackendError, code="backend-unavailable"):
 
 class JobError(KineticError, RuntimeError, code="job-failed"):
     """A job failed, and there is no exception of the user's to raise."""
+
+
+class CommandError(JobError, code="command-failed"):
+    """The command of a job could not be started, ended with another exit code than 0, or was ended by a signal.
+
+    Attributes:
+        exit_code: As a shell reports it: of a signal 128 and its number, 127 for a program that does not exist, 126 for
+            one that cannot be started.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        exit_code: int = 1,
+        why: str | None = None,
+        next: str | None = None,  # noqa: A002 - the documented name
+        code: str | None = None,
+    ) -> None:
+        super().__init__(what, why=why, next=next, code=code)
+        self.exit_code = exit_code
 
 
 class JobNotFoundError(JobError, code="job-not-found"):

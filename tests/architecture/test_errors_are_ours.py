@@ -62,6 +62,7 @@ TREE = {
     "ResultUnreadableError": ("JobError", RuntimeError),
     "RunnerError": ("JobError", RuntimeError),
     "JobTimeoutError": ("JobError", TimeoutError),
+    "CommandError": ("JobError", RuntimeError),
     "ClusterError": ("KineticError", Exception),
     "CheckFailedError": ("ClusterError", Exception),
 }

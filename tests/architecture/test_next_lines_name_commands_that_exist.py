@@ -85,7 +85,7 @@ def complaint(words: list[str]) -> str:
             return f"there is no command {words[0]!r}"
         command, words = below, words[1:]
     known = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts)}
-    for word in words:
+    for word in words[: words.index("--")] if "--" in words else words:  # behind it is the command of a job
         name = word.partition("=")[0]
         if name.startswith("-") and name != "-" and name not in known and name not in {"-h", "--help"}:
             return f"there is no option {name}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from servers import user_module
 
+import kinetic
 from kinetic import JobHandle, JobStatus, testing
 from kinetic._backends.protocol import Backend, Launch
 from kinetic._jobs import locate
@@ -48,7 +49,7 @@ class Place:
     """
 
     def __init__(self, root: Path, monkeypatch: Any, backend: testing.FakeBackend | None = None) -> None:
-        self._fake, self._until = backend, root / "until"
+        self._fake, self._root, self._until = backend, root, root / "until"
         self._backend: Backend | None = backend
         self._jobs: Any = user_module.imported(root, _JOBS, monkeypatch)
         self._monkeypatch = monkeypatch
@@ -62,6 +63,13 @@ class Place:
     def submit(self, function: str = "add", *args: Any) -> JobHandle:
         """Submit a job."""
         job: JobHandle = getattr(self._jobs, function).run_async(*(args or ((1, 2) if function == "add" else ())))
+        self._backend = locate.backend_of(job)
+        return job
+
+    def submit_command(self, *words: str) -> JobHandle[int]:
+        """Submit a command of the project."""
+        self._monkeypatch.chdir(self._root)
+        job = kinetic.run_command(words)
         self._backend = locate.backend_of(job)
         return job
 

@@ -18,6 +18,7 @@ from kinetic import JobStatus, testing
 from kinetic._backends import registry
 from kinetic._hardware import place as placed
 from kinetic._jobs import locate, logs
+from kinetic.errors import CommandError
 
 __all__ = ["add_node", "agent", "bucket", "machine", "namespace", "plane", "shared", "why_not"]
 
@@ -160,6 +161,19 @@ def test_a_job_that_failed_is_final(place):
 
     assert place.status(job) in {JobStatus.FAILED, JobStatus.SUCCEEDED, None}  # a pod that told its failure is done
     assert job.status() is JobStatus.FAILED
+
+
+def test_a_command_is_a_job_and_its_exit_code_is_the_result(place):
+    good = place.submit_command("sh", "-c", "echo from the command; echo to stderr >&2")
+    python = place.submit_command("python", "-c", "import kinetic, sys; print('python'); sys.exit(3)")
+
+    assert good.result(cleanup=False) == 0
+    assert good.logs().splitlines() == ["from the command", "to stderr"]
+    assert good.command == ["sh", "-c", "echo from the command; echo to stderr >&2"]
+    with pytest.raises(CommandError, match="ended with exit code 3") as caught:
+        python.result()
+    assert caught.value.exit_code == 3
+    assert python.status() is JobStatus.FAILED
 
 
 def test_a_watch_ends_with_its_time_when_nothing_happens(place):

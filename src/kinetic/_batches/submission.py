@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.options import Options
     from kinetic._jobs.submit import Shipment
     from kinetic._project.archive import Shipped
+    from kinetic._project.root import Plan
     from kinetic._stores.protocol import Store
     from kinetic._wire.order import DataRef
 
@@ -68,6 +69,8 @@ class BatchRequest(NamedTuple):
     retries_given: bool  # else the project or the profile may say how often to try again
     group_name: str | None
     tags: Mapping[str, str]
+    plan: Plan | None = None  # the project of a command, which is not that of the function
+    command: tuple[str, ...] = ()  # its words, with {name} for what the inputs replace
 
 
 def input_list(inputs: Iterable[Any]) -> list[Any]:
@@ -186,7 +189,8 @@ def request_of(
     checked = _checked_settings(max_concurrent, retries if given else 0, fail_fast, cancel_running_on_fail)
     if group_name is not None and not isinstance(group_name, str):
         raise OptionTypeError(f"name={group_name!r} is not a string")
-    tags = {} if tags is None else tags
+    group_name = options.name if group_name is None else group_name
+    tags = (options.tags or {}) if tags is None else tags
     if not isinstance(tags, Mapping) or not all(isinstance(word, str) for item in tags.items() for word in item):
         raise OptionTypeError(f"tags={tags!r} must map strings to strings", next='tags={"sweep": "lr"}')
     collected = input_list(inputs)
@@ -244,7 +248,8 @@ def prepare(request: BatchRequest) -> Prepared:
         KineticError: Nothing was launched; of what was written nothing can be found.
     """
     job_submit.check_not_debug(request.options)
-    shipment = job_submit.resolve(request.function, request.options, job_submit.prepare(request.options))
+    context = job_submit.prepare(request.options)
+    shipment = job_submit.resolve(request.function, request.options, context, plan=request.plan)
     with shipment.building():
         return _prepare(request, shipment)
 
@@ -375,6 +380,7 @@ def _write(
         group=group_id,
         cpu=shipment.resources.cpu,
         memory_bytes=shipment.resources.memory_bytes,
+        is_command=bool(request.command),
     )
     table = Table(packed.rows)
     table_bytes = table.to_bytes()
@@ -387,7 +393,7 @@ def _write(
         total_expected=len(request.inputs),
         submit_fn_name=request.name,
         slug=hardware.slug(options.accelerator),
-        handle=shipment.shared_fields(request.name),
+        handle=shipment.shared_fields(request.name, request.command),
         more={
             "spot": context.placement.spot,
             "machine": os.uname().nodename,

@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 import click
 
 from kinetic._cli import error_output, shared_options
 from kinetic._output import format as output_format
+from kinetic._output import terminal as output
 from kinetic._output.terminal import Terminal, for_bytes, write_job_text
 from kinetic.errors import KineticError, OptionError
 
@@ -62,6 +63,39 @@ def failure_page(handle: JobRecord, seen: Snapshot, failure: KineticError) -> di
     error = dict(seen.outcome.error) if seen.outcome is not None else {}
     error = error if output_format.is_json(error) else {"message": str(error.get("message", ""))}
     return {**job_page(handle, seen.outcome, status=seen.status.value), "error": {**error, "told": failure.what}}
+
+
+def follow_to_end(handle: JobHandle, stream: TextIO) -> Snapshot:
+    """Write the log of a job to a stream until the job ends; Ctrl-C detaches."""
+    from kinetic._jobs import wait
+
+    log, progress = _Log(stream), output.Progress()
+    with error_output.job_keeps_running(handle):
+        seen = wait.wait(handle, follow=log.write, progress=progress)
+    log.end_line()
+    progress.wrote("\n")
+    progress.end()
+    return seen
+
+
+class _Log:
+    """Writes the log of a job, and knows whether it left a line open."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._last = "\n"
+        self._text = output.JobText()
+
+    def write(self, text: str) -> None:
+        """Write what is new."""
+        self._stream.write(output.Sanitized(self._text.feed(text) if self._stream.isatty() else text))
+        self._stream.flush()
+        self._last = text[-1:] or self._last
+
+    def end_line(self) -> None:
+        """Let what follows begin on a new line."""
+        if self._last != "\n":
+            self.write("\n")
 
 
 @click.command

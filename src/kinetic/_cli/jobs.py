@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,7 @@ _BATCH_STATUSES = ("RUNNING", "PENDING", "FAILED", "CANCELLED", "SUCCEEDED", "NO
 # What --sort takes, and whether its largest value comes first.
 SORTS = {"age": True, "duration": True, "status": False, "function": False, "accelerator": False, "where": False}
 _WATCH_SECONDS = 2.0
+_LONGEST_COMMAND = 40  # characters in a table
 
 
 @click.group(
@@ -62,8 +64,8 @@ class Filters(NamedTuple):
     function: str | None = None
     since: float | None = None
     older_than: float | None = None
-    name: str | None = None  # a pattern for the name of the job's batch
-    tags: tuple[str, ...] = ()  # of the job's batch, as KEY=VALUE or KEY
+    name: str | None = None  # a pattern for the name of the job or its batch
+    tags: tuple[str, ...] = ()  # of the job or its batch, as KEY=VALUE or KEY
     where: str | None = None  # part of the WHERE column
 
     def may_match(self, function: str, created: float, now: float) -> bool:
@@ -82,9 +84,9 @@ class Filters(NamedTuple):
         if self.name is not None:
             from fnmatch import fnmatchcase
 
-            if not fnmatchcase((group.group_name if group is not None else None) or "", self.name):
+            if not fnmatchcase((group.group_name if group is not None else row.name) or "", self.name):
                 return False
-        tags = group.tags if group is not None else {}
+        tags = group.tags if group is not None else row.tags
         known = {*tags, *(f"{name}={value}" for name, value in tags.items())}
         return (
             (not self.statuses or row.status in self.statuses)
@@ -118,8 +120,8 @@ class _ListRequest(NamedTuple):
     help=f"Show only jobs with this status; repeatable. {', '.join(STATUSES[:-1])}; with --all also {STATUSES[-1]}.",
 )
 @click.option("--function", metavar="NAME", help="Show only jobs of this function.")
-@click.option("--name", metavar="PATTERN", help="Show only jobs of batches with this name, such as 'sweep-*'.")
-@click.option("--tag", "tags", multiple=True, metavar="KEY[=VALUE]", help="Show only jobs of batches with this tag.")
+@click.option("--name", metavar="PATTERN", help="Show only jobs and batches with this name, such as 'sweep-*'.")
+@click.option("--tag", "tags", multiple=True, metavar="KEY[=VALUE]", help="Show only jobs and batches with this tag.")
 @click.option(
     "--where",
     metavar="TEXT",
@@ -350,7 +352,7 @@ def cells(rows: Sequence[Row], now: float) -> list[tuple[str, ...]]:
     return [
         (
             row.job_id,
-            row.function,
+            _function_text(row),
             row.status,
             row.reason if row.removed is None else f"{row.reason}{row.reason and '; '}{_removed(row, now)}",
             f"{row.accelerator} ({row.emulation})" if row.emulation else row.accelerator,
@@ -364,6 +366,13 @@ def cells(rows: Sequence[Row], now: float) -> list[tuple[str, ...]]:
 
 def _removed(row: Row, now: float) -> str:
     return f"{'collected' if row.collected_at else 'removed'} {age_text(now - (row.removed or 0.0))} ago"
+
+
+def _function_text(row: Row) -> str:
+    """Return the name that the user gave the job, or its command, or its function."""
+    if row.name:
+        return row.name
+    return output_format.shortened(shlex.join(row.command), _LONGEST_COMMAND) if row.command else row.function
 
 
 def _warn_if_unsupervised(rows: Sequence[Row]) -> None:
@@ -406,6 +415,7 @@ def show(handle: JobRecord, as_json: bool) -> None:
         return
     page["dollars"] = cost.dollars_text(page["dollars"])
     page["lock"] = _lock_text(page["lock"])
+    page["command"] = shlex.join(page["command"]) if page["command"] else ""
     output_format.print_fields([(name, _text(value)) for name, value in page.items()])
 
 
@@ -422,7 +432,8 @@ def _lock_text(lock: dict[str, Any] | None) -> str:
 def _text(value: object) -> str:
     """Return a value of a page for a person; "" when there is none."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {seconds:.3f}" for name, seconds in value.items())
+        of = value.items()
+        return ", ".join(f"{name}={each}" if isinstance(each, str) else f"{name} {each:.3f}" for name, each in of)
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return "" if value is None or value is False else str(value)

@@ -1,37 +1,43 @@
-"""``kinetic run``: submit a function of a file as a job, without a change to the file."""
+"""``kinetic run``: submit a function of a file, or any command, as a job."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kinetic._backends import registry
-from kinetic._cli import error_output, job_results, shared_options
+from kinetic._cli import job_results, run_command, shared_options
 from kinetic._cli.error_output import SuggestionError
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
+from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from kinetic._jobs.handle import JobHandle
     from kinetic._remote.callable import RemoteCallable
 
 _TYPO = 0.75  # an option this similar to one of ours is a typo
+_AFTER_DASHES = "kinetic.after_dashes"
 _ADVICE = re.compile(r'(\w+)="([^"]+)"')
 
 
 class _Run(click.Command):
-    """Knows that an unknown option before the file is probably meant for the function."""
+    """Knows whether a command follows "--", and that an unknown option before a file is meant for the function."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read options and arguments."""
         try:
-            return super().parse_args(ctx, list(args))
+            rest = super().parse_args(ctx, list(args))
+            count = 1 + len(ctx.params.get("words") or ())  # what is left after the options, and after "--"
+            ctx.meta[_AFTER_DASHES] = args[: len(args) - count][-1:] == ["--"]
+            return rest
         except click.NoSuchOption as error:
             from difflib import get_close_matches  # 2 ms; only on the way to an error
 
@@ -48,9 +54,34 @@ class _Run(click.Command):
 
 
 @click.command(cls=_Run, context_settings={"allow_interspersed_args": False})
-@click.argument("target", metavar="FILE.py::func")
+@click.argument("target", metavar="FILE.py::func|-- COMMAND")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
+@click.option("-m", "--module", is_flag=True, help="Run a module: kinetic run -m package.module [ARGUMENTS].")
 @shared_options.job_options
+@click.option("--name", metavar="NAME", help="A name for the job, for people; it is in its id.")
+@click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="A tag for the job; can be repeated.")
+@click.option(
+    "--data",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="Send a file, folder or bucket address, which the command finds at NAME in its working folder, or mounted "
+    "at /NAME; can be repeated.",
+)
+@click.option(
+    "--sweep",
+    "sweeps",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="Run the command once for each value, as in lr=1e-2,1e-3 or seed=0..4; several make their product. Each value "
+    "replaces {NAME} in the command; without {NAME} it is appended as --NAME VALUE.",
+)
+@click.option(
+    "--max-concurrent",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --sweep: how many run at once.  [default: 64]",
+)
+@click.option("--dry-run", is_flag=True, help="Print the command, or each command of a sweep, and submit nothing.")
 @click.option("--backend", metavar="NAME", help=f"The place: {registry.listed()}.")
 @shared_options.place_options
 @click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE, or the profile]")
@@ -59,8 +90,8 @@ class _Run(click.Command):
     "--env",
     "names",
     multiple=True,
-    metavar="NAME",
-    help="Pass this environment variable to the job, or NAME* for many; can be repeated.",
+    metavar="NAME[=VALUE]",
+    help="Pass this environment variable to the job, with its value here or this one; NAME* for many; can be repeated.",
 )
 @click.option(
     "--upgrade", is_flag=True, help="Use the newest versions that the requirements allow (KINETIC_UPGRADE=1)."
@@ -72,46 +103,79 @@ class _Run(click.Command):
 )
 @click.option("-d", "--detach", is_flag=True, help="Print the job id and do not wait.")
 @shared_options.json_option
+@click.pass_context
 def run(
+    ctx: click.Context,
+    /,
     target: str,
     words: tuple[str, ...],
+    module: bool,
+    tags: tuple[str, ...],
     names: tuple[str, ...],
+    data: tuple[str, ...],
+    sweeps: tuple[str, ...],
+    max_concurrent: int | None,
+    dry_run: bool,
     upgrade: bool,
     wait_image: bool | None,
     detach: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Run a function of a file as a job.
+    """Run a function of a file, or any command, as a job.
 
-    Options of kinetic come before the file; all words after it are arguments of the function: values by position,
-    --name VALUE, --flag and --no-flag, converted to the annotated types, otherwise Python literals or strings.
-    FILE.py::func --help shows the function's arguments. Omit ::func if exactly one function is decorated with
+    A function: options of kinetic come before the file; all words after it are arguments of the function: values by
+    position, --name VALUE, --flag and --no-flag, converted to the annotated types, otherwise Python literals or
+    strings. FILE.py::func --help shows the function's arguments. Omit ::func if exactly one function is decorated with
     @kinetic.run; options of the decorator apply unless you pass them here.
 
-    It follows the log, then prints the value; both on standard output, with --json only the value. The exit code is 0,
-    or 125 if the job failed. Ctrl-C detaches: the job keeps running. The result is kept until the job is removed.
+    A command: all words after -- are the program and its arguments, which no shell reads. "python" is the job's own
+    interpreter. kinetic run -m MODULE and kinetic run ./script.sh need no --. The project of the current folder is
+    sent, and the command starts in the same folder of it.
+
+    It follows the log, on standard output. Then it prints the value of a function; the exit code is 0, or 125 if the
+    job failed. After a command it exits as the command did: with its exit code, or 128 plus the number of a signal.
+    Ctrl-C detaches: the job keeps running. The result is kept until the job is removed. Without an accelerator in a
+    decorator, an option or the settings, jobs run on cpu.
 
     Example: kinetic run -a cpu train.py::train --lr 1e-3
+
+    Example: kinetic run --sweep lr=1e-2,1e-3 -- python train.py
     """
     from kinetic._cli import target_function
-    from kinetic.errors import OptionError
 
+    if upgrade:
+        os.environ["KINETIC_UPGRADE"] = "1"  # of this process, which submits one job
+    if wait_image is not None:
+        os.environ["KINETIC_WAIT_IMAGE"] = "1" if wait_image else "0"  # as above
+    given["tags"] = _tags(tags) or None
+    captured = run_command.read_variables(names)
+    command = run_command.words_of(target, words, after_dashes=ctx.meta[_AFTER_DASHES], module=module)
+    if command is not None:
+        with _typed_advice():
+            options = shared_options.read_job_options(given) | ({"capture_env_vars": captured} if captured else {})
+            how = run_command.Submission(data, sweeps, max_concurrent, dry_run, detach, as_json)
+            run_command.run(command, options, how)
+        return
+    for flag, is_given in (
+        ("--data", data),
+        ("--sweep", sweeps),
+        ("--max-concurrent", max_concurrent),
+        ("--dry-run", dry_run),
+    ):
+        if is_given:
+            raise OptionError(
+                f"{flag} is for commands, and {target} is a function",
+                why="a function takes kinetic.Data and run_async_map in Python",
+                next=f"kinetic run {flag} … -- python {target.partition('::')[0]}",
+            )
     found = target_function.find_function(target, words)
     if target_function.wants_help(words):
         click.echo(target_function.usage(found.function, found.written))
         return
-    try:
-        remote = _decorated(found.function, shared_options.read_job_options(given), names)
-    except OptionError as error:  # advise accelerator="cpu" as it is typed here: --accelerator cpu
-        flags = _ADVICE.sub(lambda each: f"--{each[1].replace('_', '-')} {each[2]}", error.next or "")
-        error.next = flags or None
-        raise
-    if upgrade:
-        os.environ["KINETIC_UPGRADE"] = "1"  # of this process, which submits one job
+    with _typed_advice():
+        remote = _decorated(found.function, shared_options.read_job_options(given), captured)
     call = target_function.read_arguments(found.function, words, found.written)
-    if wait_image is not None:
-        os.environ["KINETIC_WAIT_IMAGE"] = "1" if wait_image else "0"  # as above
     handle = remote.run_async(*call.args, **call.kwargs)
     output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
     if detach:
@@ -124,12 +188,35 @@ def run(
         print(handle.job_id)
 
 
-def _decorated(function: Callable[..., Any], given: dict[str, Any], names: tuple[str, ...]) -> RemoteCallable[..., Any]:
+@contextlib.contextmanager
+def _typed_advice() -> Iterator[None]:
+    """Advise accelerator="cpu" as it is typed here: --accelerator cpu."""
+    try:
+        yield
+    except OptionError as error:
+        flags = _ADVICE.sub(lambda each: f"--{each[1].replace('_', '-')} {each[2]}", error.next or "")
+        error.next = flags or None
+        raise
+
+
+def _tags(written: Sequence[str]) -> dict[str, str]:
+    """Read what was typed as --tag KEY=VALUE."""
+    found = {}
+    for text in written:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise OptionError(f"--tag {text} is not KEY=VALUE", next="--tag experiment=baseline")
+        found[name] = value
+    return found
+
+
+def _decorated(function: Callable[..., Any], given: dict[str, Any], names: Sequence[str]) -> RemoteCallable[..., Any]:
     """Return the function with the options of the command line on top of its own."""
+    from kinetic._jobs.options import Fallback
     from kinetic._remote.callable import RemoteCallable
     from kinetic._remote.callable import run as decorate
 
-    remote = function if isinstance(function, RemoteCallable) else decorate()(function)
+    remote = function if isinstance(function, RemoteCallable) else decorate(accelerator=Fallback("cpu"))(function)
     if names:
         given = {**given, "capture_env_vars": list(dict.fromkeys((*(remote.options.capture_env_vars or ()), *names)))}
     return remote.with_options(**given) if given else remote
@@ -137,14 +224,9 @@ def _decorated(function: Callable[..., Any], given: dict[str, Any], names: tuple
 
 def _wait(handle: JobHandle, *, as_json: bool) -> None:
     """Follow a job to its end, and print its value."""
-    from kinetic._jobs import locate, wait
+    from kinetic._jobs import locate
 
-    log, progress = _Log(sys.stderr if as_json else sys.stdout), output.Progress()
-    with error_output.job_keeps_running(handle):
-        seen = wait.wait(handle, follow=log.write, progress=progress)
-    log.end_line()
-    progress.wrote("\n")
-    progress.end()
+    seen = job_results.follow_to_end(handle, sys.stderr if as_json else sys.stdout)
     if seen.outcome is None or not seen.outcome.succeeded:
         from kinetic._inspect import explanation
 
@@ -160,23 +242,3 @@ def _wait(handle: JobHandle, *, as_json: bool) -> None:
     else:
         print(output_format.value_repr(value))
     sys.stdout.flush()
-
-
-class _Log:
-    """Writes the log of a job, and knows whether it left a line open."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._last = "\n"
-        self._text = output.JobText()
-
-    def write(self, text: str) -> None:
-        """Write what is new."""
-        self._stream.write(output.Sanitized(self._text.feed(text) if self._stream.isatty() else text))
-        self._stream.flush()
-        self._last = text[-1:] or self._last
-
-    def end_line(self) -> None:
-        """Let what follows begin on a new line."""
-        if self._last != "\n":
-            self.write("\n")

@@ -13,6 +13,8 @@ import importlib.util
 import inspect
 import json
 import os
+import shlex
+import shutil
 import sys
 import traceback
 import types
@@ -69,14 +71,14 @@ def find_function(written: str, words: Sequence[str]) -> Target:
     """Import a file and return the function; `words` is what the file finds in ``sys.argv`` after its own name."""
     place, _, name = written.partition("::")
     file = Path(place)
-    _check_file(file, name)
+    _check_file(file, name, words)
     module = _load(file, words)
     if not name:
         return _only_one(module, place)
     return Target(written, _attribute(module, name, place))
 
 
-def _check_file(file: Path, name: str) -> None:
+def _check_file(file: Path, name: str, words: Sequence[str]) -> None:
     if file.is_file() and file.suffix == ".py":
         return
     alone, colon, rest = str(file).rpartition(":")
@@ -85,6 +87,9 @@ def _check_file(file: Path, name: str) -> None:
         raise OptionError(f"{file} is not a file", why="the function follows two colons", next=next_)
     if file.exists():
         raise OptionError(f"{file} is not a Python file", why="its name does not end in .py")
+    if not name and shutil.which(str(file)):
+        typed = shlex.join([str(file), *words])
+        raise OptionError(f"there is no file {file}", why="it is a program", next=f"kinetic run -- {typed}")
     others = sorted(file.parent.glob("*.py")) if file.parent.is_dir() else []
     near = get_close_matches(str(file), [str(file.parent / other.name) for other in others], 1)
     raise OptionError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kinetic._jobs import collect, locate, logs
 from kinetic._jobs import status as job_status
 from kinetic._output.format import plain
-from kinetic.errors import JobError, KineticError
+from kinetic.errors import CommandError, JobError, KineticError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -180,4 +180,6 @@ def job_error(handle: JobRecord, seen: Snapshot, *, log_is_shown: bool = False) 
             collect.attach_remote_traceback(raised, error.get("traceback"))
         return raised
     failed = collect.failure_of(locate.store_of(handle), replace(outcome, body_length=0), handle.func_name)
+    if log_is_shown and isinstance(failed, CommandError) and failed.code == CommandError.default_code:
+        failed.why = None  # the last lines of a log that was just printed
     return failed if isinstance(failed, KineticError) else JobError(str(failed))

@@ -30,6 +30,7 @@ from kinetic._wire.outcomes import CANCELLED, Outcome
 from kinetic._wire.records import MANIFEST, read_table
 from kinetic.errors import (
     BackendError,
+    CommandError,
     IntegrityError,
     JobCancelledError,
     JobError,
@@ -234,7 +235,7 @@ def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
             f"{outcome.job_id} was cancelled", why="it left no result", next=f"kinetic jobs cleanup {outcome.job_id}"
         )
     raised = None
-    if outcome.body_length:
+    if outcome.body_length and not _is_of_command(outcome):  # the log says more than its exception
         with contextlib.suppress(ResultUnreadableError, IntegrityError):
             raised = body_of(store, outcome)
     if not isinstance(raised, BaseException):
@@ -269,6 +270,8 @@ def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
         )
     if outcome.cause == "serialization":
         return _not_picklable(outcome, function)
+    if _is_of_command(outcome):
+        return command_error(outcome)
     lines = [line for line in error.get("log", "").splitlines() if line.strip() and _OUR_FRAME not in line]
     return JobError(
         f"{function} failed: {message}",
@@ -276,6 +279,19 @@ def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
         next=error.get("next") or f"kinetic jobs logs {outcome.job_id}",
         code=outcome.cause or "job-failed",
     )
+
+
+def _is_of_command(outcome: Outcome) -> bool:
+    return outcome.cause == "exit" and "what" in outcome.error
+
+
+def command_error(outcome: Outcome) -> CommandError:
+    """Return the error of a command that failed."""
+    error, logs = outcome.error, f"kinetic jobs logs {outcome.job_id}"
+    lines = [line for line in str(error.get("log", "")).splitlines() if line.strip()][-_LOG_LINES:]
+    why = error.get("why") or ("the last lines of its log:\n       " + "\n       ".join(lines) if lines else None)
+    code, next_ = int(error.get("exit_code", 1)), error.get("next") or logs
+    return CommandError(str(error["what"]), exit_code=code, why=why, next=next_, code=error.get("code"))
 
 
 def _not_picklable(outcome: Outcome, function: str) -> JobError:

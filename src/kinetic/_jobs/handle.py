@@ -65,6 +65,9 @@ class JobHandle(JobRecord, Generic[R]):
         key_id: Which key seals its result.
         output_dir: Where its outputs are kept.
         group_attempt: Which attempt at its batch's input it is, from 0.
+        name: The user's own name for it.
+        tags: The user's own tags.
+        command: The words of its command; None for a function. Of a batch with {name} for what its inputs replace.
     """
 
     _value: Any = field(default=_NOTHING, init=False, repr=False, compare=False)

@@ -169,6 +169,9 @@ class Row(NamedTuple):
     precise: float = 0.0  # of the history: when the job was made (Unix time), with fractions
     stamp: tuple[int, float] | None = None  # of the history: size and time of the page
     dollars: float | None = None  # what it cost so far, where that was asked for; never kept
+    name: str | None = None  # the user's own, as are the tags; shown as well
+    tags: Mapping[str, str] = {}
+    command: list[str] | None = None
 
     @classmethod
     def of(cls, page: Mapping[str, Any], store: str, key_id: str | None, zone: str = "") -> Row:
@@ -179,14 +182,15 @@ class Row(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of its JSON."""
-        return dict(zip(self._fields[:_SHOWN_FIELDS], self, strict=False))
+        own = {"name": self.name, "tags": self.tags, "command": self.command}
+        return dict(zip(self._fields[:_SHOWN_FIELDS], self, strict=False)) | own
 
 
 _SHOWN_FIELDS = Row._fields.index("created")
 
 
 # Of the form below, this version and Python's marshal; with a checksum, since marshal must not be given damaged bytes.
-_ROWS = f"kinetic rows 1 {__version__}\n".encode()
+_ROWS = f"kinetic rows 2 {__version__}\n".encode()
 _MARSHAL = 4
 _CHECKSUM_BYTES = 4
 

@@ -91,7 +91,17 @@ def unset(patterns: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     return sorted({pattern for pattern in patterns if not pattern.endswith("*") and pattern not in environ})
 
 
-_TEXTS = ("container_image", "base_image_repo", "zone", "project", "cluster", "backend", "namespace", "output_dir")
+_TEXTS = (
+    "container_image",
+    "base_image_repo",
+    "zone",
+    "project",
+    "cluster",
+    "backend",
+    "namespace",
+    "output_dir",
+    "name",
+)
 
 
 class Options(NamedTuple):
@@ -116,6 +126,8 @@ class Options(NamedTuple):
     deadline: Any = None  # seconds that the function may take
     resources: Any = None  # cores, memory and disk, as written
     retries: int | None = None  # how many more times a job that failed is tried
+    name: str | None = None  # for people
+    tags: Any = None  # for people, strings by strings
 
     @classmethod
     def checked(cls, **given: Any) -> Options:
@@ -137,6 +149,7 @@ class Options(NamedTuple):
             deadline=_seconds(options.deadline),
             resources=_checked_resources(options.resources),
             retries=_checked_retries(options.retries),
+            tags=_checked_tags(options.tags),
         )
         options.placement()
         return options
@@ -243,6 +256,20 @@ def _checked_retries(value: object) -> int | None:
     return value
 
 
+def _checked_tags(value: object) -> dict[str, str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or not all(isinstance(word, str) for item in value.items() for word in item):
+        raise OptionTypeError(f"tags={value!r} must map strings to strings", next='tags={"sweep": "lr"}')
+    return dict(value)
+
+
+class Fallback(str):
+    """The value of an option that is used only where profile, project and variables have none."""
+
+    __slots__ = ()
+
+
 NAMES = tuple(option.name for option in JOB_OPTIONS)
 OF_CALLS = tuple(option.name for option in JOB_OPTIONS if option.is_argument)  # Options of a function as well
 _TABLE = "[tool.kinetic]"
@@ -265,7 +292,7 @@ class Sources(NamedTuple):
 def is_given(options: Options, name: str) -> bool:
     """Return whether the decorator, or ``with_options``, gave an option a value."""
     value = getattr(options, name)
-    return value is not None and value is not UNSET
+    return value is not None and value is not UNSET and not isinstance(value, Fallback)
 
 
 def applied(options: Options, root: Path, profile: Profile | None, environ: Mapping[str, str]) -> Options:
@@ -274,7 +301,13 @@ def applied(options: Options, root: Path, profile: Profile | None, environ: Mapp
 
     open_ = [name for name in OF_CALLS if not is_given(options, name)]
     found = look_up(root, profile, environ, only=open_)
-    filled: dict[str, Any] = {name: found.options[name].value for name in open_}  # checked, each by its own rule
+    filled: dict[str, Any] = {  # checked, each by its own rule
+        name: str(own)
+        if isinstance(own := getattr(options, name), Fallback) and each.source == "default"
+        else each.value
+        for name in open_
+        for each in [found.options[name]]
+    }
     final = options._replace(**filled)
     for note in (*found.notes, *_not_enforced(final, environ)):
         output.report_once(note)

@@ -256,7 +256,7 @@ def find_dependencies(
     """Find what the project of a function, whose own file may say so as well, needs installed."""
     return dependencies.find(
         plan,
-        script=root.source_file(root.innermost(function)),
+        script=root.source_file(root.innermost(function)) if plan.source is None else plan.source or None,
         extras=config_options.read_project_options(plan.root).extras,
         export=export,
         base=base,

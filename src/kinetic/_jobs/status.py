@@ -315,6 +315,9 @@ def job_to_json(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
     return {
         "job_id": job.job_id,
         "function": job.func_name,
+        "name": job.name,
+        "tags": job.tags or {},
+        "command": job.command,
         "status": seen.status.value,
         "reason": seen.reason,
         "accelerator": job.accelerator,
@@ -342,7 +345,16 @@ def history_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
 def details_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
     """Return what only ``show`` needs: the rest of the record, the verdict's details, the log."""
     outcome, log = seen.outcome, logs.log_of(job)
-    known = {"job_id", "func_name", "accelerator", "backend", "created_at"}  # in job_to_json, some under other names
+    known = {
+        "job_id",
+        "func_name",
+        "accelerator",
+        "backend",
+        "created_at",
+        "name",
+        "tags",
+        "command",
+    }  # in job_to_json, some under other names
     return {
         "cause": outcome.cause if outcome else None,
         "phase": outcome.phase if outcome else None,
@@ -398,6 +410,9 @@ def history_to_json(page: dict[str, Any]) -> dict[str, Any]:
     return {
         "job_id": str(page.get("job_id", "")),
         "function": str(page.get("func_name", "")),
+        "name": page.get("name"),
+        "tags": page.get("tags") or {},
+        "command": page.get("command"),
         "status": str(page.get("status", "")),
         "reason": str(page.get("reason") or ""),
         "accelerator": str(page.get("accelerator", "")),

@@ -177,6 +177,15 @@ def check_not_debug(options: Options) -> None:
         )
 
 
+def submit_command(
+    call: Call, options: Options, context: SubmitContext, *, plan: Plan, variables: Mapping[str, str]
+) -> JobHandle:
+    """Submit a call that starts a command in a project, with more variables."""
+    from kinetic._jobs import handle
+
+    return handle.handle_of(_submit(call, options, context, plan=plan, secrets=variables))
+
+
 def submit_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
 ) -> JobHandle:
@@ -316,7 +325,7 @@ class Shipment(NamedTuple):
         cache = settings.kinetic_home(os.environ) / "cache"
         return job_options.ship(found, volumes, self.context.store, cache, is_here=self.context.backend.is_here)
 
-    def shared_fields(self, function: str) -> dict[str, Any]:
+    def shared_fields(self, function: str, command: Sequence[str] = ()) -> dict[str, Any]:
         """Return what the records of all jobs of this submission have in common; see ``record.make_record``."""
         context, target = self.context, self.context.target
         return {
@@ -329,6 +338,7 @@ class Shipment(NamedTuple):
             "image_uri": self.pod.image if self.pod is not None else self.options.container_image or "",
             "accelerator": str(self.options.accelerator),
             "func_name": function,
+            **({"command": list(command)} if command else {}),
             "created_at": keys.format_utc(time.time()),
             "store": context.store.url,
             "context": target.context.value or None,
@@ -469,6 +479,8 @@ def _submit_image_build(options: Options, build: BuildCall) -> JobHandle:
         deadline=_BUILD_SECONDS,
         resources=_build_resources(build.size_bytes),
         retries=0,
+        name=None,
+        tags=None,
     )
     outside = {name: value for name, value in os.environ.items() if name != "KINETIC_PACKAGE_ROOT"}
     plan = root.find_root(build.function, environ=outside)
@@ -509,7 +521,7 @@ def _submit(
 def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
     options, context = shipment.options, shipment.context
     check_debug(options, context, shipment.interpreter)
-    job_id = job_id or keys.new_job_id(hardware.slug(options.accelerator), call.name)
+    job_id = job_id or keys.new_job_id(hardware.slug(options.accelerator), options.name or call.name)
     context.backend.begin(job_id)
     step("client:begun")
     try:
@@ -574,6 +586,7 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, job_optio
         deadline=None if options.debug else options.deadline,
         debug=debug_wait_seconds(options, os.environ),
         retries=0 if options.debug else options.retries or 0,
+        is_command=bool(call.command),
         fingerprint=versions(),
         cpu=shipment.resources.cpu,
         memory_bytes=shipment.resources.memory_bytes,
@@ -585,8 +598,9 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
     """Write order and record: from here on the job can be found."""
     options, context = shipment.options, shipment.context
     job_id, written = order.job_id, order.to_bytes()
-    shared = shipment.shared_fields(call.name)
-    job = locate.make_record(shared, job_id, debug=options.debug, output_dir=order.output_dir)
+    shared = shipment.shared_fields(call.name, call.command)
+    own = {"name": options.name, "tags": options.tags, "debug": options.debug, "output_dir": order.output_dir}
+    job = locate.make_record(shared, job_id, **own)
     more = {
         "spot": context.placement.spot,
         "machine": os.uname().nodename,

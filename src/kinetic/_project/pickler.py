@@ -193,6 +193,7 @@ class Call:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     name: str
+    command: tuple[str, ...] = ()  # the words of a command, which the function starts
 
 
 def check_arguments(function_: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> None:

@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -31,6 +31,7 @@ class Plan:
         cwd_rel: The current directory below root; None when it is elsewhere.
         sys_path_rel: The entries of ``sys.path`` below root, in the client's order; "" is the root itself.
         notes: What the user should know about the choice; not sent.
+        source: The file whose own metadata says what is installed; "" for none, None for the function's. Not sent.
     """
 
     root: Path
@@ -38,6 +39,7 @@ class Plan:
     cwd_rel: str | None
     sys_path_rel: tuple[str, ...]
     notes: tuple[str, ...] = field(default=(), compare=False)
+    source: str | None = field(default=None, compare=False)
 
     def folders(self) -> list[str]:
         """Return the folders that the job starts in and imports from, absolute."""
@@ -71,6 +73,11 @@ def find_root(function: object, *, environ: Mapping[str, str] = os.environ, cwd:
 def plan_for_file(path: str | os.PathLike[str], *, environ: Mapping[str, str] = os.environ) -> Plan:
     """Find the project that a script belongs to, as if a function of it were submitted by ``python path``."""
     return _plan(os.path.abspath(path), environ, None)
+
+
+def plan_for_command(script: str | None, *, environ: Mapping[str, str] = os.environ) -> Plan:
+    """Find the project of a command that starts in the current directory; ``script``: the Python file that it runs."""
+    return replace(_plan(None, environ, None), source=os.path.abspath(script) if script else "")
 
 
 def _plan(file: str | None, environ: Mapping[str, str], cwd: Path | None) -> Plan:

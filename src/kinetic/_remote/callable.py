@@ -388,6 +388,8 @@ def run(
     deadline: float | str | None = None,
     resources: Mapping[str, object] | str | None = None,
     retries: int | None = None,
+    name: str | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> Decorator:
     """Run the decorated function on an accelerator.
 
@@ -416,6 +418,8 @@ def run(
             text "cpu=4,memory=16Gi". Falls back to KINETIC_RESOURCES, then like the accelerator.
         retries: How many more times a failed job is tried. Falls back to KINETIC_RETRIES, then like the
             accelerator.
+        name: A name for people; it is in the id of the job, and lists show it.
+        tags: Tags for people, strings by strings; ``kinetic jobs list --tag`` finds them.
 
     Returns:
         A decorator.

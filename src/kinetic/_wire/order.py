@@ -346,6 +346,7 @@ class Order:
     cpu: float | None = None  # cores that each host asked for
     memory_bytes: int | None = None  # that each host asked for
     retries: int = 0  # how many times a failed job is retried; its batch does so for a child
+    is_command: bool = False  # whether the function starts a program, which has no stacks of Python to show
 
     @property
     def key(self) -> str:
@@ -414,6 +415,7 @@ _READERS = {
     "cpu": fields.optional(fields.number(0, fields.BYTES)),
     "memory_bytes": fields.optional(fields.integer(0, fields.BYTES)),
     "retries": fields.integer(0, fields.BYTES),
+    "is_command": fields.boolean,
 }
 
 

@@ -45,6 +45,9 @@ class JobRecord:
     key_id: str | None = None
     output_dir: str | None = None
     group_attempt: int | None = None
+    name: str | None = None
+    tags: dict[str, str] | None = None
+    command: list[str] | None = None
     _past: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)  # its page of the history
 
 
@@ -73,7 +76,9 @@ HANDLE: dict[str, fields.Reader[Any]] = {
     "debug": fields.boolean,
     **fields.each(fields.optional(fields.text(fields.PATH)), "store", "output_dir"),
     **fields.each(fields.optional(_NAME), "group_kind", "host", "key_id"),
-    "context": fields.optional(_LINE),
+    **fields.each(fields.optional(_LINE), "context", "name"),
+    "tags": fields.optional(fields.map_of(fields.text(), 1000)),
+    "command": fields.optional(fields.array_of(fields.text(fields.TEXT), 10_000)),
 }
 # Of every handle; a child of a batch adds its own to what all have in common.
 SHARED = (

@@ -159,6 +159,7 @@ class Task(_HostFiles):
     function: str = ""  # its name, for messages from before the order is read
     placed: list[dict[str, Any]] | None = None  # references to all that the job reads, if any of it needs a mount
     retries: int = 0  # how many times a failed job is retried
+    is_command: bool = False  # whether it is asked to end at its deadline, before it is killed
     memory_bytes: int | None = None  # what the processes of a host may use; in a pod the kernel enforces it
     kind: str = ""  # the hardware of a pod: "cpu", "gpu" or "tpu"; "" where no devices are checked
     chips: int = 0  # how many devices the pod was given
@@ -223,7 +224,7 @@ READERS = {
     **fields.each(fields.text(), "order_key", "mark", "coordinator", "function", "machine"),
     **fields.each(_PATH, "base", "cache", "runner"),
     **fields.each(fields.optional(_PAGE), "child", "requirements", "queued"),
-    **fields.each(fields.boolean, "require_accelerator", "own_interpreter"),
+    **fields.each(fields.boolean, "require_accelerator", "own_interpreter", "is_command"),
     "hosts": fields.integer(1, 100_000),
     "deadline": fields.optional(_SECONDS),
     "placed": fields.optional(fields.array_of(_PAGE, 100_000)),

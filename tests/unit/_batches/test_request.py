@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from kinetic._batches import submission
+from kinetic._jobs.options import Options
 from kinetic._wire.records import Settings
 from kinetic.errors import OptionError, OptionTypeError
 
 
 def wish(inputs=(1,), **options):
-    return submission.request_of(len, (), "len", None, inputs, **options)  # type: ignore[arg-type] # the options are passed on
+    return submission.request_of(len, (), "len", Options(), inputs, **options)
 
 
 def test_what_is_not_said_is_as_documented():

@@ -308,12 +308,12 @@ def test_a_decorated_function_keeps_its_options_and_those_given_here_win(write) 
     assert changed.capture_env_vars == ("TOKEN",)
 
 
-def test_a_plain_function_gets_the_decorator_s_defaults(write) -> None:
+def test_a_plain_function_gets_the_decorator_s_defaults_and_a_cpu(write) -> None:
     import kinetic
 
     write("training.py", TRAIN)
 
-    assert options_of("training.py::plain") == kinetic.run()(len).options
+    assert options_of("training.py::plain") == kinetic.run(accelerator="cpu")(len).options
 
 
 def test_variables_are_captured_besides_those_of_the_decorator(write) -> None:

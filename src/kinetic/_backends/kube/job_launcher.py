@@ -248,6 +248,7 @@ def manifest_of(
         placed=order.data_to_mount(),
         umask=umask,
         retries=order.retries,
+        is_command=order.is_command,
         kind=launch.placement.kind,
         chips=launch.placement.resource_count,
         require_accelerator=requirements.require_accelerator,

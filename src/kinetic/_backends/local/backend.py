@@ -200,6 +200,7 @@ class LocalBackend:
             placed=order.data_to_mount(),
             memory_bytes=order.memory_bytes,
             retries=order.retries,
+            is_command=order.is_command,
             queued=queued,
         )
 

@@ -263,6 +263,11 @@ class WatchedWorker:
     for_a_peer: bool = False
 
     @property
+    def last_seconds(self) -> float:
+        """Return how long it has at its deadline: to write its stacks, or for a command to end by itself."""
+        return self.grace if self.task.is_command else _STACKS_SECONDS
+
+    @property
     def is_over(self) -> bool:
         """Return whether this host has sent its final report, or its process has ended."""
         return self.status is not None or self.reader.report.done is not None
@@ -563,7 +568,7 @@ def _seconds_to_next_action(watched: WatchedWorker) -> float:
     if watched.done_at is not None:
         times.append(watched.done_at + _GRACE_SECONDS)
     elif watched.dumped_at is not None:
-        times.append(watched.dumped_at + _STACKS_SECONDS)
+        times.append(watched.dumped_at + watched.last_seconds)
     elif watched.task.deadline is not None and not watched.reader.report.done:
         times.append(watched.began + watched.task.deadline)
     if watched.stopped:
@@ -592,8 +597,8 @@ def _act_on_time(watched: WatchedWorker) -> None:
     if watched.dumped_at is None and now >= watched.began + watched.task.deadline:
         watched.dumped_at, watched.deadline_hit = now, True
         with contextlib.suppress(ProcessLookupError):
-            os.kill(watched.pid, LOG_STACKS_SIGNAL)
-    elif watched.dumped_at is not None and now >= watched.dumped_at + _STACKS_SECONDS:
+            os.kill(watched.pid, signal.SIGTERM if watched.task.is_command else LOG_STACKS_SIGNAL)
+    elif watched.dumped_at is not None and now >= watched.dumped_at + watched.last_seconds:
         _signal(watched, signal.SIGKILL)
 
 

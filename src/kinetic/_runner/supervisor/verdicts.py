@@ -354,7 +354,8 @@ def last_lines(log: Path) -> str:
 
 def _without_final_report(task: Task, ending: Ending, machine_bytes: int) -> dict[str, Any]:
     if ending.deadline:
-        what = f"the job was ended at its deadline of {task.deadline:g} s; the stacks of all threads are in its log"
+        what = f"the job was ended at its deadline of {task.deadline:g} s"
+        what += "" if task.is_command else "; the stacks of all threads are in its log"
         return _failed("deadline", what, next=f"kinetic jobs logs {task.job_id}")
     if ending.stopped:
         return _failed("stopped", "the job was ended on request")

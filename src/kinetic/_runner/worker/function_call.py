@@ -34,7 +34,7 @@ from kinetic._wire import dataclass, digests, folders, keys, outcomes, pickle_di
 from kinetic._wire import order as orders
 from kinetic._wire.order import Artifact, Child, Manifest, Order
 from kinetic._wire.task import Task
-from kinetic.errors import KineticError, RunnerError, StoreError
+from kinetic.errors import CommandError, KineticError, RunnerError, StoreError
 
 PICKLE_PROTOCOL = 5  # Python 3.8 on; buffers of arrays are written without a second copy in a frame
 
@@ -49,6 +49,7 @@ _NO_PATH = (
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _BLOCK = 1 << 16
 _SEARCH_SECONDS = 60.0
+_COMMANDS = "kinetic._runner.worker.command"  # raises how a command ended
 _load = pickle.load
 
 
@@ -84,9 +85,18 @@ def call_function(function: Callable[..., Any], args: Sequence[Any], kwargs: Map
         delivered = RuntimeError(f"the function called sys.exit({repr_of(error.code)})")
         return replace(_failure(delivered, error, "exit"), exit_status=_exit_status(error.code))
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        if isinstance(error, CommandError) and getattr(function, "__module__", "") == _COMMANDS:
+            return Failure(error, _of_command(error), "exit", exit_status=error.exit_code)
         return _failure(error, error, "exception")
     except BaseException as error:  # noqa: BLE001 - the same
         return _failure(RuntimeError(f"{type(error).__name__}: {text_of(error)}"), error, "exception")
+
+
+def _of_command(error: CommandError) -> dict[str, Any]:
+    """Describe the failure of a command: what it printed is in the log, and our frames explain nothing."""
+    parts = {"what": error.what, "why": error.why, "next": error.next, "code": error.code}
+    described = {name: text for name, text in parts.items() if text}
+    return {"message": error.what, "traceback": "", "exit_code": error.exit_code, **described}
 
 
 def failure_of(error: BaseException) -> Failure:
