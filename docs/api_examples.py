@@ -22,6 +22,14 @@ def train(rate, steps=3):
 if __name__ == "__main__":
     print(train(0.1))  # runs as a job, and waits
 """,
+    "kinetic.run_command": """\
+# command.py
+import kinetic
+
+if __name__ == "__main__":
+    job = kinetic.run_command(["python", "-c", "print(1 + 1)"], name="sum", deadline="10m")
+    print(job.result(), job.command)  # its exit code
+""",
     "kinetic.RemoteCallable": """\
 # three_ways.py
 from train import train

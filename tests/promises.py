@@ -57,6 +57,13 @@ PROMISES: dict[str, tuple[str, ...]] = {
         f"{FLOWS}/commands/test_results.py::test_a_result_is_printed_and_everything_is_kept",
         f"{FLOWS}/commands/test_looking.py::test_a_job_is_listed_with_its_status_and_its_place",
     ),
+    "Any command is a job, and its exit code is the result": (
+        f"{FLOWS}/test_command_jobs.py::test_a_command_runs_in_the_sent_project_with_its_environment_data_and_outputs",
+        f"{FLOWS}/test_command_jobs.py::test_the_exit_code_of_the_command_is_that_of_kinetic_run",
+    ),
+    "The end of a job is reported once, whatever process dies": (
+        f"{FLOWS}/test_notifications.py::test_a_detached_job_tells_a_webhook_once_when_its_client_is_long_dead",
+    ),
     "A batch gives its results in order, tries failed inputs again, and is cancelled as one": (
         f"{FLOWS}/test_batches.py::test_results_come_in_the_order_of_the_inputs_or_in_that_of_their_ends",
         f"{FLOWS}/test_batches.py::test_an_input_is_tried_again_and_the_attempt_that_counts_is_delivered_once",

@@ -31,6 +31,7 @@ from servers.moto_s3 import MotoServer
 from kinetic._jobs import logs
 from kinetic._project import archive, runner_bundle
 from kinetic._project.root import Plan
+from kinetic._runner.worker import command
 from kinetic._stores import open_store, protocol
 from kinetic._stores.bucket import BucketStore
 from kinetic._stores.files import FileStore
@@ -97,6 +98,21 @@ class Pods:
         self.store.put(keys.order(JOB), written)
         self.store.put(keys.record(JOB), b"{}")
         self.page = replace(self.page, order_sha256=digests.of_bytes(written))
+        return self
+
+    def command(self, *words: str) -> Pods:
+        """Write the order of a job that runs a command."""
+        written = Order(
+            JOB,
+            words[0],
+            Artifact.within(pickle.dumps(command.run)),
+            Artifact.within(pickle.dumps(((list(words), {}), {}))),
+            fingerprint={"python": python_runtime.python_version()},
+            is_command=True,
+        ).to_bytes()
+        self.store.put(keys.order(JOB), written)
+        self.store.put(keys.record(JOB), b"{}")
+        self.page = replace(self.page, order_sha256=digests.of_bytes(written), is_command=True)
         return self
 
     def start(self, *, text: bool = True, **environ: str) -> subprocess.Popen[Any]:
@@ -789,6 +805,43 @@ def test_user_code_has_time_to_save_its_work(pods: Pods, tmp_path: Path) -> None
     assert (tmp_path / "saved").exists()
     assert pod.returncode == INFRASTRUCTURE_EXIT
     assert pods.outcome() is None
+
+
+def test_a_command_saves_its_work_when_its_pod_is_taken_away_and_the_next_pod_goes_on(
+    pods: Pods, tmp_path: Path
+) -> None:
+    begun, saved = tmp_path / "begun", tmp_path / "saved"
+    script = f"""
+    if [ -e {saved} ]; then echo resumed; exit 0; fi
+    trap 'sleep 0.5; echo half > {saved}; echo saved; exit 0' TERM
+    touch {begun}; while :; do sleep 0.1; done
+    """
+    first = pods.command("sh", "-c", script).start()
+    until(begun.exists)
+
+    first.send_signal(signal.SIGTERM)
+    out, _ = first.communicate(timeout=60)
+    between = pods.outcome()
+    code, again = pods.run()
+
+    assert first.returncode == INFRASTRUCTURE_EXIT, out
+    assert "saved" in out
+    assert saved.exists()
+    assert between is None
+    assert (code, "resumed" in again) == (0, True), again
+    found = pods.outcome()
+    assert found is not None
+    assert (found.status, found.attempt, pickle.loads(pods.body(found))) == ("succeeded", 1, 0)
+
+
+def test_the_exit_code_of_a_command_is_the_verdict_of_its_pod(pods: Pods) -> None:
+    code, out = pods.command("python", "-c", "import kinetic, sys; print('here'); sys.exit(3)").run()
+
+    found = pods.outcome()
+    assert found is not None
+    assert (code, found.status, found.cause, found.error["exit_code"]) == (FAILED_EXIT, "failed", "exit", 3)
+    assert "here" in out
+    assert "Traceback" not in out
 
 
 def test_preempted_is_no_verdict_without_a_signal_either(pods: Pods) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from kinetic._batches import control, display, removal
+from kinetic._batches import control, display, removal, state
 from kinetic._batches.state import BatchTracker
 from kinetic._jobs import handle as job_handle
+from kinetic._jobs import notifications
 from kinetic._output import terminal, tracebacks
 from kinetic._output import terminal as output
 from kinetic._wire.outcomes import FAILED
@@ -62,6 +63,7 @@ def completions(
         if not accept_missing and (lost := watch.loss(tracker)) is not None:
             raise lost
         if over:
+            notifications.see_batch(batch.group_id, lambda: state.count_states(tracker, batch._submission_errors))
             break
         if view is not None:
             view.look(tracker)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._batches import control, state
-from kinetic._jobs import locate
+from kinetic._jobs import locate, notifications
 from kinetic._jobs.status import observe_many
 from kinetic._output.format import plain, shortened
 from kinetic._wire import dataclass, keys
@@ -68,6 +68,8 @@ def batch_state(batch: Batch) -> BatchState:
     jobs = filter(None, map(tracker.record, tracker.unseen()))
     open_ += sum(job.host == locate.machine() for job in jobs)
     driver = control.lease_holder(tracker.store, batch.group.group_id, locate.group_key(batch.group))
+    if not (open_ or counts[state.RUNNING] or counts[state.WAITING]):
+        notifications.see_batch(batch.group.group_id, lambda: counts)
     return BatchState(counts, driver, tracker.stopped, open_)
 
 

@@ -21,7 +21,7 @@ from kinetic._batches.batch_handle import BatchHandle, handle_of_group
 from kinetic._batches.driver import ChildLauncher
 from kinetic._batches.state import BatchTracker
 from kinetic._config.options import UNSET
-from kinetic._jobs import locate, options
+from kinetic._jobs import locate, notifications, options
 from kinetic._jobs import submit as job_submit
 from kinetic._output import terminal as output
 from kinetic._project import pickler
@@ -438,8 +438,10 @@ def submit(request: BatchRequest) -> BatchHandle:
         KineticError: Nothing was launched; or the batch is stored and could not be launched completely: then a note
             names the command that submits the rest.
     """
+    targets = notifications.resolve(request.options.on_done or (), os.environ)
     launcher, errors = prepare(request)
     group = launcher.group
+    notifications.keep_for_batch(group, targets)
     batch = handle_of_group(group)
     batch._submission_errors = dict(errors)
     batch._tracker = BatchTracker(group, launcher.store, launcher.backend)

@@ -65,7 +65,7 @@ def failure_page(handle: JobRecord, seen: Snapshot, failure: KineticError) -> di
     return {**job_page(handle, seen.outcome, status=seen.status.value), "error": {**error, "told": failure.what}}
 
 
-def follow_to_end(handle: JobHandle, stream: TextIO) -> Snapshot:
+def follow_to_end(handle: JobRecord, stream: TextIO) -> Snapshot:
     """Write the log of a job to a stream until the job ends; Ctrl-C detaches."""
     from kinetic._jobs import wait
 

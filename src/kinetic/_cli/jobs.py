@@ -259,11 +259,12 @@ def _observed(jobs: Sequence[Job]) -> list[Row]:
     rows = [job for job in jobs if isinstance(job, Row)]
     if len(rows) == len(jobs):
         return rows
-    from kinetic._jobs import job_list
+    from kinetic._jobs import job_list, notifications
     from kinetic._jobs import status as job_status
 
     others = [job for job in jobs if not isinstance(job, Row)]
     found = {row.job_id: row for row in rows}
+    notifications.look(others)
     for job_id, row in job_list.noted(others, job_status.observe_many(others, from_index=True)):
         with shared_options.warn_if_unlisted(job_id):
             if isinstance(row, Exception):

@@ -81,6 +81,14 @@ class _Run(click.Command):
     metavar="N",
     help="With --sweep: how many run at once.  [default: 64]",
 )
+@click.option(
+    "--notify",
+    "targets",
+    multiple=True,
+    metavar="TARGET",
+    help="Tell once when the job, or the sweep, has ended: desktop, the address of a webhook, or a shell command; "
+    "$NAME is the value of a variable; can be repeated.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the command, or each command of a sweep, and submit nothing.")
 @click.option("--backend", metavar="NAME", help=f"The place: {registry.listed()}.")
 @shared_options.place_options
@@ -115,6 +123,7 @@ def run(
     data: tuple[str, ...],
     sweeps: tuple[str, ...],
     max_concurrent: int | None,
+    targets: tuple[str, ...],
     dry_run: bool,
     upgrade: bool,
     wait_image: bool | None,
@@ -148,7 +157,7 @@ def run(
         os.environ["KINETIC_UPGRADE"] = "1"  # of this process, which submits one job
     if wait_image is not None:
         os.environ["KINETIC_WAIT_IMAGE"] = "1" if wait_image else "0"  # as above
-    given["tags"] = _tags(tags) or None
+    given["tags"], given["on_done"] = _tags(tags) or None, targets or None
     captured = run_command.read_variables(names)
     command = run_command.words_of(target, words, after_dashes=ctx.meta[_AFTER_DASHES], module=module)
     if command is not None:

@@ -67,11 +67,7 @@ def run(words: Sequence[str], options: Mapping[str, Any], how: Submission) -> No
     if swept is not None:
         _run_sweep(request, swept, how)
         return
-    try:
-        handle = command.submit_request(request)
-    except KeyboardInterrupt:
-        click.echo("interrupted; no job was submitted", err=True)
-        raise
+    handle = command.submit_request(request)
     output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
     if not how.detach:
         _wait(handle, as_json=as_json)

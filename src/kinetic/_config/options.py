@@ -127,8 +127,9 @@ CLUSTER_SETTINGS = {
     "ttl_hours": "24",
     "most_attempts": "no limit",
 }
-INSIDE_A_JOB = (  # kinetic sets them
+INSIDE_A_JOB = (  # and in a command that is run when a job has ended; kinetic sets them
     *("KINETIC_JOB_ID", "KINETIC_CHECKPOINT_DIR", "KINETIC_ATTEMPT", "KINETIC_HOST_INDEX", "KINETIC_HOST_COUNT"),
+    *("KINETIC_NOTICE_JOB_ID", "KINETIC_NOTICE_STATUS", "KINETIC_NOTICE_TEXT"),
 )
 # Every variable that kinetic reads or sets, and the default as `kinetic config` shows it.
 VARIABLES: Mapping[str, str] = {

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from kinetic._jobs import locate, logs
+from kinetic._jobs import locate, logs, notifications
 from kinetic._jobs import status as job_status
 from kinetic._jobs.logs import GZIP, HISTORY_LOG_BYTES, StoredLog
 from kinetic._jobs.status import Snapshot, observe
@@ -403,6 +403,8 @@ def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, w
     """
     locate.backend_of(job)  # raises before anything is changed
     store = locate.store_of(job)
+    notifications.see(job, seen)
+    notifications.forget(job.job_id)  # of a job that runs: who removes it knows of its end
     if seen.status is not JobStatus.NOT_FOUND or store.size(keys.record(job.job_id)) is not None:
         page = _history_page(job, seen) | {"artifacts_removed": artifacts, "resource_removed": resource}
         locate.write_page(store, page, locate.key_to_seal(job))
@@ -566,6 +568,7 @@ def _finish_cancel(job: JobRecord, verdict: Outcome, *, wait: float) -> None:
     locate.write_page(store, page, locate.key_to_seal(job))
     step("canceller:history-written")
     backend.remove([job.job_id])
+    notifications.see(job, Snapshot(JobStatus.NOT_FOUND, verdict))
     _report_another_host(job)
 
 

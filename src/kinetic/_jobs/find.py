@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kinetic._jobs import index, job_list, locate
+from kinetic._jobs import index, job_list, locate, notifications
 from kinetic._jobs.locate import Untrusted
 from kinetic._output import tracebacks
 from kinetic._output.format import plain
@@ -81,7 +81,9 @@ def list_jobs(
     Returns:
         Handles. A backend that cannot be listed, or a job whose record cannot be read, is a warning.
     """
-    return live_at(job_list.resolve(project, zone, cluster, namespace))
+    found = live_at(job_list.resolve(project, zone, cluster, namespace))
+    notifications.look(found)
+    return found
 
 
 def list_stored_jobs(

@@ -128,6 +128,7 @@ class Options(NamedTuple):
     retries: int | None = None  # how many more times a job that failed is tried
     name: str | None = None  # for people
     tags: Any = None  # for people, strings by strings
+    on_done: Any = None  # what is told of its end: commands, addresses of webhooks, "desktop"
 
     @classmethod
     def checked(cls, **given: Any) -> Options:
@@ -150,6 +151,7 @@ class Options(NamedTuple):
             resources=_checked_resources(options.resources),
             retries=_checked_retries(options.retries),
             tags=_checked_tags(options.tags),
+            on_done=_checked_targets(options.on_done),
         )
         options.placement()
         return options
@@ -262,6 +264,21 @@ def _checked_tags(value: object) -> dict[str, str] | None:
     if not isinstance(value, Mapping) or not all(isinstance(word, str) for item in value.items() for word in item):
         raise OptionTypeError(f"tags={value!r} must map strings to strings", next='tags={"sweep": "lr"}')
     return dict(value)
+
+
+def _checked_targets(value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    targets = (value,) if isinstance(value, str) else value
+    if not isinstance(targets, Sequence) or not all(isinstance(target, str) for target in targets):
+        raise OptionTypeError(
+            f"on_done={value!r} is not a command, the address of a webhook, or a list of them",
+            why="another process sends it when this one has ended, so it cannot be a function",
+            next='on_done="desktop", on_done="https://…", or on_done="python notify.py"',
+        )
+    if not all(target.strip() for target in targets):
+        raise OptionError("on_done has an empty entry", next='on_done="desktop"')
+    return tuple(targets)
 
 
 class Fallback(str):

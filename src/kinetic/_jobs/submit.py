@@ -183,7 +183,11 @@ def submit_command(
     """Submit a call that starts a command in a project, with more variables."""
     from kinetic._jobs import handle
 
-    return handle.handle_of(_submit(call, options, context, plan=plan, secrets=variables))
+    try:
+        job = _submit(call, options, context, plan=plan, secrets=variables)
+    except KeyboardInterrupt:
+        raise _interrupted() from None
+    return handle.handle_of(job)
 
 
 def submit_call(
@@ -200,10 +204,14 @@ def submit_call(
         kwargs = job_options.with_defaults(function, args, kwargs)
         job = _submit(pickler.Call(function, args, kwargs, name), options, context)
     except KeyboardInterrupt:
-        message = "interrupted; no job was submitted"
-        output.report(message)
-        raise tracebacks.interrupt(message) from None
+        raise _interrupted() from None
     return handle.handle_of(job)
+
+
+def _interrupted() -> KeyboardInterrupt:
+    message = "interrupted; no job was submitted"
+    output.report(message)
+    return tracebacks.interrupt(message)
 
 
 def call_and_wait(
@@ -481,6 +489,7 @@ def _submit_image_build(options: Options, build: BuildCall) -> JobHandle:
         retries=0,
         name=None,
         tags=None,
+        on_done=None,
     )
     outside = {name: value for name, value in os.environ.items() if name != "KINETIC_PACKAGE_ROOT"}
     plan = root.find_root(build.function, environ=outside)
@@ -520,6 +529,11 @@ def _submit(
 
 def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
     options, context = shipment.options, shipment.context
+    targets: tuple[str, ...] = ()
+    if options.on_done:
+        from kinetic._jobs import notifications  # only for jobs that have some
+
+        targets = notifications.resolve(options.on_done, os.environ)
     check_debug(options, context, shipment.interpreter)
     job_id = job_id or keys.new_job_id(hardware.slug(options.accelerator), options.name or call.name)
     context.backend.begin(job_id)
@@ -538,6 +552,8 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
             job = _write(order, call, shipment)
         if (took := time.monotonic() - begun) > _SLOW_SECONDS:
             output.report(f"uploaded the order, {size_text(len(order.to_bytes()))}, in {seconds_text(took)}")
+        if targets:
+            notifications.keep(job, targets)
         _launch(order, shipment)
         step("client:launched")
     except BaseException:
@@ -545,6 +561,8 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
             context.backend.stop([job_id], wait=_UNDO_SECONDS)  # it may have been claimed already
             context.backend.remove([job_id])
             context.store.delete(keys.job(job_id))
+            if targets:
+                notifications.forget(job_id)
         context.backend.finish_submitting(job_id)
         raise
     report_notes(tuple(shipment.captured.notes))

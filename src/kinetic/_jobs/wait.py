@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kinetic._backends.protocol import LiveLog
-from kinetic._jobs import locate, logs
+from kinetic._jobs import locate, logs, notifications
 from kinetic._jobs.status import Snapshot, lock_key, observe, past_of
 from kinetic._output import terminal, tracebacks
 from kinetic._output import terminal as output
@@ -70,6 +70,7 @@ def wait(
             display.show(seen)
             if seen.status.is_final:
                 display.end()
+                notifications.see(job, seen)
                 return seen
             looked = clock.monotonic()
             while not has_news(backend, job, pause=display.pause, looked=looked, limit=limit):

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kinetic._backends.local import runtime_files
+from kinetic._backends.local import notifier, runtime_files
 from kinetic._backends.local.queue import ACTIVE, DAMAGED, JobRow, Queue, SupervisorRow
 from kinetic._backends.local.runtime_files import HOUR, SWEPT, Paths
 from kinetic._runner import processes
@@ -186,7 +186,7 @@ def _settle(paths: Paths, queue: Queue, row: JobRow, log: str, why: str) -> None
         return
     store = open_store(page.store_url)
     tasks = runtime_files.tasks_of(paths, page, row.attempt)
-    status = "ended"
+    status, verdict = "ended", None
     if store.size(keys.result(row.job_id)) is None:
         ending = verdicts.Ending(status=None, phase="execute" if _may_have_started(paths, row) else "order")
         task = tasks[verdicts.decisive_host(tasks, [ending] * len(tasks))]
@@ -202,6 +202,8 @@ def _settle(paths: Paths, queue: Queue, row: JobRow, log: str, why: str) -> None
     step("observer:sealed")
     finish(paths, queue, store, tasks, status)
     tidy(paths, row.job_id, page)
+    if verdict is not None:
+        notifier.send(paths.runtime, row.job_id, notifier.ended_of(verdict, is_command=page.is_command))
     step("observer:settled")
 
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from kinetic._backends.local import queue, recovery, runtime_files, scheduler
+from kinetic._backends.local import notifier, queue, recovery, runtime_files, scheduler
 from kinetic._backends.local.queue import JobRow, Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner import processes
@@ -132,6 +132,14 @@ class SupervisorProcess:
         processes.adopt_orphans(self.supervisor.libc, on=False)
         with contextlib.suppress(KineticError, OSError):
             scheduler.advance(self.paths, self.queue, collect=True)
+        processes.adopt_orphans(self.supervisor.libc)
+
+    def notify(self, task: Task, verdict: Outcome) -> None:
+        """Have a process of its own tell of the end of a job; as above, it must not become a child of this one."""
+        if not notifier.is_pending(self.paths.runtime, task.job_id):
+            return
+        processes.adopt_orphans(self.supervisor.libc, on=False)
+        notifier.send(self.paths.runtime, task.job_id, notifier.ended_of(verdict, is_command=task.is_command))
         processes.adopt_orphans(self.supervisor.libc)
 
     def _wait(self) -> bool:
@@ -311,6 +319,8 @@ class QueueSource:
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:
         recovery.finish(self._paths, self._queue, self.store, tasks, verdict.status)
         recovery.tidy(self._paths, self.task.job_id, self.task, whole=verdict.succeeded)
+        if created:
+            self._process.notify(self.task, verdict)
 
 
 def _free_address() -> str:
