@@ -48,6 +48,11 @@ class Registry:
     def __init__(self, images: dict[str, Image] | None = None) -> None:
         """Take names, with `*` and `?` as in a shell; by default `python:…` is the Python that runs the tests."""
         self._images = images if images is not None else {"python:*": of_this_python()}
+        self.refusals: dict[str, str] = {}  # by name: what the runtime says of an image that it may not pull
+
+    def failure(self, name: str) -> str:
+        """Return what the runtime says of an image that cannot be pulled."""
+        return self.refusals.get(name, f"code = NotFound desc = {name}: not found")
 
     def add(self, name: str, image: Image) -> None:
         self._images[name] = image

@@ -292,7 +292,7 @@ class PodWorker:
         """Find the image; while it does not exist, say so as a kubelet does."""
         name, pause = seat.spec["image"], FIRST_PAUSE_SECONDS
         while (image := self._house.registry.pull(name)) is None:
-            words = f'failed to pull image "{name}": rpc error: code = NotFound desc = {name}: not found'
+            words = f'failed to pull image "{name}": rpc error: {self._house.registry.failure(name)}'
             seat.state = statuses.waiting("ErrImagePull", words)
             self._tell()
             await self._house.event(self.pod, "Failed", f"Failed to pull image: {words}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tarfile
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from cluster.images import Image, Registry, of_this_python
@@ -16,6 +17,7 @@ from servers.registry import anonymous
 from kinetic._images.layers import PREFIX
 from kinetic._images.registry import Reference
 from kinetic._images.registry import Registry as ContainerRegistry
+from kinetic.errors import ImageUnavailableError
 
 
 class PulledImages(Registry):
@@ -26,15 +28,20 @@ class PulledImages(Registry):
         self._others, self.host, self._folder = others, host, folder
         self._shown: tuple[str, ...] = ()
         self.pulled: list[str] = []
+        self.on_pull: Callable[[str], object] = lambda _: None  # called with each name of this registry
 
     def pull(self, name: str) -> Image | None:
         if not name.startswith(f"{self.host}/"):
             return self._others.pull(name)
+        self.on_pull(name)
         reference = Reference.parse(name)
         folder = self._folder / reference.digest.replace(":", "-")
         if not folder.exists():
             with ContainerRegistry(reference.host, reference.name, anonymous) as registry:
-                manifest, _ = registry.read_manifest(reference.digest)
+                try:
+                    manifest, _ = registry.read_manifest(reference.digest)
+                except ImageUnavailableError:
+                    return None
                 for layer in manifest["layers"]:
                     with tempfile.TemporaryFile() as file:
                         registry.read_blob(layer["digest"], file)

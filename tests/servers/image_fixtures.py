@@ -56,21 +56,27 @@ def registry(registry_address: str) -> Iterator[Registry]:
 @pytest.fixture
 def base(registry: Registry) -> BaseImage:
     """Return a base image in the registry: one layer with a file and a C library, and a configuration."""
+    config = {"Env": ["PATH=/usr/bin", "LANG=C.UTF-8"], "Cmd": ["python3"]}
+    return put_base(registry, *base_layer(), config)
+
+
+def base_layer() -> tuple[bytes, str]:
+    """Return a layer with a file and a C library, and the digest of its uncompressed bytes."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as archive:
         for name, data in (("etc/base", b"base"), ("usr/lib/libc.so.6", C_LIBRARY)):
             about = tarfile.TarInfo(name)
             about.size = len(data)
             archive.addfile(about, io.BytesIO(data))
-    config = {"Env": ["PATH=/usr/bin", "LANG=C.UTF-8"], "Cmd": ["python3"]}
-    diff_id = f"sha256:{hashlib.sha256(plain.getvalue()).hexdigest()}"
-    return put_base(registry, gzip.compress(plain.getvalue(), mtime=0), diff_id, config)
+    return gzip.compress(plain.getvalue(), mtime=0), f"sha256:{hashlib.sha256(plain.getvalue()).hexdigest()}"
 
 
-def put_base(registry: Registry, layer: bytes, diff_id: str, config: dict[str, Any]) -> BaseImage:
+def put_base(
+    registry: Registry, layer: bytes, diff_id: str, config: dict[str, Any], *, machine: str = "x86_64"
+) -> BaseImage:
     """Push an image of one layer under the tag "base"."""
     page = {
-        "architecture": "amd64",
+        "architecture": base_image.ARCHITECTURES[machine],
         "os": "linux",
         "config": config,
         "rootfs": {"type": "layers", "diff_ids": [diff_id]},
@@ -82,7 +88,7 @@ def put_base(registry: Registry, layer: bytes, diff_id: str, config: dict[str, A
         entries.append({"mediaType": kind, "digest": digest, "size": len(data)})
     manifest = {"schemaVersion": 2, "mediaType": image.MANIFEST, "config": entries[0], "layers": entries[1:]}
     registry.put_manifest("base", json.dumps(manifest).encode())
-    return base_image.read(registry, "base", machine="x86_64", python=PYTHON, glibc="2_36")
+    return base_image.read(registry, "base", machine=machine, python=PYTHON, glibc="2_36")
 
 
 @pytest.fixture

@@ -451,18 +451,25 @@ def status(handle: JobRecord, as_json: bool) -> None:
 
     Example: kinetic jobs status @last
     """
+    from kinetic._inspect import explanation
     from kinetic._jobs import status as job_status
     from kinetic._jobs.index import Row
 
     with output.phase("looking at the job", summary=False):
         seen = job_status.observe(handle)
-    page = job_status.job_to_json(handle, seen)
+        page = job_status.job_to_json(handle, seen)
+        found = None
+        if page["status"] == "PENDING" and not page["reason"]:  # as of a cluster, which is asked why
+            seen, found = explanation.observe_and_explain(handle)
+            page = {**job_status.job_to_json(handle, seen), "reason": found.what}
     if as_json:
         output_format.print_document(job=page)
         return
     print(f"{handle.job_id}: {output_format.status_text(page, time.time())}")
     if reason := page["reason"]:
         click.echo(f"why:   {output_format.plain(reason)}", err=True)
+    if found is not None and found.next:
+        click.echo(f"next:  {output_format.plain(found.next)}", err=True)
     _warn_if_unsupervised([Row.of(page, "", None)])
 
 

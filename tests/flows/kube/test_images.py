@@ -207,6 +207,82 @@ def test_a_job_that_does_not_wait_installs_its_packages_while_its_image_is_built
     assert len(images.pulled) == 1
 
 
+def test_upgrade_of_kinetic_run_resolves_again_and_other_runs_keep_their_versions(
+    images, clients: Any, kinetic: Any, index: Any, tmp_path: Path
+) -> None:
+    first = kinetic("run", "--json", "uses.py::version")
+    index(made_wheel(tmp_path / "index", "alpha", "2.0", {"alpha.py": "VERSION = 'two'\n"}))
+    kept = kinetic("run", "--json", "uses.py::version")
+    renewed = kinetic("run", "--json", "--upgrade", "uses.py::version")
+
+    assert [told.code for told in (first, kept, renewed)] == [0, 0, 0], first.err + kept.err + renewed.err
+    assert [json.loads(told.out)["value"] for told in (first, kept, renewed)] == ["one", "one", "two"]
+    assert "resolved" not in kept.err
+    assert "resolved" in renewed.err
+    assert len(set(images.pulled)) == 2
+
+
+def test_no_wait_image_of_kinetic_run_installs_at_start_while_a_pod_builds(
+    images, slow_uplink, clients: Any, kinetic: Any, site: Any
+) -> None:
+    told = kinetic("run", "--json", "--no-wait-image", "--env", "UV_DEFAULT_INDEX", "uses.py::version")
+
+    assert told.code == 0, told.err
+    assert json.loads(told.out)["value"] == "one"
+    assert "meanwhile this job starts in the image python:" in told.err
+    assert images.pulled == []
+    assert len(builds(site)) == 1
+
+
+def test_an_image_that_a_cleanup_rule_removed_is_explained_and_who_waits_has_it_built_again(
+    images, clients: Any, kinetic: Any, registry: Any
+) -> None:
+    removed: list[bool] = []
+
+    def clean_up(name: str) -> None:  # between the submission and the node
+        if not removed:
+            removed.append(registry.delete_manifest(name.partition("@")[2]))
+
+    images.on_pull = clean_up
+    job_id = clients.run("from uses import version\ntell(version.run_async().job_id)")
+    wait_for("the node", lambda: removed, 60)
+
+    def explained() -> str:
+        told = kinetic("jobs", "explain", job_id).out
+        return told if "does not exist" in told else ""
+
+    told = str(wait_for("the reason", explained, 60))
+    status = kinetic("jobs", "status", job_id)
+    waited = kinetic("jobs", "wait", job_id)
+
+    assert removed == [True]
+    assert re.search(r"what:  the image \S+@sha256:\S+ does not exist", told), told
+    assert "why:   it was removed from the registry; who waits builds it again" in told
+    assert f"next:  kinetic jobs wait {job_id}" in told
+    assert f"next:  kinetic jobs wait {job_id}" in status.err
+    assert waited.code == 0, waited.err
+    assert f"the image of {job_id} was built again" in waited.err
+
+
+def test_an_image_that_cannot_be_built_leaves_nothing_of_its_job(images, clients: Any, site: Any) -> None:
+    clients.project.write("pyproject.toml", '[project]\nname = "x"\nversion = "1"\ndependencies = ["alpha==9"]\n')
+    site.forget()
+
+    code, *parts = clients.run("""
+        from uses import version
+        try:
+            version.run_async()
+        except kinetic.errors.KineticError as error:
+            tell([error.code, error.what, error.why, error.next])
+    """)
+
+    assert code == "no-solution"
+    assert all(parts)
+    assert site.jobs() == []
+    assert [each.target for each in site.writes() if "/jobs" in each.target] == []
+    assert [name for name in site.bucket.names() if name.startswith("cpu-version-")] == []
+
+
 # --------------------------------------------------------------------------------------------- what the user sees of it
 
 FINISHED = (
@@ -217,10 +293,17 @@ FINISHED = (
 SUBMIT = "from uses import version\nversion.run_async()\n"
 
 
-def test_each_finished_phase_of_a_submission_is_a_line_with_its_time_and_bytes(images, clients: Any) -> None:
+def test_each_finished_phase_of_a_submission_is_a_line_with_its_time_and_bytes(
+    images, clients: Any, tmp_path: Path
+) -> None:
     _, said = clients.both(RUN)
-    _, said_again = clients.both(RUN)
+    shim = tmp_path / "shim/uv"
+    shim.parent.mkdir()
+    shim.write_text(f"#!/bin/sh\necho $* >> {tmp_path}/started\nexit 1\n")
+    shim.chmod(0o755)
+    _, said_again = clients.both(RUN, PATH=f"{shim.parent}:{os.environ['PATH']}")
 
+    assert not (tmp_path / "started").exists(), "uv was started"
     assert [sum(bool(re.fullmatch(each, line)) for line in said.splitlines()) for each in FINISHED] == [1, 1, 1], said
     assert not re.search(r"[\r\x1b]", said)
     assert not any(re.search(word, said_again) for word in ("resolved", "packed", "built")), said_again
@@ -230,7 +313,12 @@ def test_on_a_terminal_what_runs_is_one_line_below_and_what_has_ended_stays_abov
     clients.project.write("submit.py", SUBMIT)
 
     seen = clients.project.watch("submit.py", columns=110)
+    line.forget()
+    clients.run(f"{SUBMIT}tell(1)")  # nothing has changed: one question, of which the nodes send none
+    questions = [(method, target) for method, target in line.requests if method != "GET"]
 
+    assert [method for method, _ in questions] == ["HEAD"]
+    assert line.up == 0
     lines = seen.screen.splitlines()
     assert seen.code == 0, seen.screen
     found = [[number for number, text in enumerate(lines) if re.fullmatch(each, text)] for each in FINISHED]

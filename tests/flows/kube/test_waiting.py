@@ -39,7 +39,9 @@ def test_without_a_machine_that_fits_the_job_waits_and_says_for_what(submit: Any
 
     assert "gpu-l4" in told
     assert "next:" in told
-    assert kinetic("jobs", "status", job_id).out == f"{job_id}: PENDING\n"
+    status = kinetic("jobs", "status", job_id)
+    assert status.out == f"{job_id}: PENDING\n"
+    assert "why:   no node of this cluster has what the job asks for" in status.err
 
 
 def test_whoever_waits_is_told_what_the_job_waits_for(clients: Any, site: Any, add_node: Any, namespace: str) -> None:
@@ -70,6 +72,35 @@ def test_an_image_that_does_not_exist_is_named(submit: Any, kinetic: Any, machin
     told = explained(kinetic, job_id, "the image registry.test/no/such:1 does not exist")
 
     assert "check its name and tag" in told
+
+
+@pytest.mark.parametrize(
+    ("said", "what", "advice"),
+    [
+        ("code = Unknown desc = failed to authorize: failed to fetch anonymous token: 401 Unauthorized",
+         "the cluster may not pull the image {}", "name a pull secret"),
+        ("code = NotFound desc = no match for platform in manifest: not found",
+         "the image {} does not support the processor of this node", "linux/arm64"),
+        ("code = NotFound desc = manifest unknown: not found", "the image {} does not exist", "check its name and tag"),
+    ],
+    ids=["no-login", "platform", "missing"],
+)  # fmt: skip
+def test_an_image_that_cannot_be_pulled_is_explained_in_three_parts(
+    submit: Any, kinetic: Any, machine: str, agent: Any, said: str, what: str, advice: str
+) -> None:
+    image = f"registry.test/team/train:{len(said)}"
+    agent.registry.refusals[image] = said
+    job_id = submit(container_image=image)
+
+    told = explained(kinetic, job_id, what.format(image))
+    status = kinetic("jobs", "status", job_id)
+
+    parts = {line.partition(":")[0]: line for line in told.splitlines()}
+    assert what.format(image) in parts["what"]
+    assert said.rpartition(": ")[2] in told.partition("why:")[2]
+    assert advice in parts["next"]
+    assert status.out == f"{job_id}: PENDING\n"
+    assert status.err.splitlines()[:2] == [f"why:   {what.format(image)}", parts["next"].replace("next: ", "next: ")]
 
 
 def test_a_machine_that_is_full_is_waited_for(

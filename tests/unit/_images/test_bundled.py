@@ -17,52 +17,15 @@ from typing import Any
 import pytest
 from servers.http11 import Answer, Request, Server
 from servers.registry_proxy import RegistryProxy, Rules
-from servers.wheels import Index, made_wheel
 
 from kinetic._images import base_image, bundled, uv
-from kinetic._images.base_image import BaseImage
 from kinetic._images.bundled import Bundled
 from kinetic._images.registry import Registry
-from kinetic._stores.memory import MemoryStore
 from kinetic._wire.http_client import HttpClient
 from kinetic.errors import ImageBuildError, ImageError, ImageUnavailableError, KineticError
 
 pytestmark = pytest.mark.timeout(180)  # the first test builds the registry
 PYTHON = ".".join(platform.python_version_tuple()[:2])
-
-
-@pytest.fixture
-def publish(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that puts a wheel into the index; what every image needs is there."""
-    monkeypatch.setenv("UV_DEFAULT_INDEX", index.simple)
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
-
-    def make(name: str, version: str = "1.0") -> None:
-        index(made_wheel(tmp_path / "index", name, version, {f"{name}.py": f"VERSION = {version!r}\n"}))
-
-    for name in bundled.POD_PACKAGES:
-        make(name)
-    return make
-
-
-@pytest.fixture
-def store(request: pytest.FixtureRequest) -> MemoryStore:
-    return MemoryStore(request.node.name)
-
-
-@pytest.fixture
-def ensure(registry: Registry, base: BaseImage, publish, store: MemoryStore, tmp_path: Path) -> Callable[..., Bundled]:
-    """Return a function that finds or builds the image of some lines, in a home of its own."""
-    environ = {"KINETIC_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
-    return partial(
-        bundled.ensure,
-        repository=f"{registry.host}/{registry.name}",
-        python=PYTHON,
-        machine="x86_64",
-        store=store,
-        environ=environ,
-        base=f"{registry.host}/{registry.name}@{base.digest}",
-    )
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import json
 import os
 import tarfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,33 @@ def test_an_image_is_built_in_cloud_build_by_the_code_of_all_other_places(
     assert "building an image of 1 packages" in said
     assert f"gcloud builds log --stream {page['id']} --region=europe-west4 --project=kinetic-tests" in said
     assert objects(cloud) == [f"log-{page['id']}.txt"]
+
+
+def test_who_detaches_leaves_the_build_and_its_note_and_the_next_one_finds_it(
+    builder, connect, cloud, store, request_of, capsys
+) -> None:
+    request, said = request_of(), list[str]()
+
+    def pause(_: float) -> None:  # as Ctrl-C in the thread that submits a job
+        said.extend(detaching.detach())
+
+    detaching = CloudBuilder(lambda name: connect(name, sleep=pause), builder._find, store, os.environ)
+    cloud.builds.stays = "QUEUED"
+    with pytest.raises(CancelledError):
+        detaching.build(request, waits=True)
+    (build_id,) = cloud.builds.pages
+    cloud.builds.stays = ""
+    made = builder.build(request, waits=True)
+
+    where = f"{build_id} --region=europe-west4 --project=kinetic-tests"
+    assert said == [
+        f"the build {build_id} keeps running in Cloud Build",
+        f"follow:   gcloud builds log --stream {where}",
+        f"cancel:   gcloud builds cancel {where}",
+    ]
+    assert list(cloud.builds.pages) == [build_id]
+    assert made.built.uri.startswith(f"{request.repository}@sha256:")
+    assert f"{build_id} is building it already" in capsys.readouterr().err
 
 
 def test_a_build_that_fails_shows_its_log_and_leaves_nothing_to_build(builder, cloud, request_of, capsys) -> None:

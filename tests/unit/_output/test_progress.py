@@ -8,6 +8,7 @@ import time
 from functools import partial
 from types import SimpleNamespace
 
+import pyte
 import pytest
 
 from kinetic._output import format as format_
@@ -202,6 +203,30 @@ def test_a_phase_around_a_block_is_shown_while_it_lasts(terminal, monkeypatch) -
 
     assert "kinetic: packing, 5 s" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_phases_that_run_side_by_side_share_a_line_which_stays_below_messages(terminal, clock) -> None:
+    one, other = (output.Progress(clock, shares=True) for _ in range(2))
+    one.enter("packing")
+    clock.now += 1
+    other.enter("building the image", "3 MB sent")
+    clock.now += 3
+
+    one.show()
+    output.report("resolved 3 packages")
+    one.clear()
+    between = terminal.getvalue()
+    other.clear()
+
+    screen = pyte.Screen(100, 5)
+    pyte.Stream(screen).feed(between.replace("\n", "\r\n"))
+    assert "packing, 4 s; building the image, 3 s: 3 MB sent" in between
+    assert [line.rstrip() for line in screen.display if line.strip()] == [
+        "kinetic: resolved 3 packages",
+        "kinetic: building the image, 3 s: 3 MB sent",
+    ]
+    assert terminal.getvalue().endswith("\r\x1b[K")
+    assert output._phases == []
 
 
 def test_without_a_terminal_a_phase_that_goes_on_is_told_once(plain, monkeypatch) -> None:
