@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._jobs import index, job_list, locate, notifications
@@ -13,9 +12,8 @@ from kinetic._output import tracebacks
 from kinetic._output.format import plain
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys
-from kinetic._wire import records as wire_records
 from kinetic._wire.records import JobRecord
-from kinetic.errors import JobNotFoundError, KeyMissingError, KineticError
+from kinetic.errors import JobNotFoundError, KeyMissingError
 
 if TYPE_CHECKING:
     from kinetic._config.target import Target
@@ -91,7 +89,7 @@ def list_stored_jobs(
 ) -> list[JobHandle]:
     """List every job of which something is stored: the live ones, and those that were cancelled, whose log stays."""
     target = job_list.resolve(project, zone, cluster)
-    return _handles(records((store, job_list.ids(store)) for store in job_list.stores(target)))
+    return _handles(locate.read_records((store, job_list.ids(store)) for store in job_list.stores(target)))
 
 
 def newest_record(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> JobRecord | None:
@@ -104,58 +102,12 @@ def newest_record(project: str | None = None, zone: str | None = None, cluster: 
 
 def live_at(target: Target, *, alone: bool = False) -> list[JobHandle]:
     """List the live jobs of one target; ``alone``: without those of this machine, unless it is the target."""
-    return _handles(records((store, ids) for store, ids, _ in job_list.unremoved(target, alone=alone)))
+    return _handles(locate.read_records((store, ids) for store, ids, _ in job_list.unremoved(target, alone=alone)))
 
 
 def has_history(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> bool:
     """Return whether there were jobs that are history now."""
     return any(index.page_ids(store) for store in job_list.stores(job_list.resolve(project, zone, cluster)))
-
-
-def records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobRecord]:
-    """Yield the records of jobs, reading several records at a time where that is faster; warn of the others."""
-    untrusted: list[Untrusted] = []
-    for store, ids in wanted:
-        known = index.index_of(store)
-        tasks = []
-        for job_id in ids:
-            if (page := known.record(job_id)) is not None:
-                yield _record(page)
-            else:
-                tasks.append(functools.partial(_try_to_read, store, job_id))
-        for read in _in_parallel(store, tasks):
-            if isinstance(read, Untrusted):
-                untrusted.append(read)
-            elif read is not None:
-                known.note_record(read["job_id"], read)
-                yield _record(read)
-        known.write(functools.partial(store.folders, ""))
-    for line in locate.untrusted_warnings(untrusted, "job"):
-        locate.log().warning("%s", line)
-
-
-def _in_parallel(store: Store, tasks: Sequence[Callable[[], T]]) -> Iterable[T]:
-    if not tasks:
-        return ()
-    from kinetic._stores import parallel  # 1 ms, with threads' queues
-
-    return parallel.in_parallel(store, tasks)
-
-
-def _record(page: dict[str, Any]) -> JobRecord:
-    return JobRecord(**wire_records.known(page))
-
-
-def _try_to_read(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None:
-    """Read the record of a job; one that cannot be read is a warning."""
-    try:
-        return locate.read_record(store, job_id)
-    except KeyMissingError:  # being submitted or removed this moment
-        return None
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with one page, the others are listed
-        what = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
-        locate.log().warning("%s is not listed: %s", plain(job_id), plain(what))
-        return None
 
 
 def _collected(store: Store, page: dict[str, Any] | None) -> JobRecord | None:
@@ -170,7 +122,7 @@ def record_in_history(store: Store, page: dict[str, Any]) -> JobRecord | None:
     if not isinstance(page.get("job_id"), str):
         return None
     try:
-        job = _record({**page, "store": store.url})  # where it was found, whatever the page says
+        job = locate.record_of({**page, "store": store.url})  # where it was found, whatever the page says
     except TypeError:
         locate.log().warning("%s is not listed: its page of the history is incomplete", plain(str(page.get("job_id"))))
         return None
@@ -183,7 +135,7 @@ def _load(store: Store, job_id: str) -> JobRecord:
     found = locate.read_record(store, job_id)
     if isinstance(found, Untrusted):
         raise found.error()
-    return _record(found)
+    return locate.record_of(found)
 
 
 def _handles(jobs: Iterable[JobRecord]) -> list[JobHandle]:

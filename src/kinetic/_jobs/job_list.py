@@ -156,9 +156,9 @@ def _known(wanted: Iterable[tuple[Store, list[str], set[str]]]) -> list[Job]:
                 found.append(row)
         unknown.append((store, missing))
     if any(missing for _, missing in unknown):
-        from kinetic._jobs import find
+        from kinetic._jobs import locate
 
-        found += find.records(unknown)
+        found += locate.read_records(unknown)
     return found
 
 

@@ -12,18 +12,18 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._backends import registry
 from kinetic._backends.registry import Address
 from kinetic._config import home as config_home
+from kinetic._jobs import index
 from kinetic._jobs.environment import (
     home,
     is_here_by,
     is_supervised,
     key_ids,
-    local,
     local_store,
     log,
     machine,
@@ -32,6 +32,8 @@ from kinetic._jobs.environment import (
     trusts_the_store,
     warn_if_shared,
 )
+from kinetic._jobs.environment import local as local  # noqa: PLC0414 - as in __all__, where it would name a backend
+from kinetic._output.format import plain
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import dataclass, documents, fields, keys, outcomes, records
@@ -50,7 +52,6 @@ __all__ = [  # with what goes with it, of ``environment``
     "is_here_by",
     "is_supervised",
     "key_ids",
-    "local",
     "local_store",
     "log",
     "machine",
@@ -351,3 +352,50 @@ def read_page(store: Store, job_id: str) -> dict[str, Any] | None:
 def is_collected(page: Mapping[str, Any] | None) -> bool:
     """Return whether a page is of a job that was collected: then its log is kept, and it can be attached."""
     return page is not None and bool(page.get("collected"))
+
+
+def read_records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobRecord]:
+    """Yield the records of jobs, reading several records at a time where that is faster; warn of the others."""
+    untrusted: list[Untrusted] = []
+    for store, ids in wanted:
+        known = index.index_of(store)
+        tasks = []
+        for job_id in ids:
+            if (page := known.record(job_id)) is not None:
+                yield record_of(page)
+            else:
+                tasks.append(functools.partial(_try_to_read, store, job_id))
+        for read in _in_parallel(store, tasks):
+            if isinstance(read, Untrusted):
+                untrusted.append(read)
+            elif read is not None:
+                known.note_record(read["job_id"], read)
+                yield record_of(read)
+        known.write(functools.partial(store.folders, ""))
+    for line in untrusted_warnings(untrusted, "job"):
+        log().warning("%s", line)
+
+
+def _in_parallel(store: Store, tasks: Sequence[Callable[[], T]]) -> Iterable[T]:
+    if not tasks:
+        return ()
+    from kinetic._stores import parallel  # 1 ms, with threads' queues
+
+    return parallel.in_parallel(store, tasks)
+
+
+def record_of(page: Mapping[str, Any]) -> JobRecord:
+    """Return the record that a page has."""
+    return JobRecord(**records.known(page))
+
+
+def _try_to_read(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None:
+    """Read the record of a job; one that cannot be read is a warning."""
+    try:
+        return read_record(store, job_id)
+    except KeyMissingError:  # being submitted or removed this moment
+        return None
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with one page, the others are listed
+        what = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
+        log().warning("%s is not listed: %s", plain(job_id), plain(what))
+        return None
