@@ -451,7 +451,6 @@ def status(handle: JobRecord, as_json: bool) -> None:
 
     Example: kinetic jobs status @last
     """
-    from kinetic._inspect import explanation
     from kinetic._jobs import status as job_status
     from kinetic._jobs.index import Row
 
@@ -460,6 +459,8 @@ def status(handle: JobRecord, as_json: bool) -> None:
         page = job_status.job_to_json(handle, seen)
         found = None
         if page["status"] == "PENDING" and not page["reason"]:  # as of a cluster, which is asked why
+            from kinetic._inspect import explanation
+
             seen, found = explanation.observe_and_explain(handle)
             page = {**job_status.job_to_json(handle, seen), "reason": found.what}
     if as_json:
