@@ -409,8 +409,7 @@ def show(handle: JobRecord, as_json: bool) -> None:
     with output.phase("looking at the job", summary=False):
         seen = job_status.observe(handle)
         page = job_status.job_to_json(handle, seen) | job_status.details_of(handle, seen)
-        rates, spot = cost.kept_rates(os.environ), job_status.is_spot(handle)
-        page["dollars"] = cost.dollars_of(page, handle.zone, rates, spot=spot)
+        page["dollars"] = cost.so_far(handle, page, os.environ)
     if as_json:
         output_format.print_document(job=page)
         return

@@ -1,4 +1,4 @@
-"""What the page of one job shows, as JSON: its state with the reason, attempts, phases, files, cost, and its value.
+"""What the page of one job shows, as JSON: its state with the reason, attempts, phases, files, and its value.
 
 Nothing is unpickled here but a value whose verdict and bytes a key of this user's own ring verifies, whatever
 KINETIC_TRUST_STORE says: a page that is open all day must not open what a command opens once on purpose.
@@ -7,15 +7,12 @@ KINETIC_TRUST_STORE says: a page that is open all day must not open what a comma
 from __future__ import annotations
 
 import contextlib
-import time
+import os
 from typing import TYPE_CHECKING, Any
 
-from kinetic import _hardware as hardware
-from kinetic._backends import registry
 from kinetic._dashboard import pickled_names
-from kinetic._hardware import prices
 from kinetic._inspect import explanation
-from kinetic._jobs import collect, locate, outputs
+from kinetic._jobs import collect, cost, locate, outputs
 from kinetic._jobs import status as job_status
 from kinetic._output import format as output_format
 from kinetic._stores.protocol import Store
@@ -36,7 +33,6 @@ MOST_FILE_BYTES = 16 << 20  # of a file that is shown; kinetic outputs get copie
 _LONGEST_TEXT = 4000  # characters of a value or of its repr
 _MOST_FILES = 2000
 _MOST_ATTEMPTS = 50  # the newest
-_HOUR_SECONDS = 3600.0
 # What a browser can show as a picture without running anything.
 IMAGES = {
     "png": "image/png",
@@ -54,6 +50,7 @@ def job_page(handle: JobHandle) -> Page:
     page = job_status.history_of(handle, seen)
     page |= {name: value for name, value in job_status.details_of(handle, seen).items() if name not in page}
     page["place"] = job_status.place_of(handle)
+    page["dollars"] = cost.so_far(handle, page, os.environ)
     order = _order_of(handle)
     return {
         "job": page,
@@ -66,7 +63,6 @@ def job_page(handle: JobHandle) -> Page:
         "fingerprint": dict(order.fingerprint) if order is not None else {},
         "deadline_seconds": order.deadline if order is not None else None,
         "hosts": _hosts(handle),
-        "cost": _cost(handle, page),
     }
 
 
@@ -127,20 +123,6 @@ def _attempts(handle: JobHandle) -> list[Page]:
                     }
                 )
     return found
-
-
-def _cost(handle: JobHandle, page: Page) -> Page | None:
-    """Return what the hardware of the last attempt cost so far, by list prices; None where there is no price."""
-    if registry.is_here(handle.backend) or not page["started_at"]:
-        return None
-    with contextlib.suppress(KineticError):
-        price = prices.dollars_per_hour(hardware.place(handle.accelerator))
-        begun = keys.parse_utc(page["started_at"])
-        ended = keys.parse_utc(page["ended_at"] or "") or time.time()
-        if price is not None and begun is not None:
-            dollars = round(price * max(ended - begun, 0.0) / _HOUR_SECONDS, 4)
-            return {"dollars": dollars, "dollars_per_hour": price, "list_prices_of": prices.READ_ON}
-    return None
 
 
 # --------------------------------------------------------------------------------------------------------------- values

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kinetic._hardware import Placement
     from kinetic._hardware.prices import Price, Rates
     from kinetic._jobs.options import Options
+    from kinetic._wire.records import JobRecord
 
 _HOUR = 3600.0  # seconds
 _LEAST_SECONDS = 60.0  # a deadline below it ends a job before it did anything
@@ -107,6 +108,13 @@ def dollars_of(page: Mapping[str, Any], zone: str, rates: Rates | None, *, spot:
         return None
     price = _price(str(page["accelerator"]), spot, region_of(zone), rates)
     return None if price is None else price.dollars_per_hour * float(seconds) / _HOUR
+
+
+def so_far(job: JobRecord, page: Mapping[str, Any], environ: Mapping[str, str]) -> float | None:
+    """Return what one job cost so far, on Spot if it asked for that; see ``dollars_of``."""
+    from kinetic._jobs import status  # a list has its rows, and asks nothing of each job
+
+    return dollars_of(page, job.zone, kept_rates(environ), spot=status.is_spot(job))
 
 
 def _price(accelerator: str, spot: bool, region: str, rates: Rates | None) -> Price | None:

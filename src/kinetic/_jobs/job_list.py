@@ -309,9 +309,10 @@ def _once(past: Sequence[list[Row]], stored: Mapping[str, Job]) -> list[Row]:
 def _creations(stored: Sequence[Job], past: Sequence[Row]) -> Iterator[Creation]:
     """Yield when jobs were made; those of one second as exactly as queue and store know it."""
     places = environment.local().places() if stored else {}
-    singles = [job for job in stored if job.job_id not in places and job.group_id is None]
-    number = Counter(map(made, singles))
-    if singles:
+    singles = [job for job in stored if job.group_id is None]
+    number = Counter[float]()
+    if any(job.job_id not in places for job in singles):
+        number.update(map(made, singles))
         number.update(made(row) for row in past if row.job_id not in places)
     for job in stored:
         when, index = made(job), job.group_index

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 
-from kinetic._jobs.job_list import Creation, ages
+from kinetic._jobs import environment
+from kinetic._jobs.job_list import Creation, ages, newest_first
+from kinetic._stores import open_store
+from kinetic._wire import keys
+from kinetic._wire.records import JobRecord
 
 NOW = 1_800_000_000.0
 
@@ -38,3 +43,25 @@ CASES = {
 def test_newest_first(case) -> None:
     for shuffled in itertools.permutations(CASES[case]):
         assert [each for _, each in sorted(ages(shuffled, now=NOW), reverse=True)] == CASES[case]
+
+
+class Queue:
+    """Knows the place of one job; the other was cancelled, and has left it."""
+
+    def __init__(self, job_id: str, submitted: float) -> None:
+        self._job_id, self._submitted = job_id, submitted
+
+    def places(self) -> dict[str, tuple[float, int]]:
+        return {self._job_id: (self._submitted, 1)}
+
+
+def test_a_job_that_has_left_the_queue_is_newer_than_one_in_it_that_was_queued_earlier_in_the_same_second(
+    tmp_path, monkeypatch
+) -> None:
+    store = open_store(f"file://{tmp_path}/store")
+    rest = ("local", "", "", "", "default", "", "", "", "cpu", "f", "f", "2026-11-23T07:00:00Z")
+    queued, cancelled = (JobRecord(name, *rest, store=store.url) for name in ("cpu-f-z", "cpu-f-a"))
+    store.put(keys.record(cancelled.job_id), b"{}")
+    monkeypatch.setattr(environment, "local", lambda: Queue(queued.job_id, time.time() - 0.2))
+
+    assert newest_first([queued, cancelled]) == [cancelled, queued]

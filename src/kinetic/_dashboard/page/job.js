@@ -122,7 +122,7 @@ function sentence(text) {
 }
 
 function factsOf(page) {
-  const { job, cost } = page;
+  const { job } = page;
   const facts = [
     ["Where", line(job.where)],
     ["Accelerator", line(job.accelerator) + (job.emulation ? ` (${line(job.emulation)})` : "")],
@@ -132,7 +132,7 @@ function factsOf(page) {
     [job.status === "RUNNING" ? "Runs for" : "Duration", took(job) === null ? null : h("span", { "data-took": true }, duration(took(job)))],
     ["Waits for", job.status === "PENDING" ? age(job.created_at) : null],
     ["Attempt", job.attempt === null ? null : String(job.attempt)],
-    ["Cost so far", cost ? `$${cost.dollars.toFixed(2)} (list price of ${line(cost.list_prices_of)}, $${cost.dollars_per_hour.toFixed(2)} per hour)` : null],
+    ["Cost so far", typeof job.dollars === "number" ? `$${job.dollars.toFixed(2)} (list price)` : null],
     ["Collected", job.collected_at ? moment(job.collected_at) : null],
     ["Removed", !job.collected_at && job.removed_at ? moment(job.removed_at) : null],
   ];
