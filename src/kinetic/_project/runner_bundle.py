@@ -182,6 +182,7 @@ SELDOM = (
     "kinetic._runner.worker.debug_server",
     "kinetic._runner.worker.mount_namespace",
     "kinetic._stores.memory",
+    "kinetic._wire.http_client",
     "kinetic._wire.inspection",
     "kinetic._wire.records",
     "kinetic.collections",
