@@ -95,7 +95,9 @@ def _check_file(file: Path, name: str, words: Sequence[str]) -> None:
     raise OptionError(
         f"there is no file {file}",
         why=f"looked in {file.parent.absolute()}",
-        next=f"kinetic run {near[0]}{'::' if name else ''}{name}" if near else "pass a file, such as train.py::train",
+        next=f"kinetic run {near[0]}{'::' if name else ''}{name}"
+        if near
+        else "correct the path; a function is named as in train.py::train",
     )
 
 
