@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from kinetic.errors import OptionError
 if TYPE_CHECKING:
     from kinetic._jobs.status import Snapshot
     from kinetic._wire.records import Group, JobRecord
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def keep(job: JobRecord, targets: Sequence[str]) -> None:
@@ -57,7 +60,7 @@ def resolve(targets: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ..
     """Return targets with the values of variables: an address that is a secret need not be written into code.
 
     Raises:
-        OptionError: A variable is not set.
+        OptionError: A variable is not set, or an address has another scheme.
     """
     found = []
     for target in targets:
@@ -70,6 +73,12 @@ def resolve(targets: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ..
             found.append(environ[name])
         else:
             found.append(target)
+        if _SCHEME.match(found[-1]) and not notifier.is_webhook(found[-1]):
+            raise OptionError(
+                f"on_done={target!r} is not the address of a webhook",
+                why="that begins with https:// or http://",
+                next="correct the address, or name a command that sends it",
+            )
     return tuple(found)
 
 

@@ -1,8 +1,8 @@
 """Notifications that a job has ended: kept on the machine that submitted it, and sent once by whoever sees the end.
 
-    {runtime folder}/notices/{job}.json       what to send, and where to: for the owner only, and in no store
-    {runtime folder}/notices/{job}.claimed    the same with how the job ended, while one process sends it
-    {runtime folder}/notices/log              what could not be sent, without the secret part of an address
+    {runtime folder}/notifications/{job}.json     what to send, and where to: for the owner only, and in no store
+    {runtime folder}/notifications/{job}.claimed  the same with how the job ended, while one process sends it
+    {runtime folder}/notifications/log            what could not be sent, without the secret part of an address
 
 The supervisor of a job of this machine, an observer that closes a job, and every client of this machine that sees the
 end rename the first into the second. A rename succeeds once, so a notification is sent at most once: of a process that
@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,12 +25,13 @@ from kinetic._wire import folders, keys
 from kinetic._wire.outcomes import Outcome
 
 DESKTOP = "desktop"
-FOLDER = "notices"
+FOLDER = "notifications"
 _PENDING, _CLAIMED = ".json", ".claimed"
 _WEBHOOKS = ("https://", "http://")
 _MARK = "KINETIC_SUPERVISOR"  # in the environment of what is ended with a supervisor
 _REQUEST_SECONDS, _LIMIT_SECONDS, _COMMAND_SECONDS = 10.0, 120, 60.0
 _TRIES = 3
+_CLAIMED_SECONDS, _PENDING_SECONDS = 24 * 3600.0, 30 * 24 * 3600.0
 _MOST_LOG_BYTES = 1 << 18
 _START = """
 import os, sys
@@ -109,6 +110,14 @@ def send(runtime: Path, job_id: str, ended: Ended) -> bool:
         folders.write_whole(claimed, json.dumps({**page, "body": body_of(page["about"], ended)}).encode())
         _start(claimed)
     return True
+
+
+def expired(runtime: Path, live: Container[str], now: float) -> Iterator[Path]:
+    """Yield what nobody sends any more: its process was killed, or nobody saw the end of a job that is gone here."""
+    for file in folders.listed(runtime / FOLDER):
+        kept = {_CLAIMED: _CLAIMED_SECONDS, _PENDING: _PENDING_SECONDS}.get(file.suffix)
+        if kept is not None and file.stem not in live and folders.age(file, now) > kept:
+            yield file
 
 
 def body_of(about: Mapping[str, Any], ended: Ended) -> dict[str, Any]:

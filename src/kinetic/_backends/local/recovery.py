@@ -414,6 +414,7 @@ def sweep(
     | what is left of a job whose removal was killed | at once |
     | what a killed submission of a job or a batch left in the store | after a day |
     | secrets of a batch | after 30 days, once the batch is gone |
+    | a notification whose sender was killed, that nobody came to send | after a day, after 30 days |
 
     Args:
         paths: The runtime folder.
@@ -451,6 +452,8 @@ def sweep(
         (file for file in folders.listed(paths.supervisors) if file.name.partition(".")[0] not in known), DAY, now
     )
     _remove_old(paths.runtime.glob(f"{paths.queue.name}.{DAMAGED}-*"), MONTH, now)
+    for file in notifier.expired(paths.runtime, rows, now):  # with the variables of who submitted
+        file.unlink(missing_ok=True)
     if scratch is not None:
         _sweep_scratch(scratch, rows, now)
     _sweep_runners(paths, queue, now)

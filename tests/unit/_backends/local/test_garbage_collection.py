@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kinetic._backends.local import recovery
+from kinetic._backends.local import notifier, recovery
 from kinetic._backends.local.limits import Limits
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
@@ -97,6 +97,23 @@ def test_half_written_files_go_after_a_day_unless_a_job_is_still_known(ground):
     recovery.sweep(paths, queue, scratch)
 
     assert sorted(path.name for path in scratch.iterdir()) == ["fresh", "known.0.body"]
+
+
+@pytest.mark.parametrize(("suffix", "days"), [(".claimed", 1), (".json", 30)])
+def test_a_notification_that_nobody_will_send_goes_with_the_variables_in_it(ground, suffix, days):
+    paths, queue, scratch = ground
+    _job(paths, queue, "waits", ended=None)
+    folder = paths.runtime / notifier.FOLDER
+    folder.mkdir()
+    for name, age in (("old", days + 0.1), ("young", days - 0.1), ("waits", days + 0.1)):
+        (folder / f"{name}{suffix}").write_text("{}")
+        _aged(folder / f"{name}{suffix}", age * DAY)
+    (folder / "log").write_text("")
+    _aged(folder / "log", 99 * DAY)
+
+    recovery.sweep(paths, queue, scratch, now=time.time())
+
+    assert sorted(file.name for file in folder.iterdir()) == sorted(["log", f"waits{suffix}", f"young{suffix}"])
 
 
 def test_a_second_sweep_within_an_hour_does_nothing(ground):
