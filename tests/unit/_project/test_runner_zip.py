@@ -20,7 +20,7 @@ from kinetic.errors import PackingError
 
 BUILD = "import hashlib; from kinetic._project import runner_bundle as runner_zip; print(runner_zip.build().sha256)"
 SOURCE = Path(runner_bundle.__file__).parents[2]
-QUARTER = 250_000  # bytes of the 1 MiB that a ConfigMap holds
+MOST = 300_000  # bytes of the 1 MiB that a ConfigMap holds; see decision 18
 
 pytestmark = pytest.mark.timeout(120)  # it is compiled once for each content
 
@@ -63,8 +63,8 @@ def test_its_digest_is_that_of_its_bytes() -> None:
     assert hashlib.sha256(runner_bundle.build().data).hexdigest() == runner_bundle.build().sha256
 
 
-def test_it_takes_at_most_a_quarter_of_a_config_map() -> None:
-    assert len(runner_bundle.build().data) <= QUARTER
+def test_it_takes_less_than_a_third_of_a_config_map() -> None:
+    assert len(runner_bundle.build().data) <= MOST
 
 
 def test_it_holds_the_runner_the_pickler_and_no_faces() -> None:
