@@ -16,10 +16,12 @@ SUFFIX := $(if $(filter file,$(origin PYTHON)),,-$(VERSION))
 ENV := .venv$(SUFFIX)
 DEMO := .venv-demo$(SUFFIX)
 DOCS := .venv-docs$(SUFFIX)
+TORCH := .venv-torch$(SUFFIX)
 # One stamp per Python version: when python3 becomes another one, the environment is made anew.
 ENV_READY := $(ENV)/.ready-$(VERSION)
 DEMO_READY := $(DEMO)/.ready-$(VERSION)
 DOCS_READY := $(DOCS)/.ready-$(VERSION)
+TORCH_READY := $(TORCH)/.ready-$(VERSION)
 
 # 0.13.8: knows `uv pip install --group`, and what this file was tried with. A uv on the PATH that knows it will do.
 UV_VERSION := 0.13.8
@@ -30,7 +32,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rest test-all check cluster node node-build test-node cluster-if-it-can-be-had bench bench-compare nightly docs docs-serve clean python-is-there
+.PHONY: help demo test test-rest test-all check cluster node node-build test-node cluster-if-it-can-be-had test-torch bench bench-compare nightly docs docs-serve clean python-is-there
 
 help:
 	@echo 'make demo      train a small Keras model on handwritten digits, as a detached job on this machine'
@@ -40,6 +42,7 @@ help:
 	@echo 'make cluster   build the Kubernetes that some tests run on, once, into a cache outside this folder; minutes'
 	@echo 'make node      build kubelet, containerd and CoreDNS once, and run them beside that Kubernetes until Ctrl-C; root, Debian'
 	@echo 'make test-node the tests of Kubernetes that matter most, on such a node; part of make test-all'
+	@echo 'make test-torch  the examples and pages with PyTorch, PEFT and Weights & Biases; 6 GB, and some minutes'
 	@echo 'make bench     measure, each figure beside its baseline; ten minutes on two quiet cores'
 	@echo 'make bench-compare BASE=C   measure this commit and commit C in turns, and print the ratios'
 	@echo 'make nightly   the tests that take minutes'
@@ -81,6 +84,9 @@ $(DEMO_READY): pyproject.toml | python-is-there $(UV)
 $(DOCS_READY): pyproject.toml | python-is-there $(UV)
 	$(call make_environment,$(DOCS),--group docs)
 
+$(TORCH_READY): pyproject.toml | python-is-there $(UV)
+	$(call make_environment,$(TORCH),--group test --group torch)
+
 demo: $(DEMO_READY)
 	@$(DEMO)/bin/python examples/digits.py
 	@$(DEMO)/bin/kinetic jobs list --all
@@ -112,6 +118,11 @@ test-all: $(ENV_READY) cluster-if-it-can-be-had test-node
 test-node: $(ENV_READY)
 	@echo 'kinetic: calls, logs, exec, ports, evictions, memory, slices and images on a real node: some 4 minutes.' >&2
 	@KINETIC_TEST_REAL_NODE=1 $(ENV)/bin/python -m pytest -n 0 -m 'not nightly and real_node' $(TESTS_OF_NODE) $(ARGS)
+
+# Which of them need PyTorch is said beside each: in tests/flows/test_examples.py, and above a block of a page.
+test-torch: $(TORCH_READY)
+	@$(TORCH)/bin/python -m pytest -n 0 tests/flows/test_examples.py tests/flows/test_docs_snippets.py \
+	  -k 'torch or lora or wandb or peft' $(ARGS)
 
 # Where there is no wheel of atheris for this Python, the tests that need it skip and say so. KINETIC_FUZZ_SECONDS: a reader.
 nightly: $(ENV_READY)

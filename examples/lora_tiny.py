@@ -37,7 +37,7 @@ def finetune(steps, rank):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
         if step % 10 == 0:
             print(f"step {step}: loss {losses[-1]:.3f}", flush=True)
     adapter = os.path.join(kinetic.output_dir(), "adapter")

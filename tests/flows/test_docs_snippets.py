@@ -130,7 +130,7 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=110,  # PyTorch takes twelve seconds to import, in each of four processes
             check=False,
         )
         assert done.returncode == 0, f"$ {words}\n{done.stdout}"
