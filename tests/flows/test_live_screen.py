@@ -60,3 +60,32 @@ thread.join()
     assert sum("running, " in frame for frame in running[first:]) / len(running[first:]) > 0.9
     assert "running, " not in seen.screen
     assert "running took" in seen.screen
+
+
+BARS = """
+    import time
+    import kinetic
+    from tqdm import trange
+
+    @kinetic.run(accelerator="cpu")
+    def train():
+        print("begin")
+        for epoch in trange(3, desc="outer", mininterval=0):
+            for step in trange(40, desc="inner", mininterval=0, leave=False):
+                time.sleep(0.002)
+        print("end")
+"""
+
+
+def test_bars_of_tqdm_below_each_other_are_one_line_each_on_the_screen_and_in_a_pipe(project: Any) -> None:
+    project.write("jobs.py", BARS)
+
+    seen = project.watch("-c", "from jobs import train\ntrain()")
+    piped = project.run("-c", "from jobs import train\ntrain()")
+
+    assert seen.code == 0, seen.screen
+    lines = [line.split(":")[0].strip() for line in seen.screen.splitlines() if line.strip()]
+    assert [line for line in lines if not line.startswith("kinetic")] == ["begin", "outer", "end"], seen.screen
+    assert all(frame.count("outer") <= 1 and frame.count("inner") <= 1 for frame in seen.frames)
+    assert len([line for line in piped.stdout.splitlines() if "outer" in line]) <= 2, piped.stdout
+    assert piped.stdout.count("inner") <= 1

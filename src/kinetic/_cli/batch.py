@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -309,9 +309,7 @@ def _is_confirmed(batch: Batch, now: BatchState, *, results: bool) -> bool:
 @click.argument("index", type=click.IntRange(min=0), metavar="INDEX")
 @shared_options.log_options
 @click.pass_context
-def logs(
-    ctx: click.Context, /, batch: Batch, index: int, follow: bool, tail: int | None, attempt: int | None, host: str
-) -> None:
+def logs(ctx: click.Context, /, batch: Batch, index: int, attempt: int | None, **options: Any) -> None:
     """Print the log of one job of a batch.
 
     INDEX is the position of the input, from 0. Each attempt of an input is a job with its own log.
@@ -320,7 +318,7 @@ def logs(
     """
     job_id = _job_id(batch, index, attempt)
     # The attempt selected the job; within the job it is the newest one.
-    ctx.invoke(job_results.logs, job_id=job_id, follow=follow, tail=tail, attempt=None, host=host)
+    ctx.invoke(job_results.logs, job_id=job_id, attempt=None, **options)
 
 
 def _job_id(batch: Batch, index: int, attempt: int | None) -> str:

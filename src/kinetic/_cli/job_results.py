@@ -6,18 +6,19 @@ What is printed is not a copy: a value may not be printable, a terminal forgets.
 
 from __future__ import annotations
 
+import codecs
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import click
 
 from kinetic._cli import error_output, shared_options
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
-from kinetic._output.terminal import Terminal, for_bytes, write_job_text
+from kinetic._output.job_text import FileText, JobOutput, write_value
 from kinetic.errors import KineticError, OptionError
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def follow_to_end(handle: JobRecord, stream: TextIO) -> Snapshot:
 
     log, progress = _Log(stream), output.Progress()
     with error_output.job_keeps_running(handle):
-        seen = wait.wait(handle, follow=log.write, progress=progress)
+        seen = wait.wait(handle, follow=log, progress=progress)
     log.end_line()
     progress.wrote("\n")
     progress.end()
@@ -82,20 +83,23 @@ class _Log:
     """Writes the log of a job, and knows whether it left a line open."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._output = JobOutput(lambda: stream)
         self._last = "\n"
-        self._text = output.JobText()
 
-    def write(self, text: str) -> None:
+    def __call__(self, text: str) -> None:
         """Write what is new."""
-        self._stream.write(output.Sanitized(self._text.feed(text) if self._stream.isatty() else text))
-        self._stream.flush()
+        self._output.write(text)
         self._last = text[-1:] or self._last
+
+    def end(self) -> None:
+        """Write what is held back."""
+        self._output.end()
 
     def end_line(self) -> None:
         """Let what follows begin on a new line."""
         if self._last != "\n":
-            self.write("\n")
+            self("\n")
+            self.end()
 
 
 @click.command
@@ -183,7 +187,7 @@ def _deliver(handle: JobRecord, outcome: Outcome, save: Path | None, *, as_json:
         if as_json:
             output_format.print_document(**job_page(handle, outcome), **output_format.value_page(value))
         else:
-            write_job_text(sys.stdout, f"{value if isinstance(value, str) else output_format.value_repr(value)}\n")
+            write_value(sys.stdout, f"{value if isinstance(value, str) else output_format.value_repr(value)}\n")
     sys.stdout.flush()
 
 
@@ -203,44 +207,65 @@ def _save(handle: JobRecord, outcome: Outcome, path: Path) -> int:
         ) from error
 
 
+class _Bytes(Protocol):
+    """What the bytes of a log are written to."""
+
+    def write_bytes(self, data: bytes) -> int: ...
+
+    def end(self) -> None: ...
+
+
 class PrefixedLog:
     """Writes one host's bytes as lines with a prefix; half a line waits for its other half."""
 
-    def __init__(self, out: IO[bytes] | Terminal, host: int) -> None:
+    def __init__(self, out: _Bytes, host: int) -> None:
         self._out = out
         self._prefix = f"[host {host}] ".encode()
         self._half = bytearray()
+        self._text, self._decoder = FileText(), codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
-    def write(self, data: bytes) -> int:
+    def write_bytes(self, data: bytes) -> int:
         """Write the lines that are complete by now."""
+        self._take(self._text.feed(self._decoder.decode(data)).encode(errors="surrogateescape"))
+        return len(data)
+
+    def _take(self, data: bytes) -> None:
         *lines, half = data.split(b"\n")
         for line in lines:
             self._end_line(line)
         self._half += half
         if len(self._half) >= _MOST_LINE_BYTES:
             self._end_line(b"")
-        return len(data)
 
     def _end_line(self, rest: bytes) -> None:
-        self._out.write(b"".join((self._prefix, self._half, rest, b"\n")))
+        self._out.write_bytes(b"".join((self._prefix, self._half, rest, b"\n")))
         self._half.clear()
 
-    def finish(self) -> None:
+    def end(self) -> None:
         """Write the last line, if it has no line break."""
+        self._take(self._text.end().encode(errors="surrogateescape"))
         if self._half:
             self._end_line(b"")
 
 
-Out = IO[bytes] | Terminal | PrefixedLog
+class _RawLog:
+    """Writes the bytes of a log as they are stored."""
+
+    def write_bytes(self, data: bytes) -> int:
+        return sys.stdout.buffer.write(data)
+
+    def end(self) -> None:
+        pass
 
 
 @click.command
 @shared_options.job_argument
 @shared_options.log_options
-def logs(handle: JobRecord, follow: bool, tail: int | None, attempt: int | None, host: str) -> None:
+def logs(handle: JobRecord, follow: bool, tail: int | None, attempt: int | None, host: str, raw: bool) -> None:
     """Print the log of a job.
 
-    Without options, it prints the log so far. Ctrl-C stops printing and does not end the job.
+    Without options, it prints the log so far. Ctrl-C stops printing and does not end the job. A progress bar is one
+    line that changes; in a file or a pipe, its last state. --raw writes every byte as the job printed it.
 
     Example: kinetic jobs logs @last --follow
     """
@@ -249,9 +274,10 @@ def logs(handle: JobRecord, follow: bool, tail: int | None, attempt: int | None,
 
     _check(handle, follow=follow, tail=tail, attempt=attempt)
     hosts = _hosts(handle, host)
-    outs: dict[int, Out] = {number: for_bytes(sys.stdout) for number in hosts}
+    out: _Bytes = _RawLog() if raw else JobOutput(lambda: sys.stdout)
+    outs: dict[int, _Bytes] = dict.fromkeys(hosts, out)
     if host == "all":
-        outs = {number: PrefixedLog(for_bytes(sys.stdout), number) for number in hosts}
+        outs = {number: PrefixedLog(out, number) for number in hosts}
     if follow and past_of(handle) is None:  # there is nothing to follow of a collected job, only a log to print
         with error_output.job_keeps_running(handle):
             seen = _follow(handle, outs, attempt=attempt)
@@ -265,19 +291,13 @@ def logs(handle: JobRecord, follow: bool, tail: int | None, attempt: int | None,
         if log is None:
             _report_no_log(handle, number)
         elif tail is not None:
-            out.write(job_logs.tail_bytes(log, tail))
+            out.write_bytes(job_logs.tail_bytes(log, tail))
         else:  # up to its present end, in pieces: it may be larger than the memory
             position, size = 0, log.size()
             while position < size and (data := log.read(position, min(_BLOCK_BYTES, size - position))):
-                out.write(data)
+                out.write_bytes(data)
                 position += len(data)
-        _finish([out])
-
-
-def _finish(outs: Iterable[Out]) -> None:
-    for out in outs:
-        if isinstance(out, PrefixedLog):
-            out.finish()
+        out.end()
 
 
 def _hosts(handle: JobRecord, wanted: str) -> list[int]:
@@ -322,7 +342,7 @@ def _check(handle: JobRecord, *, follow: bool, tail: int | None, attempt: int | 
         )
 
 
-def _follow(handle: JobRecord, outs: dict[int, Out], *, attempt: int | None) -> Snapshot:
+def _follow(handle: JobRecord, outs: dict[int, _Bytes], *, attempt: int | None) -> Snapshot:
     """Print a log as it grows, until the job ends or an attempt begins that is later than the requested one."""
     from kinetic._jobs import locate, wait
     from kinetic._jobs.status import observe
@@ -340,8 +360,6 @@ def _follow(handle: JobRecord, outs: dict[int, Out], *, attempt: int | None) -> 
             is_over = seen.status.is_final or newest() > wanted()
             _print_news(followers, last=is_over)
             if is_over:
-                _finish(outs.values())
-                sys.stdout.flush()
                 return seen
             reason = seen.observation.reason if seen.observation is not None else ""
             if reason and reason != reported:
@@ -351,15 +369,17 @@ def _follow(handle: JobRecord, outs: dict[int, Out], *, attempt: int | None) -> 
             while not wait.has_news(backend, handle, pause=backend.log_poll_seconds, looked=looked):
                 _print_news(followers)
     finally:
-        for follower, _ in followers:
+        for follower, out in followers:
             follower.close()
+            out.end()
+        sys.stdout.flush()
         backend.stop_watching(handle.job_id)
 
 
-def _print_news(followers: Iterable[tuple[Follower, Out]], *, last: bool = False) -> None:
+def _print_news(followers: Iterable[tuple[Follower, _Bytes]], *, last: bool = False) -> None:
     for follower, out in followers:
         for data in follower.new_bytes(last=last):
-            out.write(data)
+            out.write_bytes(data)
     sys.stdout.flush()
 
 

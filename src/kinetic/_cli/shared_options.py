@@ -176,6 +176,7 @@ def log_options(function: Command) -> Command:
         click.option(
             "-f", "--follow", is_flag=True, help="Follow the log until the job ends; exit code 125 if it failed."
         ),
+        click.option("--raw", is_flag=True, help="Write the log byte for byte, with every state of progress bars."),
     ):
         function = option(function)
     return function

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import locate, logs, notifications
 from kinetic._jobs.status import Snapshot, lock_key, observe, past_of
-from kinetic._output import terminal, tracebacks
+from kinetic._output import job_text, terminal, tracebacks
 from kinetic._output import terminal as output
 from kinetic._wire import python_runtime
 from kinetic.errors import (
@@ -35,7 +35,6 @@ _REASON_SECONDS = 2.0  # between the first two questions why a job waits; each c
 _LONGEST_REASON_SECONDS = 30.0  # and between later ones
 _ATTEMPT_SECONDS = 1.0  # between two questions which attempt runs, and where its log is
 _CLAIM_SECONDS = 60.0
-_on_the_terminal = output.JobText()
 
 OnChange = Callable[[JobStatus], None]
 
@@ -55,6 +54,7 @@ def wait(
         _notify(on_change, seen.status)
         if follow is not None:
             follow(logs.text_of(logs.log_of(job)))
+            _end(follow)
         return seen
     backend = locate.backend_of(job)
     clock = backend.clock
@@ -185,6 +185,8 @@ class _Display:
             self._progress.clear()
         if self._follower is not None:
             self._follower.close()
+        if self._follow is not None:
+            _end(self._follow)
 
 
 class _Reasons:
@@ -336,11 +338,28 @@ class detaching:  # noqa: N801 - reads as a context manager; a class, because a 
         raise tracebacks.interrupt(f"{job_id} keeps running; cancel it with: kinetic jobs cancel {job_id}") from None
 
 
-def to_stdout(text: str) -> None:
-    """Write a job's text: on a terminal without control sequences that would steer it, elsewhere as it is."""
-    sys.stdout.write(_on_the_terminal.feed(text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
-    tracebacks.note_log_output(text)
+class _ToStdout:
+    """Writes what jobs print to standard output, as ``job_text.py`` says."""
+
+    def __init__(self) -> None:
+        self._output = job_text.JobOutput(lambda: sys.stdout)
+
+    def __call__(self, text: str) -> None:
+        self._output.write(text)
+        tracebacks.note_log_output(text)
+
+    def end(self) -> None:
+        self._output.end()
+
+
+to_stdout = _ToStdout()
+
+
+def _end(follow: Callable[[str], object]) -> None:
+    """Have what shows a log write what it holds back of a line that may still change."""
+    end = getattr(follow, "end", None)
+    if end is not None:
+        end()
 
 
 def _notify(on_change: OnChange | None, status: JobStatus) -> None:

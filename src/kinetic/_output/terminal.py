@@ -7,17 +7,13 @@ after some seconds that it still runs. In both, a line at its end says how long 
 
 What comes from a store, a job, a cluster or a file name controls no terminal. *Text about* something (names, reasons,
 tables) is escaped: controls, escape sequences, marks that reverse the direction of text, lone surrogates. *What a job
-printed* keeps its looks on a terminal: colours and other renditions, tabs, the carriage return and the backspace of
-progress bars, and erasing the rest of a line. All other sequences, such as those that set the title, write the
-clipboard, move the cursor or clear the screen, are removed. Into a file or a pipe it is written byte for byte.
+printed* keeps its looks; see ``job_text.py``.
 """
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import os
-import re
 import sys
 import threading
 import time
@@ -25,11 +21,11 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from kinetic._output.format import duration_text, plain, shortened
 from kinetic._wire import python_runtime
-from kinetic.errors import indented, printable
+from kinetic.errors import indented
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,12 +47,8 @@ _above = 0  # how many of the shown lines are above the one with the cursor
 _owner: weakref.ref[object] | None = None  # who drew what is shown; one that is gone owns nothing
 _again: list[str] = []  # the lines that an owner drew, to be drawn again below what others write
 _said: set[str] = set()
-
-_KEPT = r"\x1b\[[0-9;:]*m|\x1b\[[0-2]?K"  # renditions, and erasing in the line
-_STRING = r"\x1b[\]PX^_][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)"  # a title, the clipboard, private messages
-_SEQUENCE = rf"{_STRING}|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
-_BEGUN = r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]{0,4096}\x1b?|[ -/]*)?\Z"
-_CONTROLS = "[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+_messages = 0  # lines that were written above what is shown
+_is_line_open = False  # whether a job's text ends in the middle of a line, on the same terminal
 
 
 def is_possible() -> bool:
@@ -97,9 +89,25 @@ def show_lines(lines: Sequence[str], *, owner: object = None) -> None:
         _again[:] = fitting if owner is not None else []
 
 
+def messages_written() -> int:
+    """Return how many lines of ours moved the cursor of the terminal so far."""
+    return _messages
+
+
+def note_open_line(*, is_open: bool) -> None:
+    """Record whether what a job printed on the terminal ends in the middle of a line: a message begins a new one."""
+    global _is_line_open  # noqa: PLW0603 - there is one terminal
+    _is_line_open = is_open
+
+
 def write_line(text: str) -> None:
     """Write a line above what is shown, in one write: so that nothing flickers."""
+    global _messages, _is_line_open  # noqa: PLW0603 - as above
     with _lock:
+        _messages += 1
+        if _is_line_open and is_possible():
+            text = f"\n{text}"
+        _is_line_open = False
         if not _again or _owner is None or _owner() is None or not is_possible():
             clear()
             sys.stderr.write(Sanitized(f"{text}\n"))
@@ -130,9 +138,11 @@ def release(owner: object) -> None:
 
 def leave_line() -> None:
     """Begin a new line on a terminal, after the ``^C`` of the person who pressed it."""
+    global _messages, _is_line_open
     if is_possible():
         clear()
         _write("\n")
+        _messages, _is_line_open = _messages + 1, False
 
 
 def _is_taken(owner: object) -> bool:
@@ -306,7 +316,7 @@ class Progress:
         self.clear()
         seconds = self._clock() - self._since
         if self._phase and seconds >= SLOW_SECONDS:
-            if self._mid_line and self._is_live:
+            if self._mid_line and self._is_live and not _is_line_open:
                 _write("\n")
             report(f"{self._phase} took {duration_text(seconds)}")
         self._phase, self._mid_line = "", False
@@ -358,58 +368,3 @@ class Sanitized(str):
 
     __slots__ = ()
     is_safe = True
-
-
-class JobText:
-    """The text of a job on its way to a terminal; it comes in pieces, and a sequence may be cut in two."""
-
-    def __init__(self) -> None:
-        self._held = ""
-
-    def feed(self, text: str) -> str:
-        """Return what may be shown by now."""
-        text = self._held + text
-        begun = re.search(_BEGUN, text)
-        self._held = text[begun.start() :] if begun else ""
-        text = text[: begun.start()] if begun else text
-        if "\x1b" not in text:
-            return _escaped(text)
-        text = re.sub(_SEQUENCE, lambda found: found[0] if re.fullmatch(_KEPT, found[0]) else "", text)
-        kept = [*re.findall(_KEPT, text), ""]
-        return "".join(f"{_escaped(part)}{keep}" for part, keep in zip(re.split(_KEPT, text), kept, strict=True))
-
-    def end(self) -> str:
-        """Return the rest, escaped: a sequence that was never finished."""
-        held, self._held = self._held, ""
-        return printable(held)
-
-
-def _escaped(text: str) -> str:
-    return re.sub(_CONTROLS, lambda found: plain(found[0]), text)
-
-
-class Terminal:
-    """Writes the bytes of a log to a terminal, as whole characters and without controls."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._text = JobText()
-
-    def write(self, data: bytes) -> int:
-        """Write a piece of a log."""
-        self._stream.write(Sanitized(self._text.feed(self._decoder.decode(data))))
-        return len(data)
-
-
-def for_bytes(stream: TextIO) -> IO[bytes] | Terminal:
-    """Return what the bytes of a log are written to; only a terminal's are changed."""
-    return Terminal(stream) if stream.isatty() else stream.buffer
-
-
-def write_job_text(stream: TextIO, text: str) -> None:
-    """Write a whole text that a job made, e.g. its value; only for a terminal is it changed."""
-    if stream.isatty():
-        job_text = JobText()
-        text = job_text.feed(text) + job_text.end()
-    stream.write(Sanitized(text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ JOBS = """
 SWEEP = (
     'b = kinetic.collections.map(train, [{"lr": 0.1 * (n + 1), "seed": n} for n in range(5)], name="sweep"); b.wait()'
 )
+KERAS = Path(__file__).parents[2] / "unit" / "_output" / "keras_fit.log"  # what the real one printed
 EVIL = '<script>document.title="owned"</script><img src=x onerror=document.title="owned">'
 BIDI = "ab\u202egnp.exe"
 
@@ -354,6 +356,19 @@ def test_progress_bars_are_one_line(stored, dashboard, page):
 
 
 @pytest.mark.timeout(600)  # its store is written, and read for the first time
+def test_bars_of_tqdm_below_each_other_and_of_keras_are_one_line_each(stored, dashboard, page):
+    steps = "".join(f"\n\rinner {step}/900\x1b[A" for step in range(901))
+    bars = f"begin\n\router 0/2\x1b[K{steps}\router 1/2{steps}\router 2/2\x1b[K\n{' ' * 15}\rend\n"
+    keras = KERAS.read_bytes()
+    job_id = stored.add(log=bars.encode() + keras)
+    shown = page(dashboard(), f"#/jobs/{job_id}")
+    shown.locator(".log .line").first.wait_for()
+
+    lines = [line.rstrip() for line in shown.locator(".log .line").all_text_contents()]
+    assert lines[:3] == ["begin", "outer 2/2", "end"]
+    assert [line[:9] for line in lines[3:]] == [part for epoch in "123" for part in (f"Epoch {epoch}/3", "80/80 ━━━")]
+
+
 def test_ten_thousand_jobs_are_listed_within_300_ms(stored, dashboard, page, wait_until):
     for number in range(10_000):
         stored.add("failed" if number % 10 == 0 else "succeeded", function=f"train{number}")

@@ -46,21 +46,55 @@ function lastVersion(text) {
   return at < 0 ? trimmed : trimmed.slice(at + 1);
 }
 
+const EDIT = /\u0008|\u001b\[\d{0,4}[CDGK]/;
+const PART = /\u0008+|\u001b\[(\d{0,4})([CDGK])|\u001b\[[0-9;:]*m|[^\u0008\u001b]+|\u001b(?:\[[0-?]*[ -/]*[@-~])?/g;
+const MOST_COLUMNS = 4000;
+
+// Cells of a line in which the cursor went back, as runs of text with their classes.
+function* edited(text, style) {
+  const cells = [];
+  let column = 0;
+  for (const found of text.matchAll(PART)) {
+    const part = found[0];
+    if (part[0] === "\u0008") column = Math.max(column - part.length, 0);
+    else if (found[2] === "K") {
+      if (!Number(found[1])) cells.length = Math.min(cells.length, column);
+      else if (found[1] === "2") cells.length = 0;
+      else cells.fill([" ", ""], 0, column + 1);
+    } else if (found[2]) {
+      const by = Math.max(Number(found[1] || 1), 1);
+      column = Math.min(Math.max(found[2] === "G" ? by - 1 : column + (found[2] === "C" ? by : -by), 0), MOST_COLUMNS);
+    } else if (part[0] === "\u001b") {
+      if (part.endsWith("m")) apply(style, part.slice(2, -1));
+    } else {
+      while (cells.length < column) cells.push([" ", ""]);
+      for (const character of part) if (column < MOST_COLUMNS) cells[column++] = [character, classOf(style)];
+    }
+  }
+  for (let at = 0, end; at < cells.length; at = end) {
+    for (end = at; end < cells.length && cells[end][1] === cells[at][1]; ) end++;
+    yield [cells.slice(at, end).map((cell) => cell[0]).join(""), cells[at][1]];
+  }
+}
+
 // Appends a line to an element, and changes the style for the next one.
 export function write(element, text, style) {
   let at = 0;
   const whole = lastVersion(text);
   if (whole !== text && whole.length < text.length) for (const found of text.slice(0, text.length - whole.length).matchAll(SEQUENCE)) if (found[1] !== undefined) apply(style, found[1]);
-  const add = (part) => {
+  const add = (part, name) => {
     if (!part) return;
-    const name = classOf(style);
     const shown = escaped(part);
     element.append(name ? h("span", { class: name }, shown) : document.createTextNode(shown));
   };
+  if (EDIT.test(whole)) {
+    for (const [part, name] of edited(whole, style)) add(part, name);
+    return;
+  }
   for (const found of whole.matchAll(SEQUENCE)) {
-    add(whole.slice(at, found.index));
+    add(whole.slice(at, found.index), classOf(style));
     if (found[1] !== undefined) apply(style, found[1]);
     at = found.index + found[0].length;
   }
-  add(whole.slice(at));
+  add(whole.slice(at), classOf(style));
 }

@@ -1,6 +1,7 @@
 // The log of a job: its end first, the rest on demand, what is added while it grows, and a search through all of it.
 import { address, bytes, get, jobPath } from "./api.js";
 import { plain, write } from "./ansi.js";
+import { Rows } from "./rows.js";
 import { card, copyButton, h, line, many, problemText, size } from "./dom.js";
 
 const PART = 128 << 10; // bytes that are fetched at once
@@ -116,8 +117,7 @@ export class LogView {
       }
       this.lineBlocks.replaceChildren();
       this.lines = 0;
-      this.rest = "";
-      this.open_ = null;
+      this.rows = new Rows();
       this.from = this.to = begin;
       this.append(data);
       if (target === null && start < 0) this.view.scrollTop = this.view.scrollHeight;
@@ -142,25 +142,30 @@ export class LogView {
 
   // Appends bytes, whole lines at once; each line knows where it begins.
   append(data) {
-    const lines = splitBytes(data, this.to);
-    this.to += data.length;
-    if (this.open_ && lines.length) { // the last line had no end yet
-      const first = lines.shift();
-      this.redraw(this.open_, (this.open_.kineticText += first.text));
-      if (first.whole) this.open_ = null;
+    const changed = new Set();
+    for (const each of splitBytes(data, this.to)) {
+      this.rows.take(each, changed);
+      if (changed.size > BLOCK) this.show(changed);
     }
-    this.add(lines);
+    this.to += data.length;
+    this.show(changed);
   }
 
-  add(lines) {
-    for (const each of lines) {
+  // Brings rows that changed into the page.
+  show(changed) {
+    for (const row of changed) {
+      if (row.element) {
+        row.element.kineticText = row.text;
+        this.redraw(row.element, row.text);
+        continue;
+      }
       let block = this.lineBlocks.lastElementChild;
       if (!block || block.childElementCount >= BLOCK) this.lineBlocks.append((block = h("div", { class: "block" })));
-      const element = this.lineElement(each);
-      block.append(element);
+      row.element = this.lineElement(row);
+      block.append(row.element);
       this.lines++;
-      this.open_ = each.whole ? null : element;
     }
+    changed.clear();
     while (this.lines > MOST_LINES) {
       const block = this.lineBlocks.firstElementChild;
       const next = block.nextElementSibling;
@@ -219,7 +224,10 @@ export class LogView {
         first.kineticStart = begins;
         this.redraw(first, (first.kineticText = text + first.kineticText));
       }
-      for (const each of lines) {
+      const rows = new Rows();
+      const changed = new Set(); // in the order in which they begin
+      for (const each of lines) rows.take(each, changed);
+      for (const each of changed) {
         if (!blocks.length || blocks.at(-1).childElementCount >= BLOCK) blocks.push(h("div", { class: "block" }));
         blocks.at(-1).append(this.lineElement(each));
         this.lines++;
