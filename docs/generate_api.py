@@ -54,6 +54,8 @@ CALLED = {
     "kinetic.BatchHandle": "batch",
     "kinetic.Data": "data",
     "kinetic.JobHandle": "job",
+    "kinetic.jobs.HostUsage": "host",
+    "kinetic.jobs.Usage": "usage",
     "kinetic.RemoteCallable": "f",
     "kinetic.testing.FakeBackend": "backend",
     "kinetic.testing.FakeClock": "clock",

@@ -237,6 +237,33 @@ def test_a_log_is_read_by_position_from_the_backend_or_once_it_let_go_of_it_from
     assert log.read(log.size(), 10) == b""
 
 
+def test_what_a_job_uses_is_told_while_it_runs_and_afterwards_or_nothing_where_nothing_can_be_measured(place):
+    job = place.submit_long()
+    place.wait_for_start(job)
+    measures = not isinstance(place.backend, testing.FakeBackend)
+    if measures:
+        place.wait(job, lambda: job.usage().hosts)
+    while_it_ran = job.usage()
+    place.release(job)
+    job.wait()
+
+    ended = job.usage()
+
+    assert ended.attempt == 0
+    assert [host.host for host in ended.hosts] == ([0] if measures else [])
+    if measures:
+        assert while_it_ran.hosts[0].samples == ended.hosts[0].samples[: len(while_it_ran.hosts[0].samples)]
+        assert ended.peak.memory_bytes > 1 << 20
+
+
+def test_nothing_was_used_by_a_job_that_is_not_there_or_took_no_time(place):
+    job = place.submit()
+    place.wait_for_end(job)
+
+    assert place.backend.live_usage(UNKNOWN, host=0, attempt=0) is None
+    assert job.usage().hosts == ()
+
+
 def test_a_job_that_is_not_there_has_no_log(place):
     place.submit()
 

@@ -228,6 +228,9 @@ class _Roles:
     def last_log(self, name: str, *, host: int, attempt: int) -> None:
         """Return nothing: what a job printed is in the store, or in ``live_log``."""
 
+    def live_usage(self, name: str, *, host: int, attempt: int) -> None:
+        """Return nothing: a job has no process of its own that could be measured."""
+
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
         return {}
 

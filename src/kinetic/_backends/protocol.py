@@ -217,6 +217,9 @@ class Inspector(Protocol):
     def last_log(self, name: str, *, host: int, attempt: int) -> LiveLog | None:
         """Return what is left of the log of a process that was ended before all of it was in the store, or None."""
 
+    def live_usage(self, name: str, *, host: int, attempt: int) -> bytes | None:
+        """Return what a host used so far, as JSON, where the place keeps it itself; None where the store has it."""
+
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
         """Return the debug servers of a running job's newest attempt, by host; a host without one is left out."""
 

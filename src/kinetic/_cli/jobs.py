@@ -396,8 +396,8 @@ def _warn_if_unsupervised(rows: Sequence[Row]) -> None:
 def show(handle: JobRecord, as_json: bool) -> None:
     """Show all details of a job.
 
-    The function, where it runs, its status, the duration of each phase, its output folder, and what it cost so far:
-    the list price of its hardware while its function ran.
+    The function, where it runs, its status, the duration of each phase, its output folder, the most that it used of
+    CPU, memory, GPUs and disk, and what it cost so far: the list price of its hardware while its function ran.
 
     Example: kinetic jobs show @last
     """
@@ -410,13 +410,45 @@ def show(handle: JobRecord, as_json: bool) -> None:
         seen = job_status.observe(handle)
         page = job_status.job_to_json(handle, seen) | job_status.details_of(handle, seen)
         page["dollars"] = cost.so_far(handle, page, os.environ)
+        page["usage"] = _usage_page(handle)
     if as_json:
         output_format.print_document(job=page)
         return
+    page["usage"] = _usage_text(page["usage"])
     page["dollars"] = cost.dollars_text(page["dollars"])
     page["lock"] = _lock_text(page["lock"])
     page["command"] = shlex.join(page["command"]) if page["command"] else ""
     output_format.print_fields([(name, _text(value)) for name, value in page.items()])
+
+
+def _usage_page(handle: JobRecord) -> dict[str, Any] | None:
+    """Return peaks and means of what a job used; None where nothing was measured or can be verified here."""
+    from kinetic._jobs import resource_usage
+
+    with contextlib.suppress(KineticError):
+        found = resource_usage.usage_of(handle)
+        if found.hosts:
+            return found.to_dict(samples=False)
+    return None
+
+
+def _usage_text(usage: dict[str, Any] | None) -> str:
+    """Return the peaks of a job in one line; of several hosts, those of the one that used most."""
+    if not usage:
+        return ""
+    hosts, peak, size = usage["hosts"], usage["peak"], output_format.size_text
+    cores, limit = max(host["cores"] for host in hosts), max(host["memory_limit_bytes"] for host in hosts)
+    parts = [f"CPU {peak['cpu_percent']:.0f} % of {100 * cores:.0f} %"]
+    if peak["memory_bytes"] is not None:
+        parts.append(f"memory {size(peak['memory_bytes'])} of {size(limit)}")
+    if devices := hosts[0]["devices"]:
+        kind = devices[0]["kind"].upper()
+        busy = f" {peak['device_percent']:.0f} %" if peak["device_percent"] is not None else ""
+        held = f", its memory {size(peak['device_memory_bytes'])}" if peak["device_memory_bytes"] is not None else ""
+        parts.append(f"{kind}{busy}{held} of {size(devices[0]['memory_bytes'])}")
+    if peak["disk_used_bytes"] is not None:
+        parts.append(f"disk {size(peak['disk_used_bytes'])} of {size(max(host['disk_bytes'] for host in hosts))}")
+    return "at most " + ", ".join(parts) + (" (on one host)" if len(hosts) > 1 else "")
 
 
 def _lock_text(lock: dict[str, Any] | None) -> str:

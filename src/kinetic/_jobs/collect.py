@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from kinetic._wire.records import JobRecord
 
 
+_MEASURED_SECONDS = 1.0  # a job that took less time was not measured
 _PIECE, _BLOCK = 1 << 20, 1 << 16
 _IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened from the same bytes
 
@@ -470,6 +471,8 @@ def collected_page(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
     step("client:log-kept")
     page = _history_page(job, seen, inside)
     page |= {"collected": time.time(), "artifacts_removed": True, "resource_removed": True, "logs": kept}
+    if usage := _usage_to_keep(job, inside, seen.outcome):
+        page["usage"] = usage
     if locate.write_page(store, page, locate.key_to_seal(job)):
         return page
     before = locate.read_page(store, job.job_id)
@@ -477,6 +480,15 @@ def collected_page(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
         return before
     locate.write_page(store, page, locate.key_to_seal(job), again=True)  # it was cleaned up in part before
     return page
+
+
+def _usage_to_keep(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) -> list[dict[str, Any]]:
+    started, ended = (outcome.started, outcome.ended) if outcome is not None else (None, None)
+    if started is None or ended is None or ended - started < _MEASURED_SECONDS:
+        return []
+    from kinetic._jobs import resource_usage  # only of jobs that were measured
+
+    return resource_usage.to_keep(job, inside, outcome)
 
 
 def cancel(job: JobRecord, *, wait: float) -> bool:

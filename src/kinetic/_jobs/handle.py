@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar
 
+    from kinetic._jobs.resource_usage import Usage
+
     R = TypeVar("R", default=Any)  # what the function returns; by default, "JobHandle" alone says no more than before
 else:
     from typing import TypeVar
@@ -184,6 +186,24 @@ class JobHandle(JobRecord, Generic[R]):
     def tail(self, n: int = 100) -> str:
         """Return exactly the last ``n`` lines of the log, "" while the job is pending; of the last 10 MiB at most."""
         return logs.tail(logs.log_of(self), n)
+
+    def usage(self, attempt: int | None = None) -> Usage:
+        """Return what the job used so far, or in all: CPU, memory, disk, GPUs and TPU chips of each host.
+
+        It works while the job runs, afterwards, and once it was collected, for 30 days with fewer samples. On a
+        cluster, what is returned of a running job is up to 10 s old, after ten minutes up to 30 s. A job that runs on
+        another machine is seen once it has ended. Of a job that takes less than a second nothing is measured.
+
+        Args:
+            attempt: Which attempt, from 0; None means the last one that began.
+
+        Raises:
+            IntegrityError: What is stored of it was changed.
+            CredentialsError: The key without which it cannot be verified is not here.
+        """
+        from kinetic._jobs import resource_usage  # most handles are never asked
+
+        return resource_usage.usage_of(self, attempt=attempt)
 
     def debug_attach(self, local_port: int = 5678, working_dir: str | None = None, *, host: int = 0) -> Popen[bytes]:
         """Wait for the job's debug server, forward a port to it, and print what an editor needs to attach.

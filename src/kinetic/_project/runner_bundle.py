@@ -178,6 +178,7 @@ SELDOM = (
     "kinetic._runner.pod.install",
     "kinetic._runner.pod.rendezvous",
     "kinetic._runner.pod.unpacked_layers",
+    "kinetic._runner.supervisor.device_metrics",
     "kinetic._runner.worker.command",
     "kinetic._runner.worker.debug_server",
     "kinetic._runner.worker.mount_namespace",

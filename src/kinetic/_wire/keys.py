@@ -70,6 +70,7 @@ debug_begun: _Of2 = "{}/debug/{}/slice".format
 logs: _Of3 = "{}/logs/{}/{}/".format
 # Runner or supervisor: part of a log, by the offset of its first byte; twelve digits keep key order the order of bytes.
 log_segment: _Of4 = "{}/logs/{}/{}/{:012d}".format
+usage: _Of3 = "{}/usage/{}/{}".format  # runner or supervisor, while the job runs: what one host used, sealed
 # Client, before the history record: the end of the log of a collected job. history/~clock, empty: the store's time.
 history_log: _Of3 = (_BESIDE + "logs/{}.{}.{}.gz").format
 

@@ -103,6 +103,7 @@ _PAST = {
     "attempts": fields.integer(0, keys.MOST_ATTEMPTS),
     **fields.each(fields.boolean, "artifacts_removed", "resource_removed"),
     "logs": fields.array_of(fields.known_fields(_LOG, ("attempt", "host", "size_bytes")), 100_000),
+    "usage": fields.array_of(fields.map_of(fields.any_value, 64), 100_000),  # see measurements.py; checked when shown
 }
 
 

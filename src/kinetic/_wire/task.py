@@ -122,6 +122,11 @@ class _HostFiles:
         return self._file("log", ".stacks")
 
     @property
+    def usage(self) -> Path:
+        """The file with what this host used so far, on a machine; a pod has it in the store."""
+        return self._file("log", ".usage")
+
+    @property
     def debug_page(self) -> Path:
         """The file in which the debug server of this host says where it is and whether it waits."""
         return self._file("log", ".debug")

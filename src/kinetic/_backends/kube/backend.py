@@ -293,6 +293,9 @@ class KubeBackend:
     def last_log(self, name: str, *, host: int, attempt: int) -> LiveLog | None:
         return pod_logs.last_log(self.client, self._pods(name), host=host, attempt=attempt)
 
+    def live_usage(self, name: str, *, host: int, attempt: int) -> None:
+        """Return nothing: a pod writes it into the store."""
+
     def _pods(self, name: str) -> list[Object]:
         return self.client.list(POD, job_manifests.label_selector(job_id=name)).objects
 

@@ -441,6 +441,12 @@ class LocalBackend:
     def last_log(self, name: str, *, host: int, attempt: int) -> None:
         """Return nothing: ``live_log`` reads the file that the process wrote, however it ended."""
 
+    def live_usage(self, name: str, *, host: int, attempt: int) -> bytes | None:
+        try:
+            return self.paths.files(name, attempt, host).usage.read_bytes()
+        except OSError:
+            return None
+
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
         row = self._row(name)
         found: dict[int, DebugAddress] = {}

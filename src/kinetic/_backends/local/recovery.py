@@ -23,8 +23,8 @@ from kinetic._runner import processes
 from kinetic._runner.supervisor import attempts, verdicts
 from kinetic._runner.supervisor.attempts import was_removed
 from kinetic._stores import open_store
-from kinetic._stores.protocol import Store, put_file
-from kinetic._wire import digests, folders, inspection, keys
+from kinetic._stores.protocol import Store, put_file, put_hint
+from kinetic._wire import digests, documents, folders, inspection, keys
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import Task
 from kinetic.errors import KineticError
@@ -207,8 +207,10 @@ def _settle(paths: Paths, queue: Queue, row: JobRow, log: str, why: str) -> None
     step("observer:settled")
 
 
-def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Task], status: str) -> None:
-    """Make the log of a job durable and end its row.
+def finish(
+    paths: Paths, queue: Queue, store: Store, tasks: Sequence[Task], status: str, *, measured: bool = True
+) -> None:
+    """Make the log of a job durable, and what it used if that was ``measured``, and end its row.
 
     If its row is gone, the job was removed meanwhile: then nothing of it stays on this machine, and nothing in the
     store once its record is deleted.
@@ -219,19 +221,24 @@ def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Task], stat
         for task in printed:
             ship_log(store, task)
         step("supervisor:log-shipped")
+    key = None
+    with contextlib.suppress(OSError, KineticError):
+        key = runtime_files.read_key(paths, job_id)
+    if measured and key is not None and queue.jobs([job_id]):
+        ship_usage(store, tasks, key)
     clear_scratch(tasks)
     step("supervisor:cleared")
     is_known = queue.end(job_id, status)
     drop_data(paths, job_id)  # after the end, for which clients wait
-    key = None
-    with contextlib.suppress(OSError, KineticError):
-        key = runtime_files.read_key(paths, job_id)
     runtime_files.remove_task(paths, job_id)  # before the first request to a store that may be out of reach
     if not is_known:
         abandon(paths, store, job_id)
     elif key is not None and was_removed(store, job_id, contextlib.nullcontext(key)):
         queue.forget([job_id])
         abandon(paths, store, job_id)
+
+
+_NOT_KEPT = (".stacks", ".usage", ".usage~")
 
 
 def tidy(paths: Paths, job_id: str, task: Task | None = None, *, whole: bool = False) -> None:
@@ -260,7 +267,7 @@ def tidy(paths: Paths, job_id: str, task: Task | None = None, *, whole: bool = F
             is_empty_log = entry.name.startswith("log-") and entry.is_file() and entry.stat().st_size == 0
             if whole and entry.name.startswith("work-"):
                 remove_folder(Path(entry.path))
-            if entry.name == paths.completion_pipe(job_id).name or entry.name.endswith(".stacks") or is_empty_log:
+            if entry.name == paths.completion_pipe(job_id).name or entry.name.endswith(_NOT_KEPT) or is_empty_log:
                 os.unlink(entry)
         os.rmdir(paths.job(job_id))  # not of a job that failed: its working folder is kept for a day
 
@@ -303,6 +310,17 @@ def ship_log(store: Store, task: Task) -> None:
     """Make a finished log durable: by a rename where the store is on the same disk."""
     with contextlib.suppress(OSError, KineticError):
         put_file(store, keys.log_segment(task.job_id, task.attempt, task.host, 0), task.log)
+
+
+def ship_usage(store: Store, tasks: Sequence[Task], key: bytes) -> None:
+    """Bring what the hosts of an attempt used into the store, sealed; nothing waits for the disk."""
+    from kinetic._wire import measurements  # only jobs that ran for a second or more
+
+    for task in tasks:
+        with contextlib.suppress(OSError, KineticError):
+            page = documents.read(task.usage.read_bytes(), "the usage", most_bytes=measurements.PAGE.most_bytes)
+            found = measurements.PAGE.build(page, "the usage")
+            put_hint(store, keys.usage(task.job_id, task.attempt, task.host), found.to_bytes(key))
 
 
 def _is_log(name: str) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kinetic._backends.local import notifier, queue, recovery, runtime_files, scheduler
 from kinetic._backends.local.queue import JobRow, Queue
@@ -33,6 +33,9 @@ from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.task import Task
 from kinetic.errors import BackendUnavailableError, KineticError, StoreUnreachableError
+
+if TYPE_CHECKING:
+    from kinetic._wire.measurements import Measurements
 
 T = TypeVar("T")
 
@@ -188,6 +191,7 @@ class QueueSource:
         self._is_cloud = scheduler.is_cloud(task.store_url)
         self.passes: tuple[type[Exception], ...] = attempts.TRANSIENT_ERRORS if self._is_cloud else ()
         self._completion: runtime_files.CompletionWriter | None = None
+        self._is_measured = False
 
     @property
     def is_retried(self) -> bool:
@@ -251,6 +255,15 @@ class QueueSource:
         if self._completion is not None:
             self._completion.running()
 
+    def keep_usage(self, task: Task, found: Measurements) -> None:
+        """Write it beside the log, for who looks while the job runs; its end brings it into the store."""
+        beside = f"{task.usage}~"
+        with contextlib.suppress(OSError):  # a full disk: the job does not need it
+            with open(beside, "wb") as file:
+                file.write(documents.write({"schema": documents.SCHEMA, **found.to_json()}))
+            os.replace(beside, task.usage)
+            self._is_measured = True
+
     def is_unwanted(self) -> bool:
         """Return whether the job must end: asked to, removed, or cancelled by a client that died since."""
         job_id, ending = self.task.job_id, self._process.ending
@@ -287,6 +300,8 @@ class QueueSource:
         """Remove the files of an attempt, and put its job back to its old place, where any supervisor may take it."""
         recovery.clear_scratch(tasks)
         recovery.drop_data(self._paths, self.task.job_id)
+        if self._is_measured:
+            recovery.ship_usage(self.store, tasks, self.key())
         for task in tasks:
             task.began.unlink(missing_ok=True)
         self._queue.requeue(self.task.job_id, self._process.name, counted=counted)
@@ -317,7 +332,7 @@ class QueueSource:
             self._completion.stop()
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:
-        recovery.finish(self._paths, self._queue, self.store, tasks, verdict.status)
+        recovery.finish(self._paths, self._queue, self.store, tasks, verdict.status, measured=self._is_measured)
         recovery.tidy(self._paths, self.task.job_id, self.task, whole=verdict.succeeded)
         if created:
             self._process.notify(self.task, verdict)

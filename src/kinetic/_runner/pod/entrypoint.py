@@ -38,6 +38,8 @@ from kinetic.errors import (
 
 if TYPE_CHECKING:
     from kinetic._runner.pod.rendezvous import Notifier, Peers
+    from kinetic._runner.pod.usage_upload import UsageUpload
+    from kinetic._wire.measurements import Measurements
 
 
 T = TypeVar("T")
@@ -46,6 +48,7 @@ USER_SECONDS = 10.0  # of the 15 that Spot gives
 LAST_SECONDS = 3.0  # for the note and the last of the log
 _LOG_SECONDS = 5.0  # how long a verdict waits for the last of the log
 _HASTY_LOG_SECONDS = 1.0  # the same once the pod must go: user code may have left no more than 5 s for both
+_USAGE_SECONDS = 1.0  # how long it waits for what the job used in the end
 _LATE_LOG_SECONDS = 60.0  # how long the pod stays for it after the verdict
 _ASKING_SECONDS = 1.0  # of those last ones, for the question whether the job is still known
 _DRAIN_SECONDS = 2.0  # for a reader of the container's output
@@ -137,6 +140,7 @@ class PodSource:
         self._always_short_of = container.shortages(place.base)
         self._notifier: Notifier | None = None
         self._log_pump: LogPump | None = None
+        self._usage: UsageUpload | None = None
         self._key = b""
         self._said = self._shortage = self._log_trouble = ""
         self._interruptions = 0
@@ -354,6 +358,17 @@ class PodSource:
         if self._notifier is not None:
             self._notifier.start(self._poller.poll_soon, key)
 
+    def keep_usage(self, task: Task, found: Measurements) -> None:
+        """Have a thread bring it into the store, now and then; see ``Source``."""
+        if self._usage is None:
+            from kinetic._runner.pod.usage_upload import UsageUpload  # jobs that end within a second need none
+
+            key = self.key()
+            at = keys.usage(task.job_id, task.attempt, task.host)
+            self._usage = UsageUpload(lambda each: self.store.put(at, each.to_bytes(key)))
+            self._usage.start()
+        self._usage.offer(found)
+
     def _poll(self) -> bool:
         """Read the store, on the poller's thread; return whether the worker should end."""
         if self.task.hosts > 1:
@@ -493,7 +508,12 @@ class PodSource:
         return self._finish_log(_HASTY_LOG_SECONDS if self.end_requested else _LOG_SECONDS)
 
     def _finish_log(self, seconds: float) -> str:
-        return self._log_pump.finish(seconds) if self._log_pump is not None else ""
+        if self._usage is not None:
+            self._usage.send_last()  # at the same time
+        trouble = self._log_pump.finish(seconds) if self._log_pump is not None else ""
+        if self._usage is not None:
+            self._usage.join(min(seconds, _USAGE_SECONDS))
+        return trouble
 
     def wait(self, seconds: float) -> bool:
         return self.wait_for(lambda: self.end_requested, seconds)

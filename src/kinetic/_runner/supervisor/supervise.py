@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, NoReturn, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from kinetic._runner import processes
 from kinetic._runner.supervisor import attempts, verdicts
@@ -35,6 +35,10 @@ from kinetic._wire.outcomes import SUCCEEDED, AttemptNote, Outcome
 from kinetic._wire.task import LOG_STACKS_SIGNAL, READERS, Task
 from kinetic.errors import CredentialsError, KineticError
 
+if TYPE_CHECKING:
+    from kinetic._runner.supervisor.meter import Meter
+    from kinetic._wire.measurements import Measurements
+
 T = TypeVar("T")
 Decision = tuple[Outcome, Path | None]  # a verdict, and the file with its pickled value or exception
 Entry = Callable[[Task, int], NoReturn]  # what a worker does with its task and its end of the report
@@ -46,6 +50,7 @@ _THREADED = "obstore"  # starts threads: after it was imported, a fork is not sa
 _GRACE_SECONDS = 5.0  # for atexit handlers after the result is complete, and between SIGTERM and SIGKILL
 _STACKS_SECONDS = 0.5  # for writing the stacks before the deadline's kill
 _PEER_SECONDS = 2.0  # between the first failure on a slice and the end of its peers, which wait for it in vain
+_MEASURE_SECONDS = 1.0  # after which it is measured what a job uses; a shorter job costs nothing
 _LOOK_SECONDS = 60.0  # nothing is polled: this only guards against a lost wake-up
 _MOST_DESCRIPTORS = 4096  # where the system does not list them
 _PR_SET_PDEATHSIG = 1
@@ -85,6 +90,9 @@ class Source(Protocol):
 
     def forked(self, hosts: Sequence[WatchedWorker]) -> None:
         """Note that the workers run."""
+
+    def keep_usage(self, task: Task, found: Measurements) -> None:
+        """Keep what one of our hosts used so far, in the place of what was kept before, without waiting for a store."""
 
     def is_unwanted(self) -> bool:
         """Return whether the job should end."""
@@ -252,6 +260,9 @@ class WatchedWorker:
     spare_children: bool = False  # SIGTERM goes to the worker alone, which may need its children to save its work
     status: int | None = None
     peak_bytes: int = 0
+    cpu_seconds: float = 0.0  # of those of its processes that this one has reaped
+    meter: Meter | None = None  # once it has run for a second
+    measure_due: float = float("inf")
     held_bytes: int = 0  # what its processes held when that was too much
     done_at: float | None = None
     dumped_at: float | None = None
@@ -364,6 +375,8 @@ def _fork(
 
 def _watch(task: Task, pid: int, *closing: int) -> WatchedWorker:
     watched = WatchedWorker(task, pid, ReportReader(closing[0]), time.monotonic(), closing, _recent_memory_kills())
+    if sys.platform == "linux":  # elsewhere there is no /proc
+        watched.measure_due = watched.began + _MEASURE_SECONDS
     if task.memory_bytes and processes.can_measure_memory():
         watched.guard = processes.MemoryGuard(task.memory_bytes, lambda: _processes_of(pid))
     return watched
@@ -472,9 +485,13 @@ def watch_workers(hosts: Sequence[WatchedWorker], child_signal: ChildSignal, sou
         for watched in hosts:
             if watched.status is None:
                 _act_on_time(watched)
+                if time.monotonic() >= watched.measure_due:
+                    _measure(watched, source)
     inputs.read_rest()
     _end_the_rest(hosts)
     for watched in hosts:
+        if watched.meter is not None:
+            _measure(watched, source)
         for descriptor in watched.closing:
             os.close(descriptor)
     return [
@@ -558,7 +575,7 @@ def _end_peers_of_failed_hosts(hosts: Sequence[WatchedWorker], elsewhere: Callab
 def _seconds_to_next_action(watched: WatchedWorker) -> float:
     """Return after how many seconds something must be done without any event."""
     now = time.monotonic()
-    times = [now + _LOOK_SECONDS]
+    times = [now + _LOOK_SECONDS, watched.measure_due]
     if watched.status is not None:
         return _LOOK_SECONDS
     if watched.guard is not None and watched.done_at is None:
@@ -574,6 +591,25 @@ def _seconds_to_next_action(watched: WatchedWorker) -> float:
     if watched.stopped:
         times.append(now if watched.term_at is None else watched.term_at + watched.grace)
     return max(0.0, min(times) - now)
+
+
+def _measure(watched: WatchedWorker, source: Source) -> None:
+    """Measure what a host uses, or note the end; whatever goes wrong with that, the job goes on and is not measured."""
+    try:
+        if watched.meter is None:
+            from kinetic._runner.supervisor.meter import meter_of  # jobs that end within a second need none
+
+            watched.meter = meter_of(
+                watched.task, watched.began, lambda: _processes_of(watched.pid), lambda: watched.cpu_seconds
+            )
+        has_ended = watched.status is not None
+        found = watched.meter.finish(watched.peak_bytes) if has_ended else watched.meter.measure()
+        watched.measure_due = watched.meter.due
+        if found is not None:
+            source.keep_usage(watched.task, found)
+    except Exception as error:  # noqa: BLE001 - see above
+        watched.measure_due = float("inf")
+        sys.stderr.write(f"{watched.task.job_id} is not measured any more: {type(error).__name__}: {error}\n")
 
 
 def _act_on_time(watched: WatchedWorker) -> None:
@@ -612,6 +648,8 @@ def _reap(hosts: Sequence[WatchedWorker]) -> None:
         if pid == 0:
             return
         for watched in hosts:
+            if pid == watched.pid or len(hosts) == 1:
+                watched.cpu_seconds += usage.ru_utime + usage.ru_stime
             if pid == watched.pid:
                 watched.status = status
                 watched.peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -64,6 +64,9 @@ class ListSource:
     def forked(self, hosts):
         self.told.append("forked")
 
+    def keep_usage(self, task, found):
+        self.told.append(found)
+
     def is_unwanted(self):
         return False
 

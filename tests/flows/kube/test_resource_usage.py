@@ -1,0 +1,73 @@
+"""What a job in a pod uses: told from the store while it runs, and afterwards from another process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("machine")
+
+MIB = 1 << 20
+JOBS = """
+    import os
+    import time
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def hold(mebibytes, until, seconds=0.0):
+        data = b"x" * (mebibytes << 20)
+        began = time.monotonic()
+        while time.monotonic() < began + seconds or (until and not os.path.exists(until)):
+            pass
+        return time.process_time()
+"""
+
+
+@pytest.mark.real_node
+def test_memory_and_cpu_of_a_pod_are_read_while_it_runs_and_kept_when_it_is_collected(
+    clients: Any, shared: Any, site: Any
+) -> None:
+    clients.project.write("held.py", JOBS)
+
+    job_id, live, ended, cpu, kept = clients.run(f"""
+        import time
+        import kinetic
+        from held import hold
+        job = hold.run_async(200, {str(shared / "until")!r})
+        limit = time.monotonic() + 60
+        while not (live := job.usage()).hosts:
+            assert time.monotonic() < limit
+            time.sleep(0.2)
+        open({str(shared / "until")!r}, "w").close()
+        job.wait()
+        ended = job.usage().to_dict()
+        cpu = job.result()
+        tell([job.job_id, live.to_dict(), ended, cpu, kinetic.attach(job.job_id).usage().to_dict()])
+    """)
+
+    assert 200 * MIB < live["peak"]["memory_bytes"] < 400 * MIB
+    assert 200 * MIB < ended["peak"]["memory_bytes"] < 400 * MIB
+    (host,) = ended["hosts"]
+    assert cpu - 1.5 < host["cpu_seconds"] < cpu + 5
+    assert host["memory_limit_bytes"] > 200 * MIB
+    assert host["seconds"] > live["hosts"][0]["seconds"]
+    assert kept == ended
+    assert site.bucket.names(f"{job_id}/") == []
+
+
+def test_a_pod_of_less_than_a_second_writes_nothing_and_one_of_two_seconds_one_page(clients: Any, site: Any) -> None:
+    clients.project.write("held.py", JOBS)
+    short, longer = clients.run("""
+        from held import hold
+        short, longer = hold.run_async(1, ""), hold.run_async(1, "", 2.0)
+        short.wait(), longer.wait()
+        tell([short.job_id, longer.job_id])
+    """)
+
+    assert site.bucket.names(f"{short}/usage/") == []
+    (name,) = site.bucket.names(f"{longer}/usage/")
+    page = json.loads(site.bucket.read("jobs-of-a-test", f"below/{name}"))
+    assert page["rows"]
+    assert page["mac"]
