@@ -18,8 +18,8 @@ _TOP = """# Command line
 
 The package installs the command `kinetic`; `python -m kinetic` is the same. Every command has help: `-h`. Results are
 written to standard output and messages to standard error, so a command can be piped; `--json` prints one document with
-stable names instead of a table. Colors and lines that count seconds appear on a terminal only, and no colors if
-`NO_COLOR` is set.
+stable names instead of a table. Colors and lines that count seconds appear on a terminal only; `kinetic --color`,
+`NO_COLOR` and `FORCE_COLOR` decide on colors.
 
 {codes}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def test_the_picture_of_a_batch_stands_as_long_as_it_is_collected(collect: str, 
 
     assert seen.code == 0, seen.screen
     # Its line and its bars; on a slow machine there are moments in which no job runs.
-    assert seen.share(lambda frame: "of 24 ended" in frame and "##" in frame) > 0.9
+    assert seen.share(lambda frame: "of 24 ended" in frame and ("██" in frame or "##" in frame)) > 0.9
     assert any("running" in frame for frame in seen.frames)
     assert "of 24 ended" not in seen.screen
     assert "24 succeeded" in seen.screen
@@ -89,3 +90,22 @@ def test_bars_of_tqdm_below_each_other_are_one_line_each_on_the_screen_and_in_a_
     assert all(frame.count("outer") <= 1 and frame.count("inner") <= 1 for frame in seen.frames)
     assert len([line for line in piped.stdout.splitlines() if "outer" in line]) <= 2, piped.stdout
     assert piped.stdout.count("inner") <= 1
+
+
+def test_a_status_and_errors_have_colors_on_a_terminal_and_none_elsewhere(project: Any) -> None:
+    project.write("jobs.py", JOBS)
+    project.run("-c", "from jobs import wait\nwait.run_async(0).wait()")
+
+    seen = project.watch("-m", "kinetic", "jobs", "list").raw.decode()
+    without = project.watch("-m", "kinetic", "--color", "never", "jobs", "list").raw.decode()
+    command = [sys.executable, "-m", "kinetic"]
+    piped = project.run("", instead=[*command, "jobs", "list"]).stdout
+    forced = project.run("", instead=[*command, "--color=always", "jobs", "status", "@last"]).stdout
+    failed = project.watch("-m", "kinetic", "jobs", "status", "grp-0a1b2c3d").raw.decode()
+
+    assert "\x1b[32mSUCCEEDED\x1b[0m" in seen
+    assert "SUCCEEDED" in piped
+    assert "\x1b[3" not in without + piped
+    assert forced.endswith(": \x1b[32mSUCCEEDED\x1b[0m\n")
+    assert "\x1b[1;31merror:\x1b[0m no job grp-0a1b2c3d was found" in failed
+    assert "kinetic batch status grp-0a1b2c3d" in failed

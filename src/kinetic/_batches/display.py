@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -19,10 +20,10 @@ from typing import TYPE_CHECKING
 from kinetic._batches import state as batch_state
 from kinetic._batches.state import AGAIN, ENDED, MISSING, REFUSED, REMOVED, RUNNING, STATES, WAITING, summary_text
 from kinetic._jobs.status import observe
-from kinetic._output import terminal
+from kinetic._output import colors, terminal
 from kinetic._output import terminal as output
 from kinetic._output.format import duration_text, plain
-from kinetic._output.terminal import Clock
+from kinetic._output.terminal import Clock, Sanitized
 from kinetic._wire.outcomes import CANCELLED, FAILED, SUCCEEDED
 from kinetic.errors import JobCancelledError, KineticError, ResultMissingError
 
@@ -199,8 +200,20 @@ class View:
         head = f"{terminal.PREFIX}{self._batch.group_id}{name}: {_ended_text(counts)}, {since}{about}"
         states = [state for state in STATES if counts[state]]
         wide, digits = max(map(len, states), default=0), len(str(total))
-        bars = {state: "#" * max(1, round(counts[state] * _BAR / total)) for state in states}
-        return [head, *(f"  {state:<{wide}}  {counts[state]:>{digits}}  {bars[state]}" for state in states)]
+        stream = sys.stderr
+        fits = wide + digits + _BAR + 6 < terminal.columns()
+
+        def line(state: str) -> str:
+            length = max(1, round(counts[state] * _BAR / total))
+            name = f"{state:<{wide}}"
+            text = f"  {counts[state]:>{digits}}  {('█' if colors.shows_blocks(stream) else '#') * length}"
+            return (
+                Sanitized(f"  {colors.paint(name, colors.color_of(state), stream)}{text}")
+                if fits
+                else f"  {name}{text}"
+            )
+
+        return [head, *map(line, states)]
 
     def _seconds_left(self, tracker: Tracker, counts: Counter[str], now: float) -> float | None:
         """Estimate from the rate of ends how long it will take; None while that means nothing."""

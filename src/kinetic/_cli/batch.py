@@ -26,14 +26,14 @@ COLUMNS = (
     Column("NAME", flexible=True, spare=3),
     Column("FUNCTION", spare=2),
     Column("JOBS", right=True),
-    Column("STATUS", flexible=True),
+    Column("STATUS", is_status=True, flexible=True),
     Column("SUBMITTED BY", spare=4),
     Column("AGE", spare=1),
 )
 STATUS_COLUMNS = (
     Column("INDEX", right=True),
     Column("INPUT", flexible=True),
-    Column("STATUS"),
+    Column("STATUS", is_status=True),
     Column("ATTEMPT", right=True, spare=2),
     Column("DURATION", right=True, spare=1),
     Column("REASON", flexible=True, spare=3),

@@ -57,15 +57,13 @@ def report(error: BaseException, *, debug: bool = False) -> int:
 def print_parts(what: str, *, code: str, why: str | None = None, next: str | None = None) -> None:  # noqa: A002 - as in errors.py
     """Print the three parts of an error."""
     parts = (("error:", f"{what} [{code}]", "red"), ("why:", why, "yellow"), ("next:", next, "green"))
+    from kinetic._output import colors  # only on the way to an error
+
     for label, text, color in parts:
         if not text:
             continue
-        if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
-            from kinetic._output.terminal import Sanitized  # the color is ours
-
-            sys.stderr.write(Sanitized(click.style(label.ljust(len(_INDENT)), fg=color, bold=True)))
-        else:
-            click.echo(label.ljust(len(_INDENT)), err=True, nl=False)
+        sys.stderr.write(colors.paint(label, color, sys.stderr, bold=True))
+        sys.stderr.write(" " * (len(_INDENT) - len(label)))
         first, *others = text.splitlines()
         click.echo("\n".join([first, *(_INDENT + line.removeprefix(_INDENT) for line in others)]), err=True)
 

@@ -254,9 +254,10 @@ class _NoJob(click.Command):
             if found is None:
                 raise
             first = found[1].split()[0]
-            why = "it shows the cluster; the status of a job is another command"
-            next_ = f"kinetic jobs status {first}"
-            raise SuggestionError(f"kinetic status takes no job, got {first!r}", ctx, why=why, next=next_) from error
+            kind, group = ("batch", "batch") if first.startswith("grp-") else ("job", "jobs")
+            why = f"it shows the cluster; the status of a {kind} is another command"
+            next_ = f"kinetic {group} status {first}"
+            raise SuggestionError(f"kinetic status takes no {kind}, got {first!r}", ctx, why=why, next=next_) from error
 
 
 @click.command(cls=_NoJob)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 COLUMNS = (
     Column("JOB ID"),
     Column("FUNCTION", spare=2),
-    Column("STATUS"),
+    Column("STATUS", is_status=True),
     Column("ENDED", spare=1),
     Column("SIZE", right=True),
 )

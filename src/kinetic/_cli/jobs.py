@@ -15,7 +15,7 @@ from kinetic._cli import error_output, shared_options
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
-from kinetic._output.format import Column, age_text, count_text, duration_cell, table_lines
+from kinetic._output.format import Column, age_text, count_text, duration_cell
 from kinetic.errors import JobTimeoutError, KineticError, OptionError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Page = dict[str, Any]
 COLUMNS = (
     Column("JOB ID"),
     Column("FUNCTION", spare=2),
-    Column("STATUS"),
+    Column("STATUS", is_status=True),
     Column("REASON", flexible=True, spare=1),
     Column("ACCELERATOR", spare=4),
     Column("WHERE", spare=5),
@@ -197,7 +197,7 @@ def _watch(request: _ListRequest, *, as_json: bool) -> NoReturn:
         while True:
             columns, rows = _table(_rows(request), time.time(), cost=request.cost)
             width = shutil.get_terminal_size().columns - 1
-            shown = table_lines(columns, rows, columns_wide=width) if rows else ["There are no matching jobs"]
+            shown = output_format.live_table_lines(columns, rows, width) if rows else ["There are no matching jobs"]
             terminal.show_lines(shown, owner=screen)
             time.sleep(_WATCH_SECONDS)
     finally:
@@ -497,7 +497,7 @@ def status(handle: JobRecord, as_json: bool) -> None:
     if as_json:
         output_format.print_document(job=page)
         return
-    print(f"{handle.job_id}: {output_format.status_text(page, time.time())}")
+    shared_options.print_status(handle.job_id, page)
     if reason := page["reason"]:
         click.echo(f"why:   {output_format.plain(reason)}", err=True)
     if found is not None and found.next:
@@ -529,7 +529,7 @@ def explain(handle: JobRecord, as_json: bool) -> None:
         head = {"job_id": handle.job_id, "function": handle.func_name, "status": page["status"]}
         output_format.print_document(**head, **found._asdict())
         return
-    print(f"{handle.job_id}: {output_format.status_text(page, time.time())}")
+    shared_options.print_status(handle.job_id, page)
     parts = {**found._asdict(), "log": "\n".join(found.log)}
     for name, text in parts.items():
         if text:
@@ -570,7 +570,7 @@ def wait(
         output_format.print_document(jobs=[(ended | now)[handle.job_id] for handle in handles])
     for job_id, page in ended.items():
         if not as_json:
-            print(f"{job_id}: {output_format.status_text(page, time.time())}")
+            shared_options.print_status(job_id, page)
         if page["status"] != "SUCCEEDED":
             click.echo(f"why:   {output_format.plain(str(page['reason'])) or 'it left no result'}", err=True)
             click.echo(f"next:  kinetic jobs explain {job_id}", err=True)

@@ -6,7 +6,7 @@ import gc
 import io
 import os
 import sys
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import click
 
@@ -66,6 +66,14 @@ def _profile_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
     shell_complete=_profile_names,
     help="Use this profile instead of the current one (KINETIC_PROFILE).",
 )
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    expose_value=False,
+    is_eager=True,
+    callback=lambda _ctx, _param, choice: _use_color(choice),
+    help="Use colors; auto means on a terminal, unless NO_COLOR is set, or where FORCE_COLOR is.  [default: auto]",
+)
 @click.option("--debug", is_flag=True, help="Show the Python traceback of an error.")
 def cli(profile: str | None, debug: bool) -> None:  # noqa: ARG001 - Root.invoke reads debug
     """Run Python functions as jobs, and collect their results.
@@ -76,6 +84,13 @@ def cli(profile: str | None, debug: bool) -> None:  # noqa: ARG001 - Root.invoke
     """
     if profile:
         _use_profile(profile)
+
+
+def _use_color(choice: Literal["auto", "always", "never"] | None) -> None:
+    if choice is not None:
+        from kinetic._output import colors  # only if it is given
+
+        colors.choose(choice)
 
 
 def _use_profile(name: str) -> None:

@@ -7,7 +7,8 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -238,14 +239,19 @@ def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | 
     The newest job may be a cancelled one: after ``kinetic jobs cancel @last``, "@last" is still that job.
     """
     from kinetic._jobs import find
+    from kinetic._wire import keys
+    from kinetic.errors import JobNotFoundError
 
     with output.phase("looking for the job", summary=False):
         if job_id not in NEWEST:
-            return find.find_record(job_id, project=project, cluster=cluster)
+            try:
+                return find.find_record(job_id, project=project, cluster=cluster)
+            except JobNotFoundError as error:
+                if keys.is_group_id(job_id):
+                    error.why, error.next = "it is the id of a batch; this command takes a job", _batch_command(job_id)
+                raise
         newest = find.newest_record(project=project, zone=zone, cluster=cluster)
     if newest is None:
-        from kinetic.errors import JobNotFoundError
-
         removed = find.has_history(project=project, zone=zone, cluster=cluster)
         raise JobNotFoundError(
             f"there are no {'jobs except removed ones' if removed else 'jobs'}, so @last is not available",
@@ -255,7 +261,26 @@ def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | 
     return newest
 
 
+_OF_BATCHES = {"logs": "logs", "result": "results", "wait": "results", "cancel": "cancel", "cleanup": "cleanup"}
+
+
+def _batch_command(group_id: str) -> str:
+    """Return the command for a batch that does what the present one does for a job."""
+    name = _OF_BATCHES.get(click.get_current_context().info_name or "", "status")
+    return f"kinetic batch {name} {group_id}" + (" 0     for its first input" if name == "logs" else "")
+
+
 job_argument = found_argument("job_id", "JOB_ID", complete_jobs, find_job)
+
+
+def print_status(job_id: str, page: Mapping[str, Any]) -> None:
+    """Print the status of a job in a line."""
+    from kinetic._output import colors
+    from kinetic._output.format import plain, status_text
+    from kinetic._output.terminal import Sanitized
+
+    shown = colors.paint_status(plain(status_text(page, time.time())), sys.stdout)
+    sys.stdout.write(Sanitized(f"{plain(job_id)}: {shown}\n"))
 
 
 @contextlib.contextmanager

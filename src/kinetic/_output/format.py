@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -127,13 +128,21 @@ class Column(NamedTuple):
     name: str
     right: bool = False  # aligned to the right, like numbers
     flexible: bool = False  # shortened if the terminal is too narrow
+    is_status: bool = False  # begins with a status, which has a color
     spare: int = 0  # the order in which columns are left out if shortening is not enough, highest first; 0 for never
 
 
 def table_lines(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], *, columns_wide: int | None = None
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    *,
+    columns_wide: int | None = None,
+    paint: Callable[[str], str] | None = None,
 ) -> list[str]:
-    """Return the lines of a table, headings first, for a terminal of this width; control characters are escaped."""
+    """Return the lines of a table, headings first, for a terminal of this width; control characters are escaped.
+
+    ``paint`` returns a cell with a status in its color.
+    """
     cells: list[Sequence[str]] = [[column.name for column in columns], *rows]
     text = "".join(map("".join, cells))
     is_ascii = text.isascii()
@@ -145,10 +154,12 @@ def table_lines(
     fitted = widths
     if columns_wide is not None:
         shown, fitted = _fitted(columns, widths, columns_wide)
-    if measure is len and fitted == widths and len(shown) == len(columns):  # ten times as fast
+    if measure is len and fitted == widths and len(shown) == len(columns) and paint is None:  # ten times as fast
         form = _GAP.join(f"%{'' if column.right else '-'}{each}s" for column, each in zip(columns, widths, strict=True))
         return [(form % tuple(row)).rstrip() for row in cells]
-    return [_table_line(columns, row, shown, fitted, measure) for row in cells]
+    head, *others = cells
+    lines = [_table_line(columns, head, shown, fitted, measure)]
+    return lines + [_table_line(columns, row, shown, fitted, measure, paint) for row in others]
 
 
 def _fitted(columns: Sequence[Column], widths: Sequence[int], most: int) -> tuple[list[int], list[int]]:
@@ -175,6 +186,7 @@ def _table_line(
     shown: Sequence[int],
     widths: Sequence[int],
     measure: Callable[[str], int],
+    paint: Callable[[str], str] | None = None,
 ) -> str:
     cells = []
     for index in shown:
@@ -183,18 +195,37 @@ def _table_line(
         if spare < 0:  # only a flexible column is narrower than its texts
             text = shortened(text, widths[index])
             spare = widths[index] - width(text)
-        cells.append(" " * spare + text if columns[index].right else text + " " * spare)
+        shown_text = paint(text) if paint is not None and columns[index].is_status else text
+        cells.append(" " * spare + shown_text if columns[index].right else shown_text + " " * spare)
     return _GAP.join(cells).rstrip()
+
+
+def live_table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], columns_wide: int) -> list[str]:
+    """Return the lines of a table for ``terminal.show_lines``, with colors if standard error gets any."""
+    from kinetic._output import colors, terminal  # they import this
+
+    if not colors.are_used(sys.stderr):
+        return table_lines(columns, rows, columns_wide=columns_wide)
+    paint = functools.partial(colors.paint_status, stream=sys.stderr)
+    lines = table_lines(columns, rows, columns_wide=columns_wide)
+    painted = table_lines(columns, rows, columns_wide=columns_wide, paint=paint)
+    fits = all(width(line) <= columns_wide for line in lines)
+    return [terminal.Sanitized(line) for line in painted] if fits else lines
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: no wider than the terminal, and in full where there is no terminal."""
-    columns_wide = None
+    from kinetic._output import colors, terminal  # they import this
+
+    columns_wide, paint = None, None
     if sys.stdout.isatty():
         import shutil
 
         columns_wide = shutil.get_terminal_size().columns
-    print("\n".join(table_lines(columns, rows, columns_wide=columns_wide)))
+    if colors.are_used(sys.stdout):
+        paint = functools.partial(colors.paint_status, stream=sys.stdout)
+    lines = table_lines(columns, rows, columns_wide=columns_wide, paint=paint)
+    sys.stdout.write(terminal.Sanitized("\n".join(lines) + "\n"))
 
 
 def print_fields(fields: Sequence[Sequence[str]]) -> None:

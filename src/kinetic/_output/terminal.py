@@ -76,14 +76,17 @@ def show_lines(lines: Sequence[str], *, owner: object = None) -> None:
     """Show as many lines as the terminal has room for, in the place of what is shown.
 
     All of it is one write, and no line is empty in between: that prevents flicker. With an owner they stay below what
-    others write, until the owner releases them.
+    others write, until the owner releases them. A line that is Sanitized fits already, and may have colors.
     """
     global _owner  # noqa: PLW0603 - there is one terminal
     with _lock:
         if _is_taken(owner):
             return
         size = _size()
-        fitting = [shortened(plain(line), size.columns - 1) for line in lines[: max(size.lines - 1, 1)]]
+        fitting = [
+            line if isinstance(line, Sanitized) else shortened(plain(line), size.columns - 1)
+            for line in lines[: max(size.lines - 1, 1)]
+        ]
         _draw(_to_the_top(), fitting)
         _owner = _ref(owner)
         _again[:] = fitting if owner is not None else []
@@ -172,6 +175,11 @@ def _size() -> os.terminal_size:
     return os.terminal_size((found.columns or _USUAL_SIZE.columns, found.lines or _USUAL_SIZE.lines))
 
 
+def columns() -> int:
+    """Return how wide the terminal of standard error is."""
+    return _size().columns
+
+
 def _write(text: str) -> None:
     # A closed terminal, or none, must not harm the job.
     with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -186,8 +194,9 @@ def report(text: str) -> None:
 
 def warn(text: str, *, why: str = "", next: str = "") -> None:  # noqa: A002 - as in errors.py
     """Write something that may need attention, and on lines of their own why, and what to do."""
-    parts = [label + indented(part, len(label)) for label, part in (("why:   ", why), ("next:  ", next)) if part]
-    _write_message(f"warning: {text}", _LEVELS["WARNING"], *parts)
+    labels = (("why:   ", why, "yellow"), ("next:  ", next, "green"))
+    parts = [_painted(label, color) + indented(part, len(label)) for label, part, color in labels if part]
+    _write_message(text, _LEVELS["WARNING"], *parts, label="warning: ")
 
 
 def report_error(text: str) -> None:
@@ -231,11 +240,20 @@ def is_wanted(level: int) -> bool:
     return level >= _LEVELS.get(os.environ.get("KINETIC_LOG_LEVEL", "INFO").upper(), INFO)
 
 
-def _write_message(text: str, level: int, *parts: str) -> None:
+def _painted(label: str, color: str) -> str:
+    """Return a label of ours, which ends with blanks, in a color if standard error gets any."""
+    from kinetic._output import colors  # it imports this module
+
+    word = label.rstrip(" ")
+    return colors.paint(word, color, sys.stderr, bold=True) + label[len(word) :]
+
+
+def _write_message(text: str, level: int, *parts: str, label: str = "") -> None:
     if sys.stderr is None or not is_wanted(level):
         return
     with contextlib.suppress(OSError, ValueError):  # a closed terminal must not harm the job
-        write_line("\n".join([f"{PREFIX}{indented(text, len(PREFIX))}", *parts]))
+        text = indented(f"{label}{text}", len(PREFIX)).removeprefix(label)
+        write_line("\n".join([f"{PREFIX}{_painted(label, 'yellow') if label else ''}{text}", *parts]))
 
 
 class _PhaseLine:

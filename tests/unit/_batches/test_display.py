@@ -132,10 +132,10 @@ def test_on_a_terminal_there_is_a_line_for_each_state_with_its_count(terminal, c
 
     assert terminal.getvalue().replace("\x1b[K", "").strip("\r").replace(CLEAR, "").splitlines() == [
         "kinetic: grp-0a1b2c3d sweep: 3 of 10 ended, 1 s",
-        "  succeeded       3  #########",
-        "  running         1  ###",
-        "  waiting         2  ######",
-        "  not submitted   4  ############",
+        "  succeeded       3  █████████",
+        "  running         1  ███",
+        "  waiting         2  ██████",
+        "  not submitted   4  ████████████",
     ]
 
 

@@ -97,5 +97,5 @@ def test_a_terminal_shows_colours_unless_it_is_told_not_to(no_color, coloured, m
     error_output.print_parts("it failed", code="x", why="because")
     shown = capsys.readouterr().err
 
-    assert ("\x1b[33m" in shown) is coloured
+    assert ("\x1b[1;33m" in shown) is coloured
     assert "why:  " in shown
