@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +20,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +38,11 @@ from kinetic._stores import open_store, protocol
 from kinetic._stores.bucket import BucketStore
 from kinetic._stores.files import FileStore
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, documents, inspection, keys, outcomes, pod_log_format, python_runtime
+from kinetic._wire import cache_entries, digests, documents, inspection, keys, outcomes, pod_log_format, python_runtime
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.records import HISTORY
-from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodSettings, Task
+from kinetic._wire.task import FAILED_EXIT, IN_SECRET, INFRASTRUCTURE_EXIT, PodSettings, Task
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -85,6 +87,10 @@ class Pods:
 
     def put_key(self, key: bytes) -> None:
         (self.secret / "job-key").write_bytes(key)
+
+    def put_cache_key(self) -> None:
+        (self.secret / "cache-key").write_bytes(KEY)
+        self.tell(cache_key=IN_SECRET)
 
     def order(self, text: str, *args: Any, **more: Any) -> Pods:
         """Write the order of a job that calls the function with these arguments."""
@@ -274,6 +280,7 @@ def test_a_pod_begins_with_one_interpreter_and_five_requests(cloud_pods: Pods, b
         import os, sys, threading
         def looks(flag):
             import mine
+            assert "kinetic._runner.worker.compile_cache" not in sys.modules
             above = os.getppid()
             with open(f"/proc/{above}/task/{above}/children") as file:
                 processes = file.read().split()
@@ -287,6 +294,7 @@ def test_a_pod_begins_with_one_interpreter_and_five_requests(cloud_pods: Pods, b
         packs=shipped.packs,
         plan=plan.to_json(),
     )
+    cloud_pods.put_cache_key()  # the job compiles nothing, and pays nothing
 
     pod = cloud_pods.start()
     until((tmp_path / "flag").exists)
@@ -300,6 +308,58 @@ def test_a_pod_begins_with_one_interpreter_and_five_requests(cloud_pods: Pods, b
     assert threads == ["MainThread", "kinetic-log-flush"]
     assert [method for method, _ in before].count("HEAD") == 2  # the outcome and the history, at the same time
     assert sorted(method for method, _ in before if method != "HEAD") == ["GET", "GET", "PUT"]
+
+
+COMPILES = """
+    def compiles():
+        import time
+        import jax
+        import jax.numpy as jnp
+        def program(x):
+            for i in range(25):
+                x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * i, axis=i % 2)
+            return x
+        lowered = jax.jit(program).lower(jnp.ones((8, 8)))
+        begun = time.monotonic()
+        lowered.compile()
+        return time.monotonic() - begun
+"""
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
+def test_a_fresh_pod_finds_what_another_compiled_and_opens_nothing_that_is_not_ours(
+    cloud_pods: Pods, bucket: Bucket
+) -> None:
+    def run() -> tuple[float, str, list[str]]:
+        cloud_pods.store.delete(f"{JOB}/")
+        cloud_pods.order(COMPILES)
+        seen = len(bucket.proxy.requests)
+        code, out = cloud_pods.run()
+        assert code == 0, out
+        asked = [path for _, path in bucket.proxy.requests[seen:]]
+        return cloud_pods.value(), out, [path for path in asked if "compiled" in path]
+
+    cloud_pods.put_cache_key()
+    first, out, asked = run()
+    assert re.search(r"kinetic: compiled \d+ programs? \(\d+ s\)", out), out
+    assert len(asked) == 3  # one listing, the bytes, and their entry
+    (entry,) = cloud_pods.store.entries(keys.COMPILED_ENTRIES)
+
+    second, out, asked = run()
+    assert second < first / 2
+    assert "1 from cache (saved" in out
+    assert len(asked) == 2  # one listing, and the bytes
+
+    evil = b"not a program"
+    sha256 = digests.of_bytes(evil)
+    cloud_pods.store.put(keys.compiled_blob(sha256), evil)
+    parsed = cache_entries.parse(entry.key)
+    forged = cache_entries.sealed(parsed.group, parsed.path, sha256, len(evil), bytes(32))
+    cloud_pods.store.put(forged.key, b"")
+    _, out, asked = run()
+    assert "1 of its entries in gs://jobs/here cannot be verified and are not used" in out
+    assert "1 from cache" in out
+    assert not any(sha256 in path for path in asked)
 
 
 def test_a_pod_that_comes_late_runs_nothing(pods: Pods, tmp_path: Path) -> None:

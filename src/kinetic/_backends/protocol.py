@@ -51,6 +51,7 @@ class Launch:
     key_id: str  # name of the namespace's key it was derived from
     # values of the captured environment variables
     captured: Mapping[str, str] = field(repr=False, default_factory=dict)
+    cache_key: bytes = field(repr=False, default=b"")  # of the compile cache; empty where that is off
     group: str = ""  # the batch this job belongs to, or ""
     interpreter: str = ""  # the Python that it runs in; "" for the client's own
     # what this launch adds to an order that its batch shares; ``order`` has it in it already

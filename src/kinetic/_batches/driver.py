@@ -102,6 +102,7 @@ class ChildLauncher:
             key=self._key_of(child.job_id),
             key_id=self.group.key_id,
             captured=self.kept["captured"],
+            cache_key=bytes.fromhex(self.kept.get("cache_key") or ""),
             group=self.group.group_id,
             interpreter="" if interpreter == sys.executable else interpreter,
             child=child,

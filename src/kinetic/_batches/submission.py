@@ -410,6 +410,7 @@ def _write(
     kept = {  # beside the batch, for its owner only, so that another process can take it over
         "pod": shipment.pod.to_json() if shipment.pod is not None else None,
         "captured": dict(shipment.captured.values),
+        "cache_key": shipment.cache_key().hex(),
         "environ": dict(context.backend.environ),
         "interpreter": shipment.interpreter or sys.executable,
         "addresses": sorted({context.store.url, *(ref.uri for ref in data), *table.addresses()}),

@@ -49,6 +49,9 @@ _TREE = """
     image show     | image:show                | Show which packages an image has: its lock.
     image verify   | image:verify              | Verify that an image is what its lock makes.
     image prune    | image:prune               | Remove images that no job has used for long.
+    cache          | cache:cache               | List and remove programs that jobs compiled.
+    cache list     | cache:list_               | List the compiled programs in the store, by library and hardware.
+    cache prune    | cache:prune               | Remove compiled programs that no job has used for long.
     build-image    | image:build_image         | Build the images of the prebuilt mode.
     accelerators   | accelerators:accelerators | Show what a job can run on.
     cost           | cost:cost                 | Show what accelerators cost per hour.

@@ -110,6 +110,7 @@ def _removed_summary(removed: Removed) -> str:
         (removed.environments, "environment", ""),
         (removed.payloads, "file", " that a job was sent"),
         (removed.data, "blob", " of data"),
+        (removed.programs, "compiled program", ""),
     ]
     what = ", ".join(f"{count_text(count, noun)}{of}" for count, noun, of in counts if count)
     return f"removed: {what}; {size_text(removed.size_bytes)}"

@@ -84,6 +84,11 @@ JOB_OPTIONS = (
         default=True, variable="KINETIC_WAIT_IMAGE", is_argument=False,
     ),
     JobOption(
+        "compile_cache", (bool,),
+        "whether what JAX, torch.compile, Triton and vLLM compile is kept in the store for later jobs", "true",
+        default=True, variable="KINETIC_COMPILE_CACHE", is_argument=False,
+    ),
+    JobOption(
         "max_cost", (int, float),
         "how many US dollars a job on a cluster may cost at list price while its function runs: it becomes a deadline",
         "no limit", variable="KINETIC_MAX_COST", is_argument=False, metavar="DOLLARS",
@@ -395,11 +400,16 @@ def _cores(amount: object) -> float:
     return cores
 
 
+def read_size(text: str) -> int | None:
+    """Read a size with its unit, such as 16Gi: its bytes, or None."""
+    found = re.fullmatch(_SIZE, text.strip())
+    return None if found is None else int(float(found[1]) * _UNITS[found[2]])
+
+
 def _bytes(name: str, amount: object) -> int:
-    found = re.fullmatch(_SIZE, amount.strip()) if isinstance(amount, str) else None
-    if found is None:
+    size = read_size(amount) if isinstance(amount, str) else None
+    if size is None:
         raise _invalid(name, amount, f"a size with its unit: {', '.join(_UNITS)}")
-    size = int(float(found[1]) * _UNITS[found[2]])
     if not size:
         raise _invalid(name, amount, "more than 0")
     return size

@@ -316,6 +316,12 @@ class Shipment(NamedTuple):
         pod = self.unfinished.result()
         return self._replace(pod=pod, lock=pod.lock, unfinished=None)
 
+    def cache_key(self) -> bytes:
+        """Return the key of the compile cache; empty where that is off."""
+        if not job_options.is_wanted("compile_cache", self.plan.root, self.context.target.profile, os.environ):
+            return b""
+        return documents.cache_key(self.context.key, self.context.store.url)
+
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """End the build of the image if what runs inside fails, or is interrupted."""
@@ -649,6 +655,7 @@ def _launch(order: Order, shipment: Shipment) -> None:
         key=job_key,
         key_id=context.key_id,
         captured={**shipment.captured.values, **token},
+        cache_key=shipment.cache_key(),
         interpreter=shipment.interpreter,
         requirements=pod.to_json() if pod is not None else None,
         owner=owner,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kinetic._config.home import COLLECT_SECONDS, COLLECTED
+from kinetic._maintenance import compiled_programs
 from kinetic._stores.protocol import Entry, LocalStore, Store
 from kinetic._wire import documents, folders, keys
 from kinetic.errors import KeyMissingError, KineticError
@@ -48,6 +49,12 @@ RULES = (
     Rule("logs", "logs of jobs that were not collected", "as long as their job"),
     Rule("data", "projects and data of jobs", "60 days after their last use, and while a job needs them", 60 * DAY),
     Rule("packages", "layers of packages, and wheels built from source", "60 days after their last use", 60 * DAY),
+    Rule(
+        "compiled programs",
+        "what JAX and other compilers made in jobs, for the next ones",
+        "60 days after their last use; of more than 10 GiB those that rest longest go first",
+        compiled_programs.KEEP_SECONDS,
+    ),
     Rule("image builds", "what images are built from in other places, and logs of that", "7 days", 7 * DAY),
     Rule(
         "fetched data",
@@ -79,7 +86,8 @@ def retention_seconds(name: str) -> float:
 
 def data_rule(key: str) -> str:
     """Return the name of the rule for a key below data/."""
-    return next((name for prefix, name in _OF_IMAGES.items() if key.startswith(prefix)), "data")
+    others = {**_OF_IMAGES, keys.COMPILED: "compiled programs"}
+    return next((name for prefix, name in others.items() if key.startswith(prefix)), "data")
 
 
 _OF_IMAGES = {keys.LAYERS: "packages", keys.WHEELS: "packages", keys.BUILDS: "image builds"}
@@ -97,6 +105,7 @@ class Removed(NamedTuple):
     size_bytes: int = 0
     payloads: int = 0
     data: int = 0
+    programs: int = 0
 
 
 def collect_if_due(store: Store, home: Path, runtime: Path, *, now: float | None = None) -> None:
@@ -113,12 +122,13 @@ def collect(store: Store, home: Path, runtime: Path, *, now: float | None = None
     data, freed = _collect_data(store.local, now) if store.local is not None else (0, 0)
     payloads, payload_bytes = _collect_payloads(store, now)
     packages, package_bytes = _collect_packages(store, now)
+    programs, program_bytes = _collect_compiled(store, now)
     pages_, page_bytes = _collect_cache(home / "cache", now)
     environments, environment_bytes = _collect_environments((home, home / "cache", runtime), now)
     store.sweep()
     _collect_history(store)
-    freed += payload_bytes + package_bytes + page_bytes + environment_bytes
-    return Removed(pages_, environments, freed, payloads, data + packages)
+    freed += payload_bytes + package_bytes + program_bytes + page_bytes + environment_bytes
+    return Removed(pages_, environments, freed, payloads, data + packages, programs)
 
 
 def named_packs(store: Store) -> frozenset[str] | None:
@@ -192,7 +202,7 @@ def _collect_packages(store: Store, now: float) -> tuple[int, int]:
 
     spare = [entry for prefix in _OF_IMAGES for entry in old(store.entries(prefix), now)]
     if spare and store.local is None:
-        spare = old(spare, min(now, _time_of(store)))
+        spare = old(spare, now_in(store, now))
     gone, freed = 0, 0
     for entry in spare:
         with contextlib.suppress(KineticError):  # one that cannot be deleted does not keep the others
@@ -201,6 +211,19 @@ def _collect_packages(store: Store, now: float) -> tuple[int, int]:
                 store.delete(entry.key)
                 gone, freed = gone + 1, freed + entry.size
     return gone, freed
+
+
+def _collect_compiled(store: Store, now: float) -> tuple[int, int]:
+    """Remove what no job has used for long, and what is too much, by the clock of the store."""
+    with contextlib.suppress(StopIteration):
+        next(iter(store.entries(keys.COMPILED)))
+        return compiled_programs.prune(store, now_in(store, now))
+    return 0, 0
+
+
+def now_in(store: Store, now: float) -> float:
+    """Return the time by which objects of a store are old; a clock of ours that is ahead makes none older."""
+    return now if store.local is not None else min(now, _time_of(store))
 
 
 def _time_of(store: Store) -> float:

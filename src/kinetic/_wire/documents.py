@@ -193,6 +193,11 @@ def job_key(key: bytes, job_id: str, store_url: str) -> bytes:
     return hmac.digest(key, f"kinetic job {job_id}\0{store_url}".encode(), "sha256")
 
 
+def cache_key(key: bytes, store_url: str) -> bytes:
+    """Derive the key of the compile cache of a namespace, in one store; no job's id has a space."""
+    return job_key(key, "compile cache", store_url)
+
+
 def check_key_length(size: int, where: str) -> None:
     """Refuse a key that is not whole: what is sealed with half of one could never be opened."""
     if size != KEY_BYTES:

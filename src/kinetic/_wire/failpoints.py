@@ -86,7 +86,11 @@ BATCH = (
     "supervisor:unmarked",  # a child's Outcome is there, and no listing shows it
     "client:children-marked",  # collected children count as removed
 )
-ALL = SINGLE + BATCH
+COMPILED = (  # of a job that compiles
+    "worker:program-sent",  # its bytes are in the store, which no entry names
+    "worker:program-listed",  # the next job finds it
+)
+ALL = SINGLE + BATCH + COMPILED
 
 
 def _armed(name: str) -> None:

@@ -67,6 +67,7 @@ host_address: _Of2 = "{}/hosts/{}/0/address".format  # runner: where the first h
 debug: _Of3 = "{}/debug/{}/{}".format  # runner, of a pod of a debug job: whether its debug server waits
 # Runner: a stem, with begun.{seal} behind it: a debugger came to one host of a slice.
 debug_begun: _Of2 = "{}/debug/{}/slice".format
+compiled: _Of2 = "{}/compiled/{}".format  # runner, of a slice's first host: which compiled programs all hosts use
 logs: _Of3 = "{}/logs/{}/{}/".format
 # Runner or supervisor: part of a log, by the offset of its first byte; twelve digits keep key order the order of bytes.
 log_segment: _Of4 = "{}/logs/{}/{}/{:012d}".format
@@ -92,6 +93,9 @@ build_source: _Of1 = (BUILDS + "{}.tar.gz").format  # client: what Cloud Build b
 build_log: _Of1 = (BUILDS + "{}").format  # Cloud Build: its log, while the build runs
 build_made: _Of1 = (BUILDS + "made-{}").format  # Cloud Build: what a build leaves for its client, by its hash
 LAYERS, WHEELS = "data/layers/", "data/wheels/"
+COMPILED = "data/compiled/"
+COMPILED_ENTRIES, COMPILED_BLOBS = COMPILED + "entries/", COMPILED + "blobs/"
+compiled_blob: _Of1 = (COMPILED_BLOBS + "{}").format  # runner: the bytes of a compiled program
 built_wheel: _Of1 = (WHEELS + "{}").format  # client: a wheel that was built from source, by its hash
 layer: _Of1 = (LAYERS + "{}").format  # client: packages as a layer of an image, by the hash of its bytes
 layer_list: _Of1 = (LAYERS + "of-{}").format  # client, last: the layers of a lock, sealed

@@ -22,6 +22,8 @@ LOST_EXIT = 255  # containerd's "Unknown", for what ran when its machine went do
 
 SECRET_FOLDER = "/kinetic/secret"  # noqa: S105 - a folder; its files are for root and one group (0440)
 KEY_FILE = "job-key"  # the job's key, 32 raw bytes; for a batch those of all its children, one behind the other
+IN_SECRET = "secret"  # noqa: S105 - as a task's cache key: it is in the job's Secret
+CACHE_KEY_FILE = "cache-key"  # the key of the compile cache, 32 raw bytes; missing where the cache is off
 STORE_SECRET_FOLDER = "/kinetic/store"  # noqa: S105 - the named Secret with credentials for the store
 STORE_KEY_FILE = "credentials.json"  # of it: a key file of Google's
 BUCKETS_FOLDER = "/kinetic/buckets"  # of an order's data, that with the number N is mounted at BUCKETS_FOLDER/N
@@ -34,6 +36,10 @@ HOST_VARIABLES = ("JOB_COMPLETION_INDEX", "LWS_WORKER_INDEX", "TPU_WORKER_ID")
 RESTART_VARIABLE = "JOBSET_RESTART_ATTEMPT"  # of several hosts: how often the whole set was started again
 MORE_MEMORY = 'write resources = { memory = "32Gi" } under [tool.kinetic] in pyproject.toml, or use less memory at once'
 DETECT = "detect"  # as a coordinator: JAX finds it by itself, as it does on TPU hosts of GKE
+
+# The modules whose import starts the compile cache, and the library that each belongs to. torch itself is imported by
+# many jobs that compile nothing.
+COMPILERS = {"jax": "jax", "torch._inductor": "torch", "triton": "torch", "vllm": "vllm"}
 
 # The phases of an attempt, in their order.
 ORDER = "order"
@@ -172,6 +178,8 @@ class Task(_HostFiles):
     requirements: dict[str, Any] | None = None  # what to install first, an Artifact as plain JSON
     machine: str = ""  # which machine's queue the job is in; "" for a cluster's
     queued: dict[str, Any] | None = None  # its row in that queue, should the queue have to be rebuilt
+    # The key of the compile cache, in hexadecimal; IN_SECRET in a pod; "" where there is no cache.
+    cache_key: str = field(default="", repr=False)
     pod: PodSettings | None = None  # None on a machine
     attempt: int = 0  # from 0; this and what follows is filled in by the supervisor
     host: int = 0
@@ -225,7 +233,7 @@ READERS = {
     "job_id": keys.JOB_ID,
     "order_sha256": fields.sha256,
     "store_url": fields.text(fields.PATH, least=1),
-    **fields.each(_NAME, "key_id", "kind", "suffix"),
+    **fields.each(_NAME, "key_id", "kind", "suffix", "cache_key"),
     **fields.each(fields.text(), "order_key", "mark", "coordinator", "function", "machine"),
     **fields.each(_PATH, "base", "cache", "runner"),
     **fields.each(fields.optional(_PAGE), "child", "requirements", "queued"),

@@ -35,6 +35,8 @@ WITH_A_TABLE = {
     "batch list": ["", "--limit 1"],
     "batch results": ["GROUP", "GROUP --save FOLDER/saved.pkl", "GROUP --cleanup"],
     "batch status": ["GROUP", "GROUP --failed", "GROUP --watch"],
+    "cache list": [""],
+    "cache prune": ["", "--dry-run", "--keep 0 --yes"],
     "config": ["", "show"],
     "disk": ["", "--clean"],
     "jobs cleanup": ["JOB", "--all --dry-run", "--all --yes"],

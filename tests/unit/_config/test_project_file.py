@@ -101,8 +101,8 @@ def test_a_misspelt_option_is_refused_with_the_nearest(project):
             "[settings]"
         ),
         (
-            "why:   options: accelerator, base_packages, by_value, container_image, deadline, extras, max_cost, "
-            "require_accelerator, resources, retries, spot, wait_image"
+            "why:   options: accelerator, base_packages, by_value, compile_cache, container_image, deadline, extras, "
+            "max_cost, require_accelerator, resources, retries, spot, wait_image"
         ),
         "next:  write accelerator, or remove the line",
     ]

@@ -168,6 +168,7 @@ def test_every_option_tells_who_set_it(root, environ):
         "base_packages": (True, "default"),
         "require_accelerator": (True, "default"),
         "wait_image": (True, "default"),
+        "compile_cache": (True, "default"),
         "max_cost": (None, "default"),
     }
 

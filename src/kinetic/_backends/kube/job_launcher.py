@@ -30,7 +30,9 @@ from kinetic._wire.documents import KEY_BYTES
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import (
     BUCKETS_FOLDER,
+    CACHE_KEY_FILE,
     ENVIRONMENT_FILE,
+    IN_SECRET,
     KEY_FILE,
     STORE_KEY_FILE,
     STORE_SECRET_FOLDER,
@@ -50,7 +52,12 @@ _PYTHON = "python:"  # Python's own images, whose user is root; others may have 
 _MOST_ARGUMENT_BYTES = 131_071  # MAX_ARG_STRLEN of Linux, less the zero at the end
 _SETUP_SECONDS = 1800  # beside the function's own time: installing, fetching data, and sealing at the end
 KEPT_FILE = "kept.json"  # of a batch's Secret: what another client needs to continue the batch
-_NOT_FOR_CLIENTS = ("captured", "environ", "addresses")  # in a file of its own; a client's own; of this machine's jobs
+_NOT_FOR_CLIENTS = (
+    "captured",
+    "cache_key",
+    "environ",
+    "addresses",
+)  # in a file of its own; a client's own; of this machine's jobs
 MOST_KEYS = 20_000  # in one Secret: 640 KB of 1 MiB; further children bring their own
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 MOST_NAMES = 40  # jobs in one selector
@@ -89,6 +96,7 @@ class JobLauncher:
         step("client:job-created")
         if shared is None:
             entries = {KEY_FILE: launch.key, ENVIRONMENT_FILE: json.dumps(dict(launch.captured)).encode()}
+            entries |= {CACHE_KEY_FILE: launch.cache_key} if launch.cache_key else {}
             client.create(SECRET, job_manifests.secret(request, entries, made))
             step("client:secret-created")
         if kind is JOB and hosts > 1:
@@ -117,6 +125,8 @@ class JobLauncher:
             ENVIRONMENT_FILE: json.dumps(kept.get("captured") or {}).encode(),
             KEPT_FILE: json.dumps({**for_clients, "keys": len(chosen)}).encode(),
         }
+        if cache_key := bytes.fromhex(str(kept.get("cache_key") or "")):
+            entries[CACHE_KEY_FILE] = cache_key
         client = self._client()
         client.create(SECRET, job_manifests.group_secret(group, client.namespace, owner, entries))
         self._keys_of[group] = len(chosen)
@@ -128,7 +138,8 @@ class JobLauncher:
             return None
         page, captured = (json.loads(b64decode(found["data"][name])) for name in (KEPT_FILE, ENVIRONMENT_FILE))
         self._keys_of[group] = int(page.pop("keys", 0))
-        return {**page, "captured": captured, "environ": dict(self._environ)}
+        cache_key = b64decode(found["data"].get(CACHE_KEY_FILE, "")).hex()
+        return {**page, "captured": captured, "cache_key": cache_key, "environ": dict(self._environ)}
 
     def _shared_key(self, launch: Launch) -> int | None:
         """Return which key of its batch's Secret a launch uses; None when it needs a Secret of its own."""
@@ -248,6 +259,7 @@ def manifest_of(
         placed=order.data_to_mount(),
         umask=umask,
         retries=order.retries,
+        cache_key=IN_SECRET if launch.cache_key else "",
         is_command=order.is_command,
         kind=launch.placement.kind,
         chips=launch.placement.resource_count,

@@ -200,6 +200,7 @@ class LocalBackend:
             placed=order.data_to_mount(),
             memory_bytes=order.memory_bytes,
             retries=order.retries,
+            cache_key=launch.cache_key.hex(),
             is_command=order.is_command,
             queued=queued,
         )

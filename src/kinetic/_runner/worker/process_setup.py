@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
+import functools
 import gc
 import io
 import itertools
@@ -30,6 +31,8 @@ from kinetic.errors import CallableError, RunnerError
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
+
+    from kinetic._runner.worker.compile_cache import CompileCache, LibraryCache
 else:
     Loader = object  # importing it takes 2 ms, and everything that a loader does here is written here
 
@@ -243,7 +246,7 @@ def write_to_log(text: str) -> None:
             os.close(descriptor)
 
 
-# ------------------------------------------------------------------------------------------ JAX on the hosts of a slice
+# ------------------------------------------------------------------------------------------ imports of compilers
 
 
 @dataclass(frozen=True)
@@ -255,36 +258,92 @@ class JaxProcess:
     coordinator: str
 
 
-def join_when_jax_is_imported(process: JaxProcess) -> None:
-    """Call ``jax.distributed.initialize`` for this host right after jax is imported, before any computation can begin.
+Around = Callable[[ModuleType, Callable[[], None]], None]  # gets a module that is being imported, and what executes it
 
-    Until then nothing is loaded. A later call of the user's own, or of Keras, does nothing.
+
+class ImportHooks:
+    """What a worker does when jax, or another library that compiles, is imported; until then nothing is loaded.
+
+    With jax the hosts of a slice meet: a later call of ``jax.distributed.initialize``, the user's own or of Keras, does
+    nothing.
+
+    Args:
+        process: This host.
+        compilers: The modules whose import starts the compile cache, and the library that each belongs to.
+        begin: Makes the compile cache; None where that is not possible.
     """
-    if process.hosts > 1 and process.coordinator:
-        sys.meta_path.insert(0, _JaxFinder(process))
+
+    def __init__(
+        self, process: JaxProcess, compilers: Mapping[str, str], begin: Callable[[], CompileCache | None]
+    ) -> None:
+        self._process, self._begin = process, begin
+        self._joins = process.hosts > 1 and bool(process.coordinator)
+        self._made: list[CompileCache | None] = []
+        self._is_cached = "jax" in compilers
+        self._arounds: dict[str, Around] = {
+            module: functools.partial(self._around_library, name) for module, name in compilers.items()
+        }
+        if self._joins or self._is_cached:
+            self._arounds["jax"] = self._around_jax
+
+    def install(self) -> None:
+        if self._arounds:
+            sys.meta_path.insert(0, _HookFinder(self._arounds))
+
+    def finish(self) -> None:
+        """End the compile cache, if it ever began: the function has ended."""
+        for cache in filter(None, self._made):
+            cache.finish()
+
+    def _library(self, name: str, *, is_follower: bool = False) -> LibraryCache | None:
+        if not self._made:
+            self._made.append(self._begin())
+        cache = self._made[0]
+        return None if cache is None else cache.begin(name, is_follower=is_follower)
+
+    def _around_library(self, name: str, module: ModuleType, run: Callable[[], None]) -> None:
+        library = self._library(name)
+        if library is not None and module.__name__ != "vllm":  # importing that takes longer than fetching
+            library.wait()
+        run()
+        if library is not None:
+            library.wait()
+
+    def _around_jax(self, jax: ModuleType, run: Callable[[], None]) -> None:
+        is_follower = self._joins and self._process.host > 0
+        library = self._library("jax", is_follower=is_follower) if self._is_cached else None
+        run()
+        if library is not None:
+            library.listen(jax)
+        if library is not None and self._joins and not is_follower:
+            library.publish()
+        if self._joins:
+            _join_slice(jax, self._process)
+        if library is not None and is_follower:
+            library.follow()
 
 
-class _JaxFinder:
-    """Finds jax once, as Python would, and adds a last step to its import."""
+class _HookFinder:
+    """Finds each of some modules once, as Python would, and puts something around its import."""
 
-    def __init__(self, process: JaxProcess) -> None:
-        self._process = process
+    def __init__(self, arounds: dict[str, Around]) -> None:
+        self._arounds = arounds
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != "jax":
+        around = self._arounds.pop(fullname, None)
+        if around is None:
             return None
-        sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _JaxLoader(spec.loader, self._process)
+            spec.loader = _HookLoader(spec.loader, around)
         return spec
 
 
-class _JaxLoader(Loader):
-    def __init__(self, loader: Loader, process: JaxProcess) -> None:
-        self._loader, self._process = loader, process
+class _HookLoader(Loader):
+    def __init__(self, loader: Loader, around: Around) -> None:
+        self._loader, self._around = loader, around
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -293,8 +352,7 @@ class _JaxLoader(Loader):
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        _join_slice(module, self._process)
+        self._around(module, lambda: self._loader.exec_module(module))
 
 
 def _join_slice(jax: ModuleType, process: JaxProcess) -> None:

@@ -8,11 +8,11 @@ import dataclasses
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from os import _exit  # user code may put something else in its place
 from pathlib import Path
 from time import monotonic as _monotonic
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from kinetic._runner import processes
 from kinetic._runner.supervisor import supervise
@@ -26,6 +26,7 @@ from kinetic._wire import outcomes, python_runtime, references
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Artifact, Child, DataRef, Order
 from kinetic._wire.task import (
+    COMPILERS,
     DATA,
     DEBUGGER,
     DEVICES,
@@ -39,6 +40,10 @@ from kinetic._wire.task import (
     Task,
 )
 from kinetic.errors import IntegrityError, KineticError
+
+if TYPE_CHECKING:
+    from kinetic._runner.worker.compile_cache import CompileCache
+    from kinetic._stores.protocol import Store
 
 _FILES_NAMED = 20
 _SOFTWARE = 70  # EX_SOFTWARE: only if everything below fails
@@ -155,6 +160,9 @@ def _run(task: Task, report: ReportWriter, body: function_call.BodyFile, fetched
     if not report.done({**final, **exited, "files": left, "phases": times}):
         end_after(_UNHEARD_SECONDS, code)  # the supervisor does not know that only exit handlers are left
     step("worker:told")
+    for finish in _at_the_end:
+        with contextlib.suppress(Exception):  # the value is safe, and so it stays
+            finish()
     return code
 
 
@@ -198,7 +206,7 @@ def _prepare(
         process_setup.install_stand_ins(task.runner)
         process_setup.become_main(order.script, task.folder)
         wire_order.make_output_dir(wire_order.checkpoints_of(order))  # and with it the output folder above it
-        process_setup.join_when_jax_is_imported(process_setup.JaxProcess(task.host, task.hosts, task.coordinator))
+        _hook_imports(task, order, store)
     if order.data:
         with phase(DATA):
             references.set_data_paths(_provide(task, order, mounts))
@@ -216,6 +224,27 @@ def _prepare(
         with phase(DEBUGGER):
             debug_server.wait(task, order, store, call[0])
     return order, unpacked, call
+
+
+_at_the_end: list[Callable[[], None]] = []  # what is done when the function has ended, and its value is safe
+
+
+def _hook_imports(task: Task, order: Order, store: Store) -> None:
+    """Let an import of JAX, or of another library that compiles, bring what belongs to it."""
+
+    def begin() -> CompileCache | None:
+        try:
+            from kinetic._runner.worker import compile_cache  # only jobs that compile
+
+            return compile_cache.CompileCache(task, order.accelerator, store, process_setup.write_to_log)
+        except Exception as error:  # noqa: BLE001 - the job compiles
+            process_setup.write_to_log(f"kinetic: there is no compile cache: {type(error).__name__}: {error}\n")
+            return None
+
+    process = process_setup.JaxProcess(task.host, task.hosts, task.coordinator)
+    hooks = process_setup.ImportHooks(process, COMPILERS if task.cache_key else {}, begin)
+    hooks.install()
+    _at_the_end.append(hooks.finish)
 
 
 def _mount(task: Task, report: ReportWriter) -> Any:

@@ -1,0 +1,496 @@
+"""The compile cache in a worker: a folder for each library, filled from the store and written back as programs appear.
+
+Nothing of this is loaded before the job imports a library that compiles. Then a thread lists the store once and fetches
+what the listing proves to be ours, while the library is still being imported; its first compilation waits for that.
+Whatever fails costs one line in the log, and the job compiles.
+
+JAX keys a program by all that its compilation depends on, also by paths in its options; see ``LIBRARIES``. Process 0
+writes, so of a slice only the first host has something to send. A file is sent once it is complete: JAX's own writes
+are over when it reports the duration of a compilation, others' when the function has ended, or a while after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from kinetic._stores.parallel import in_parallel, parallelism
+from kinetic._stores.protocol import Store, put_hint
+from kinetic._wire import cache_entries, digests, documents, keys, python_runtime
+from kinetic._wire.cache_entries import CacheEntry, Group
+from kinetic._wire.failpoints import step
+from kinetic._wire.task import CACHE_KEY_FILE, Task
+from kinetic.errors import KeyMissingError, KineticError
+
+MOST_FETCHED = 2 << 30  # bytes for one library of one job, those that were used last
+MOST_SENT = 4 << 30  # bytes of one job
+MOST_FILES = 5000
+USE_SECONDS = 24 * 3600.0  # how often a use is noted in the store
+STALL_SECONDS = 60.0  # without a byte; then the job compiles what is missing
+LAST_SECONDS = 4.0  # for what is not in the store yet when the function has ended; its supervisor gives five
+_REPORT_SECONDS = 5.0  # of waiting, after which a line says for what
+_SETTLED_SECONDS = 1.0  # a file of JAX's that was not touched for so long is complete
+_LINKED_SECONDS = 60.0  # the same of others: a linker pauses; half of a library, in a job that is killed, would be kept
+_LOOK_SECONDS = 5.0  # between two looks for files of libraries that report nothing
+_LEAST_SECONDS = 1.0  # of compiling, which is worth a line
+_LIST_SECONDS = 30.0  # how long a slice waits for its first host's listing
+_UNFINISHED = (".lock", ".tmp", ".part")
+_OFF = frozenset({"0", "false", "off", "no"})
+
+# Of JAX's events: a program is about to be looked up; it was found; it is written; and the whole of it took so long.
+_REQUEST = "/jax/compilation_cache/compile_requests_use_cache"
+_HIT = "/jax/compilation_cache/cache_hits"
+_WRITE = "/jax/compilation_cache/cache_misses"
+_SAVED = "/jax/compilation_cache/compile_time_saved_sec"
+_TOOK = "/jax/core/compile/backend_compile_duration"
+
+
+class Library(NamedTuple):
+    """A library that compiles, and how its cache is told where to be."""
+
+    name: str
+    distributions: tuple[str, ...]  # whose versions decide whether a program can be used
+    folders: dict[str, str]  # variables, and the folders below ours that they get
+    settings: tuple[tuple[str, str], ...] = ()  # more variables, where they are not set
+    switch: str = ""  # a variable that turns the library's own cache off
+    only: str = ""  # what of the folder is sent; "" for all
+
+
+LIBRARIES = {
+    library.name: library
+    for library in (
+        Library(
+            "jax",
+            ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin"),
+            {"JAX_COMPILATION_CACHE_DIR": "jax"},
+            # XLA's own caches put their path into JAX's keys: in another folder nothing would be found (JAX 0.10.2).
+            (("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none"),),
+            switch="JAX_ENABLE_COMPILATION_CACHE",
+        ),
+        Library("torch", ("torch", "triton"), {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}),
+        # Its folder also gets downloads; only what it compiled is kept.
+        Library("vllm", ("vllm", "torch", "triton"), {"VLLM_CACHE_ROOT": "vllm"}, only="vllm/torch_compile_cache/"),
+    )
+}
+
+
+class CompileCache:
+    """What one worker knows of the compile cache; made at the first import of a library that compiles.
+
+    ``log`` writes a line into the log of the job.
+    """
+
+    def __init__(self, task: Task, accelerator: str, store: Store, log: Callable[[str], object]) -> None:
+        self.task, self._accelerator, self.store, self._log = task, accelerator, store, log
+        self.key = read_key(task)
+        self.libraries: dict[str, LibraryCache] = {}
+        self._pid = os.getpid()
+        self._said: set[str] = set()
+
+    def begin(self, name: str, *, is_follower: bool = False) -> LibraryCache | None:
+        """Set the variables of a library that is about to be imported, and begin to fetch; None if it is off."""
+        library = LIBRARIES[name]
+        if os.getpid() != self._pid or name in self.libraries:  # a process that user code forked has what it inherits
+            return self.libraries.get(name) if os.getpid() == self._pid else None
+        if any(os.environ.get(each) for each in library.folders) or (
+            library.switch and os.environ.get(library.switch, "").lower() in _OFF
+        ):
+            return None  # the user's own settings
+        found = LibraryCache(self, library, Path(self.task.data) / "compiled" / name)
+        for variable, folder in library.folders.items():
+            os.environ[variable] = str(found.folder / folder)
+        for variable, value in library.settings:
+            os.environ.setdefault(variable, value)
+        self.libraries[name] = found
+        if not is_follower:
+            found.start_fetching(found.list_entries)
+        return found
+
+    def group_of(self, library: Library) -> Group:
+        """Return what the programs of a library are found by on this hardware."""
+        from importlib import metadata  # 20 ms, on a thread
+
+        versions = []
+        for name in library.distributions:
+            with contextlib.suppress(Exception):  # not installed, or a damaged installation
+                versions.append(f"{name}-{metadata.version(name)}")
+        text = cache_entries.word("+".join(versions))
+        return Group(library.name, cache_entries.word(self._accelerator), text, machine_digest())
+
+    def say(self, text: str) -> None:
+        """Write a line into the log, once."""
+        if text not in self._said:
+            self._said.add(text)
+            self._log(f"kinetic: {text}\n")
+
+    def finish(self) -> None:
+        """Send what is not in the store yet, for a few seconds, and say what the cache was worth."""
+        if os.getpid() != self._pid:
+            return
+        limit = time.monotonic() + LAST_SECONDS
+        for library in self.libraries.values():
+            library.finish(limit)
+        for library in self.libraries.values():
+            if line := library.summary():
+                self.say(line)
+
+
+class LibraryCache:
+    """The cache of one library; its threads are the only ones that touch the store for it."""
+
+    def __init__(self, cache: CompileCache, library: Library, folder: Path) -> None:
+        self._cache, self.library, self.folder = cache, library, folder
+        self.listed = threading.Event()
+        self.filled = threading.Event()
+        self.entries: Sequence[CacheEntry] = ()  # what is fetched, in this order
+        self.group: Group | None = None
+        self.tally = Tally()
+        self._reports = library.name == "jax"  # each program
+        self._used: dict[str, float] = {}  # when the entries were used last, by their keys
+        self._known: dict[str, tuple[int, int]] = {}  # files that the store has, and their size and time
+        self._fetched: dict[str, CacheEntry] = {}  # by path
+        self._damaged: set[str] = set()  # digests of what must be written anew
+        self._found = self._sent = self._sent_bytes = 0
+        self._moved = time.monotonic()  # when something arrived last
+        self._news, self._over = threading.Event(), threading.Event()
+        self._sender: threading.Thread | None = None
+        self._is_read_only = False
+        self._lock = threading.Lock()  # held while the folder is read
+
+    # ---------------------------------------------------------------------------------------------------- fetching
+
+    def start_fetching(self, listing: Callable[[], Sequence[CacheEntry]]) -> None:
+        """Fetch what a listing names, on a thread; and send what appears, on another."""
+
+        def fetch() -> None:
+            try:
+                self.group = self._cache.group_of(self.library)
+                self.entries = listing()
+                self.listed.set()
+                self._fetch(self.entries)
+            except Exception as error:  # noqa: BLE001 - the job compiles
+                self._cache.say(f"compile cache: {_reason(error)}; the job compiles what it needs")
+            finally:
+                self.listed.set()
+                self.filled.set()
+            self._send_until_the_end()
+
+        self._sender = python_runtime.start_thread(fetch, f"kinetic-compiled-{self.library.name}")
+        if self._sender is None:
+            self.listed.set()
+            self.filled.set()
+
+    def list_entries(self) -> Sequence[CacheEntry]:
+        """List the store: the newest of each path, those that were used last first, as far as there is room."""
+        assert self.group is not None  # noqa: S101 - set just before
+        newest: dict[str, tuple[float, CacheEntry]] = {}
+        foreign = 0
+        for each in self._cache.store.entries(self.group.prefix):
+            entry = cache_entries.verified(each.key, self._cache.key)
+            if entry is None:
+                foreign += 1
+            elif entry.path not in newest or newest[entry.path][0] < each.modified:
+                newest[entry.path] = each.modified, entry
+        if foreign:
+            self._cache.say(
+                f"compile cache: {foreign} of its entries in {self._cache.store.url} cannot be verified and are not "
+                "used: they were written without this namespace's key; look at who can write there"
+            )
+        chosen: list[CacheEntry] = []
+        room = MOST_FETCHED
+        for used, entry in sorted(newest.values(), key=lambda pair: (-pair[0], pair[1].path)):
+            if entry.size <= room and len(chosen) < MOST_FILES:
+                room -= entry.size
+                chosen.append(entry)
+                self._used[entry.key] = used
+        return chosen
+
+    def _fetch(self, entries: Sequence[CacheEntry]) -> None:
+        if not entries:
+            return
+        parts = self.folder / ".parts"
+        parts.mkdir(parents=True, exist_ok=True, mode=0o700)
+        tasks = (partial(self._fetch_one, entry, parts / str(at)) for at, entry in enumerate(entries))
+        for fetched in in_parallel(self._cache.store, tasks, limit=min(8, parallelism(self._cache.store))):
+            self._found += fetched
+            self._moved = time.monotonic()
+        with contextlib.suppress(OSError):
+            parts.rmdir()
+
+    def _fetch_one(self, entry: CacheEntry, part: Path) -> bool:
+        """Fetch one program, and put it into its place if it is what its entry promises."""
+        try:
+            self._cache.store.fetch(keys.compiled_blob(entry.sha256), part)
+            if part.stat().st_size != entry.size or _digest(part) != entry.sha256:
+                self._damaged.add(entry.sha256)
+                self._cache.say("compile cache: programs whose bytes are not what their entries promise are not used")
+                return False
+            place = self.folder / entry.path
+            place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.utime(part, (1, time.time()))  # the kernel sets the first of these when the file is read
+            with self._lock:
+                os.replace(part, place)
+                self._known[entry.path] = _stamp(place.stat())
+                self._fetched[entry.path] = entry
+        except KeyMissingError:  # removed meanwhile
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink()
+        return True
+
+    def wait(self) -> None:
+        """Wait until what the store had is here, as long as something arrives."""
+        if self.filled.is_set():
+            return
+        begun = self._moved = time.monotonic()
+        while not self.filled.wait(0.5):
+            now = time.monotonic()
+            if now > begun + _REPORT_SECONDS:
+                self._cache.say(f"compile cache: waiting for {len(self.entries)} files of {self.library.name}")
+            if now > self._moved + STALL_SECONDS:
+                self._cache.say(f"compile cache: the store does not answer for {STALL_SECONDS:g} s; the job compiles")
+                return
+
+    # ----------------------------------------------------------------------------------------------------- sending
+
+    def _send_until_the_end(self) -> None:
+        while True:
+            self._news.wait(None if self._reports else _LOOK_SECONDS)
+            if self._over.is_set():
+                return
+            self._news.clear()
+            if self._over.wait(_SETTLED_SECONDS):  # programs that are written together are sent together
+                return
+            if self.send_new(_SETTLED_SECONDS if self._reports else _LINKED_SECONDS):
+                self._news.set()
+
+    def send_new(self, settled_seconds: float) -> bool:
+        """Send what the store does not have; return whether some file was still being written."""
+        left = False
+        try:
+            with self._lock:
+                for path, about in list(self._files()):
+                    if self._known.get(path) == _stamp(about):
+                        self._note_use(path, about)
+                    elif time.time() - about.st_mtime < settled_seconds:
+                        left = True
+                    elif not self._is_read_only and self._sent_bytes + about.st_size <= MOST_SENT:
+                        self._send(path, about)
+        except Exception as error:  # noqa: BLE001 - a store that cannot be written, a full disk
+            self._is_read_only = True
+            self._cache.say(f"compile cache: new programs are not kept: {_reason(error)}")
+        return left
+
+    def _files(self) -> Iterable[tuple[str, os.stat_result]]:
+        top = str(self.folder)
+        for above, below, names in os.walk(top):
+            below[:] = [name for name in below if not name.startswith((".", "tmp"))]
+            for name in names:
+                path = os.path.relpath(f"{above}/{name}", top)
+                if path.startswith(self.library.only) and not name.endswith(_UNFINISHED):
+                    with contextlib.suppress(OSError):
+                        about = os.lstat(f"{above}/{name}")
+                        if stat.S_ISREG(about.st_mode):
+                            yield path, about
+
+    def _send(self, path: str, about: os.stat_result) -> None:
+        if self.group is None:
+            return
+        file = self.folder / path
+        sha256 = _digest(file)
+        if _stamp(file.stat()) != _stamp(about):  # it is being written
+            return
+        entry = cache_entries.sealed(self.group, path, sha256, about.st_size, self._cache.key)
+        self._known[path] = _stamp(about)
+        if entry is None or about.st_size > cache_entries.MOST_BYTES:
+            return
+        store, at = self._cache.store, keys.compiled_blob(sha256)
+        if not store.put(at, file, if_absent=sha256 not in self._damaged):
+            store.touch(at)  # it is not about to be removed as one that no entry has
+        step("worker:program-sent")
+        put_hint(store, entry.key)
+        step("worker:program-listed")
+        self._sent += 1
+        self._sent_bytes += about.st_size
+
+    def _note_use(self, path: str, about: os.stat_result) -> None:
+        """Make an entry young that this job read, once a day: what was not used for longest is removed first."""
+        entry = self._fetched.get(path)
+        if entry is None or about.st_atime < 2 or self._is_read_only:
+            return
+        del self._fetched[path]
+        if time.time() - self._used.get(entry.key, 0.0) > USE_SECONDS:
+            self._cache.store.touch(entry.key)
+
+    def finish(self, limit: float) -> None:
+        """Send the rest, until a point in time."""
+        if not self.filled.is_set():
+            return
+        self._over.set()
+        self._news.set()
+        is_complete = self._reports and not self.tally.is_writing()  # whatever is there
+        send = partial(self.send_new, 0.0 if is_complete else _SETTLED_SECONDS / 2)
+        last = python_runtime.start_thread(send, "kinetic-compiled-last")
+        for thread in filter(None, (last, self._sender)):
+            thread.join(max(0.0, limit - time.monotonic()))
+            if thread.is_alive():
+                self._cache.say("compile cache: the last programs are not kept: sending them takes too long")
+                return
+
+    # ------------------------------------------------------------------------------------------------ JAX, and slices
+
+    def listen(self, jax: ModuleType) -> None:
+        """Have JAX tell of each program; its first one waits until the folder is filled."""
+
+        def on_event(event: str, **_: Any) -> None:
+            if event == _REQUEST:
+                self.wait()
+            self.tally.on_event(event)
+
+        def on_duration(event: str, seconds: float, **_: Any) -> None:
+            if self.tally.on_duration(event, seconds):
+                self._news.set()
+
+        monitoring = getattr(jax, "monitoring", None) or __import__("jax.monitoring").monitoring
+        monitoring.register_event_listener(on_event)
+        monitoring.register_event_duration_secs_listener(on_duration)
+
+    def publish(self) -> None:
+        """Tell the other hosts of a slice what this first one found; called before they can meet it."""
+        cache, task = self._cache, self._cache.task
+        self.listed.wait(_LIST_SECONDS)
+        at = keys.compiled(task.job_id, task.attempt)
+        with contextlib.suppress(KineticError, OSError):  # they say so
+            cache.store.put(at, cache_entries.state_page(self.entries, at, cache.key))
+
+    def follow(self) -> None:
+        """Fetch what the first host found, and nothing else: all hosts of a slice must see the same programs.
+
+        The page is there: its host wrote it before it let any other host meet it.
+        """
+        cache, task = self._cache, self._cache.task
+        at = keys.compiled(task.job_id, task.attempt)
+        self.start_fetching(lambda: cache_entries.read_state(cache.store, at, cache.key))
+
+    def summary(self) -> str:
+        """Return one line about what the cache was worth, or ""."""
+        if self._reports:
+            return self.tally.summary()
+        if self._found or self._sent:
+            return f"compile cache of {self.library.name}: {self._found} files found, {self._sent} added"
+        return ""
+
+
+# ----------------------------------------------------------------------------------------------------- what JAX reports
+
+
+class Tally:
+    """Counts the programs of a job as JAX reports them, on the threads that compile."""
+
+    def __init__(self) -> None:
+        self.compiled = self.found = 0
+        self.seconds = self.saved = 0.0
+        self._here = threading.local()
+        self._writing: set[int] = set()  # threads that are writing a program
+        self._lock = threading.Lock()
+
+    def is_writing(self) -> bool:
+        """Return whether some program is only half written."""
+        return bool(self._writing)
+
+    def on_event(self, event: str) -> None:
+        """Take note of an event."""
+        if event == _HIT:
+            self._here.hit = True
+        elif event == _WRITE:
+            self._writing.add(threading.get_ident())
+
+    def on_duration(self, event: str, seconds: float) -> bool:
+        """Take note of a duration; return whether there may be a new file, or a new use of one."""
+        if event == _SAVED:
+            with self._lock:
+                self.saved += max(0.0, seconds)
+        if event != _TOOK:
+            return False
+        is_hit, self._here.hit = getattr(self._here, "hit", False), False
+        me = threading.get_ident()
+        wrote = me in self._writing
+        self._writing.discard(me)
+        with self._lock:
+            if is_hit:
+                self.found += 1
+            else:
+                self.compiled += 1
+                self.seconds += seconds
+        return wrote or is_hit
+
+    def summary(self) -> str:
+        """Return one line, or "" where it would say nothing."""
+        if not self.found and self.seconds < _LEAST_SECONDS:
+            return ""
+        words = [f"compiled {_count(self.compiled)} ({_seconds(self.seconds)})"] if self.compiled else []
+        if self.found:
+            words.append(f"{_count(self.found) if not words else self.found} from cache (saved {_about(self.saved)})")
+        return ", ".join(words)
+
+
+# ------------------------------------------------------------------------------------------------------------ the rest
+
+
+def read_key(task: Task) -> bytes:
+    """Return the key of the compile cache: from the job's Secret in a pod, from the task on this machine."""
+    in_pod = task.pod is not None and Path(task.pod.secret, CACHE_KEY_FILE)
+    key = in_pod.read_bytes() if in_pod else bytes.fromhex(task.cache_key)
+    documents.check_key_length(len(key), "its file")
+    return key
+
+
+def machine_digest() -> str:
+    """Return a digest of what this machine's processor can do: code for another one may be illegal here."""
+    wanted = ("model name", "flags", "Features", "CPU part", "CPU implementer")
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name.strip() in wanted:
+                found.setdefault(name.strip(), value.strip())
+    text = "\n".join([platform.machine(), *(f"{name}={found.get(name, '')}" for name in wanted)])
+    return f"{cache_entries.word(platform.machine())}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return digests.of_stream(file)
+
+
+def _stamp(about: os.stat_result) -> tuple[int, int]:
+    return about.st_size, about.st_mtime_ns
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KineticError):
+        return f"{error.what}: {error.why}" if error.why else str(error.what)
+    return f"{type(error).__name__}: {error}"
+
+
+def _count(number: int) -> str:
+    return f"{number} program{'' if number == 1 else 's'}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 1 else "less than 1 s"
+
+
+def _about(seconds: float) -> str:
+    return f"about {seconds / 60:.0f} min" if seconds >= 90 else _seconds(seconds)

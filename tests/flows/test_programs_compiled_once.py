@@ -1,0 +1,161 @@
+"""Programs are compiled once: real JAX in real jobs of this machine, and real PyTorch where it is installed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
+needs_torch = pytest.mark.skipif(
+    find_spec("torch") is None, reason="real PyTorch is needed, and it is not installed here"
+)
+
+COMPILES = """
+    import os
+    import sys
+
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def compiles(number):
+        import time
+
+        import jax
+        import jax.numpy as jnp
+
+        def program(x):
+            for i in range(20):
+                x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * i, axis=i % 2)
+            return x
+
+        lowered = jax.jit(program).lower(jnp.ones((8, 8)))
+        begun = time.monotonic()
+        lowered.compile()
+        return time.monotonic() - begun, os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
+
+    @kinetic.run(accelerator="cpu")
+    def nothing(number):
+        import os
+        import threading
+        return [name for name in sys.modules if "compile_cache" in name], len(threading.enumerate()), \\
+            [name for name in os.environ if "CACHE" in name]
+"""
+
+
+@needs_jax
+def test_a_job_finds_what_another_compiled_unless_that_is_turned_off(project, home, monkeypatch) -> None:
+    script = f"""{COMPILES}
+    if __name__ == "__main__":
+        job = compiles.run_async(0)
+        print(*job.result(cleanup=False), job.job_id)
+        print(job.tail(20))
+    """
+    first = project.out(script)
+    again = project.out(script)
+    listed = json.loads(project.run("", instead=[sys.executable, "-m", "kinetic", "cache", "list", "--json"]).stdout)
+    monkeypatch.setenv("KINETIC_COMPILE_CACHE", "off")
+    off = project.out(script)
+
+    assert "from cache" not in first
+    assert "1 from cache (saved" in again
+    assert float(again.split()[0]) < float(first.split()[0]) / 2
+    assert "compile" not in off.partition("\n")[2]
+    assert off.splitlines()[0].split()[1].startswith("cpu-")  # no folder
+    assert [(each["library"], each["hardware"], each["files"]) for each in listed["groups"]] == [("jax", "cpu", 1)]
+    assert list(home.glob("run/*/jobs/*/data-*")) == []
+
+
+@needs_jax
+def test_the_first_job_of_a_batch_fills_the_cache_for_those_that_start_after_it(project, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "1")
+
+    out = project.out(f"""{COMPILES}
+    if __name__ == "__main__":
+        batch = compiles.run_async_map([1, 2], input_mode="single")
+        print(*(seconds for seconds, _ in batch.results()))
+    """)
+
+    first, second = map(float, out.split())
+    assert second < first / 2
+
+
+def test_a_job_that_compiles_nothing_loads_nothing_and_leaves_nothing(project, home) -> None:
+    out = project.out(f"""{COMPILES}
+    if __name__ == "__main__":
+        print(nothing(0))
+    """)
+
+    assert out.startswith("([], 2, [])")  # the main thread, and the one that flushes
+    assert not (home / "store" / "data" / "compiled").exists()
+
+
+@needs_jax
+def test_all_hosts_of_a_slice_see_the_same_programs(project) -> None:
+    script = """
+        import kinetic
+
+        @kinetic.run(accelerator="tpu-v4-2x2x2")
+        def compiles():
+            import os
+            import jax
+            import jax.numpy as jnp
+            import numpy as np
+            from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+            spread = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec("x"))
+            numbers = jax.make_array_from_callback((8,), spread, lambda index: np.arange(8.0)[index])
+
+            def program(v):
+                x = jnp.outer(v, v)
+                for i in range(4):
+                    x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * i, axis=i % 2)
+                return x.sum()
+
+            folder = os.environ["JAX_COMPILATION_CACHE_DIR"]
+            os.makedirs(folder, exist_ok=True)
+            compiled = jax.jit(program, out_shardings=NamedSharding(spread.mesh, PartitionSpec())).lower(numbers)
+            jax.jit(jnp.sum, out_shardings=NamedSharding(spread.mesh, PartitionSpec()))(numbers)  # waits for the cache
+            print("HOST", os.environ["KINETIC_HOST_INDEX"], "HAS", sorted(os.listdir(folder)))
+            compiled.compile()
+
+        if __name__ == "__main__":
+            job = compiles.run_async()
+            job.result(cleanup=False)
+            print(job.job_id)
+    """
+    job_ids = [project.out(script).split()[-1] for _ in range(2)]
+    words = [sys.executable, "-m", "kinetic", "jobs", "logs", job_ids[1], "--host", "all"]
+
+    log = project.run("", instead=words).stdout
+
+    seen = sorted(line.partition("HOST ")[2] for line in log.splitlines() if "HOST " in line)
+    assert [line[0] for line in seen] == ["0", "1"]
+    assert seen[0][1:] == seen[1][1:]
+    assert "-cache" in seen[0]
+    assert "from cache (saved" in log
+
+
+@needs_torch
+def test_torch_compile_finds_what_another_job_compiled(project) -> None:
+    script = """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def compiles():
+            import torch
+
+            def program(x):
+                return torch.softmax(torch.sin(x) @ torch.cos(x), dim=0)
+
+            torch.compile(program)(torch.ones(8, 8))
+            counted = torch._dynamo.utils.counters["inductor"]
+            return counted["fxgraph_cache_hit"], counted["fxgraph_cache_miss"]
+
+        if __name__ == "__main__":
+            print(compiles())
+    """
+    assert project.out(script).splitlines()[-1] == "(0, 1)"
+    assert project.out(script).splitlines()[-1] == "(1, 0)"

@@ -1,0 +1,506 @@
+"""The compile cache of a worker: what it fetches, sends and refuses, with a library that writes files and reports."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from kinetic._runner.worker import compile_cache
+from kinetic._runner.worker.compile_cache import CompileCache, LibraryCache
+from kinetic._stores.files import FileStore
+from kinetic._wire import cache_entries, keys
+from kinetic._wire.task import IN_SECRET, PodSettings, Task
+from kinetic.errors import AccessDeniedError, IntegrityError, StoreUnreachableError
+
+KEY = bytes(range(32))
+PROGRAM = "jax/jit_f-0123-cache"
+
+
+class Jax:
+    """As much of JAX as the cache sees: a folder in a variable, events, and files that appear between two of them."""
+
+    def __init__(self) -> None:
+        self.events: list = []
+        self.durations: list = []
+        self.monitoring = SimpleNamespace(
+            register_event_listener=self.events.append,
+            register_event_duration_secs_listener=self.durations.append,
+        )
+
+    def compile(self, name: str, seconds: float = 20.0, data: bytes = b"machine code") -> bool:
+        """Compile a program, or find it; return whether it was found."""
+        for on_event in self.events:
+            on_event("/jax/compilation_cache/compile_requests_use_cache", platform="cpu")
+        file = Path(os.environ["JAX_COMPILATION_CACHE_DIR"], f"{name}-cache")
+        found = file.exists()
+        if found:
+            file.read_bytes()
+            self.tell("/jax/compilation_cache/cache_hits")
+            self.took("/jax/compilation_cache/compile_time_saved_sec", seconds - 0.1)
+        else:
+            self.tell("/jax/compilation_cache/cache_misses")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+        self.took("/jax/core/compile/backend_compile_duration", 0.1 if found else seconds)
+        return found
+
+    def tell(self, event: str) -> None:
+        for listener in self.events:
+            listener(event)
+
+    def took(self, event: str, seconds: float) -> None:
+        for listener in self.durations:
+            listener(event, seconds, fun_name="f")
+
+
+class Job:
+    """One job with a cache, and what stands in its log."""
+
+    def __init__(self, folder: Path, store, log: list[str], **task) -> None:
+        page = Task("job-1", "0" * 64, store.url, "key-1", 0o022, None, {}, base=str(folder), suffix="-0-0")
+        self.task = replace(page, cache_key=KEY.hex(), **task)
+        self.cache = CompileCache(self.task, "cpu", store, lambda text: log.append(text.strip()))
+        self.jax, self.log = Jax(), log
+
+    def begin(self, **how) -> LibraryCache:
+        library = self.cache.begin("jax", **how)
+        assert library is not None
+        library.listen(self.jax)
+        return library
+
+    def compile(self, *names: str, data: bytes = b"machine code") -> list[bool]:
+        return [self.jax.compile(name, data=data) for name in names]
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch):
+    for library in compile_cache.LIBRARIES.values():
+        for name in (*library.folders, *dict(library.settings), library.switch):
+            if name:
+                monkeypatch.setenv(name, "")  # so that it is restored
+                monkeypatch.delenv(name)
+    monkeypatch.setattr(compile_cache, "_SETTLED_SECONDS", 0.01)
+
+
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def store(tmp_path) -> FileStore:
+    return FileStore(tmp_path / "store")
+
+
+@pytest.fixture
+def job(tmp_path, store, log, monkeypatch):
+    numbers = iter(range(100))
+
+    def make(**how) -> Job:
+        for name in compile_cache.LIBRARIES["jax"].folders:
+            monkeypatch.delenv(name, raising=False)
+        folder = tmp_path / f"job-{next(numbers)}"
+        folder.mkdir()
+        log.clear()
+        return Job(folder, how.pop("store", store), log, **how)
+
+    return make
+
+
+def entries(store) -> list[str]:
+    return [each.key for each in store.entries(keys.COMPILED_ENTRIES)]
+
+
+def blobs(store) -> list[str]:
+    return [each.key for each in store.entries(keys.COMPILED_BLOBS)]
+
+
+def filled(job, *names: str, data: bytes = b"machine code") -> None:
+    """Leave programs in the store, as an earlier job does."""
+    first = job()
+    first.begin()
+    first.compile(*names, data=data)
+    first.cache.finish()
+
+
+# ----------------------------------------------------------------------------------------------------- what it is for
+
+
+def test_the_next_job_finds_what_one_compiled_and_its_log_says_what_that_saved(job, store) -> None:
+    first = job()
+    first.begin()
+    assert first.compile("jit_f", "jit_g") == [False, False]
+    first.cache.finish()
+    assert first.log == ["kinetic: compiled 2 programs (40 s)"]
+
+    second = job()
+    second.begin()
+    assert second.compile("jit_f", "jit_g", "jit_h") == [True, True, False]
+    second.cache.finish()
+
+    assert second.log == ["kinetic: compiled 1 program (20 s), 2 from cache (saved 40 s)"]
+    assert len(entries(store)) == 3
+    assert len(blobs(store)) == 1  # all three are the same bytes
+
+
+def test_many_minutes_are_said_in_minutes_and_nothing_is_said_of_a_moment(job) -> None:
+    tally = compile_cache.Tally()
+    tally.on_duration("/jax/core/compile/backend_compile_duration", 0.2)
+    assert tally.summary() == ""
+    tally.compiled, tally.seconds, tally.found, tally.saved = 3, 41.2, 27, 360.0
+
+    assert tally.summary() == "compiled 3 programs (41 s), 27 from cache (saved about 6 min)"
+
+
+def test_a_program_is_in_the_store_while_its_job_still_runs(job, store) -> None:
+    running = job()
+    library = running.begin()
+    library.filled.wait(5)
+    running.compile("jit_f")
+
+    listed = threading.Event()
+    while not entries(store):
+        assert not listed.wait(0.01)
+    running.cache.finish()
+
+
+def test_other_versions_or_another_accelerator_find_nothing(job, store, monkeypatch) -> None:
+    filled(job, "jit_f")
+
+    other = job()
+    other.cache._accelerator = "tpu-v5e-1"
+    other.begin()
+    assert other.compile("jit_f") == [False]
+    other.cache.finish()
+    assert {cache_entries.parse(key).group.hardware for key in entries(store)} == {"cpu", "tpu-v5e-1"}
+
+
+def test_the_users_own_settings_win(job, monkeypatch) -> None:
+    wanted = job()
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/theirs")
+    assert wanted.cache.begin("jax") is None
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "/theirs"
+
+    off = job()
+    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
+    assert off.cache.begin("jax") is None
+
+    plain = job()
+    monkeypatch.delenv("JAX_ENABLE_COMPILATION_CACHE")
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "all")
+    plain.begin()
+    assert os.environ["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] == "all"
+    plain.cache.finish()
+
+
+def test_a_process_that_user_code_forked_has_no_cache_of_its_own(job, monkeypatch) -> None:
+    parent = job()
+    monkeypatch.setattr(parent.cache, "_pid", os.getpid() + 1)
+
+    assert parent.cache.begin("jax") is None
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+
+
+def test_files_of_a_library_that_reports_nothing_are_found_again(tmp_path, job, store) -> None:
+    first = job()
+    assert first.cache.begin("torch") is not None
+    for name, data in (("inductor/ab/cab.py", b"code"), ("inductor/tmp123/x", b"half"), ("triton/K/k.cubin.lock", b"")):
+        file = first.cache.libraries["torch"].folder / name
+        file.parent.mkdir(parents=True)
+        file.write_bytes(data)
+        os.utime(file, (1, 1))
+    first.cache.libraries["torch"].filled.wait(5)
+    first.cache.finish()
+    assert first.log == ["kinetic: compile cache of torch: 0 files found, 1 added"]
+
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        del os.environ[name]
+    second = job()
+    library = second.cache.begin("torch")
+    library.wait()
+    assert (Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / "ab" / "cab.py").read_bytes() == b"code"
+    second.cache.finish()
+    assert second.log == ["kinetic: compile cache of torch: 1 files found, 0 added"]
+
+
+# --------------------------------------------------------------------------------------------- what cannot be believed
+
+
+def test_a_program_that_another_key_sealed_is_never_fetched(job, store) -> None:
+    filled(job, "jit_f")
+    good = cache_entries.parse(entries(store)[0])
+    store.delete(good.key)
+    evil = b"evil code"
+    sha256 = hashlib.sha256(evil).hexdigest()
+    store.put(keys.compiled_blob(sha256), evil)
+    forged = cache_entries.sealed(good.group, good.path, sha256, len(evil), bytes(32))
+    store.put(forged.key, b"")
+
+    victim = job()
+    library = victim.begin()
+    assert victim.compile("jit_f") == [False]
+    victim.cache.finish()
+
+    assert [file.read_bytes() for file in library.folder.rglob("*-cache")] == [b"machine code"]
+    assert victim.log[0].startswith("kinetic: compile cache: 1 of its entries in file://")
+    assert "cannot be verified and are not used" in victim.log[0]
+    assert len(victim.log) == 2
+
+
+def test_bytes_that_were_changed_are_never_put_into_place_and_are_written_anew(job, store) -> None:
+    filled(job, "jit_f", data=b"right")
+    (blob,) = blobs(store)
+    store.put(blob, b"wrong")
+
+    victim = job()
+    victim.begin()
+    assert victim.compile("jit_f", data=b"right") == [False]
+    victim.cache.finish()
+
+    assert (
+        victim.log[0] == "kinetic: compile cache: programs whose bytes are not what their entries promise are not used"
+    )
+    assert store.get(blob) == b"right"
+    third = job()
+    third.begin()
+    assert third.compile("jit_f") == [True]
+    third.cache.finish()
+
+
+def test_of_two_programs_of_one_name_the_newer_is_used(job, store) -> None:
+    filled(job, "jit_f", data=b"old")
+    old = entries(store)[0]
+    os.utime(store.root / old, (1, 1))
+    second = job()
+    library = second.cache.begin("jax")
+    library.wait()
+    file = library.folder / PROGRAM.replace("jit_f-0123", "jit_f")
+    file.write_bytes(b"newer")
+    second.cache.finish()
+    assert len(entries(store)) == 2
+
+    third = job()
+    library = third.cache.begin("jax")
+    library.wait()
+    assert (library.folder / "jax" / "jit_f-cache").read_bytes() == b"newer"
+    third.cache.finish()
+
+
+# ----------------------------------------------------------------------------------------------------- what may fail
+
+
+@pytest.mark.parametrize("error", [StoreUnreachableError("503"), OSError(28, "no space"), ValueError("a bug")])
+def test_a_store_that_fails_costs_one_line_and_the_job_compiles(job, store, monkeypatch, error) -> None:
+    monkeypatch.setattr(FileStore, "entries", lambda *_, **__: (_ for _ in ()).throw(error))
+
+    lonely = job()
+    lonely.begin()
+    assert lonely.compile("jit_f") == [False]
+    lonely.cache.finish()
+
+    assert [line for line in lonely.log if "the job compiles what it needs" in line] == [lonely.log[0]]
+
+
+def test_a_full_disk_while_fetching_costs_one_line_and_leaves_no_half_program(job, store, monkeypatch) -> None:
+    filled(job, "jit_f")
+    monkeypatch.setattr(FileStore, "fetch", lambda *_: (_ for _ in ()).throw(OSError(28, "no space left")))
+
+    lonely = job()
+    library = lonely.begin()
+    library.wait()
+
+    assert list(library.folder.rglob("*-cache")) == []
+    assert "no space left" in lonely.log[0]
+    lonely.cache.finish()
+
+
+def test_a_store_that_may_not_be_written_is_read_and_said_once(job, store, monkeypatch) -> None:
+    filled(job, "jit_f")
+    tried = []
+
+    def refuse(self, key, *_, **__):
+        tried.append(key)
+        raise AccessDeniedError("403")
+
+    monkeypatch.setattr(FileStore, "put", refuse)
+
+    reader = job()
+    reader.begin()
+    assert reader.compile("jit_f", "jit_g", "jit_h") == [True, False, False]
+    reader.cache.finish()
+
+    assert len(tried) == 1
+    assert [line for line in reader.log if "not kept" in line] == [
+        "kinetic: compile cache: new programs are not kept: 403"
+    ]
+
+
+def test_a_program_that_is_removed_while_it_is_listed_is_compiled_and_written_again(job, store) -> None:
+    filled(job, "jit_f")
+    store.delete(keys.COMPILED_BLOBS)
+
+    unlucky = job()
+    unlucky.begin()
+    assert unlucky.compile("jit_f") == [False]
+    unlucky.cache.finish()
+    assert unlucky.log == ["kinetic: compiled 1 program (20 s)"]
+
+    third = job()
+    third.begin()
+    assert third.compile("jit_f") == [True]
+    third.cache.finish()
+
+
+def test_two_jobs_that_compile_the_same_at_once_leave_one_program(job, store, monkeypatch) -> None:
+    first, second = job(), job()
+    folders = []
+    for each in (first, second):
+        monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+        each.begin().filled.wait(5)
+        folders.append(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    for each, folder in zip((first, second), folders, strict=True):
+        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", folder)
+        each.compile("jit_f")
+    for each in (first, second):
+        each.cache.finish()
+
+    assert len(entries(store)) == len(blobs(store)) == 1
+
+
+def test_the_first_program_waits_for_the_store_and_no_longer_than_it_answers(job, store, monkeypatch) -> None:
+    filled(job, "jit_f")
+    release = threading.Event()
+    real = FileStore.fetch
+    monkeypatch.setattr(FileStore, "fetch", lambda *words: release.wait(10) and real(*words))
+
+    patient = job()
+    patient.begin()
+    threading.Timer(0.2, release.set).start()
+    assert patient.compile("jit_f") == [True]
+    patient.cache.finish()
+
+    release.clear()
+    monkeypatch.setattr(compile_cache, "STALL_SECONDS", 0.3)
+    stalled = job()
+    stalled.begin()
+    assert stalled.compile("jit_f") == [False]
+    assert "the store does not answer" in stalled.log[0]
+    release.set()
+    stalled.cache.finish()
+
+
+def test_no_more_is_fetched_than_fits_and_what_was_used_last_comes_first(job, store, monkeypatch) -> None:
+    for number in range(3):
+        filled(job, f"jit_{number}", data=bytes([number]) * 100)
+    by_path = {cache_entries.parse(key).path: key for key in entries(store)}
+    for number in range(3):
+        os.utime(store.root / by_path[f"jax/jit_{number}-cache"], (100 + number, 100 + number))
+    monkeypatch.setattr(compile_cache, "MOST_FETCHED", 250)
+
+    reader = job()
+    library = reader.begin()
+    library.wait()
+
+    assert [entry.path for entry in library.entries] == ["jax/jit_2-cache", "jax/jit_1-cache"]
+    reader.cache.finish()
+
+
+def test_a_use_is_noted_once_a_day_and_only_of_what_was_used(job, store) -> None:
+    filled(job, "jit_f", "jit_g")
+    for key in entries(store):
+        os.utime(store.root / key, (100, 100))
+
+    user = job()
+    user.begin()
+    assert user.compile("jit_f") == [True]
+    user.cache.finish()
+
+    used = {cache_entries.parse(each.key).path: each.modified for each in store.entries(keys.COMPILED_ENTRIES)}
+    assert used["jax/jit_f-cache"] > 1e9
+    assert used["jax/jit_g-cache"] == 100
+
+
+@pytest.mark.parametrize(("name", "found"), [("worker:program-sent", False), ("worker:program-listed", True)])
+def test_a_job_that_is_killed_while_it_writes_leaves_a_whole_program_or_none(job, store, tmp_path, name, found) -> None:
+    program = f"""
+        import os, sys, types
+        from pathlib import Path
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from test_compile_cache import Job, FileStore
+        folder = Path({str(tmp_path / "killed")!r}); folder.mkdir()
+        job = Job(folder, FileStore({str(tmp_path / "store")!r}), [])
+        job.begin(); job.compile("jit_f"); job.cache.finish()
+        """
+    source = str(Path(compile_cache.__file__).parents[3])
+    environ = {**os.environ, "PYTHONPATH": source, "KINETIC_TEST_KILL": f"{name}@{tmp_path / 'mark'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -9, done.stderr
+
+    later = job()
+    later.begin()
+    assert later.compile("jit_f") == [found]
+    later.cache.finish()
+    assert len(entries(store)) == len(blobs(store)) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------- slices
+
+
+def test_the_hosts_of_a_slice_use_what_the_first_one_found_and_nothing_newer(job, store) -> None:
+    filled(job, "jit_f")
+    leader = job(hosts=2)
+    library = leader.begin()
+    library.publish()
+    filled(job, "jit_g")  # another job, in between
+
+    follower = job(hosts=2, host=1)
+    other = follower.begin(is_follower=True)
+    assert not other.filled.is_set()
+    other.follow()
+    other.wait()
+
+    assert [entry.path for entry in other.entries] == ["jax/jit_f-cache"]
+    assert sorted(file.name for file in (other.folder / "jax").iterdir()) == ["jit_f-cache"]
+    for each in (leader, follower):
+        each.cache.finish()
+
+
+def test_a_host_without_the_first_ones_word_compiles_and_says_so(job) -> None:
+    follower = job(hosts=2, host=1)
+    library = follower.begin(is_follower=True)
+    library.follow()
+
+    assert follower.compile("jit_f") == [False]
+    assert "the job compiles what it needs" in follower.log[0]
+    follower.cache.finish()
+
+
+# ------------------------------------------------------------------------------------------------------------ the key
+
+
+def test_the_key_comes_from_the_secret_in_a_pod_and_a_short_one_is_refused(tmp_path, store) -> None:
+    page = Task("job-1", "0" * 64, store.url, "key-1", 0o022, None, {}, cache_key=IN_SECRET)
+    page = replace(page, pod=PodSettings(secret=str(tmp_path)))
+    (tmp_path / "cache-key").write_bytes(KEY)
+    assert compile_cache.read_key(page) == KEY
+
+    (tmp_path / "cache-key").write_bytes(KEY[:16])
+    with pytest.raises(IntegrityError, match="damaged"):
+        compile_cache.read_key(page)
+
+
+def test_the_key_is_in_no_text_of_a_task() -> None:
+    page = Task("job-1", "0" * 64, "file:///x", "key-1", 0o022, None, {}, cache_key=KEY.hex())
+
+    assert KEY.hex() not in repr(page)

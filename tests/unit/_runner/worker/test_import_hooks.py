@@ -1,0 +1,143 @@
+"""What happens when a worker imports a library that compiles: in which order, once, and nothing before."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from importlib import import_module
+
+import pytest
+
+from kinetic._runner.worker import process_setup
+from kinetic._runner.worker.process_setup import ImportHooks, JaxProcess
+from kinetic._wire.task import COMPILERS
+
+ALONE = JaxProcess(0, 1, "")
+
+
+class Library:
+    def __init__(self, said: list[str], name: str) -> None:
+        self._said, self._name = said, name
+
+    def __getattr__(self, verb: str):
+        return lambda *_: self._said.append(f"{verb} {self._name}")
+
+
+class Cache:
+    def __init__(self, said: list[str]) -> None:
+        self._said = said
+
+    def begin(self, name: str, *, is_follower: bool = False) -> Library:
+        self._said.append(f"begin {name}{' as a follower' if is_follower else ''}")
+        return Library(self._said, name)
+
+    def finish(self) -> None:
+        self._said.append("finish")
+
+
+@pytest.fixture
+def said(tmp_path, monkeypatch) -> list[str]:
+    """Return what was said, of stand-ins for the libraries that say when they are executed."""
+    for name in ("jax", "torch", "triton", "vllm"):
+        (tmp_path / name).mkdir()
+        text = f"import builtins\nbuiltins.said_by_libraries.append('execute {name}')\n"
+        (tmp_path / name / "__init__.py").write_text(text)
+    (tmp_path / "torch" / "_inductor.py").write_text(
+        textwrap.dedent("import builtins\nbuiltins.said_by_libraries.append('execute torch._inductor')\n")
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found: list[str] = []
+    import builtins
+
+    monkeypatch.setattr(builtins, "said_by_libraries", found, raising=False)
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in {"jax", "torch", "triton", "vllm"}:
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(process_setup, "_join_slice", lambda *_: found.append("join"))
+    yield found
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in {"jax", "torch", "triton", "vllm"}:
+            del sys.modules[name]
+
+
+def install(process: JaxProcess, said: list[str], compilers=COMPILERS) -> ImportHooks:
+    hooks = ImportHooks(process, compilers, lambda: Cache(said))
+    hooks.install()
+    return hooks
+
+
+def test_jax_gets_its_cache_before_it_runs_and_is_listened_to_after(said) -> None:
+    hooks = install(ALONE, said)
+    assert said == []
+
+    import_module("jax")
+    import_module("jax")
+    hooks.finish()
+
+    assert said == ["begin jax", "execute jax", "listen jax", "finish"]
+
+
+def test_the_first_host_tells_what_it_found_before_any_other_can_meet_it(said) -> None:
+    install(JaxProcess(0, 2, "10.0.0.1:1"), said)
+
+    import_module("jax")
+
+    assert said == ["begin jax", "execute jax", "listen jax", "publish jax", "join"]
+
+
+def test_the_other_hosts_ask_for_it_after_they_met_the_first(said) -> None:
+    install(JaxProcess(1, 2, "10.0.0.1:1"), said)
+
+    import_module("jax")
+
+    assert said == ["begin jax as a follower", "execute jax", "listen jax", "join", "follow jax"]
+
+
+def test_hosts_that_do_not_meet_look_each_for_itself(said) -> None:
+    install(JaxProcess(1, 2, ""), said)
+
+    import_module("jax")
+
+    assert said == ["begin jax", "execute jax", "listen jax"]
+
+
+def test_torch_alone_begins_nothing_and_its_compiler_waits_for_the_cache(said) -> None:
+    hooks = install(ALONE, said)
+    import_module("torch")
+    assert said == ["execute torch"]
+
+    import_module("torch._inductor")
+    hooks.finish()
+
+    assert said[1:] == ["begin torch", "wait torch", "execute torch._inductor", "wait torch", "finish"]
+
+
+def test_vllm_is_imported_while_its_programs_are_fetched(said) -> None:
+    install(ALONE, said)
+
+    import_module("vllm")
+
+    assert said == ["begin vllm", "execute vllm", "wait vllm"]
+
+
+def test_without_a_cache_hosts_still_meet_and_a_single_one_has_no_hook(said) -> None:
+    before = [*sys.meta_path]
+    hooks = install(ALONE, said, {})
+    assert sys.meta_path == before
+
+    install(JaxProcess(1, 2, "10.0.0.1:1"), said, {})
+    import_module("jax")
+    hooks.finish()
+    assert said == ["execute jax", "join"]
+
+
+def test_a_cache_that_cannot_be_made_changes_nothing(said) -> None:
+    hooks = ImportHooks(ALONE, COMPILERS, lambda: None)
+    hooks.install()
+
+    import_module("jax")
+    import_module("triton")
+    hooks.finish()
+
+    assert said == ["execute jax", "execute triton"]
