@@ -43,7 +43,7 @@ CHAPTERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Data and outputs",
         "[Data](data.md) and [outputs](outputs.md) tell how they are used.",
-        ("Data", "output_dir", "checkpoint_dir"),
+        ("Data", "output_dir", "checkpoint_dir", "progress"),
     ),
     ("Modules", "", ("jobs", "job_status", "debug", "__version__")),
     ("Testing", "[Testing](testing.md) tells how it is used.", ("testing",)),
@@ -55,6 +55,7 @@ CALLED = {
     "kinetic.Data": "data",
     "kinetic.JobHandle": "job",
     "kinetic.jobs.HostUsage": "host",
+    "kinetic.jobs.Progress": "progress",
     "kinetic.jobs.Usage": "usage",
     "kinetic.RemoteCallable": "f",
     "kinetic.testing.FakeBackend": "backend",

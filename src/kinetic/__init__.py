@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kinetic._remote.callable import RemoteCallable, run
     from kinetic._remote.function_paths import checkpoint_dir, output_dir
     from kinetic._version import __version__
+    from kinetic._wire.progress import progress
     from kinetic.collections import BatchHandle, attach_batch
     from kinetic.errors import BatchError
     from kinetic.jobs import JobHandle, JobStatus, attach, list_jobs
@@ -39,6 +40,7 @@ __all__ = [
     "jobs",
     "list_jobs",
     "output_dir",
+    "progress",
     "run",
     "run_command",
     "testing",
@@ -57,6 +59,7 @@ _MODULE_OF = {
     "checkpoint_dir": "_remote.function_paths",
     "list_jobs": "jobs",
     "output_dir": "_remote.function_paths",
+    "progress": "_wire.progress",
     "run": "_remote.callable",
     "run_command": "_jobs.command",
 }

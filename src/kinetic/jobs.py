@@ -11,6 +11,7 @@ from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._jobs.resource_usage import DeviceSample, HostUsage, Usage, UsageDevice, UsageSample, UsageSummary
+    from kinetic._wire.progress import Progress
 
 _USAGE = ("DeviceSample", "HostUsage", "Usage", "UsageDevice", "UsageSample", "UsageSummary")
 
@@ -19,6 +20,7 @@ __all__ = [
     "HostUsage",
     "JobHandle",
     "JobStatus",
+    "Progress",
     "Usage",
     "UsageDevice",
     "UsageSample",
@@ -31,6 +33,10 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import what describes the usage of jobs on its first use: six dataclasses take 4 ms."""
+    if name == "Progress":
+        from kinetic._wire.progress import Progress
+
+        return Progress
     if name not in _USAGE:
         raise AttributeError(f"module 'kinetic.jobs' has no attribute {name!r}")
     from kinetic._jobs import resource_usage

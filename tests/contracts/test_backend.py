@@ -261,6 +261,7 @@ def test_nothing_was_used_by_a_job_that_is_not_there_or_took_no_time(place):
     place.wait_for_end(job)
 
     assert place.backend.live_usage(UNKNOWN, host=0, attempt=0) is None
+    assert place.backend.live_progress(UNKNOWN, host=0, attempt=0) is None
     assert job.usage().hosts == ()
 
 

@@ -201,6 +201,7 @@ assert_type(command, JobHandle[int])
 assert_type(command.result(), int)
 assert_type(kinetic.list_jobs(zone="us-central1-a"), list[JobHandle])
 assert_type(kinetic.output_dir(), str)
+kinetic.progress(1, 10, loss=0.5)
 assert_type(kinetic.checkpoint_dir(), str)
 
 

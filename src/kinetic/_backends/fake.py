@@ -231,6 +231,9 @@ class _Roles:
     def live_usage(self, name: str, *, host: int, attempt: int) -> None:
         """Return nothing: a job has no process of its own that could be measured."""
 
+    def live_progress(self, name: str, *, host: int, attempt: int) -> None:
+        """Return nothing, as above."""
+
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
         return {}
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kinetic._hardware.placement import Placement
     from kinetic._stores.protocol import Store
     from kinetic._wire.order import Child, Order
+    from kinetic._wire.progress import Progress
 
 
 class Clock(Protocol):
@@ -220,6 +221,9 @@ class Inspector(Protocol):
 
     def live_usage(self, name: str, *, host: int, attempt: int) -> bytes | None:
         """Return what a host used so far, as JSON, where the place keeps it itself; None where the store has it."""
+
+    def live_progress(self, name: str, *, host: int, attempt: int) -> Progress | None:
+        """Return what a host reported of its progress last, where the place has that itself; the usage has it, too."""
 
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
         """Return the debug servers of a running job's newest attempt, by host; a host without one is left out."""

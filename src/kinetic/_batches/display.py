@@ -22,8 +22,9 @@ from kinetic._batches.state import AGAIN, ENDED, MISSING, REFUSED, REMOVED, RUNN
 from kinetic._jobs.status import observe
 from kinetic._output import colors, terminal
 from kinetic._output import terminal as output
+from kinetic._output.colors import Sanitized
 from kinetic._output.format import duration_text, plain
-from kinetic._output.terminal import Clock, Sanitized
+from kinetic._output.terminal import Clock
 from kinetic._wire.outcomes import CANCELLED, FAILED, SUCCEEDED
 from kinetic.errors import JobCancelledError, KineticError, ResultMissingError
 

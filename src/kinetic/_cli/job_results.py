@@ -344,10 +344,11 @@ def _check(handle: JobRecord, *, follow: bool, tail: int | None, attempt: int | 
 
 def _follow(handle: JobRecord, outs: dict[int, _Bytes], *, attempt: int | None) -> Snapshot:
     """Print a log as it grows, until the job ends or an attempt begins that is later than the requested one."""
-    from kinetic._jobs import locate, wait
+    from kinetic._jobs import activity, locate, wait
     from kinetic._jobs.status import observe
 
     backend, newest, reported = locate.backend_of(handle), wait.Attempt(handle), ""
+    stall = activity.StallWatch(handle)
 
     def wanted() -> int:
         return newest() if attempt is None else attempt
@@ -368,6 +369,7 @@ def _follow(handle: JobRecord, outs: dict[int, _Bytes], *, attempt: int | None) 
             looked = backend.clock.monotonic()
             while not wait.has_news(backend, handle, pause=backend.log_poll_seconds, looked=looked):
                 _print_news(followers)
+                stall.look(seen)
     finally:
         for follower, out in followers:
             follower.close()

@@ -259,7 +259,7 @@ def _observed(jobs: Sequence[Job]) -> list[Row]:
     rows = [job for job in jobs if isinstance(job, Row)]
     if len(rows) == len(jobs):
         return rows
-    from kinetic._jobs import job_list, notifications
+    from kinetic._jobs import activity, job_list, notifications
     from kinetic._jobs import status as job_status
 
     others = [job for job in jobs if not isinstance(job, Row)]
@@ -270,6 +270,9 @@ def _observed(jobs: Sequence[Job]) -> list[Row]:
             if isinstance(row, Exception):
                 raise row
             found[job_id] = row
+    running = [job for job in others if job.job_id in found and found[job.job_id].status == "RUNNING"]
+    for job_id, progress in activity.progress_of_many(running).items():
+        found[job_id] = found[job_id]._replace(progress=activity.progress_page(progress))
     return [found[job.job_id] for job in jobs if job.job_id in found]
 
 
@@ -355,7 +358,7 @@ def cells(rows: Sequence[Row], now: float) -> list[tuple[str, ...]]:
             row.job_id,
             _function_text(row),
             row.status,
-            row.reason if row.removed is None else f"{row.reason}{row.reason and '; '}{_removed(row, now)}",
+            _reason_text(row, now),
             f"{row.accelerator} ({row.emulation})" if row.emulation else row.accelerator,
             row.where,
             row.created_at if row.created is None else age_text(now - row.created),
@@ -363,6 +366,13 @@ def cells(rows: Sequence[Row], now: float) -> list[tuple[str, ...]]:
         )
         for row in rows
     ]
+
+
+def _reason_text(row: Row, now: float) -> str:
+    """Return why a job is in its state, or how far a running one is."""
+    if row.removed is not None:
+        return f"{row.reason}{row.reason and '; '}{_removed(row, now)}"
+    return row.reason or str((row.progress or {}).get("told", ""))
 
 
 def _removed(row: Row, now: float) -> str:
@@ -411,14 +421,25 @@ def show(handle: JobRecord, as_json: bool) -> None:
         page = job_status.job_to_json(handle, seen) | job_status.details_of(handle, seen)
         page["dollars"] = cost.so_far(handle, page, os.environ)
         page["usage"] = _usage_page(handle)
+        page["progress"] = _progress_page(handle)
     if as_json:
         output_format.print_document(job=page)
         return
     page["usage"] = _usage_text(page["usage"])
+    page["progress"] = (page["progress"] or {}).get("told", "")
     page["dollars"] = cost.dollars_text(page["dollars"])
     page["lock"] = _lock_text(page["lock"])
     page["command"] = shlex.join(page["command"]) if page["command"] else ""
     output_format.print_fields([(name, _text(value)) for name, value in page.items()])
+
+
+def _progress_page(handle: JobRecord) -> dict[str, Any] | None:
+    """Return what the code of a job reported of its progress; None where it did not, or it cannot be read here."""
+    from kinetic._jobs import activity
+
+    with contextlib.suppress(KineticError):
+        return activity.progress_page(activity.progress_of(handle))
+    return None
 
 
 def _usage_page(handle: JobRecord) -> dict[str, Any] | None:

@@ -276,8 +276,8 @@ job_argument = found_argument("job_id", "JOB_ID", complete_jobs, find_job)
 def print_status(job_id: str, page: Mapping[str, Any]) -> None:
     """Print the status of a job in a line."""
     from kinetic._output import colors
+    from kinetic._output.colors import Sanitized
     from kinetic._output.format import plain, status_text
-    from kinetic._output.terminal import Sanitized
 
     shown = colors.paint_status(plain(status_text(page, time.time())), sys.stdout)
     sys.stdout.write(Sanitized(f"{plain(job_id)}: {shown}\n"))

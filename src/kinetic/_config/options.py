@@ -134,6 +134,7 @@ CLUSTER_SETTINGS = {
 }
 INSIDE_A_JOB = (  # and in a command that is run when a job has ended; kinetic sets them
     *("KINETIC_JOB_ID", "KINETIC_CHECKPOINT_DIR", "KINETIC_ATTEMPT", "KINETIC_HOST_INDEX", "KINETIC_HOST_COUNT"),
+    "KINETIC_PROGRESS_FILE",
     *("KINETIC_NOTICE_JOB_ID", "KINETIC_NOTICE_STATUS", "KINETIC_NOTICE_TEXT"),
 )
 # Every variable that kinetic reads or sets, and the default as `kinetic config` shows it.
@@ -163,6 +164,7 @@ VARIABLES: Mapping[str, str] = {
     "KINETIC_OUTPUT_DIR": "a folder for each job",
     "KINETIC_DATA_WRITABLE": "read-only data",
     "KINETIC_TRUST_STORE": "unset",
+    "KINETIC_STALL_AFTER": "10m",
     "KINETIC_LOG_LEVEL": "INFO",
     "KINETIC_DEBUG": "unset",
     "KINETIC_OWNER": "the user's name",

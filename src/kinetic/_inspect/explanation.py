@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from kinetic._jobs import collect, locate, logs
+from kinetic._jobs import activity, collect, locate, logs
 from kinetic._jobs import status as job_status
 from kinetic._output.format import plain
 from kinetic.errors import CommandError, JobError, KineticError
@@ -106,7 +108,19 @@ def _explain_live(handle: JobRecord, seen: Snapshot, diagnosis: Diagnosis | None
         why, next_ = "it was removed from the registry; who waits builds it again", f"kinetic jobs wait {handle.job_id}"
     if locate.is_here(handle) and seen.status.value == "PENDING" and not locate.is_supervised():
         why = "no supervisor is running; the next command starts one"
+    if seen.status.value == "RUNNING" and not why:
+        why, next_ = _activity(handle, next_)
     return Explanation(what, why, next=next_)
+
+
+def _activity(handle: JobRecord, next_: str) -> tuple[str, str]:
+    """Return whether a running job seems to hang, or else how far it is; and what to do."""
+    with contextlib.suppress(KineticError):
+        if stalled := activity.stall_of(handle, os.environ):
+            return stalled, f"kinetic jobs stacks {handle.job_id}"
+        if (found := activity.progress_of(handle)) is not None:
+            return activity.progress_text(found), next_
+    return "", next_
 
 
 def _explain_debugged(handle: JobRecord) -> Explanation | None:

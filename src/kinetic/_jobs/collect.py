@@ -484,7 +484,10 @@ def collected_page(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
 
 def _usage_to_keep(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) -> list[dict[str, Any]]:
     started, ended = (outcome.started, outcome.ended) if outcome is not None else (None, None)
-    if started is None or ended is None or ended - started < _MEASURED_SECONDS:
+    if started is None or ended is None:
+        return []
+    is_kept = any(entry.key.startswith(keys.usage(job.job_id, 0, 0)[:-3]) for entry in inside)  # a short one's progress
+    if ended - started < _MEASURED_SECONDS and not is_kept:
         return []
     from kinetic._jobs import resource_usage  # only of jobs that were measured
 

@@ -172,6 +172,7 @@ class Row(NamedTuple):
     name: str | None = None  # the user's own, as are the tags; shown as well
     tags: Mapping[str, str] = {}
     command: list[str] | None = None
+    progress: dict[str, Any] | None = None  # of a running job; never kept
 
     @classmethod
     def of(cls, page: Mapping[str, Any], store: str, key_id: str | None, zone: str = "") -> Row:
@@ -182,7 +183,7 @@ class Row(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of its JSON."""
-        own = {"name": self.name, "tags": self.tags, "command": self.command}
+        own = {"name": self.name, "tags": self.tags, "command": self.command, "progress": self.progress}
         return dict(zip(self._fields[:_SHOWN_FIELDS], self, strict=False)) | own
 
 

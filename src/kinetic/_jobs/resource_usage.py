@@ -240,17 +240,22 @@ def usage_of(job: JobRecord, *, attempt: int | None = None) -> Usage:
         CredentialsError: The key without which it cannot be verified is not here.
         StoreUnreachableError: Its store is out of reach.
     """
+    number, found = measurements_of(job, attempt=attempt)
+    return Usage(job.job_id, number, tuple(map(_host_usage, found)))
+
+
+def measurements_of(job: JobRecord, *, attempt: int | None = None) -> tuple[int, list[Measurements]]:
+    """Return the number of an attempt, and what is known of its hosts, host 0 first; see ``usage_of``."""
     store = locate.store_of(job)
     past = job._past  # noqa: SLF001 - see ``status.past_of``
     if not locate.is_collected(past):
         number = _latest(job, store) if attempt is None else attempt
         if found := _measured(job, store, number):
-            return Usage(job.job_id, number, tuple(map(_host_usage, found)))
+            return number, found
         past = locate.read_page(store, job.job_id)  # it may have been collected meanwhile
     kept = _kept_in(past or {})
     last = max((each.attempt for each in kept), default=0) if attempt is None else attempt
-    hosts = sorted((each for each in kept if each.attempt == last), key=lambda each: each.host)
-    return Usage(job.job_id, last, tuple(map(_host_usage, hosts)))
+    return last, sorted((each for each in kept if each.attempt == last), key=lambda each: each.host)
 
 
 def _latest(job: JobRecord, store: Store) -> int:

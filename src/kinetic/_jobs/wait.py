@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kinetic._backends.protocol import LiveLog
-from kinetic._jobs import locate, logs, notifications
+from kinetic._jobs import activity, locate, logs, notifications
 from kinetic._jobs.status import Snapshot, lock_key, observe, past_of
 from kinetic._output import job_text, terminal, tracebacks
 from kinetic._output import terminal as output
@@ -35,6 +35,7 @@ _REASON_SECONDS = 2.0  # between the first two questions why a job waits; each c
 _LONGEST_REASON_SECONDS = 30.0  # and between later ones
 _ATTEMPT_SECONDS = 1.0  # between two questions which attempt runs, and where its log is
 _CLAIM_SECONDS = 60.0
+_REPORTED_SECONDS = 0.5  # between two looks at what a job reports of its progress: it writes as often
 
 OnChange = Callable[[JobStatus], None]
 
@@ -140,6 +141,8 @@ class _Display:
         self._own = output.Progress() if follow is not None and progress is None else None
         self._progress = progress or self._own
         self._reasons = _Reasons(job)
+        self._job, self._stall = job, activity.StallWatch(job)
+        self._reported, self._reported_due = "", 0.0
 
     @property
     def pause(self) -> float:
@@ -162,8 +165,18 @@ class _Display:
             self._print_log()
 
     def _show_phase(self, seen: Snapshot) -> None:
-        if self._progress is not None:
-            self._progress.enter(*self._reasons.phase(seen))
+        if self._progress is None:
+            return
+        phase, detail = self._reasons.phase(seen)
+        if seen.status is JobStatus.RUNNING:
+            now = locate.backend_of(self._job).clock.monotonic()
+            if now >= self._reported_due:
+                self._reported_due = now + _REPORTED_SECONDS
+                found = activity.live_progress_of(self._job, self._attempt())
+                self._reported = activity.progress_text(found) if found is not None else ""
+                self._stall.look(seen)
+            detail = detail or self._reported
+        self._progress.enter(phase, detail)
 
     def _print_log(self, *, last: bool = False) -> None:
         if self._follower is None or self._follow is None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from typing import Literal, TextIO, get_args
 
-from kinetic._output.terminal import Sanitized
-
 Choice = Literal["auto", "always", "never"]
 CHOICES: tuple[Choice, ...] = get_args(Choice)
 _RESET = "\x1b[0m"
@@ -24,6 +22,13 @@ _OF_STATUS = {
 }
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _choice: Choice = "auto"
+
+
+class Sanitized(str):
+    """Text that is safe for a terminal, or that we made ourselves: the command's streams write it as it is."""
+
+    __slots__ = ()
+    is_safe = True
 
 
 def choose(choice: Choice) -> None:

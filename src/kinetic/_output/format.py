@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kinetic._output import colors
 from kinetic.errors import printable
 
 SCHEMA_VERSION = 1
@@ -202,21 +203,17 @@ def _table_line(
 
 def live_table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], columns_wide: int) -> list[str]:
     """Return the lines of a table for ``terminal.show_lines``, with colors if standard error gets any."""
-    from kinetic._output import colors, terminal  # they import this
-
     if not colors.are_used(sys.stderr):
         return table_lines(columns, rows, columns_wide=columns_wide)
     paint = functools.partial(colors.paint_status, stream=sys.stderr)
     lines = table_lines(columns, rows, columns_wide=columns_wide)
     painted = table_lines(columns, rows, columns_wide=columns_wide, paint=paint)
     fits = all(width(line) <= columns_wide for line in lines)
-    return [terminal.Sanitized(line) for line in painted] if fits else lines
+    return [colors.Sanitized(line) for line in painted] if fits else lines
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: no wider than the terminal, and in full where there is no terminal."""
-    from kinetic._output import colors, terminal  # they import this
-
     columns_wide, paint = None, None
     if sys.stdout.isatty():
         import shutil
@@ -225,7 +222,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
     if colors.are_used(sys.stdout):
         paint = functools.partial(colors.paint_status, stream=sys.stdout)
     lines = table_lines(columns, rows, columns_wide=columns_wide, paint=paint)
-    sys.stdout.write(terminal.Sanitized("\n".join(lines) + "\n"))
+    sys.stdout.write(colors.Sanitized("\n".join(lines) + "\n"))
 
 
 def print_fields(fields: Sequence[Sequence[str]]) -> None:

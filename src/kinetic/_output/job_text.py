@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import TextIO
 
 from kinetic._output import terminal
+from kinetic._output.colors import Sanitized
 from kinetic._output.format import plain, width
-from kinetic._output.terminal import Sanitized
 from kinetic.errors import printable
 
 _MOST_ROWS = 16  # that can still change

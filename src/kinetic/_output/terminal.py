@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from kinetic._output import colors
+from kinetic._output.colors import Sanitized
 from kinetic._output.format import duration_text, plain, shortened
 from kinetic._wire import python_runtime
 from kinetic.errors import indented
@@ -242,8 +244,6 @@ def is_wanted(level: int) -> bool:
 
 def _painted(label: str, color: str) -> str:
     """Return a label of ours, which ends with blanks, in a color if standard error gets any."""
-    from kinetic._output import colors  # it imports this module
-
     word = label.rstrip(" ")
     return colors.paint(word, color, sys.stderr, bold=True) + label[len(word) :]
 
@@ -379,10 +379,3 @@ def phase(name: str, *, summary: bool = True, detail: Callable[[], str] | None =
             progress.end()
         else:
             progress.clear()
-
-
-class Sanitized(str):
-    """Text that is safe for a terminal, or that we made ourselves: the command's streams write it as it is."""
-
-    __slots__ = ()
-    is_safe = True

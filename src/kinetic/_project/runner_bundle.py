@@ -189,6 +189,7 @@ SELDOM = (
     "kinetic._wire.cache_entries",
     "kinetic._wire.http_client",
     "kinetic._wire.inspection",
+    "kinetic._wire.progress",
     "kinetic._wire.records",
     "kinetic.collections",
     "kinetic.debug",

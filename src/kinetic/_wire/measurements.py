@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Any
 
-from kinetic._wire import dataclass, documents, fields, keys
+from kinetic._wire import dataclass, documents, fields, keys, progress
+from kinetic._wire.progress import Progress
 
 Row = tuple[float | None, ...]
 
@@ -50,10 +51,18 @@ class Measurements:
     peak_cores: float = 0.0  # between two measurements
     peak_memory_bytes: int = 0
     rows: tuple[Row, ...] = field(default=(), repr=False)
+    progress: Progress | None = None  # as its own code reported it last
+    active: float = 0.0  # Unix time at which it last printed, computed or reported; 0 where that is not known
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {**vars(self), "devices": [vars(device) for device in self.devices]}
+        progress = self.progress.to_json() if self.progress is not None else None
+        return {**vars(self), "devices": [vars(device) for device in self.devices], "progress": progress}
+
+    @property
+    def idle_seconds(self) -> float:
+        """How long it had neither printed nor computed nor reported anything when this was written."""
+        return max(self.began + self.seconds - self.active, 0.0) if self.active else 0.0
 
     def to_bytes(self, key: bytes) -> bytes:
         """Write the page for the store, sealed with the job's key."""
@@ -101,5 +110,7 @@ READERS: dict[str, fields.Reader[Any]] = {
     **fields.each(_AMOUNT, "memory_limit_bytes", "disk_bytes", "peak_memory_bytes"),
     "devices": fields.list_of(fields.nested(Device, _DEVICE), _MOST_DEVICES),
     "rows": _rows,
+    "progress": fields.optional(progress.READER),
+    "active": fields.number(0, fields.SECONDS),
 }
 PAGE = documents.PageKind("usage", "the usage", fields.builder(Measurements, READERS), 1 << 20)

@@ -133,6 +133,11 @@ class _HostFiles:
         return self._file("log", ".usage")
 
     @property
+    def progress(self) -> Path:
+        """The file with what the function reported last of its progress."""
+        return self._file("log", ".progress")
+
+    @property
     def debug_page(self) -> Path:
         """The file in which the debug server of this host says where it is and whether it waits."""
         return self._file("log", ".debug")

@@ -71,3 +71,27 @@ def test_a_pod_of_less_than_a_second_writes_nothing_and_one_of_two_seconds_one_p
     page = json.loads(site.bucket.read("jobs-of-a-test", f"below/{name}"))
     assert page["rows"]
     assert page["mac"]
+
+
+def test_the_progress_of_a_pod_of_milliseconds_is_in_its_sealed_page(clients: Any, site: Any) -> None:
+    clients.project.write(
+        "reports.py",
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def train(steps):
+            for step in range(steps):
+                kinetic.progress(step + 1, steps, loss=0.5)
+        """,
+    )
+    job_id, found = clients.run("""
+        from reports import train
+        job = train.run_async(400)
+        job.wait()
+        tell([job.job_id, job.progress().to_json()])
+    """)
+
+    assert (found["done"], found["total"], found["metrics"]) == (400, 400, {"loss": 0.5})
+    (name,) = site.bucket.names(f"{job_id}/usage/")
+    assert json.loads(site.bucket.read("jobs-of-a-test", f"below/{name}"))["mac"]

@@ -303,6 +303,9 @@ class KubeBackend:
         for informer in self._informers.alive():
             informer.notify(name)
 
+    def live_progress(self, name: str, *, host: int, attempt: int) -> None:
+        """Return nothing, as above."""
+
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
         pods = pod_exec.pods_of(self.client, name)
         return {host: DebugAddress(inspection.PORT, machine=pods[host]) for host in hosts if host in pods}

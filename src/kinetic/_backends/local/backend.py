@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kinetic._backends.protocol import Clock, DebugAddress, Diagnosis, Launch, Observation, Stacks
     from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
+    from kinetic._wire.progress import Progress
     from kinetic._wire.task import Task
 
 _STATES = {"queued": JobStatus.PENDING, "claimed": JobStatus.PENDING, "running": JobStatus.RUNNING}
@@ -447,6 +448,11 @@ class LocalBackend:
             return self.paths.files(name, attempt, host).usage.read_bytes()
         except OSError:
             return None
+
+    def live_progress(self, name: str, *, host: int, attempt: int) -> Progress | None:
+        from kinetic._wire import progress  # 1 ms; only for a running job
+
+        return progress.read(self.paths.files(name, attempt, host).progress)
 
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
         row = self._row(name)

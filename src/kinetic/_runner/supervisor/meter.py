@@ -7,6 +7,7 @@ of several the proportional shares, since forked ones have most of their pages i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -14,16 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._runner import processes
-from kinetic._wire import measurements
+from kinetic._wire import measurements, progress
 from kinetic._wire.measurements import Measurements, Row
 
 if TYPE_CHECKING:
     from kinetic._runner.supervisor.device_metrics import DeviceReader
+    from kinetic._wire.progress import Progress
     from kinetic._wire.task import Task
 
 # Until a job has run for so many seconds (first), it is measured every so many seconds (second): a short one has a
 # peak, too, and later a measurement of 0.2 ms every 5 s is nothing.
 _PACES = ((10.0, 1.0), (60.0, 2.0), (float("inf"), 5.0))
+_IDLE_SHARE = 0.01  # of a core: what an interpreter with waiting threads uses is less
 _CGROUPS = Path("/sys/fs/cgroup")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -166,7 +169,7 @@ class Meter:
         self._before = 0.0 if group is None else max(group.read().cpu_seconds - tree.read().cpu_seconds, 0.0)
         self._reaped = reaped
         self._rows: list[Row] = []
-        self._peak_cores = 0.0
+        self._peak_cores = self._computed = 0.0  # the second: when it last used CPU, in seconds
         self._last = (0.0, 0.0)  # seconds and CPU seconds
         self._peak_bytes = self._disk_bytes = 0
         cores, memory = self._kernel.limits()
@@ -182,6 +185,8 @@ class Meter:
         if seconds > self._last[0]:
             self._peak_cores = max(self._peak_cores, (cpu - self._last[1]) / (seconds - self._last[0]))
         self._peak_bytes = max(self._peak_bytes, found.memory_bytes or 0)
+        if cpu - self._last[1] > _IDLE_SHARE * (seconds - self._last[0]):
+            self._computed = seconds
         self._last = seconds, cpu
         read_devices = [value for reading in (self._devices.latest if self._devices else ()) for value in reading]
         kernel = found.memory_bytes, found.read_bytes, found.written_bytes
@@ -199,7 +204,7 @@ class Meter:
         """
         if self._devices is not None:
             self._devices.close()
-        if not self._rows:
+        if not self._rows and not self._task.progress.exists():
             return None
         self._peak_bytes = max(self._peak_bytes, peak_bytes)
         if self._kernel.source == measurements.PROCESSES:
@@ -222,7 +227,19 @@ class Meter:
             peak_cores=round(self._peak_cores, 2),
             peak_memory_bytes=self._peak_bytes,
             rows=tuple(self._rows),
+            progress=(reported := progress.read(self._task.progress)),
+            active=round(self._active(reported), 3),
         )
+
+    def _active(self, reported: Progress | None) -> float:
+        """Return the Unix time at which it last printed, computed, used a device or reported something."""
+        printed = 0.0
+        with contextlib.suppress(OSError):
+            printed = os.stat(self._task.log).st_mtime
+        latest = [self._unix + self._computed, printed, reported.at if reported is not None else 0.0]
+        if any(busy for busy, _ in (self._devices.latest if self._devices else ())):
+            latest.append(self._unix + self._last[0])
+        return min(max(latest), self._unix + (self._clock() - self._began))  # not later than now
 
     def _disk_used(self) -> int | None:
         """Return how many bytes are used on the file system of the job's folder."""

@@ -490,7 +490,7 @@ def watch_workers(hosts: Sequence[WatchedWorker], child_signal: ChildSignal, sou
     inputs.read_rest()
     _end_the_rest(hosts)
     for watched in hosts:
-        if watched.meter is not None:
+        if watched.meter is not None or watched.task.progress.exists():  # also what a short job reported
             _measure(watched, source)
         for descriptor in watched.closing:
             os.close(descriptor)

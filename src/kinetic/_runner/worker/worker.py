@@ -111,6 +111,7 @@ def work(task: Task, pipe: int, fetched: list[function_call.Fetched] | None = No
         process_setup.reset_signals()
         process_setup.redirect(task.log)
         process_setup.apply_environment(task.environment, task.umask)
+        os.environ["KINETIC_PROGRESS_FILE"] = str(task.progress)  # see _wire/progress.py, which few jobs load
         process_setup.register_faulthandler()
         process_setup.open_dump_file(task)
         process_setup.keep_flushing(process_setup.answer_in)  # a thread that waits; before any code of the user's runs
@@ -148,6 +149,8 @@ def _run(task: Task, report: ReportWriter, body: function_call.BodyFile, fetched
     _end_a_forked_child(report, ended)
     try:
         process_setup.restore_limits()
+        if "kinetic._wire.progress" in sys.modules:
+            sys.modules["kinetic._wire.progress"].flush()
         step("worker:called")
         final = _deliver(report, body, ended, times)
         _end_a_forked_child(report)  # of a value that forks while it is pickled
