@@ -92,10 +92,10 @@ demo: $(DEMO_READY)
 	@$(DEMO)/bin/kinetic jobs list --all
 
 # One process for each core. tests/promises.py names the flows that `make test` runs.
-PYTEST := $(ENV)/bin/python -m pytest -n logical
+PYTEST := $(ENV)/bin/python -m pytest --dist loadgroup -n logical
 # Flows wait for disks, pods and other processes half of their time: three processes for two cores.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-PYTEST_WAITING := $(ENV)/bin/python -m pytest -n $(shell echo $$(($(CORES) + $(CORES) / 2)))
+PYTEST_WAITING := $(ENV)/bin/python -m pytest --dist loadgroup -n $(shell echo $$(($(CORES) + $(CORES) / 2)))
 
 # The files with tests that are marked so.
 TESTS_OF_NODE = tests/contracts/test_backend.py tests/flows/kube tests/cluster
