@@ -97,6 +97,7 @@ def run(
             raw += data
             stream.feed(data)
             if keys and keys[0][0] in _shown(screen):
+                frames.append(_shown(screen))  # it may be gone before the next tenth of a second
                 os.write(leader, keys.pop(0)[1])
     finally:
         if time.monotonic() >= limit:

@@ -42,6 +42,7 @@ _TREE = """
     outputs        | job_files:outputs         | List and copy the output files of jobs.
     outputs ls     | job_files:ls              | List the output files of a job.
     outputs get    | job_files:get             | Copy the output files of a job into a local folder.
+    top            | top:top                   | Show what running jobs use, live.
     dashboard      | dashboard:dashboard       | Show jobs and batches in the browser, live.
     package        | job_files:package         | Show which files would be sent with a job.
     image          | image:image               | List, inspect, verify and remove images of jobs.
@@ -85,7 +86,8 @@ _TREE = """
 _ANYWHERE = """
     logs log tail attach follow       | jobs logs @last
     stat state                        | jobs status @last
-    ps ls list get top queue squeue   | jobs list
+    ps ls list get queue squeue       | jobs list
+    usage htop stats nvidia-smi       | top
     describe show info inspect        | jobs show @last
     cancel kill stop scancel abort    | jobs cancel @last
     rm delete del remove cleanup      | jobs cleanup @last

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from kinetic._dashboard import access, job_pages, log_pages, places
+from kinetic._dashboard import access, job_pages, log_pages, places, usage_pages
 from kinetic._dashboard.batch_pages import BatchPages
 from kinetic._dashboard.job_feed import JobFeed
 from kinetic._jobs import collect
@@ -77,6 +77,7 @@ class Dashboard:
         self.feed = JobFeed(*places.find_places(environ))
         self._streams = _Streams()
         self._batches, self._logs = BatchPages(self.feed), log_pages.LogPages()
+        self._usage = usage_pages.UsageFeed(self._is_final)
 
     @property
     def url(self) -> str:
@@ -111,6 +112,7 @@ class Dashboard:
                 Server(config).run(sockets=[self._socket])
         finally:
             self.feed.end()
+            self._usage.end()
             self._socket.close()
 
     def application(self) -> access.Application:
@@ -132,6 +134,7 @@ class Dashboard:
             "/jobs/{job_id}/result": lambda request: job_pages.result_page(self._job(request)),
             "/jobs/{job_id}/files": lambda request: job_pages.files_page(self._job(request)),
             "/jobs/{job_id}/file": self._file,
+            "/jobs/{job_id}/usage": self._job_usage,
             "/jobs/{job_id}/log": self._log,
             "/jobs/{job_id}/log/search": self._log_search,
             "/batches": lambda _: self._batches.list_page(),
@@ -172,6 +175,13 @@ class Dashboard:
         headers = {"content-security-policy": access.FILE_POLICY, "x-file-size": str(file.size)}
         media = job_pages.IMAGES.get(kind, "text/plain; charset=utf-8")
         return Response(data, headers=headers, media_type=media)
+
+    def _job_usage(self, request: Request) -> dict[str, Any]:
+        job = self._job(request)
+        page = usage_pages.usage_page(job)
+        if not self._is_final(job.job_id):
+            self._usage.show(request.query_params.get("stream", ""), job, page)
+        return page
 
     def _cancel(self, request: Request) -> dict[str, Any]:
         job = self._job(request)
@@ -240,8 +250,15 @@ class Dashboard:
     async def _events(self, _: Request) -> Response:
         stream = self._streams.open()
         self.feed.subscribe(stream.offer)  # before the version is read: what changes in between comes twice, or once
-        stream.offer({"first": True, "version": self.feed.version, "changed": [], "gone": [], **self.feed.state()})
-        return stream.response(lambda: self.feed.unsubscribe(stream.offer))
+        name = self._usage.add(stream.offer)
+        known = {"version": self.feed.version, "changed": [], "gone": [], **self.feed.state()}
+        stream.offer({"first": True, "stream": name, **known})
+
+        def forget() -> None:
+            self.feed.unsubscribe(stream.offer)
+            self._usage.remove(name)
+
+        return stream.response(forget)
 
 
 def _answering(page: Callable[[Request], Any]) -> Callable[[Request], Response]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._jobs import locate, logs
-from kinetic._stores import parallel
 from kinetic._wire import documents, fields, keys, measurements
 from kinetic._wire.measurements import CPU, DEVICES, DISK, MEMORY, PAGE, READ, SECONDS, WRITTEN, Measurements
 from kinetic.errors import KeyMissingError, KineticError
@@ -228,12 +227,13 @@ def _rounded(found: UsageSummary) -> dict[str, Any]:
     return {name: round(value, 2) if isinstance(value, float) else value for name, value in vars(found).items()}
 
 
-def usage_of(job: JobRecord, *, attempt: int | None = None) -> Usage:
+def usage_of(job: JobRecord, *, attempt: int | None = None, most_samples: int | None = None) -> Usage:
     """Return what a job used, as far as that is known now: where it runs, from the store, or from the history.
 
     Args:
         job: The job.
         attempt: Which attempt, from 0; by default the last one that began.
+        most_samples: Of all hosts together; by default all that are known.
 
     Raises:
         IntegrityError: What is stored of it was changed.
@@ -241,7 +241,7 @@ def usage_of(job: JobRecord, *, attempt: int | None = None) -> Usage:
         StoreUnreachableError: Its store is out of reach.
     """
     number, found = measurements_of(job, attempt=attempt)
-    return Usage(job.job_id, number, tuple(map(_host_usage, found)))
+    return Usage(job.job_id, number, _hosts(found, most_samples))
 
 
 def measurements_of(job: JobRecord, *, attempt: int | None = None) -> tuple[int, list[Measurements]]:
@@ -284,8 +284,16 @@ def _measured(job: JobRecord, store: Store, attempt: int) -> list[Measurements]:
     if missing:
         key = locate.key_to_read(job)
         tasks = [functools.partial(_stored, store, keys.usage(job.job_id, attempt, host), key) for host in missing]
-        found |= {each.host: each for each in parallel.in_parallel(store, tasks) if each is not None}
+        found |= {each.host: each for each in _in_parallel(store, tasks) if each is not None}
     return [found[host] for host in sorted(found)]
+
+
+def _in_parallel(store: Store, tasks: Sequence[Callable[[], Measurements | None]]) -> Iterable[Measurements | None]:
+    if len(tasks) == 1:
+        return [tasks[0]()]
+    from kinetic._stores import parallel  # only of slices
+
+    return parallel.in_parallel(store, tasks)
 
 
 def _stored(store: Store, at: str, key: bytes | None) -> Measurements | None:
@@ -323,6 +331,11 @@ def to_keep(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) ->
             found += _measured(job, store, attempt)
     most = max(min(_KEPT_ROWS, _KEPT_IN_ALL // max(len(found), 1)), 2)
     return [replace(each, rows=tuple(measurements.thinned(each.rows, most))).to_json() for each in found]
+
+
+def _hosts(found: Sequence[Measurements], most: int | None) -> tuple[HostUsage, ...]:
+    each = measurements.MOST_ROWS if most is None else max(most // max(len(found), 1), 2)
+    return tuple(_host_usage(replace(host, rows=tuple(measurements.thinned(host.rows, each)))) for host in found)
 
 
 def _host_usage(found: Measurements) -> HostUsage:

@@ -69,7 +69,7 @@ def show_line(text: str, *, owner: object = None) -> None:
             return
         if _above:
             clear()
-        _write(f"{_CLEAR}{plain(text)[: _size().columns - 1]}")
+        _write(f"{_CLEAR}{plain(text)[: size().columns - 1]}")
         _shown, _owner = True, _ref(owner)
         _again.clear()
 
@@ -84,10 +84,10 @@ def show_lines(lines: Sequence[str], *, owner: object = None) -> None:
     with _lock:
         if _is_taken(owner):
             return
-        size = _size()
+        room = size()
         fitting = [
-            line if isinstance(line, Sanitized) else shortened(plain(line), size.columns - 1)
-            for line in lines[: max(size.lines - 1, 1)]
+            line if isinstance(line, Sanitized) else shortened(plain(line), room.columns - 1)
+            for line in lines[: max(room.lines - 1, 1)]
         ]
         _draw(_to_the_top(), fitting)
         _owner = _ref(owner)
@@ -169,7 +169,8 @@ def _to_the_top() -> str:
     return f"\r\x1b[{_above}A" if _above else "\r"
 
 
-def _size() -> os.terminal_size:
+def size() -> os.terminal_size:
+    """Return how large the terminal of standard error is, whatever COLUMNS says."""
     try:
         found = os.get_terminal_size(sys.stderr.fileno())
     except (OSError, ValueError, AttributeError):  # AttributeError: there is no standard error at all
@@ -179,7 +180,7 @@ def _size() -> os.terminal_size:
 
 def columns() -> int:
     """Return how wide the terminal of standard error is."""
-    return _size().columns
+    return size().columns
 
 
 def _write(text: str) -> None:

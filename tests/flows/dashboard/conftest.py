@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from kinetic._config import target as settings
 from kinetic._jobs import locate
 from kinetic._jobs.handle import JobHandle
 from kinetic._wire import digests, documents, keys, records
+from kinetic._wire.measurements import Device, Measurements
 from kinetic._wire.outcomes import Outcome
 
 SOURCE = Path(__file__).parents[3] / "src"
@@ -115,6 +117,39 @@ def dashboard(home, tmp_path) -> Iterator[Callable[..., Served]]:
         process.communicate()
 
 
+def measured(*, gpus: int = 0, kind: str = "gpu", seconds: int = 100) -> Measurements:
+    """Return what a host used that was measured every second: a memory that grows to 8 GB, and GPUs that wait."""
+    devices = tuple(Device(kind, "NVIDIA H100 80GB", 80 * 10**9) for _ in range(gpus))
+    rows = [
+        (
+            float(second),
+            1.5 * second,
+            8 * 10**9 * second // seconds,
+            10**6 * second,
+            2 * 10**6 * second,
+            4 * 10**10,
+            *(value for gpu in range(gpus) for value in ([50.0 + gpu, None][second % 9 == 0], 7 * 10**10)),
+        )
+        for second in range(1, seconds + 1)
+    ]
+    return Measurements(
+        "cpu-x",
+        0,
+        0,
+        1.8e9,
+        "cgroup",
+        4.0,
+        16 * 10**9,
+        10**11,
+        devices,
+        float(seconds),
+        150.0,
+        3.2,
+        9 * 10**9,
+        tuple(rows),
+    )
+
+
 class StoredJobs:
     """Writes jobs into the store of this machine as they are once they have ended, without running them."""
 
@@ -132,6 +167,8 @@ class StoredJobs:
         value: object = 7,
         log: bytes = b"",
         error: dict[str, str] | None = None,
+        usage: Sequence[Measurements] = (),
+        accelerator: str = "cpu",
     ) -> str:
         """Write one job, and return its id."""
         self._number += 1
@@ -145,7 +182,7 @@ class StoredJobs:
             bucket_name=self.store.url,
             k8s_name=f"kinetic-{job_id}",
             image_uri="",
-            accelerator="cpu",
+            accelerator=accelerator,
             func_name=function,
             display_name=function,
             created_at=keys.format_utc(when),
@@ -173,6 +210,9 @@ class StoredJobs:
             logs=(hasher.digest(0, 0),) if log else (),
         )
         self._write(keys.result(job_id), body + verdict.footer(key))
+        for host, measured in enumerate(usage):
+            page = replace(measured, job_id=job_id, host=host)
+            self._write(keys.usage(job_id, 0, host), page.to_bytes(key))
         return job_id
 
     def write_output(self, job_id: str, name: str, data: bytes) -> None:

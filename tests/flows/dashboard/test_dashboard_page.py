@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flows.dashboard.conftest import measured
 
 JOBS = """
     import os, sys, time
@@ -124,6 +126,52 @@ def test_a_job_appears_runs_is_followed_and_ends_without_a_reload(dashboard, pag
 
 
 AT_THE_END = "(v => v.scrollHeight - v.scrollTop - v.clientHeight < 2)(document.querySelector('.log'))"
+
+
+def test_what_a_job_uses_is_drawn_while_it_runs_and_when_it_has_ended(dashboard, page, submit, tmp_path, wait_until):
+    go = tmp_path / "go"
+    job_id = submit(f"print(slow.run_async({str(go)!r}).job_id)").splitlines()[-1]
+    shown = page(dashboard(), f"#/jobs/{job_id}")
+    usage = shown.get_by_role("region", name="Usage")
+
+    usage.get_by_role("img", name="CPU over").wait_for()
+    seconds = "document.querySelector('.graph .value').getTotalLength()"
+    before = shown.evaluate(seconds)
+    words = usage.get_by_role("img", name="Memory over").get_attribute("aria-label")
+    wait_until(lambda: shown.evaluate(seconds) != before, "a longer line, without a request of the page")
+    go.touch()
+    shown.locator(".headline .status.succeeded").wait_for()
+
+    assert re.search(r"Memory over .* s: now [0-9.]+ MB, at most [0-9.]+ MB of [0-9.]+ GB", words), words
+    assert usage.get_by_role("heading", level=3).all_text_contents() == ["CPU", "Memory", "Disk"]
+    assert usage.locator(".graph").count() == 3
+
+
+def test_devices_and_hosts_have_a_line_each_and_their_peaks_are_told_in_words(stored, dashboard, page):
+    hosts = [measured(gpus=2, kind="tpu"), measured(gpus=2, kind="tpu")]
+    job_id = stored.add(usage=hosts, accelerator="tpu-v4-2x2x2")
+    shown = page(dashboard(), f"#/jobs/{job_id}")
+    usage = shown.get_by_role("region", name="Usage")
+    usage.get_by_role("img", name="TPU memory over").wait_for()
+
+    usage.get_by_text("2 hosts, a line for each").wait_for()
+    headings = usage.get_by_role("heading", level=3).all_text_contents()
+    assert headings == ["CPU", "Memory", "TPU, 4 chips", "TPU memory", "Disk"]
+    words = usage.locator("figcaption").all_text_contents()
+    assert words[0] == "now 300 %, at most 320 %, on average 150 %; 400 % are all cores"
+    assert words[1] == "now 16.0 GB, at most 9.0 GB of 16.0 GB"
+    assert words[3] == "now 280.0 GB, at most 70.0 GB of 80.0 GB on one"
+    assert usage.locator("figure").nth(2).locator(".value").count() == 4
+
+
+def test_a_job_that_was_not_measured_has_no_graphs(stored, dashboard, page):
+    job_id = stored.add(log=b"done\n")
+    shown = page(dashboard(), f"#/jobs/{job_id}")
+
+    shown.get_by_text("done").wait_for()
+    shown.wait_for_load_state("networkidle")
+
+    assert shown.get_by_role("region", name="Usage").count() == 0
 
 
 def test_a_failed_job_says_why_and_what_to_do(stored, dashboard, page):
@@ -258,7 +306,7 @@ def test_a_dialog_is_left_by_escape_and_nothing_is_cancelled(dashboard, page, su
 def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(scheme, stored, dashboard, page, submit, axe):
     group = submit(f"{SWEEP}; print(b.group_id)").splitlines()[-1]
     log = b"".join(b"\x1b[3%dmcolor %d\x1b[0m\n" % (number, number) for number in range(8))
-    job_id = stored.add(value={"loss": 0.5}, log=log + b"x" * 5000 + b"\n")
+    job_id = stored.add(value={"loss": 0.5}, log=log + b"x" * 5000 + b"\n", usage=[measured(gpus=1)])
     stored.write_output(job_id, "notes.txt", b"hello")
     failed = stored.add("failed", error={"type": "ValueError", "module": "builtins", "message": "no " * 80}, log=b"a\n")
     shown = page(dashboard(), scheme=scheme)
@@ -278,6 +326,7 @@ def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(scheme, sto
         if path == f"#/jobs/{job_id}":
             shown.get_by_role("button", name="notes.txt").click()
             shown.get_by_text("hello").wait_for()
+            shown.get_by_role("img", name="GPU memory over").wait_for()
         for width in (1280, 768, 360):
             shown.set_viewport_size({"width": width, "height": 800})
             shown.wait_for_timeout(100)  # one more frame

@@ -56,6 +56,7 @@ WITH_A_TABLE = {
     "profile show": ["local"],
     "profile use": ["local"],
     "run": [],
+    "top": ["", "--once"],
 }
 # Text, or nothing at all on standard output: there is no table that a program would want to read.
 WITHOUT_A_TABLE = {

@@ -23,7 +23,7 @@ def terminal(monkeypatch) -> Terminal:
     monkeypatch.delenv("KINETIC_LOG_LEVEL", raising=False)
     monkeypatch.setattr(output, "_shown", False)
     monkeypatch.setattr(output, "_above", 0)
-    monkeypatch.setattr(output, "_size", lambda: os.terminal_size((20, 5)))
+    monkeypatch.setattr(output, "size", lambda: os.terminal_size((20, 5)))
     monkeypatch.setattr(output, "sys", SimpleNamespace(stderr=stream))
     return stream
 

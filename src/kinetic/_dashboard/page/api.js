@@ -55,6 +55,8 @@ class Jobs {
     this.looking = []; // places that were not seen yet
     this.loaded = false;
     this.listeners = new Set();
+    this.stream = null; // the name of the stream of events, with which a page asks for the usage of its job
+    this.onUsage = null; // of the page of a job: takes what it used, and null where a new stream must be asked for it
   }
 
   listen(listener) {
@@ -83,7 +85,8 @@ class Jobs {
     const source = (this.source = new EventSource(address("/events")));
     source.onmessage = (message) => {
       const event = JSON.parse(message.data);
-      if (event.first) this.begin(event);
+      if (event.usage) this.onUsage?.(event.usage);
+      else if (event.first) this.begin(event);
       else if (this.waiting) this.waiting.push(event);
       else this.apply(event);
     };
@@ -99,6 +102,8 @@ class Jobs {
 
   // The first event of a stream has the version that the server knows.
   async begin(event) {
+    this.stream = event.stream;
+    this.onUsage?.(null);
     await this.loading;
     if (!this.loaded || event.version !== this.version) await this.load();
     else this.state = "live";

@@ -2,6 +2,7 @@
 import { address, bytes, get, jobPath, jobs, post } from "./api.js";
 import { age, card, confirmed, copyButton, duration, escaped, h, line, many, moment, problemText, size, statusKind, statusPill, toast, took } from "./dom.js";
 import { LogView, logAhead } from "./log.js";
+import { UsageView } from "./usage.js";
 
 const PHASES = ["order", "artifact verification", "context extract", "environment setup", "debugger setup", "payload unpickle", "execute", "result serialization"];
 const TEXTS = /\.(txt|md|log|csv|tsv|json|jsonl|ya?ml|toml|ini|cfg|py|sh|html?|xml|css|js)$/i;
@@ -13,6 +14,7 @@ export function jobPage(id) {
   const ahead = logAhead(id); // the log need not wait for the rest
   const parts = {};
   let log = null;
+  const usage = new UsageView(id);
   let left = false;
   let status = null;
 
@@ -33,7 +35,7 @@ export function jobPage(id) {
     if (first) {
       log = new LogView(page.job, page, ahead);
       parts.more = h("div", { class: "columns" });
-      element.replaceChildren(made.head, made.why, made.facts, log.element, parts.more);
+      element.replaceChildren(made.head, made.why, made.facts, usage.element, log.element, parts.more);
     } else {
       for (const name of Object.keys(made)) parts[name].replaceWith(made[name]);
     }
@@ -46,6 +48,7 @@ export function jobPage(id) {
       filesOf(page.job, right);
     }
     log.set(page.job);
+    if (first || ended) usage.load();
   }
 
   const forget = jobs.listen((changed) => {
@@ -64,6 +67,7 @@ export function jobPage(id) {
       forget();
       clearInterval(ticking);
       log?.close();
+      usage.close();
     },
   };
 }

@@ -1,0 +1,323 @@
+"""``kinetic top``: what the running jobs use, live in the terminal, or once."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from kinetic._cli import shared_options
+from kinetic._output import format as output_format
+from kinetic._output import terminal as output
+from kinetic._output.format import Column, count_text, duration_cell, size_text, table_lines
+from kinetic.errors import KineticError
+
+if TYPE_CHECKING:
+    from kinetic._jobs.resource_usage import HostUsage, Usage
+    from kinetic._wire.records import JobRecord
+
+COLUMNS = (
+    Column("JOB ID", flexible=True),
+    Column("FUNCTION", flexible=True, spare=4),
+    Column("STATUS", spare=3),
+    Column("CPU", right=True),
+    Column("MEMORY", right=True),
+    Column("GPU/TPU", right=True, spare=1),
+    Column("DISK", right=True, spare=5),
+    Column("TIME", right=True, spare=2),
+)
+_LEAST_SECONDS = 1.0
+_SECONDS = 2.0
+_AGAIN_SECONDS = 5.0  # between two readings of a usage that a pod writes every ten seconds
+_MOST_READ = 200  # jobs whose usage is read for one picture (count); the newest
+_HEAD_LINES = 4  # of a picture: summary, headings, the line below the table, the cursor
+_PENDING, _RUNNING = "PENDING", "RUNNING"
+
+
+class Row(NamedTuple):
+    """One job that has not ended."""
+
+    page: dict[str, Any]  # as ``kinetic jobs status --json``
+    usage: Usage | None
+
+
+class Looker:
+    """Finds the jobs and their usage; what pods wrote is not read more often than it changes."""
+
+    def __init__(self, place: dict[str, str | None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._place, self._clock = place, clock
+        self._read: dict[str, tuple[float, Usage | None]] = {}
+
+    def look(self, most: int = _MOST_READ) -> list[Row]:
+        """Return the jobs that have not ended, running ones first, newest first; ``most`` with their usage."""
+        from kinetic._jobs import index, job_list
+        from kinetic._jobs import status as job_status
+
+        found = [job for job in job_list.live(job_list.resolve(**self._place)) if not isinstance(job, index.Row)]
+        seen = job_status.observe_many(found, from_index=True)
+        pages = [(job, job_status.job_to_json(job, each)) for job, each in zip(found, seen, strict=True)]
+        active = [(job, page) for job, page in pages if page["status"] in {_RUNNING, _PENDING}]
+        active.sort(key=lambda pair: pair[1]["status"] != _RUNNING)
+        running = [job for job, page in active if page["status"] == _RUNNING][:most]
+        usages = dict(zip((job.job_id for job in running), self._usages(running), strict=True))
+        self._read = {job_id: read for job_id, read in self._read.items() if job_id in usages}
+        return [Row(page, usages.get(job.job_id)) for job, page in active]
+
+    def _usages(self, jobs: Sequence[JobRecord]) -> Iterator[Usage | None]:
+        for job in jobs:
+            when, usage = self._read.get(job.job_id, (float("-inf"), None))
+            if self._clock() - when >= self._pause(job):
+                with contextlib.suppress(KineticError):  # a store that is away, or a key that is not here
+                    usage = self._usage_of(job)
+                self._read[job.job_id] = self._clock(), usage
+            yield usage
+
+    @staticmethod
+    def _pause(job: JobRecord) -> float:
+        from kinetic._backends import registry
+
+        return 0.0 if registry.is_here(job.backend) else _AGAIN_SECONDS
+
+    @staticmethod
+    def _usage_of(job: JobRecord) -> Usage:
+        from kinetic._jobs import resource_usage
+
+        return resource_usage.usage_of(job)
+
+
+@click.command
+@click.option("--once", is_flag=True, help="Print one snapshot, as without a terminal.")
+@click.option(
+    "--interval",
+    type=shared_options.Duration(),
+    default=_SECONDS,
+    metavar="TIME",
+    help=f"Refresh this often, at least every {_LEAST_SECONDS:g} s.  [default: {_SECONDS:g}s]",
+)
+@click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE, or the profile]")
+@shared_options.place_options
+@shared_options.json_option
+def top(once: bool, interval: float, as_json: bool, **place: str | None) -> None:
+    """Show what running jobs use, live.
+
+    CPU (100 % is one core), memory of the limit, GPUs and TPU chips, and the disk of the working folder, of all jobs of
+    this machine and of the configured cluster. q or Ctrl-C ends it; no job is affected. Without a terminal it prints
+    one snapshot. Pods report every 10 s, after ten minutes every 30 s.
+
+    Example: kinetic top --once
+    """
+    looker = Looker(place)
+    if as_json or once or not (sys.stdout.isatty() and output.is_possible()):
+        with output.phase("looking at the jobs", summary=False):
+            rows = looker.look()
+        if as_json:
+            output_format.print_document(jobs=[_page(row) for row in rows])
+        elif rows:
+            output_format.print_table(*table_of(rows))
+        else:
+            click.echo("No jobs are running or pending", err=True)
+        return
+    _live(looker, max(interval, _LEAST_SECONDS))
+
+
+# ----------------------------------------------------------------------------------------------------------------- live
+
+
+class _Screen:
+    """Owns what is shown; a thread looks, so that a key is heard while a cluster does not answer."""
+
+    def __init__(self, looker: Looker, seconds: float) -> None:
+        self._looker, self._seconds = looker, seconds
+        self._over = threading.Event()
+        self.rows: list[Row] | None = None
+        self.problem: Exception | None = None
+        self.news = threading.Event()
+
+    def look(self) -> None:
+        """Look until the end."""
+        while not self._over.is_set():
+            try:
+                self.rows, self.problem = self._looker.look(_room()), None
+            except Exception as error:  # noqa: BLE001 - the next look may succeed, and the screen says what is wrong
+                self.problem = error
+            self.news.set()
+            self._over.wait(self._seconds)
+
+    def end(self) -> None:
+        """Stop looking."""
+        self._over.set()
+
+    def lines(self) -> list[str]:
+        """Return what is shown now."""
+        width = output.size().columns - 1
+        said = "looking at the jobs" if self.rows is None else summary(self.rows, _room())
+        head = [f"{said}    q: quit" if len(said) + 12 <= width else said]
+        if self.problem is not None:
+            what = self.problem.what if isinstance(self.problem, KineticError) else str(self.problem)
+            head.append(f"the last look failed: {what}")
+        rows = (self.rows or [])[: max(_room() - len(head) + 1, 1)]
+        left = len(self.rows or []) - len(rows)
+        table = table_lines(*table_of(rows), columns_wide=width) if rows else []
+        return [*head, *table, *([f"and {count_text(left, 'more job')}"] if left else [])]
+
+
+def _room() -> int:
+    return max(output.size().lines - _HEAD_LINES, 1)
+
+
+def _live(looker: Looker, seconds: float) -> None:
+    """Refresh the picture until q or Ctrl-C."""
+    from kinetic._wire import python_runtime
+
+    screen = _Screen(looker, seconds)
+    try:
+        with _keys() as pressed:
+            python_runtime.start_thread(screen.look, "kinetic-top")
+            while True:
+                output.show_lines(screen.lines(), owner=screen)
+                if _ends(pressed, screen.news, seconds):
+                    break
+    except KeyboardInterrupt:
+        pass  # it is how one leaves
+    finally:
+        screen.end()
+        output.release(screen)
+
+
+def _ends(pressed: Callable[[float], bytes | None], news: threading.Event, seconds: float) -> bool:
+    """Wait for something new to show, and at most some seconds; return whether to end: q was pressed, or nobody can."""
+    until = time.monotonic() + seconds
+    while not news.is_set() and time.monotonic() < until:
+        keys = pressed(0.1)
+        if keys is not None and (not keys or b"q" in keys.lower()):
+            return True
+    news.clear()
+    return False
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], bytes | None]]:
+    """Read keys as they are pressed, without an echo; give a function that waits for some: None where none came."""
+    if not sys.stdin.isatty():
+
+        def wait(seconds: float) -> None:
+            time.sleep(seconds)
+
+        yield wait
+        return
+    import os
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def pressed(seconds: float) -> bytes | None:
+        return os.read(descriptor, 64) if select.select([descriptor], [], [], seconds)[0] else None
+
+    try:
+        tty.setcbreak(descriptor)
+        yield pressed
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+# ---------------------------------------------------------------------------------------------------------------- texts
+
+
+class Now(NamedTuple):
+    """What a job uses now: its hosts together; None for what is not known."""
+
+    cpu_percent: float
+    cores: float
+    memory_bytes: int | None
+    memory_limit_bytes: int
+    device_percent: float | None
+    device_memory_bytes: int | None
+    disk_used_bytes: int | None
+    disk_bytes: int
+
+
+def now_of(usage: Usage | None) -> Now | None:
+    """Return the last samples of all hosts together; the disk is that of the fullest host, devices are a mean."""
+    hosts = [host for host in usage.hosts if host.samples] if usage is not None else []
+    if not hosts:
+        return None
+    last = [host.samples[-1] for host in hosts]
+    devices = [device for sample in last for device in sample.devices]
+    busy = [device.percent for device in devices if device.percent is not None]
+    held = [device.memory_bytes for device in devices if device.memory_bytes is not None]
+    memory = [sample.memory_bytes for sample in last if sample.memory_bytes is not None]
+    fullest = max(hosts, key=_share_of_disk)
+    return Now(
+        cpu_percent=sum(sample.cpu_percent for sample in last),
+        cores=sum(host.cores for host in hosts),
+        memory_bytes=sum(memory) if memory else None,
+        memory_limit_bytes=sum(host.memory_limit_bytes for host in hosts),
+        device_percent=sum(busy) / len(busy) if busy else None,
+        device_memory_bytes=sum(held) if held else None,
+        disk_used_bytes=fullest.samples[-1].disk_used_bytes,
+        disk_bytes=fullest.disk_bytes,
+    )
+
+
+def _share_of_disk(host: HostUsage) -> float:
+    return (host.samples[-1].disk_used_bytes or 0) / (host.disk_bytes or 1)
+
+
+def table_of(rows: Sequence[Row]) -> tuple[list[Column], list[list[str]]]:
+    """Return columns and rows of the table; a column without any text is left out, as that of GPUs."""
+    cells = list(map(_cells, rows))
+    shown = [at for at, column in enumerate(COLUMNS) if column.name != "GPU/TPU" or any(row[at] for row in cells)]
+    return [COLUMNS[at] for at in shown], [[row[at] for at in shown] for row in cells]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    page, now = row.page, now_of(row.usage)
+    name = page["name"] or page["function"]
+    name = f"{name} [{page['group_index']}]" if page["group_index"] is not None else name
+    head = page["job_id"], name, page["status"]
+    if now is None:
+        return (*head, "", "", "", "", duration_cell(page["duration_seconds"]))
+    device = [f"{now.device_percent:.0f} %"] if now.device_percent is not None else []
+    device += [size_text(now.device_memory_bytes)] if now.device_memory_bytes is not None else []
+    return (
+        *head,
+        f"{now.cpu_percent:.0f} %",
+        _of(now.memory_bytes, now.memory_limit_bytes),
+        ", ".join(device),
+        _of(now.disk_used_bytes, now.disk_bytes),
+        duration_cell(page["duration_seconds"]),
+    )
+
+
+def _of(part: int | None, whole: int) -> str:
+    return f"{size_text(part)} of {size_text(whole)}" if part is not None and whole else ""
+
+
+def summary(rows: Sequence[Row], most: int) -> str:
+    """Return one line about all jobs; the sum of what they use only if it was read of all that run."""
+    running = sum(row.page["status"] == _RUNNING for row in rows)
+    pending = len(rows) - running
+    every = [now for row in rows if (now := now_of(row.usage)) is not None]
+    parts = [f"{count_text(running, 'job')} running" + (f", {pending} pending" if pending else "")]
+    if every and running <= most:
+        parts.append(f"CPU {sum(now.cpu_percent for now in every):.0f} %")
+        parts.append(f"memory {size_text(sum(now.memory_bytes or 0 for now in every))}")
+    return "; ".join(parts)
+
+
+def _page(row: Row) -> dict[str, Any]:
+    """Return a job for JSON: its status, what it uses now, and its peaks so far."""
+    now = now_of(row.usage)
+    return {
+        **row.page,
+        "now": now._asdict() if now is not None else None,
+        "usage": row.usage.to_dict(samples=False) if row.usage is not None and row.usage.hosts else None,
+    }
