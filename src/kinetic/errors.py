@@ -42,6 +42,7 @@ __all__ = [
     "OptionError",
     "OptionTypeError",
     "PackingError",
+    "PredecessorError",
     "Preempted",
     "ProjectRootError",
     "ResultMissingError",
@@ -262,6 +263,10 @@ class BatchNotFoundError(JobNotFoundError, FileNotFoundError, code="batch-not-fo
 
 class JobCancelledError(JobError, code="job-cancelled"):
     """The job was cancelled."""
+
+
+class PredecessorError(JobError, code="predecessor"):
+    """A job cannot start, because a job or batch that it follows did not succeed."""
 
 
 class ResultMissingError(JobError, code="result-missing"):

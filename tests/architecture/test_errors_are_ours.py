@@ -57,6 +57,7 @@ TREE = {
     "JobNotFoundError": ("JobError", RuntimeError),
     "BatchNotFoundError": ("JobNotFoundError", FileNotFoundError),
     "JobCancelledError": ("JobError", RuntimeError),
+    "PredecessorError": ("JobError", RuntimeError),
     "ResultMissingError": ("JobError", RuntimeError),
     "ResultNotPicklableError": ("JobError", ValueError),
     "ResultUnreadableError": ("JobError", RuntimeError),

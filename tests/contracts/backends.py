@@ -32,6 +32,14 @@ _JOBS = """
         raise ValueError("no")
 
     @kinetic.run(accelerator="cpu")
+    def fail_later(value):
+        raise ValueError(value)
+
+    @kinetic.run(accelerator="cpu")
+    def join(one, other):
+        return one + other
+
+    @kinetic.run(accelerator="cpu")
     def stay(until):
         print("here", flush=True)
         while not os.path.exists(until):
@@ -83,6 +91,7 @@ class Place:
         """Let a long job come to its end."""
         self._until.touch()
         if self._fake is not None:
+            self._fake.running_seconds = 1.0  # of those that begin from now on
             self._fake.run(job.job_id)
 
     def submit_batch(self, count: int) -> Any:

@@ -18,7 +18,7 @@ from kinetic import JobStatus, testing
 from kinetic._backends import registry
 from kinetic._hardware import place as placed
 from kinetic._jobs import locate, logs
-from kinetic.errors import CommandError
+from kinetic.errors import CommandError, PredecessorError
 
 __all__ = ["add_node", "agent", "bucket", "machine", "namespace", "plane", "shared", "why_not"]
 
@@ -218,6 +218,53 @@ def test_a_batch_is_observed_as_one_and_those_that_ended_are_left_out(place):
     assert batch.results() == [0, 2]
     place.backend.watch_group(batch.group_id, seconds=0.1)
     assert place.backend.observe_group(batch.group_id) == {}
+
+
+# ------------------------------------------------------------------------------------------------------------ followers
+
+
+def test_a_job_starts_once_what_it_follows_has_succeeded_and_gets_its_value(place):
+    first = place.submit_long()
+    second = place.submit("join", first, "!")
+
+    before, diagnosis = place.status(second), place.backend.explain(second.job_id)
+    place.release(first)
+    place.wait_for_end(second)
+
+    assert before is JobStatus.PENDING
+    assert f"waits for {first.job_id}" in diagnosis.what
+    assert second.result() == "gone!"
+    assert second.after == [first.job_id]
+
+
+def test_a_job_is_closed_when_what_it_follows_has_failed_or_was_cancelled(place):
+    held = place.submit_long()
+    failed = place.submit("fail_later", held)
+    after_failed = place.submit("join", failed, "!")
+    after_both = place.submit("join", after_failed, held)
+
+    place.release(held)
+    place.wait_for_end(after_both)
+
+    with pytest.raises(PredecessorError, match=rf"{failed.job_id} \(fail_later\) failed") as closed:
+        after_failed.result()
+    with pytest.raises(PredecessorError, match=rf"{after_failed.job_id} \(join\) failed"):
+        after_both.result()
+    assert "ValueError: gone" in closed.value.why
+    assert held.result() == "gone"
+
+
+def test_a_waiting_job_is_cancelled_like_any_other(place):
+    first = place.submit_long()
+    second = place.submit("join", first, "!")
+
+    second.cancel()
+    place.release(first)
+    place.wait_for_end(first)
+
+    assert place.status(second) is None
+    assert second.history()["status"] == "CANCELLED"
+    assert first.result() == "gone"
 
 
 # ------------------------------------------------------------------------------------------------------------ inspector

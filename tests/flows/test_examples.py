@@ -19,6 +19,7 @@ TESTED_ELSEWHERE = {"resume_keras.py": "test_outputs.py", "resume_orbax.py": "te
 # Script: the packages it needs, and what it prints.
 PRINTED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "checkpoint_json.py": ((), (r"\{'attempt': 1, 'begun': 50, 'sum': 5050\}",)),
+    "chained_jobs.py": ((), (r"the best: \{'rate': 0\.5, 'score': 142\.5\}", "published with 0")),
     "command_jobs.py": ((), ("ended with 0 and wrote 0.01", "sh -c 'exit 3' ended with exit code 3 - FAILED")),
     "data_folder.py": (
         (),

@@ -25,10 +25,10 @@ from typing import Any, NoReturn
 
 from kinetic._backends.protocol import BytesLog, Clock, DebugAddress, Diagnosis, Launch, Observation, Stacks
 from kinetic._hardware.placement import Placement
-from kinetic._runner.supervisor import attempts
+from kinetic._runner.supervisor import attempts, predecessors
 from kinetic._runner.worker import function_call
 from kinetic._stores import open_store
-from kinetic._wire import documents, keys, outcomes
+from kinetic._wire import documents, keys, outcomes, references
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic.errors import BackendError, JobNotFoundError, LaunchError, RunnerError
 from kinetic.job_status import JobStatus
@@ -119,6 +119,7 @@ class _Roles:
         self._groups: dict[str, dict[str, _Job]] = defaultdict(dict)  # the jobs of each batch that have not ended
         self._ends = Counter[str]()  # by batch
         self._due: list[tuple[float, int, _Job]] = []  # a heap; what has changed since then is passed over
+        self._waiting: dict[str, _Job] = {}  # jobs whose predecessors have not all succeeded
         self._launched = 0
         self._secrets: dict[str, str] = {}
         self._seen: dict[tuple[int, str], int] = {}  # by thread and job: the changes that were reported to it
@@ -151,6 +152,10 @@ class _Roles:
                 if job_id not in self._jobs:
                     self._launched += 1
                     made = _Job(job_id, self._launched, launch, now + self.pending_seconds, self.clock.time())
+                    if launch.order.after:
+                        made.begins = math.inf
+                        made.reason = f"waits for {' and '.join(each.job_id for each in launch.order.after)}"
+                        self._waiting[job_id] = made
                     self._jobs[job_id] = self._groups[launch.group][job_id] = made
                     heapq.heappush(self._due, (made.due, made.number, made))
         return [launch.order.job_id for launch in launches]
@@ -167,6 +172,7 @@ class _Roles:
         with self._lock:
             for name in names:
                 job = self._jobs.pop(name, None)
+                self._waiting.pop(name, None)
                 if job is not None and not job.status.is_final:
                     del self._groups[job.launch.group][name]
 
@@ -213,6 +219,8 @@ class _Roles:
                 return None
             if job.status is JobStatus.FAILED and job.reason:
                 return Diagnosis(f"{name}: {job.reason}", code="lost", waits=False, status=job.status)
+            if name in self._waiting:
+                return Diagnosis(f"{name} {job.reason}", status=job.status)
             waits = job.status is JobStatus.PENDING
             when = f"until {job.begins:g} s on the clock" if math.isfinite(job.begins) else "until start() is called"
             what = f"{name} waits {when}" if waits else f"{name} is {job.status.value}"
@@ -285,12 +293,33 @@ class _Roles:
 
     def _let_happen(self) -> None:
         """Do what is due, in the order of its time."""
+        self._settle_followers()
         while self._next_due() <= self.clock.monotonic():
             _, _, job = heapq.heappop(self._due)
             if job.status is JobStatus.PENDING:
                 self._begin(job)
             else:
                 self._end(job, *self._call(job))
+            self._settle_followers()
+
+    def _settle_followers(self) -> None:
+        """Let the jobs begin whose predecessors have all succeeded, and close those of which one did not."""
+        for job in [*self._waiting.values()]:
+            after, store = job.launch.order.after, open_store(job.launch.store_url)
+            key_of = predecessors.key_finder(after, job.launch.followed)
+            found = [(each, predecessors.look(store, each, key_of)) for each in after]
+            failed = next((pair for pair in found if pair[1].is_over), None)
+            if failed is None and not all(finding.status for _, finding in found):
+                continue
+            del self._waiting[job.job_id]
+            if failed is None:
+                job.begins, job.reason = self.clock.monotonic() + self.pending_seconds, ""
+                heapq.heappush(self._due, (job.due, job.number, job))
+                continue
+            error = predecessors.why_closed(*failed)
+            verdict = predecessors.verdict_of(job.job_id, job.launch.key_id, error, witness="supervisor")
+            attempts.seal_outcome(store, verdict, job.launch.key, mark=job.launch.order.mark)
+            self._change(job, JobStatus.FAILED, error.what)
 
     def _next_due(self) -> float:
         while self._due:
@@ -340,6 +369,9 @@ class _Roles:
                 store = open_store(job.launch.store_url)
                 packed = function_call.fetch_artifact(store, order.function, "the function")
                 arguments = function_call.fetch_artifact(store, order.arguments, "the arguments")
+                if order.after:
+                    values = predecessors.check_ready(store, order.after, job.launch.followed)
+                    references.set_results(predecessors.opener(store, values, function_call.load_value))
                 function, args, kwargs = function_call.open_payload(packed, arguments)
             except Exception as error:  # noqa: BLE001 - the user's modules are imported here
                 ended = _failure(error, "runner")

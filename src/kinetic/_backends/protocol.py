@@ -62,6 +62,8 @@ class Launch:
     # what it asks of its backend besides hardware: plain JSON that only this backend reads; None on this machine
     requirements: Mapping[str, Any] | None = None
     owner: str = ""  # the user who submits it, as shown on a cluster
+    # the keys that verify what it follows, one behind the other, in the order of ``Predecessor.ids``
+    followed: bytes = field(repr=False, default=b"")
 
 
 @dataclass(frozen=True)

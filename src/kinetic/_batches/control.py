@@ -16,17 +16,17 @@ import contextlib
 import functools
 import itertools
 import os
-import re
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._backends.local import runtime_files
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
 from kinetic._wire import dataclass, documents, fields, folders, keys
+from kinetic._wire.records import CONTROL_ENTRY, RETRY, STOP, ControlEntry
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from kinetic._backends.local.runtime_files import ProcessLock
     from kinetic._stores.protocol import Entry, Store
 
-STOP, RETRY = "stop", "again"
-CANCELLED, FAIL_FAST = "cancelled", "fail-fast"  # why it was stopped
 
 TOUCH_SECONDS = 15.0
 OLD_SECONDS = 60.0  # four touches missed
@@ -184,15 +182,6 @@ def _lease_page(group_id: str, epoch: int, key: bytes | None, *, released: bool 
     return documents.seal_page(LEASE, asdict(page), keys.lease(group_id, epoch), key or bytes(documents.KEY_BYTES))
 
 
-@dataclass(frozen=True)
-class ControlEntry:
-    """One entry of the control log."""
-
-    word: str  # STOP or RETRY
-    why: str = ""  # of a stop: CANCELLED or FAIL_FAST
-    allowed: dict[str, int] = field(default_factory=dict)  # of a retry: how many attempts each input may have
-
-
 class ControlLog:
     """The control log of a batch, as far as it was read; for any thread of this process."""
 
@@ -275,18 +264,4 @@ LEASE = documents.PageKind(
         },
     ),
     1 << 14,
-)
-CONTROL_ENTRY = documents.PageKind(
-    "turn",
-    "the control entry",
-    functools.partial(
-        fields.build,
-        ControlEntry,
-        {
-            "word": fields.one_of(STOP, RETRY),
-            "why": fields.one_of("", CANCELLED, FAIL_FAST),
-            "allowed": fields.map_of(keys.ATTEMPT, keys.MOST_INPUTS, fields.text(7, re.compile("[0-9]{1,7}"))),
-        },
-    ),
-    64 << 20,
 )

@@ -6,6 +6,7 @@ is created once: an attempt, its end, the stop. So a driver can die at any step,
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import math
@@ -109,6 +110,7 @@ class ChildLauncher:
             environ=self.kept["environ"],
             requirements=self.kept.get("pod"),
             owner=self._owner,
+            followed=self._followed,
         )
 
     def _key_of(self, name: str) -> bytes:
@@ -117,6 +119,11 @@ class ChildLauncher:
     @functools.cached_property
     def _group_key(self) -> bytes:
         return self._key_of(self.group.group_id)
+
+    @functools.cached_property
+    def _followed(self) -> bytes:
+        """The keys that verify what the batch follows."""
+        return base64.b64decode(str(self.kept.get("followed") or ""))
 
     @functools.cached_property
     def _owner(self) -> str:
@@ -239,14 +246,14 @@ class Driver:
         tracker.control.read()
         tracker.refresh()
         if tracker.stopped:
-            if tracker.control.why == control.CANCELLED:  # what was launched in that very moment
+            if tracker.control.why == records.STOPPED_BY_USER:  # what was launched in that very moment
                 removal.cancel_attempts(sorted(tracker.active), tracker)
             return False
         while self._read < len(tracker.ended):
             self._handle_end(tracker.ended[self._read])
             self._read += 1
         if self._failed and settings.fail_fast:
-            tracker.control.stop(control.FAIL_FAST)
+            tracker.control.stop(records.FAIL_FAST)
             step("driver:stopped-the-rest")
             if settings.cancel_running_on_fail:
                 removal.cancel_attempts(sorted(tracker.active), tracker)
@@ -403,7 +410,7 @@ def resume_batch(batch: Batch, group: Group, *, here: bool = False) -> None:
     tracker = _tracker_of(batch)
     tracker.refresh(whole=True)
     if tracker.stopped:
-        cancelled = tracker.control.why == control.CANCELLED
+        cancelled = tracker.control.why == records.STOPPED_BY_USER
         raise OptionError(
             f"{batch.group_id} was stopped and is not resumed",
             why="it was cancelled" if cancelled else "a job failed, and the batch has fail_fast=True",

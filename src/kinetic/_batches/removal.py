@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kinetic._batches import control, state
+from kinetic._batches import state
 from kinetic._batches.state import REMOVED, BatchTracker
 from kinetic._jobs import collect, locate
 from kinetic._jobs.handle import seen_if_ended
@@ -37,6 +37,8 @@ def after_collection(collected: Sequence[JobHandle], tracker: Tracker) -> None:
     if not collected:
         return
     store = tracker.store
+    if isinstance(tracker, BatchTracker) and collect.is_kept_for_followers(collected[0], store):
+        return
     run_all(store, (partial(_write_history, handle, tracker) for handle in collected))
     step("client:children-marked")
     tracker.backend.remove([handle.job_id for handle in collected])
@@ -97,7 +99,7 @@ def cancel(batch: Batch) -> None:
                     job.cancel()
         tracker.refresh(whole=True)
         return
-    tracker.control.stop(control.CANCELLED)
+    tracker.control.stop(records.STOPPED_BY_USER)
     _cancel_active(tracker)
     if not batch._poll.attached:
         batch._submission_complete.wait(_STOP_SECONDS)

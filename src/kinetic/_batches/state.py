@@ -26,6 +26,7 @@ from kinetic._jobs.locate import Untrusted
 from kinetic._jobs.status import Snapshot, observe_many
 from kinetic._stores import open_store
 from kinetic._wire import dataclass, documents, keys, outcomes
+from kinetic._wire.order import Predecessor
 from kinetic._wire.records import MANIFEST, Group, JobRecord, Table, read_table
 from kinetic.errors import BatchNotFoundError, IntegrityError, KeyMissingError, KineticError, OptionError
 from kinetic.job_status import JobStatus
@@ -109,6 +110,33 @@ class Batch(Generic[R]):
         tracker.refresh(whole=True)
         self._update_jobs()
         return tracker
+
+    def _followed(self) -> tuple[Predecessor, dict[str, Any]]:
+        """Return what a batch is to a job that follows it, and where it is."""
+        tracker = self._get_tracker()
+        if not isinstance(tracker, BatchTracker):
+            raise OptionError(
+                f"{self.group_id} cannot be followed",
+                why="it was put together from jobs, and has no manifest",
+                next="after=batch.jobs",
+            )
+        if self._submission_errors:
+            raise OptionError(
+                f"{self.group_id} cannot be followed",
+                why=f"{len(self._submission_errors)} of its inputs could not be submitted, so it never succeeds",
+                next=f"kinetic batch status {self.group_id}     or follow the jobs that matter: after=batch.jobs[:3]",
+            )
+        group = tracker.group
+        about = Predecessor(
+            group.group_id,
+            group.submit_fn_name,
+            group.group_id,
+            inputs=group.total_expected,
+            attempts=1 + group.settings.retries,
+            slug=group.slug,
+            created=group.created,
+        )
+        return about, {**group.handle, "key_id": group.key_id}
 
     def _get_tracker(self) -> Tracker:
         """Return the tracker; it is made here for a handle that was built by hand or unpickled."""

@@ -6,6 +6,7 @@ dies before the manifest is written leaves objects that no batch names; garbage 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import keyword
 import os
@@ -21,7 +22,7 @@ from kinetic._batches.batch_handle import BatchHandle, handle_of_group
 from kinetic._batches.driver import ChildLauncher
 from kinetic._batches.state import BatchTracker
 from kinetic._config.options import UNSET
-from kinetic._jobs import locate, notifications, options
+from kinetic._jobs import after, locate, notifications, options
 from kinetic._jobs import submit as job_submit
 from kinetic._output import terminal as output
 from kinetic._project import pickler
@@ -34,6 +35,7 @@ from kinetic._wire.records import Group, Input, Inputs, Settings, Table
 from kinetic.errors import BackendError, CallableError, KineticError, OptionError, OptionTypeError, PackingError
 
 if TYPE_CHECKING:
+    from kinetic._jobs.after import Followed
     from kinetic._jobs.options import Options
     from kinetic._jobs.submit import Shipment
     from kinetic._project.archive import Shipped
@@ -239,6 +241,7 @@ class _Packed(NamedTuple):
     errors: dict[int, Exception]
     found: options.FoundData
     found_by_input: dict[int, options.FoundData]
+    handed: options.HandedOver  # handles among the arguments: the batch follows all of them
 
 
 def prepare(request: BatchRequest) -> Prepared:
@@ -257,18 +260,24 @@ def prepare(request: BatchRequest) -> Prepared:
 def _prepare(request: BatchRequest, shipment: job_submit.Shipment) -> Prepared:
     context = shipment.context
     group_id = _new_group_id(context.store)
+    followed = after.Followed()
     context.backend.begin(group_id)  # while it is held, garbage collection spares what no order names yet
     try:
         with output.phase("packing", summary=False):
             packed = _pack(request, shipment, group_id)
+        followed = after.resolve(packed.handed, request.options.after, shipment.here())
         data = _ship_data(packed, shipment)
         shipment = shipment.finished()
         with output.phase("uploading"):
-            launcher = _write(request, shipment, packed, data, group_id)
+            if followed.after:
+                after.register(followed, context.store, group_id)
+                after.check(followed, context.store)
+            launcher = _write(request, shipment, packed, data, followed, group_id)
     except BaseException:
         with contextlib.suppress(KineticError, OSError):  # this must not hide what went wrong
             context.store.delete(keys.group(group_id))
             context.backend.forget_kept(group_id)
+            after.withdraw(followed, context.store, group_id)
         raise
     finally:
         context.backend.finish_submitting(group_id, leave_nothing=True)
@@ -285,7 +294,7 @@ def _new_group_id(store: Store) -> str:
 
 def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
     call = pickler.Call(request.function, request.leading, {}, request.name)
-    found = options.FoundData()
+    found, handed = options.FoundData(), options.HandedOver()
     function, notes = pickler.pack_function(
         call,
         shipment.plan,
@@ -297,14 +306,20 @@ def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
     job_submit.report_notes(notes)
     volumes = shipment.options.volumes or {}
     errors: dict[int, Exception] = {}
-    rows, found_by_input = _pack_inputs(request, shipment, group_id, len(found.data) + len(volumes), errors)
+    first = len(found.data) + len(volumes)
+    rows, found_by_input = _pack_inputs(request, shipment, group_id, first, handed, errors)
     step("driver:inputs-written")
     data = [*found.local_paths(volumes), *(path for item in found_by_input.values() for path in item.local_paths(None))]
-    return _Packed(function, rows, job_submit.ship_project(shipment, data), errors, found, found_by_input)
+    return _Packed(function, rows, job_submit.ship_project(shipment, data), errors, found, found_by_input, handed)
 
 
 def _pack_inputs(
-    request: BatchRequest, shipment: Shipment, group_id: str, first: int, errors: dict[int, Exception]
+    request: BatchRequest,
+    shipment: Shipment,
+    group_id: str,
+    first: int,
+    handed: options.HandedOver,
+    errors: dict[int, Exception],
 ) -> tuple[Inputs, dict[int, options.FoundData]]:
     """Pickle every input; the error of one that cannot be pickled does not affect the others."""
 
@@ -324,7 +339,7 @@ def _pack_inputs(
             try:
                 arguments = checked_arguments(item, request.input_mode, request.leading, check)
                 kwargs = options.with_defaults(request.function, arguments.args, arguments.kwargs)
-                placed = packer.add(arguments.args, kwargs, found)
+                placed = packer.add(arguments.args, kwargs, handed.swap(found))
                 found.check(arguments.args, kwargs)
             except _INPUT_ERRORS as error:
                 errors[index] = error
@@ -355,7 +370,12 @@ def _ship_data(packed: _Packed, shipment: Shipment) -> tuple[DataRef, ...]:
 
 
 def _write(
-    request: BatchRequest, shipment: Shipment, packed: _Packed, data: tuple[DataRef, ...], group_id: str
+    request: BatchRequest,
+    shipment: Shipment,
+    packed: _Packed,
+    data: tuple[DataRef, ...],
+    followed: Followed,
+    group_id: str,
 ) -> ChildLauncher:
     """Write order and table, and then the manifest: from here on the batch can be found, and taken over."""
     context, options = shipment.context, shipment.options
@@ -381,6 +401,7 @@ def _write(
         cpu=shipment.resources.cpu,
         memory_bytes=shipment.resources.memory_bytes,
         is_command=bool(request.command),
+        after=followed.after,
     )
     table = Table(packed.rows)
     table_bytes = table.to_bytes()
@@ -393,7 +414,8 @@ def _write(
         total_expected=len(request.inputs),
         submit_fn_name=request.name,
         slug=hardware.slug(options.accelerator),
-        handle=shipment.shared_fields(request.name, request.command),
+        handle=shipment.shared_fields(request.name, request.command)
+        | ({"after": followed.names} if followed.after else {}),
         more={
             "spot": context.placement.spot,
             "machine": os.uname().nodename,
@@ -414,6 +436,7 @@ def _write(
         "environ": dict(context.backend.environ),
         "interpreter": shipment.interpreter or sys.executable,
         "addresses": sorted({context.store.url, *(ref.uri for ref in data), *table.addresses()}),
+        **({"followed": base64.b64encode(followed.keys).decode()} if followed.after else {}),
     }
     first_attempts = [group.child_id(index, 0) for index in range(group.total_expected)]
     context.backend.keep(

@@ -82,6 +82,14 @@ class _Run(click.Command):
     help="With --sweep: how many run at once.  [default: 64]",
 )
 @click.option(
+    "--after",
+    "predecessors",
+    multiple=True,
+    metavar="JOB|GROUP",
+    help="Start when this job or batch has succeeded; if it does not succeed, the new job is closed; can be repeated.",
+    shell_complete=shared_options.complete_jobs,
+)
+@click.option(
     "--notify",
     "targets",
     multiple=True,
@@ -124,6 +132,7 @@ def run(
     sweeps: tuple[str, ...],
     max_concurrent: int | None,
     targets: tuple[str, ...],
+    predecessors: tuple[str, ...],
     dry_run: bool,
     upgrade: bool,
     wait_image: bool | None,
@@ -150,6 +159,8 @@ def run(
     Example: kinetic run -a cpu train.py::train --lr 1e-3
 
     Example: kinetic run --sweep lr=1e-2,1e-3 -- python train.py
+
+    Example: kinetic run --after @last -- python evaluate.py
     """
     from kinetic._cli import target_function
 
@@ -158,6 +169,9 @@ def run(
     if wait_image is not None:
         os.environ["KINETIC_WAIT_IMAGE"] = "1" if wait_image else "0"  # as above
     given["tags"], given["on_done"] = _tags(tags) or None, targets or None
+    if predecessors:
+        place = given.get("project"), given.get("zone"), given.get("cluster")
+        given["after"] = [shared_options.find_predecessor(each, *place) for each in predecessors]
     captured = run_command.read_variables(names)
     command = run_command.words_of(target, words, after_dashes=ctx.meta[_AFTER_DASHES], module=module)
     if command is not None:

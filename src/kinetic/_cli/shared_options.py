@@ -283,6 +283,17 @@ def print_status(job_id: str, page: Mapping[str, Any]) -> None:
     sys.stdout.write(Sanitized(f"{plain(job_id)}: {shown}\n"))
 
 
+def find_predecessor(name: str, project: str | None, zone: str | None, cluster: str | None) -> Any:
+    """Return the handle of the job or batch with this id, or of the newest job for "@last"."""
+    if name.startswith("grp-"):
+        from kinetic._batches import batch_handle  # only where a batch is followed
+
+        return batch_handle.attach_batch(name, project=project, cluster=cluster)
+    from kinetic._jobs.handle import handle_of
+
+    return handle_of(find_job(name, project, zone, cluster))
+
+
 @contextlib.contextmanager
 def warn_if_unlisted(name: str) -> Iterator[None]:
     """Let a job or batch that cannot be read cost one warning, and hide no other."""

@@ -20,7 +20,7 @@ from kinetic._jobs.logs import GZIP, HISTORY_LOG_BYTES, StoredLog
 from kinetic._jobs.status import Snapshot, observe
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
-from kinetic._runner.supervisor import attempts
+from kinetic._runner.supervisor import attempts, predecessors
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, documents, keys, order, outcomes, records
@@ -36,6 +36,7 @@ from kinetic.errors import (
     JobError,
     KeyMissingError,
     KineticError,
+    PredecessorError,
     ResultNotPicklableError,
     ResultUnreadableError,
     RunnerError,
@@ -261,6 +262,9 @@ def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
             why=error.get("why") or f"it failed in the phase {outcome.phase!r}",
             next=error.get("next") or f"kinetic jobs logs {outcome.job_id}",
         )
+    if outcome.cause == predecessors.CAUSE:
+        what, why, code = error.get("what") or f"{function} did not start", error.get("why"), error.get("code")
+        return PredecessorError(f"{outcome.job_id}: {what}", why=why, next=error.get("next"), code=code)
     if outcome.cause in {"exception", "exit"} and "type" in error:
         lost = error.get("not_delivered")
         return JobError(
@@ -453,20 +457,55 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
     """Remove a job whose value is in memory, and keep its log and its record as history."""
     step("client:collected")
     try:
-        page = collected_page(job, seen)
-        mark_as_removed(job, locate.store_of(job))
+        store = locate.store_of(job)
+        inside = list(store.entries(keys.job(job.job_id)))
+        if is_kept_for_followers(job, store, inside):
+            return None
+        page = collected_page(job, seen, inside)
+        mark_as_removed(job, store)
         step("client:history-written")
         _delete(job, seen, resource=True, artifacts=True, wait=wait)
+        if job.after:
+            _remove_kept_predecessors(job, store, wait=wait)
     except (KineticError, OSError) as error:
         locate.log().warning("%s was collected, and could not be removed: %s", job.job_id, error)
         return None
     return page
 
 
-def collected_page(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
+def is_kept_for_followers(job: JobRecord, store: Store, inside: Sequence[Entry] = ()) -> bool:
+    """Return whether a job that was collected stays, because another one that has not ended may read its value.
+
+    ``inside``: what a listing of the job has. Those who follow a batch's child are listed with the batch.
+    """
+    owner = job.group_id or job.job_id
+    followers = inside if owner == job.job_id else [*store.entries(keys.followers(owner))]
+    if not any(entry.key.startswith(keys.followers(owner)) for entry in followers):
+        return False
+    from kinetic._jobs import after  # only where a job is followed
+
+    readers = after.readers_of(store, owner, followers)
+    if readers:
+        after.keep_for(store, owner, readers)
+    return bool(readers)
+
+
+def _remove_kept_predecessors(job: JobRecord, store: Store, *, wait: float) -> None:
+    """Remove what was collected before and kept for this job."""
+    from kinetic._jobs import after  # as above
+
+    for name in after.kept_before(job, store):
+        with contextlib.suppress(KeyMissingError):
+            record = locate.read_record(store, name)
+            if not isinstance(record, locate.Untrusted):
+                predecessor = locate.record_of(record)
+                after_collection(predecessor, observe(predecessor), wait=wait)
+
+
+def collected_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None = None) -> dict[str, Any]:
     """Write logs and page of a collected job into the history, and return the page."""
     store = locate.store_of(job)
-    inside = list(store.entries(keys.job(job.job_id)))
+    inside = list(store.entries(keys.job(job.job_id))) if inside is None else inside
     kept = store_history_logs(job, inside, seen.outcome)
     step("client:log-kept")
     page = _history_page(job, seen, inside)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from kinetic._jobs.resource_usage import Usage
     from kinetic._wire.progress import Progress
+    from kinetic._wire.order import Predecessor
 
     R = TypeVar("R", default=Any)  # what the function returns; by default, "JobHandle" alone says no more than before
 else:
@@ -70,6 +71,7 @@ class JobHandle(JobRecord, Generic[R]):
         group_attempt: Which attempt at its batch's input it is, from 0.
         name: The user's own name for it.
         tags: The user's own tags.
+        after: The jobs and batches that it follows.
         command: The words of its command; None for a function. Of a batch with {name} for what its inputs replace.
     """
 
@@ -305,6 +307,12 @@ class JobHandle(JobRecord, Generic[R]):
         """
         collect.remove(self, observe_many([self])[0], resource=k8s, artifacts=gcs, wait=cleanup_timeout)
         self._past = None
+
+    def _followed(self) -> tuple[Predecessor, dict[str, Any]]:
+        """Return what a job is to one that follows it, and where it is."""
+        from kinetic._wire.order import Predecessor  # only for a job that is followed
+
+        return Predecessor(self.job_id, self.func_name, self.group_id or ""), records.plain(self)
 
     def _deliver(self, seen: Snapshot, *, cleanup: bool | None, wait: float) -> Any:
         outcome = seen.outcome

@@ -173,6 +173,7 @@ class Row(NamedTuple):
     tags: Mapping[str, str] = {}
     command: list[str] | None = None
     progress: dict[str, Any] | None = None  # of a running job; never kept
+    after: list[str] = []  # noqa: RUF012 - never changed
 
     @classmethod
     def of(cls, page: Mapping[str, Any], store: str, key_id: str | None, zone: str = "") -> Row:
@@ -183,7 +184,8 @@ class Row(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of its JSON."""
-        own = {"name": self.name, "tags": self.tags, "command": self.command, "progress": self.progress}
+        own = {"name": self.name, "tags": self.tags, "command": self.command}
+        own |= {"after": self.after, "progress": self.progress}
         return dict(zip(self._fields[:_SHOWN_FIELDS], self, strict=False)) | own
 
 
@@ -191,7 +193,7 @@ _SHOWN_FIELDS = Row._fields.index("created")
 
 
 # Of the form below, this version and Python's marshal; with a checksum, since marshal must not be given damaged bytes.
-_ROWS = f"kinetic rows 2 {__version__}\n".encode()
+_ROWS = f"kinetic rows 3 {__version__}\n".encode()
 _MARSHAL = 4
 _CHECKSUM_BYTES = 4
 

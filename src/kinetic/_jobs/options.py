@@ -128,6 +128,7 @@ class Options(NamedTuple):
     retries: int | None = None  # how many more times a job that failed is tried
     name: str | None = None  # for people
     tags: Any = None  # for people, strings by strings
+    after: Any = None  # handles of the jobs and batches that it follows
     on_done: Any = None  # what is told of its end: commands, addresses of webhooks, "desktop"
 
     @classmethod
@@ -152,6 +153,7 @@ class Options(NamedTuple):
             retries=_checked_retries(options.retries),
             tags=_checked_tags(options.tags),
             on_done=_checked_targets(options.on_done),
+            after=_checked_after(options.after),
         )
         options.placement()
         return options
@@ -279,6 +281,22 @@ def _checked_targets(value: object) -> tuple[str, ...] | None:
     if not all(target.strip() for target in targets):
         raise OptionError("on_done has an empty entry", next='on_done="desktop"')
     return tuple(targets)
+
+
+def _checked_after(value: object) -> tuple[Any, ...] | None:
+    """Read the handles of what a job follows: those of jobs and of batches have a method that says so."""
+    if value is None:
+        return None
+    handles = tuple(value) if isinstance(value, list | tuple) else (value,)
+    for handle in handles:
+        if not hasattr(type(handle), _FOLLOWED):
+            advice = f'after=[kinetic.attach("{handle}")]' if isinstance(handle, str) else "after=[job]"
+            raise OptionTypeError(
+                f"after={str(value)[:80]} names no jobs",
+                why=f"{str(handle)[:80]!r} is a {type(handle).__qualname__}, and not the handle of a job or batch",
+                next=advice,
+            )
+    return handles
 
 
 class Fallback(str):
@@ -547,6 +565,29 @@ class FoundData:
 
         everything = [*self.data, *(volumes or {}).values()]
         return [Path(data.path) for data in everything if data.is_local]
+
+
+_Swap = Callable[[object], "tuple[Any, ...] | None"]
+_FOLLOWED = "_followed"  # the method of handles, of jobs and of batches, that says what they are to a job that follows
+
+
+class HandedOver:
+    """The handles among the arguments of a call, numbered in the order in which pickling meets them."""
+
+    def __init__(self) -> None:
+        self.handles: dict[str, Any] = {}
+
+    def swap(self, besides: _Swap) -> _Swap:
+        """Return what travels instead of an object: in a handle's place a number, else what ``besides`` says."""
+
+        def swapped(obj: object) -> tuple[Any, ...] | None:
+            if not hasattr(type(obj), _FOLLOWED):
+                return besides(obj)
+            name = str(getattr(obj, "job_id", None) or getattr(obj, "group_id", ""))
+            self.handles.setdefault(name, obj)
+            return references.result, (list(self.handles).index(name),)
+
+        return swapped
 
 
 def with_defaults(function: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:

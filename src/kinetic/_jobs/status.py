@@ -318,6 +318,7 @@ def job_to_json(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
         "name": job.name,
         "tags": job.tags or {},
         "command": job.command,
+        "after": job.after or [],
         "status": seen.status.value,
         "reason": seen.reason,
         "accelerator": job.accelerator,
@@ -354,6 +355,7 @@ def details_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
         "name",
         "tags",
         "command",
+        "after",
     }  # in job_to_json, some under other names
     return {
         "cause": outcome.cause if outcome else None,
@@ -413,6 +415,7 @@ def history_to_json(page: dict[str, Any]) -> dict[str, Any]:
         "name": page.get("name"),
         "tags": page.get("tags") or {},
         "command": page.get("command"),
+        "after": page.get("after") or [],
         "status": str(page.get("status", "")),
         "reason": str(page.get("reason") or ""),
         "accelerator": str(page.get("accelerator", "")),

@@ -47,9 +47,10 @@ if TYPE_CHECKING:
     from kinetic._data.data import Data
     from kinetic._hardware.placement import Placement
     from kinetic._images.builders import RemoteBuilder
+    from kinetic._jobs.after import Followed, Here
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.image_job import BuildCall
-    from kinetic._jobs.options import Captured, FoundData, Options
+    from kinetic._jobs.options import Captured, FoundData, HandedOver, Options
     from kinetic._jobs.pod_requirements import Unfinished
     from kinetic._project.archive import Shipped
     from kinetic._project.pickler import Call
@@ -339,6 +340,12 @@ class Shipment(NamedTuple):
         cache = settings.kinetic_home(os.environ) / "cache"
         return job_options.ship(found, volumes, self.context.store, cache, is_here=self.context.backend.is_here)
 
+    def here(self) -> Here:
+        """Return where jobs of this submission run, for what they follow."""
+        from kinetic._jobs.after import Here  # only for jobs that follow others
+
+        return Here(self.context.store.url, self.shared_fields(""), self.context.backend.is_here)
+
     def shared_fields(self, function: str, command: Sequence[str] = ()) -> dict[str, Any]:
         """Return what the records of all jobs of this submission have in common; see ``record.make_record``."""
         context, target = self.context, self.context.target
@@ -496,6 +503,7 @@ def _submit_image_build(options: Options, build: BuildCall) -> JobHandle:
         name=None,
         tags=None,
         on_done=None,
+        after=None,
     )
     outside = {name: value for name, value in os.environ.items() if name != "KINETIC_PACKAGE_ROOT"}
     plan = root.find_root(build.function, environ=outside)
@@ -541,12 +549,18 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
 
         targets = notifications.resolve(options.on_done, os.environ)
     check_debug(options, context, shipment.interpreter)
+    followed: Followed | None = None
     job_id = job_id or keys.new_job_id(hardware.slug(options.accelerator), options.name or call.name)
     context.backend.begin(job_id)
     step("client:begun")
     try:
         with output.phase("packing", summary=False):  # ship_project says more than how long it took
-            order, found = _pack(call, shipment, job_id)
+            order, found, handed = _pack(call, shipment, job_id)
+        if options.after or handed.handles:
+            from kinetic._jobs import after  # only for jobs that follow others
+
+            followed = after.resolve(handed, options.after, shipment.here())
+            order = replace(order, after=followed.after)
         data = shipment.ship_data(found, options.volumes)
         order = replace(order, data=data)
         if data:
@@ -556,11 +570,14 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
         begun = time.monotonic()
         with _phase("uploading", is_remote=context.store.local is None):
             job = _write(order, call, shipment)
+            if followed is not None:
+                after.register(followed, context.store, job_id)
+                after.check(followed, context.store)
         if (took := time.monotonic() - begun) > _SLOW_SECONDS:
             output.report(f"uploaded the order, {size_text(len(order.to_bytes()))}, in {seconds_text(took)}")
         if targets:
             notifications.keep(job, targets)
-        _launch(order, shipment)
+        _launch(order, shipment, followed)
         step("client:launched")
     except BaseException:
         with contextlib.suppress(KineticError, OSError):  # this must not hide what went wrong
@@ -569,18 +586,20 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
             context.store.delete(keys.job(job_id))
             if targets:
                 notifications.forget(job_id)
+            if followed is not None:
+                after.withdraw(followed, context.store, job_id)
         context.backend.finish_submitting(job_id)
         raise
     report_notes(tuple(shipment.captured.notes))
     return job
 
 
-def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, job_options.FoundData]:
-    """Bring the call and then its project into the store; return the order, and the data that the call refers to."""
+def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, job_options.FoundData, HandedOver]:
+    """Bring the call and then its project into the store; return the order, and the data and jobs it refers to."""
     from kinetic._project import pickler
 
     options, context, plan = shipment.options, shipment.context, shipment.plan
-    found = job_options.FoundData()
+    found, handed = job_options.FoundData(), job_options.HandedOver()
     payload = pickler.pack_call(
         call,
         plan,
@@ -588,6 +607,7 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, job_optio
         (keys.function(job_id), keys.arguments(job_id)),
         by_value=shipment.by_value,
         swap=found,
+        swap_arguments=handed.swap(found),
     )
     report_notes(payload.notes)
     found.check(call.args, call.kwargs)
@@ -615,7 +635,7 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, job_optio
         cpu=shipment.resources.cpu,
         memory_bytes=shipment.resources.memory_bytes,
     )
-    return order, found
+    return order, found, handed
 
 
 def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
@@ -623,7 +643,8 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
     options, context = shipment.options, shipment.context
     job_id, written = order.job_id, order.to_bytes()
     shared = shipment.shared_fields(call.name, call.command)
-    own = {"name": options.name, "tags": options.tags, "debug": options.debug, "output_dir": order.output_dir}
+    own: dict[str, Any] = {"name": options.name, "tags": options.tags, "debug": options.debug}
+    own |= {"output_dir": order.output_dir, "after": [each.job_id for each in order.after] or None}
     job = locate.make_record(shared, job_id, **own)
     more = {
         "spot": context.placement.spot,
@@ -639,7 +660,7 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
     return job
 
 
-def _launch(order: Order, shipment: Shipment) -> None:
+def _launch(order: Order, shipment: Shipment, followed: Followed | None) -> None:
     context, pod, owner = shipment.context, shipment.pod, ""
     if pod is not None:
         from kinetic._config import cluster  # only for clusters
@@ -659,5 +680,6 @@ def _launch(order: Order, shipment: Shipment) -> None:
         interpreter=shipment.interpreter,
         requirements=pod.to_json() if pod is not None else None,
         owner=owner,
+        followed=followed.keys if followed is not None else b"",
     )
     context.backend.launch([launch])

@@ -239,11 +239,16 @@ def pack_call(
     *,
     by_value: Sequence[str] = (),
     swap: Swap | None = None,
+    swap_arguments: Swap | None = None,
 ) -> Payload:
-    """Pickle a call; what is small goes into the Order, the rest into the store."""
+    """Pickle a call; what is small goes into the Order, the rest into the store.
+
+    ``swap``: see ``PickleRules``; ``swap_arguments`` takes its place for the arguments.
+    """
     rules = PickleRules(plan, by_value, swap=swap)
     with _diagnosed([(f"the function {call.name}", call.function), *argument_names(call.args, call.kwargs)], rules):
         packed = _pickle_into_store(call.function, rules, store, keys[0])
+        rules.swap = swap_arguments or swap
         arguments = _pickle_into_store((tuple(call.args), dict(call.kwargs)), rules, store, keys[1])
     return Payload(packed, arguments, (*rules.notes(), *_size_note(arguments.size + packed.size)))
 

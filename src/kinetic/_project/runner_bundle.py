@@ -181,6 +181,7 @@ SELDOM = (
     "kinetic._runner.pod.rendezvous",
     "kinetic._runner.pod.unpacked_layers",
     "kinetic._runner.supervisor.device_metrics",
+    "kinetic._runner.supervisor.predecessors",
     "kinetic._runner.worker.command",
     "kinetic._runner.worker.compile_cache",
     "kinetic._runner.worker.debug_server",

@@ -291,7 +291,7 @@ class RemoteCallable(Generic[P, R]):
 
         Empty first and filled afterwards, because a function that calls itself refers to what is being made.
         """
-        own = self._options._replace(on_done=None)  # an address may be a secret, and a job submits nothing
+        own = self._options._replace(on_done=None, after=None)  # an address may be a secret; a job follows nothing
         return _blank, (), (self._plain, own, self._leading), None, None, RemoteCallable._fill
 
     def _fill(self, parts: tuple[Any, ...]) -> None:
@@ -391,6 +391,7 @@ def run(
     retries: int | None = None,
     name: str | None = None,
     tags: Mapping[str, str] | None = None,
+    after: JobHandle | BatchHandle | Sequence[JobHandle | BatchHandle] | None = None,
     on_done: str | Sequence[str] | None = None,
 ) -> Decorator:
     """Run the decorated function on an accelerator.
@@ -422,6 +423,8 @@ def run(
             accelerator.
         name: A name for people; it is in the id of the job, and lists show it.
         tags: Tags for people, strings by strings; ``kinetic jobs list --tag`` finds them.
+        after: Handles of jobs and batches that must succeed before it starts. If one does not, its ``result()``
+            raises a PredecessorError. A handle among the arguments is followed, too: the function gets its value.
         on_done: What gets one notification when a job or a batch has ended: "desktop" for a notice on this machine, the
             address of a webhook, or a shell command; or a list of them. "$NAME" is the value of a variable. It is
             kept on this machine, and in no store.

@@ -69,6 +69,13 @@ OBSERVER = (
     "observer:sealed",
     "observer:settled",
 )
+# Of jobs that follow others, besides these.
+FOLLOWER = (
+    "client:follows",  # who collects the predecessor keeps its value
+    "follower:found",  # what it waits for may have ended
+    "follower:noted",  # a predecessor has succeeded; after the last one, the job is queued
+    "follower:sealed",  # it is closed, because a predecessor did not succeed
+)
 SINGLE = CLIENT + CANCELLER + SUPERVISOR + WORKER + OBSERVER
 BATCH = (
     "driver:inputs-written",
@@ -90,7 +97,7 @@ COMPILED = (  # of a job that compiles
     "worker:program-sent",  # its bytes are in the store, which no entry names
     "worker:program-listed",  # the next job finds it
 )
-ALL = SINGLE + BATCH + COMPILED
+ALL = SINGLE + FOLLOWER + BATCH + COMPILED
 
 
 def _armed(name: str) -> None:

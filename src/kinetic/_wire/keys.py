@@ -118,6 +118,16 @@ control_entries: _Of1 = "_groups/{}/control/".format
 control_entry: _Of2 = "_groups/{}/control/{:06d}".format
 
 
+def followers(owner: str) -> str:
+    """Return the prefix of the keys of the jobs that wait for a job, or for a batch or one of its children."""
+    return f"{GROUPS}{owner}/followers/" if is_group_id(owner) else f"{owner}/followers/"
+
+
+def follower(owner: str, job_id: str) -> str:
+    """Return the key by which a job that is submitted makes known that it waits for another one; see ``followers``."""
+    return f"{followers(owner)}{job_id}"
+
+
 def parse_host(key: str) -> tuple[int, str] | None:
     """Return host and word of the key of a host's word, or None. The caller verifies its seal."""
     index, _, rest = key.rpartition("/")[2].partition(".")

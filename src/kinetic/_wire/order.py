@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -321,6 +321,65 @@ _CHILD = {
 
 
 @dataclass(frozen=True)
+class Predecessor:
+    """A job, or a batch, that must succeed before another job starts."""
+
+    job_id: str  # of the job, or of the batch
+    function: str = ""  # its name, for messages
+    group: str = ""  # the batch, or the batch that the job is a child of; "" for a job of its own
+    inputs: int = 0  # of a batch, how many it has; 0 for a job
+    attempts: int = 1  # of a batch, how many each input may have
+    slug: str = ""  # of a batch: with its time, what the ids of its children are derived from
+    created: float = 0.0  # of a batch, Unix time
+    value: bool = False  # whether an argument of the job that waits is what it returned
+
+    @property
+    def owner(self) -> str:
+        """Below which id the keys of those are that wait for it; see ``keys.followers``."""
+        return self.group or self.job_id
+
+    @property
+    def shown(self) -> str:
+        """What it is, for humans."""
+        what = f"batch {self.job_id}" if self.inputs else self.job_id
+        return f"{what} ({self.function})" if self.function else what
+
+    def ids(self) -> Iterator[str]:
+        """Yield the names whose keys verify it: of a job itself; of a batch its own, and then of each attempt."""
+        yield self.job_id
+        for index in range(self.inputs):
+            for attempt in range(self.attempts):
+                yield self.child_id(index, attempt)
+
+    def child_id(self, index: int, attempt: int) -> str:
+        """Return the id of one attempt at an input of the batch."""
+        return keys.child_id(self.slug, self.function, self.job_id, self.created, index, attempt)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, page: dict[str, Any]) -> Predecessor:
+        """Rebuild it."""
+        return fields.build(cls, _PREDECESSOR, page, "what a job waits for")
+
+
+_PREDECESSOR = {
+    "job_id": keys.JOB_ID,
+    "function": fields.text(),
+    "group": keys.GROUP_ID_OR_NONE,
+    "inputs": fields.integer(0, keys.MOST_INPUTS),
+    "attempts": fields.integer(1, keys.MOST_ATTEMPTS),
+    "slug": fields.text(fields.NAME),
+    "created": fields.number(0, fields.SECONDS),
+    "value": fields.boolean,
+}
+MOST_PREDECESSORS = 1000
+MOST_PREDECESSOR_KEYS = 16_000  # 512 KB: in one Secret with the job's own key and its captured values
+
+
+@dataclass(frozen=True)
 class Order:
     """What one runner is to do."""
 
@@ -347,6 +406,8 @@ class Order:
     memory_bytes: int | None = None  # that each host asked for
     retries: int = 0  # how many times a failed job is retried; its batch does so for a child
     is_command: bool = False  # whether the function starts a program, which has no stacks of Python to show
+    # what must have succeeded before it starts; an argument refers to what one returned by its position in here
+    after: tuple[Predecessor, ...] = ()
 
     @property
     def key(self) -> str:
@@ -416,6 +477,7 @@ _READERS = {
     "memory_bytes": fields.optional(fields.integer(0, fields.BYTES)),
     "retries": fields.integer(0, fields.BYTES),
     "is_command": fields.boolean,
+    "after": fields.list_of(fields.nested(Predecessor, _PREDECESSOR), MOST_PREDECESSORS),
 }
 
 

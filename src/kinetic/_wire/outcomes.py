@@ -36,8 +36,8 @@ class Outcome:
     attempt: int = 0  # which one decided, from 0; -1 when none had begun
     host: int = 0  # which one of a slice decided
     # What decided: "value", "exception", "exit", "signal", "memory", "deadline", "runner", "serialization",
-    # "disk-full", "lost", "cancelled", "preempted", "evicted"; of a job that left no verdict, the code that its cluster
-    # gives.
+    # "disk-full", "lost", "cancelled", "preempted", "evicted", "predecessor"; of a job that left no verdict, the code
+    # that its cluster gives.
     cause: str = "value"
     phase: str = "execute"  # the runner's phase in which it happened; "" where that is not known
     # Of a failure: type, module, message, traceback, and where it applies repr, exit_code, signal, log.

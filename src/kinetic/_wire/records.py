@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
@@ -48,6 +49,7 @@ class JobRecord:
     name: str | None = None
     tags: dict[str, str] | None = None
     command: list[str] | None = None
+    after: list[str] | None = None
     _past: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)  # its page of the history
 
 
@@ -79,6 +81,7 @@ HANDLE: dict[str, fields.Reader[Any]] = {
     **fields.each(fields.optional(_LINE), "context", "name"),
     "tags": fields.optional(fields.map_of(fields.text(), 1000)),
     "command": fields.optional(fields.array_of(fields.text(fields.TEXT), 10_000)),
+    "after": fields.optional(fields.array_of(_NAME, 10_000)),
 }
 # Of every handle; a child of a batch adds its own to what all have in common.
 SHARED = (
@@ -334,3 +337,26 @@ _GROUP_READERS = {
     "spot": fields.boolean,
 }
 MANIFEST = documents.PageKind("group", "the manifest", fields.builder(Group, _GROUP_READERS), 4 << 20)
+
+
+# ------------------------------------------------------------------------------------------------ a batch's control log
+
+STOP, RETRY = "stop", "again"
+STOPPED_BY_USER, FAIL_FAST = "cancelled", "fail-fast"  # why it was stopped
+
+
+@dataclass(frozen=True)
+class ControlEntry:
+    """One entry of the control log."""
+
+    word: str  # STOP or RETRY
+    why: str = ""  # of a stop: STOPPED_BY_USER or FAIL_FAST
+    allowed: dict[str, int] = field(default_factory=dict)  # of a retry: how many attempts each input may have
+
+
+_ENTRY = {
+    "word": fields.one_of(STOP, RETRY),
+    "why": fields.one_of("", STOPPED_BY_USER, FAIL_FAST),
+    "allowed": fields.map_of(keys.ATTEMPT, keys.MOST_INPUTS, fields.text(7, re.compile("[0-9]{1,7}"))),
+}
+CONTROL_ENTRY = documents.PageKind("turn", "the control entry", fields.builder(ControlEntry, _ENTRY), 64 << 20)

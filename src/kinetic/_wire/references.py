@@ -52,6 +52,23 @@ def set_data_paths(paths: Sequence[str]) -> None:
 _data_paths: list[str] = []
 
 
+def result(number: int) -> object:
+    """Return what the job of this number in the order's ``after`` returned, of a batch the list of its values."""
+    if number not in _results:
+        _results[number] = _openers[0](number)
+    return _results[number]
+
+
+def set_results(open_result: Callable[[int], object]) -> None:
+    """Set how the values of other jobs are opened, before the arguments of this job are."""
+    _openers[:] = [open_result]
+    _results.clear()
+
+
+_openers: list[Callable[[int], object]] = []
+_results: dict[int, object] = {}  # opened once, however often the arguments refer to it
+
+
 def exception(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
     """Rebuild an exception without calling its ``__init__``, whose parameters need not be its ``args``."""
     return rebuilt(kind, args, state)

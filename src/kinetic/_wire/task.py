@@ -24,6 +24,7 @@ SECRET_FOLDER = "/kinetic/secret"  # noqa: S105 - a folder; its files are for ro
 KEY_FILE = "job-key"  # the job's key, 32 raw bytes; for a batch those of all its children, one behind the other
 IN_SECRET = "secret"  # noqa: S105 - as a task's cache key: it is in the job's Secret
 CACHE_KEY_FILE = "cache-key"  # the key of the compile cache, 32 raw bytes; missing where the cache is off
+FOLLOWED_FILE = "followed-keys"  # beside it: the keys that verify what the job waits for, one behind the other
 STORE_SECRET_FOLDER = "/kinetic/store"  # noqa: S105 - the named Secret with credentials for the store
 STORE_KEY_FILE = "credentials.json"  # of it: a key file of Google's
 BUCKETS_FOLDER = "/kinetic/buckets"  # of an order's data, that with the number N is mounted at BUCKETS_FOLDER/N
@@ -185,6 +186,7 @@ class Task(_HostFiles):
     queued: dict[str, Any] | None = None  # its row in that queue, should the queue have to be rebuilt
     # The key of the compile cache, in hexadecimal; IN_SECRET in a pod; "" where there is no cache.
     cache_key: str = field(default="", repr=False)
+    after: list[dict[str, Any]] | None = None  # what must have succeeded before it starts
     pod: PodSettings | None = None  # None on a machine
     attempt: int = 0  # from 0; this and what follows is filled in by the supervisor
     host: int = 0
@@ -192,6 +194,7 @@ class Task(_HostFiles):
     suffix: str = ""  # behind the names of those files, where the folder is shared with other attempts and hosts
     cache: str = ""  # folder of what this machine keeps of data for other jobs
     runner: str = ""  # folder with the runner's code
+    values: list[dict[str, Any]] | None = None  # where in the store the values are that its arguments refer to
     own_interpreter: bool = False  # whether the environment has what an interpreter reads only when it starts
 
     def to_json(self) -> dict[str, Any]:
@@ -245,7 +248,7 @@ READERS = {
     **fields.each(fields.boolean, "require_accelerator", "own_interpreter", "is_command"),
     "hosts": fields.integer(1, 100_000),
     "deadline": fields.optional(_SECONDS),
-    "placed": fields.optional(fields.array_of(_PAGE, 100_000)),
+    **fields.each(fields.optional(fields.array_of(_PAGE, 100_000)), "placed", "after", "values"),
     "umask": fields.integer(0, 0o777),
     "retries": _MANY,
     "memory_bytes": fields.optional(_MANY),

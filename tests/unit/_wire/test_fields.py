@@ -23,7 +23,8 @@ PAGES = [
     (task.Task, task.READERS),
     (task.PodSettings, task.POD_READERS),
     (control.LeasePage, control.LEASE.build.args[1]),
-    (control.ControlEntry, control.CONTROL_ENTRY.build.args[1]),
+    (records.ControlEntry, records._ENTRY),
+    (order.Predecessor, order._PREDECESSOR),
 ]
 
 

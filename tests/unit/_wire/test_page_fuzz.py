@@ -21,7 +21,7 @@ from kinetic._batches import control
 from kinetic._jobs import locate
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import documents, inspection, keys, outcomes, records, task
-from kinetic._wire.order import Artifact, Child, DataRef, Manifest, ManifestFile, Order, Part
+from kinetic._wire.order import Artifact, Child, DataRef, Manifest, ManifestFile, Order, Part, Predecessor
 from kinetic._wire.records import MANIFEST, Group, Input, Settings, Table
 from kinetic.errors import IntegrityError, KineticError
 
@@ -100,13 +100,14 @@ READERS: dict[str, tuple[Callable[[Any], object], Any]] = {
     "history": (_opened(records.HISTORY, keys.history(JOB)), {"schema": documents.SCHEMA, **HANDLE, "logs": []}),
     "manifest": (_opened(MANIFEST, keys.group_manifest(GROUP)), _page(BATCH)),
     "turn": (
-        _opened(control.CONTROL_ENTRY, keys.control_entry(GROUP, 0)),
-        _page(control.ControlEntry(control.RETRY, allowed={"1": 2})),
+        _opened(records.CONTROL_ENTRY, keys.control_entry(GROUP, 0)),
+        _page(records.ControlEntry(records.RETRY, allowed={"1": 2})),
     ),
     "lease": (_opened(control.LEASE, keys.lease(GROUP, 0)), _page(control.LeasePage(0, "m", "n", 1, released=False))),
     "note": (_opened(outcomes.NOTE, keys.attempt(JOB, 0)), _page(outcomes.AttemptNote(JOB, 0, "m", 1.0))),
     "outcome": (_outcome, _page(outcomes.Outcome(JOB, "failed", error={"message": "m", "hosts": 2}))),
     "order": (_bytes(lambda data: Order.from_bytes(data, sha256=_digest(data))), _page(ORDER)),
+    "predecessor": (Predecessor.from_json, dataclasses.asdict(Predecessor(JOB, "f", inputs=2, attempts=3))),
     "child": (Child.from_json, dataclasses.asdict(CHILD)),
     "reference": (DataRef.from_json, dataclasses.asdict(REF)),
     "table": (

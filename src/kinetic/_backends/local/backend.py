@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kinetic._wire.progress import Progress
     from kinetic._wire.task import Task
 
-_STATES = {"queued": JobStatus.PENDING, "claimed": JobStatus.PENDING, "running": JobStatus.RUNNING}
+_STATES = {**dict.fromkeys(("waiting", "queued", "claimed"), JobStatus.PENDING), "running": JobStatus.RUNNING}
 _ADVANCE_SECONDS = 0.5  # how often a waiting client advances the queue; a completion pipe reports an end at once
 _WARM_SECONDS = 30.0  # half of the time that a supervisor stays idle
 _BLOCK = 1 << 16
@@ -166,10 +166,12 @@ class LocalBackend:
             self.begin(launch.order.job_id)
             runtime_files.make_pipe(self.paths.completion_pipe(launch.order.job_id))
             tasks.append((self._task(launch, umask & 0o777, queued), launch.key))
-        runtime_files.write_tasks(self.paths, tasks)  # a row is never without its launch page
+        followed = {launch.order.job_id: launch.followed for launch in launches if launch.order.after}
+        runtime_files.write_tasks(self.paths, tasks, followed)  # a row is never without its launch page
         step("client:launch-written")
         rows = [(launch.order.job_id, launch.group, self._gpus_of(launch.placement)) for launch in launches]
-        self.queue.add(rows, template_id, template, self.limits)
+        after = {each.order.job_id: [one.job_id for one in each.order.after] for each in launches if each.order.after}
+        self.queue.add(rows, template_id, template, self.limits, after)
         step("client:queued")
         for launch in launches:
             self.finish_submitting(launch.order.job_id)
@@ -203,6 +205,7 @@ class LocalBackend:
             retries=order.retries,
             cache_key=launch.cache_key.hex(),
             is_command=order.is_command,
+            after=[each.to_json() for each in order.after] or None,
             queued=queued,
         )
 
@@ -390,7 +393,7 @@ class LocalBackend:
             name=row.job_id,
             status=status,
             attempt=row.attempt,
-            reason=self._waits_for(row) if row.state == "queued" else _reason(row),
+            reason=self._waits_for(row) if row.state in {"waiting", "queued"} else _reason(row),
             where=os.uname().nodename,
             submitted=row.submitted,
             started=row.started,
@@ -403,6 +406,11 @@ class LocalBackend:
         row = self._row(name)
         if row is None or row.state == "ended":
             return None
+        if row.state == "waiting":
+            from kinetic._backends.local import followers  # only where a job follows another
+
+            show = f"kinetic jobs explain {self.queue.waits_for(name)[0]}" if self.queue.waits_for(name) else None
+            return Diagnosis(f"{name} {self._waits_for(row)}", followers.states(self.queue, name), show or "")
         if row.state == "queued":
             return Diagnosis(f"{name} {self._waits_for(row)}", why=self._blockers(row), next="kinetic jobs list")
         if reason := _reason(row):
@@ -413,6 +421,10 @@ class LocalBackend:
 
     def _waits_for(self, row: JobRow) -> str:
         """Return what a queued job needs, by the limits that it was submitted with, and its place."""
+        if row.state == "waiting":
+            from kinetic._backends.local import followers  # as above
+
+            return followers.reason(self.queue, row.job_id)
         what = f"{row.gpus} of {len(row.limits.gpus)} GPUs" if row.gpus else f"one of {row.slots} slots"
         before = self.queue.count_before(row)
         place = {0: "it is next", 1: "one job is before it"}.get(before, f"{before} jobs are before it")

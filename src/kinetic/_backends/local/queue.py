@@ -1,8 +1,9 @@
 """The queue of this machine: a pending job is a row of a SQLite database, not a process.
 
-Rows go queued -> claimed -> running -> ended. Every change is one BEGIN IMMEDIATE transaction, so all processes see one
-order. "cpu" jobs share the slots and "gpu" jobs the devices, each first in, first out. The client that submits a job
-writes its slots and devices into the row, so that they never depend on who starts the job.
+Rows go queued -> claimed -> running -> ended; that of a job that follows others is waiting before. Every change is one
+BEGIN IMMEDIATE transaction, so all processes see one order. "cpu" jobs share the slots and "gpu" jobs the devices, each
+first in, first out. The client that submits a job writes its slots and devices into the row, so that they never depend
+on who starts the job.
 
 A damaged database is renamed, and a new one is built from what is durable beside it. Ended jobs need no row:
 
@@ -22,7 +23,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
@@ -80,6 +81,13 @@ CREATE TABLE IF NOT EXISTS templates (
     template_id TEXT PRIMARY KEY,
     template TEXT NOT NULL
 );
+"""
+_PREDECESSORS = """
+CREATE TABLE IF NOT EXISTS predecessors (
+    job_id TEXT NOT NULL,
+    predecessor TEXT NOT NULL,
+    PRIMARY KEY (job_id, predecessor)
+)
 """
 
 
@@ -141,7 +149,8 @@ class SupervisorRow(NamedTuple):
 # Columns by name, never "*": a newer kinetic may add some, and older clients and supervisors still work beside it.
 _JOBS = f"SELECT {', '.join(JobRow._fields)} FROM jobs"
 _GROUP = (
-    f"SELECT {', '.join(GroupRow._fields)} FROM jobs WHERE group_id = ? AND state IN ('queued', 'claimed', 'running')"
+    f"SELECT {', '.join(GroupRow._fields)} FROM jobs WHERE group_id = ?"
+    " AND state IN ('waiting', 'queued', 'claimed', 'running')"
 )
 _SUPERVISORS = f"SELECT {', '.join(SupervisorRow._fields)} FROM supervisors"
 _QUEUED = f"{_JOBS} WHERE state = 'queued'"
@@ -150,6 +159,14 @@ _SET_SUPERVISOR = (
     f"INSERT INTO supervisors ({', '.join(SupervisorRow._fields)}) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT (supervisor) DO UPDATE SET state = excluded.state, pid = excluded.pid"
 )
+# What a waiting job still waits for and of which no row is in work: whether it succeeded, the store knows.
+_TO_LOOK_AT = """
+SELECT job_id, predecessor FROM predecessors AS wanted WHERE job_id IN (SELECT job_id FROM jobs WHERE state = 'waiting')
+    AND NOT EXISTS (SELECT 1 FROM jobs WHERE job_id = wanted.predecessor AND state != 'ended')
+    AND NOT EXISTS (
+        SELECT 1 FROM jobs WHERE group_id = wanted.predecessor AND state IN ('waiting', 'queued', 'claimed', 'running'))
+"""
+_NEW_PREDECESSOR = "INSERT OR IGNORE INTO predecessors (job_id, predecessor) VALUES (?, ?)"
 _NEW_TEMPLATE = "INSERT OR IGNORE INTO templates (template_id, template) VALUES (?, ?)"
 
 
@@ -231,7 +248,33 @@ class Queue:
 
     def is_busy(self) -> bool:
         """Return whether a job waits or runs."""
-        return bool(self._read("SELECT 1 FROM jobs WHERE state IN ('queued', 'claimed', 'running') LIMIT 1"))
+        question = "SELECT 1 FROM jobs WHERE state IN ('waiting', 'queued', 'claimed', 'running') LIMIT 1"
+        return bool(self._read(question))
+
+    def followers(self) -> dict[str, list[str]]:
+        """Return the waiting jobs of which something may have ended that they wait for, and what that is."""
+        if not self._read("SELECT 1 FROM jobs WHERE state = 'waiting' LIMIT 1"):
+            return {}
+        found: dict[str, list[str]] = {}
+        for job_id, predecessor in self._read(_TO_LOOK_AT):
+            found.setdefault(job_id, []).append(predecessor)
+        return found
+
+    def waits_for(self, job_id: str) -> list[str]:
+        """Return what a waiting job still waits for."""
+        return [name for (name,) in self._read("SELECT predecessor FROM predecessors WHERE job_id = ?", (job_id,))]
+
+    @_again_if_repaired
+    def note_successes(self, job_id: str, predecessors: Sequence[str]) -> None:
+        """Note which predecessors of a waiting job have succeeded; after the last one, it may start."""
+        with self.change() as db:
+            pairs = [(job_id, name) for name in predecessors]
+            db.executemany("DELETE FROM predecessors WHERE job_id = ? AND predecessor = ?", pairs)
+            db.execute(
+                "UPDATE jobs SET state = 'queued' WHERE job_id = ? AND state = 'waiting'"
+                " AND NOT EXISTS (SELECT 1 FROM predecessors WHERE predecessors.job_id = jobs.job_id)",
+                (job_id,),
+            )
 
     def group_rows(self, group: str) -> list[GroupRow]:
         """Return the jobs of a batch that have not ended."""
@@ -279,18 +322,36 @@ class Queue:
         self._change_rows(_NEW_TEMPLATE, template_id, template, forced=False)
 
     @_again_if_repaired
-    def add(self, jobs: Sequence[tuple[str, str, int]], template_id: str, template: str, limits: Limits) -> None:
-        """Append jobs (job id, group id, GPUs) with the limits of their client; one that is there stays as it is."""
-        now, devices = time.time(), ",".join(limits.gpus)
+    def add(
+        self,
+        jobs: Sequence[tuple[str, str, int]],
+        template_id: str,
+        template: str,
+        limits: Limits,
+        after: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """Append jobs (job id, group id, GPUs) with the limits of their client; one that is there stays as it is.
+
+        ``after``: for those that wait for jobs or batches, which.
+        """
+        now, devices, after = time.time(), ",".join(limits.gpus), after or {}
         with self.change() as db:
             db.execute(_NEW_TEMPLATE, (template_id, template))
             db.executemany(
-                "INSERT OR IGNORE INTO jobs (job_id, group_id, template_id, gpus, submitted, slots, allowed)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO jobs (job_id, group_id, template_id, gpus, state, submitted, slots, allowed)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 [
-                    (job_id, group, template_id, gpus, now, limits.slots, devices if gpus else "")
+                    (
+                        *(job_id, group, template_id, gpus),
+                        *("waiting" if after.get(job_id) else "queued", now, limits.slots, devices if gpus else ""),
+                    )
                     for job_id, group, gpus in jobs
                 ],
+            )
+            db.executemany(
+                "INSERT OR IGNORE INTO predecessors (job_id, predecessor)"
+                " SELECT job_id, ? FROM jobs WHERE job_id = ? AND state = 'waiting'",
+                [(name, job_id) for job_id, names in after.items() for name in names],
             )
 
     @_again_if_repaired
@@ -393,16 +454,19 @@ class Queue:
 
     @_again_if_repaired
     def ask_to_stop(self, names: Sequence[str]) -> dict[str, JobRow]:
-        """Mark jobs to be stopped, and return those that run; a queued one is removed at once."""
+        """Mark jobs to be stopped, and return those that run; one that has not started is removed at once."""
+        pending = "DELETE FROM jobs WHERE job_id = ? AND state IN ('waiting', 'queued')"
         with self.change() as db:
             db.executemany("UPDATE jobs SET stop = 1 WHERE job_id = ?", [(name,) for name in names])
-            db.executemany("DELETE FROM jobs WHERE job_id = ? AND state = 'queued'", [(name,) for name in names])
+            db.executemany(pending, [(name,) for name in names])
+            db.executemany("DELETE FROM predecessors WHERE job_id = ?", [(name,) for name in names])
         return self.jobs(names)
 
     @_again_if_repaired
     def forget(self, names: Sequence[str]) -> None:
         with self.change() as db:
             db.executemany("DELETE FROM jobs WHERE job_id = ?", [(name,) for name in names])
+            db.executemany("DELETE FROM predecessors WHERE job_id = ?", [(name,) for name in names])
 
     def forget_supervisor(self, supervisor: str) -> None:
         self._change_rows("DELETE FROM supervisors WHERE supervisor = ?", supervisor, forced=False)
@@ -588,6 +652,7 @@ def _prepare(db: sqlite3.Connection, path: Path) -> int:
         _create(db, path)
     elif version == _SCHEMA:
         _check_tables(db)
+        db.execute(_PREDECESSORS)  # an earlier kinetic made none
     return version or _SCHEMA
 
 
@@ -606,12 +671,14 @@ def _create(db: sqlite3.Connection, path: Path) -> None:
     db.execute(f"PRAGMA journal_mode = {'WAL' if _supports_wal(path) else 'DELETE'}")
     db.execute("BEGIN IMMEDIATE")
     try:
-        for statement in _TABLES.split(";"):
+        for statement in (*_TABLES.split(";"), _PREDECESSORS):
             db.execute(statement)
         rebuilt = _rebuilt_rows(path)
         for row, template in rebuilt:
             db.execute(_NEW_TEMPLATE, (row["template_id"], template))
+            after = row.pop("after", ())
             marks = ", ".join("?" * len(row))
+            db.executemany(_NEW_PREDECESSOR, [(row["job_id"], name) for name in after])
             db.execute(f"INSERT OR IGNORE INTO jobs ({', '.join(row)}) VALUES ({marks})", [*row.values()])
         if rebuilt:
             _leave_repair_note(path, [row for row, _ in rebuilt])
@@ -725,7 +792,10 @@ def _rebuilt_row(paths: Paths, task: Task, held: dict[str, Any] | None) -> tuple
         "slots": int(queued["slots"]),
         "allowed": str(queued["allowed"]),
     }
-    return row | (held or _last_started(paths, task.job_id)), str(queued["template"])
+    row |= held or _last_started(paths, task.job_id)
+    if "state" not in row and task.after:  # what of it has succeeded is looked up again
+        row |= {"state": "waiting", "after": [str(page["job_id"]) for page in task.after]}
+    return row, str(queued["template"])
 
 
 def _held_jobs(paths: Paths) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -2,7 +2,8 @@
 
 {runtime}/queue.db queue.lock queue.note queue.db.damaged-{time}
 {runtime}/supervisors/{supervisor}.lock .wake .log .job
-{runtime}/jobs/{job_id}/launch.json key completion_pipe submitting log-{attempt}-{host} work-{attempt}-{host}/
+{runtime}/jobs/{job_id}/launch.json key followed-keys completion_pipe submitting
+{runtime}/jobs/{job_id}/log-{attempt}-{host} work-{attempt}-{host}/
 {runtime}/jobs/{job_id}/body-{attempt}-{host} word-{attempt}-{host}   its value and last word, until they are sealed
 {runtime}/jobs/{job_id}/data-{attempt}-{host}/   its own copies of what it reads
 {runtime}/groups/{group}.json {group}.{epoch}.lock
@@ -63,6 +64,10 @@ class Paths:
         """The job's own key, read by the supervisor after it forked the worker."""
         return _file(self._jobs, job_id, "key")
 
+    def followed_keys(self, job_id: str) -> Path:
+        """The keys that verify what the job follows, one behind the other; only of a job that follows others."""
+        return _file(self._jobs, job_id, "followed-keys")
+
     def completion_pipe(self, job_id: str) -> Path:
         """The pipe whose writer is the supervisor: a byte means running, its end means that the job may have ended."""
         return _file(self._jobs, job_id, "completion_pipe")
@@ -106,13 +111,15 @@ class Paths:
             ) from error
 
 
-def write_tasks(paths: Paths, tasks: Sequence[tuple[Task, bytes]]) -> None:
+def write_tasks(paths: Paths, tasks: Sequence[tuple[Task, bytes]], followed: Mapping[str, bytes] | None = None) -> None:
     """Write tasks and keys into the folders of their jobs, and force them, their names and the folders' to the disk.
 
     They hold what must never enter a store, the values of the job's environment, so they are for their owner only and
-    are removed with the verdict. Of many, all are written before the disk is waited for.
+    are removed with the verdict. Of many, all are written before the disk is waited for. ``followed``: by job, the keys
+    that verify what it follows.
     """
     files = [(paths.key(task.job_id), key) for task, key in tasks]
+    files += [(paths.followed_keys(job_id), theirs) for job_id, theirs in (followed or {}).items()]
     _write_private([*files, *((paths.launch(task.job_id), task.to_bytes()) for task, _ in tasks)])
     _force([paths.job(task.job_id) for task, _ in tasks])
     folders.sync(paths.jobs)
@@ -135,7 +142,7 @@ def read_task(paths: Paths, job_id: str) -> Task | None:
 
 def remove_task(paths: Paths, job_id: str) -> None:
     """Remove task and key of a job that has its verdict."""
-    for path in (paths.launch(job_id), paths.key(job_id)):
+    for path in (paths.launch(job_id), paths.key(job_id), paths.followed_keys(job_id)):
         with contextlib.suppress(OSError):
             path.unlink()
 
@@ -152,6 +159,11 @@ def read_key(paths: Paths, job_id: str) -> bytes:
     key = path.read_bytes()
     documents.check_key_length(len(key), str(path))
     return key
+
+
+def read_followed_keys(paths: Paths, job_id: str) -> bytes:
+    """Read the keys that verify what a job follows."""
+    return paths.followed_keys(job_id).read_bytes()
 
 
 def tasks_of(

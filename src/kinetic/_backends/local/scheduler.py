@@ -54,6 +54,10 @@ def advance(
         return
     for _ in range(_TRIES):
         recovery.recover_dead_supervisors(paths, queue)
+        if queue.followers():
+            from kinetic._backends.local import followers  # 10 ms; only where a job follows another
+
+            followers.settle(paths, queue)
         wake, start = queue.plan(ready, slots)
         dead = [supervisor for supervisor in wake if not runtime_files.wake(paths.wake(supervisor))]
         for supervisor, its_template in start:

@@ -32,7 +32,7 @@ from kinetic._wire import digests, documents, keys, python_runtime
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.task import Task
-from kinetic.errors import BackendUnavailableError, KineticError, StoreUnreachableError
+from kinetic.errors import BackendUnavailableError, KineticError, PredecessorError, StoreUnreachableError
 
 if TYPE_CHECKING:
     from kinetic._wire.measurements import Measurements
@@ -75,6 +75,7 @@ class SupervisorProcess:
                 step("supervisor:claimed")
                 self._carry_out(row)
                 step("supervisor:ended")
+                self._settle_followers()
                 if _IN_EVERY_JOB[0] not in sys.modules:
                     for name in _IN_EVERY_JOB:
                         importlib.import_module(name)
@@ -124,6 +125,17 @@ class SupervisorProcess:
             self.ending = True  # the next observer finds the row of a dead supervisor, and seals the value
         else:
             recovery.settle(self.paths, self.queue, row, why=f"the job could not be carried out: {_describe(error)}")
+
+    def _settle_followers(self) -> None:
+        """Let the jobs start that waited for the one that ended; as below, what is started adopts no child of ours."""
+        with contextlib.suppress(BackendUnavailableError):  # a queue out of reach: the next who looks does it
+            if self.queue.followers():
+                from kinetic._backends.local import followers  # only where a job follows another
+
+                processes.adopt_orphans(self.supervisor.libc, on=False)
+                with contextlib.suppress(KineticError, OSError):
+                    followers.settle(self.paths, self.queue)
+                processes.adopt_orphans(self.supervisor.libc)
 
     def _start_others(self) -> None:
         """Start supervisors of another template if those are next: perhaps no client observes the queue.
@@ -240,15 +252,33 @@ class QueueSource:
             elif now.stop:
                 self._queue.end(job_id, "ended")
             return ()  # else another supervisor has it: the queue was rebuilt before it could know of this one
+        values = None
+        if self.task.after:
+            values = self._values_of_predecessors()
+            if values is None:
+                return ()
         function_call.keep_shared(self.store, self.task)
         marks = {recovery.SUPERVISOR_VARIABLE: process.name, "KINETIC_ATTEMPT": str(note.attempt)}
         if self._row.devices:
             marks["CUDA_VISIBLE_DEVICES"] = self._row.devices
         self._completion = runtime_files.CompletionWriter(self._paths.completion_pipe(job_id))
         coordinator = _free_address() if self.task.hosts > 1 else ""
+        task = self.task if values is None else replace(self.task, values=values)
         return runtime_files.tasks_of(
-            self._paths, self.task, note.attempt, runner=process.runner, more=marks, coordinator=coordinator
+            self._paths, task, note.attempt, runner=process.runner, more=marks, coordinator=coordinator
         )
+
+    def _values_of_predecessors(self) -> list[dict[str, object]] | None:
+        """Return where the values are that the arguments refer to; None if one is gone, which closes the job."""
+        from kinetic._backends.local import followers  # as above
+        from kinetic._runner.supervisor import predecessors
+
+        try:
+            data = runtime_files.read_followed_keys(self._paths, self.task.job_id)
+            return predecessors.check_ready(self.store, predecessors.of_task(self.task.after), data)
+        except PredecessorError as error:
+            followers.close(self._paths, self._queue, self.store, self.task, error)
+            return None
 
     def forked(self, hosts: Sequence[supervise.WatchedWorker]) -> None:
         self._process.supervisor.title.set(self.task.job_id, f"supervisor {hosts[0].task.folder}")

@@ -214,6 +214,10 @@ def _prepare(
         with phase(DATA):
             references.set_data_paths(_provide(task, order, mounts))
         step("worker:data-ready")
+    if task.values is not None:
+        from kinetic._runner.supervisor import predecessors  # only a job that follows others
+
+        references.set_results(predecessors.opener(store, task.values, function_call.load_value))
     moved = None
     if order.debug is not None:
         from kinetic._runner.worker import debug_server  # most jobs have none

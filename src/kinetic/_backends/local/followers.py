@@ -1,0 +1,118 @@
+"""Jobs of this machine that follow others: when they may start, and how they are closed when they cannot.
+
+Their rows are "waiting". Whoever ends a job here looks at those that wait for it, and so does whoever advances the
+queue: what a killed process left undone is done by the next. Each step may be repeated, by several processes at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kinetic._backends.local import notifier, recovery, runtime_files
+from kinetic._backends.local.queue import Queue
+from kinetic._backends.local.runtime_files import Paths
+from kinetic._runner.supervisor import attempts, predecessors
+from kinetic._stores import open_store
+from kinetic._wire.failpoints import step
+from kinetic.errors import IntegrityError, KineticError, PredecessorError
+
+if TYPE_CHECKING:
+    from kinetic._stores.protocol import Store
+    from kinetic._wire.task import Task
+
+
+def settle(paths: Paths, queue: Queue) -> bool:
+    """Let every job start whose predecessors have all succeeded, and close those of which one did not.
+
+    A job that is closed may be followed by others, so it is repeated until nothing changes. Returns whether anything
+    changed.
+    """
+    changed, unsettled = False, set[tuple[str, ...]]()
+    while found := {job_id: names for job_id, names in queue.followers().items() if (job_id, *names) not in unsettled}:
+        step("follower:found")
+        for job_id, names in found.items():
+            unsettled.add((job_id, *names))
+            with contextlib.suppress(KineticError, OSError):  # a store that is out of reach: the next look tries again
+                changed = _settle_one(paths, queue, job_id, names) or changed
+    return changed
+
+
+def _settle_one(paths: Paths, queue: Queue, job_id: str, names: Sequence[str]) -> bool:
+    task = runtime_files.read_task(paths, job_id)
+    if task is None:
+        queue.end(job_id, recovery.NO_PAGE)
+        return True
+    after = predecessors.of_task(task.after)
+    store = open_store(task.store_url)
+    try:
+        key_of = predecessors.key_finder(after, runtime_files.read_followed_keys(paths, job_id))
+        succeeded = []
+        for each in after:
+            if each.job_id not in names:
+                continue
+            finding = predecessors.look(store, each, key_of)
+            if finding.is_over:
+                raise predecessors.why_closed(each, finding)
+            if finding.status and each.value and not finding.has_value:
+                raise predecessors.value_gone(each)
+            if finding.status:
+                succeeded.append(each.job_id)
+            elif not each.group and (lost := _lost(paths, queue, each.job_id)):
+                raise predecessors.why_closed(each, predecessors.Finding("failed", lost))
+    except PredecessorError as error:
+        close(paths, queue, store, task, error)
+        return True
+    except IntegrityError as error:  # it will not pass
+        why = PredecessorError(f"it did not start: {error.what}", why=error.why, next=error.next)
+        close(paths, queue, store, task, why)
+        return True
+    if succeeded:
+        queue.note_successes(job_id, succeeded)
+        step("follower:noted")
+    return bool(succeeded)
+
+
+def _lost(paths: Paths, queue: Queue, job_id: str) -> str:
+    """Return why a job without an outcome will never have one; "" if it may: a batch may still launch its children."""
+    row = queue.jobs([job_id]).get(job_id)
+    if row is None:
+        return "" if runtime_files.is_locked(paths.submitting(job_id)) else "nothing of it is left on this machine"
+    return (row.verdict or "its process ended without a result") if row.state == "ended" else ""
+
+
+def close(paths: Paths, queue: Queue, store: Store, task: Task, error: PredecessorError) -> None:
+    """Write the verdict of a job that cannot start; of several who try, one creates it."""
+    job_id = task.job_id
+    verdict = predecessors.verdict_of(job_id, task.key_id, error, witness="supervisor")
+    created = attempts.seal_outcome(store, verdict, runtime_files.read_key(paths, job_id), mark=task.mark)
+    step("follower:sealed")
+    _wake_readers(paths, job_id)
+    recovery.finish(paths, queue, store, runtime_files.tasks_of(paths, task, 0), verdict.status)
+    recovery.tidy(paths, job_id, task)
+    if created:
+        notifier.send(paths.runtime, job_id, notifier.ended_of(verdict, is_command=task.is_command))
+
+
+def _wake_readers(paths: Paths, job_id: str) -> None:
+    """Report the end to those who wait, as a supervisor does: its pipe is opened and closed."""
+    completion = runtime_files.CompletionWriter(paths.completion_pipe(job_id))
+    completion.running()
+    completion.stop()
+
+
+def reason(queue: Queue, job_id: str) -> str:
+    """Return in a few words what a waiting job waits for."""
+    return f"waits for {' and '.join(queue.waits_for(job_id)) or 'jobs that it follows'}"
+
+
+def states(queue: Queue, job_id: str) -> str:
+    """Return how the jobs stand that a waiting job waits for."""
+    names = queue.waits_for(job_id)
+    rows = queue.jobs(names)
+    words = {"running": "runs", "waiting": "waits for another one", "queued": "is queued", "claimed": "starts"}
+    found = [f"{name} {words[rows[name].state]}" for name in names if name in rows and rows[name].state in words]
+    batches = {name: len(queue.group_rows(name)) for name in names if name not in rows}
+    found += [f"{name}: {count} of its jobs are pending or running" for name, count in batches.items()]
+    return "; ".join(found)

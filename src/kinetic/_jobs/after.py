@@ -1,0 +1,227 @@
+"""Jobs that follow other jobs: which handles a submission names, what it must know of them, and what is kept for it.
+
+A handle among the arguments, or in ``after=``, is a predecessor. Its value is never opened here: the job reads it from
+the store. What a job that has not ended may still read is not removed when it is collected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kinetic._backends import registry
+from kinetic._jobs import locate
+from kinetic._output import terminal as output
+from kinetic._runner.supervisor import predecessors
+from kinetic._stores import put_many
+from kinetic._wire import documents, keys
+from kinetic._wire.failpoints import step
+from kinetic._wire.order import MOST_PREDECESSOR_KEYS, MOST_PREDECESSORS, Predecessor
+from kinetic.errors import CredentialsError, KeyMissingError, KineticError, OptionError, PredecessorError
+
+if TYPE_CHECKING:
+    from kinetic._jobs.options import HandedOver
+    from kinetic._stores.protocol import Entry, Store
+    from kinetic._wire.records import JobRecord
+
+_MOST_BYTES = 1 << 20  # of what a follower says about itself
+_LATER = "~collected"  # among the followers of a job: it was collected, and is removed once none of them needs it
+
+
+class Here(NamedTuple):
+    """Where a job is submitted to."""
+
+    store_url: str
+    fields: Mapping[str, Any]  # of its record
+    is_here: bool  # whether it runs on this machine
+
+
+class Followed(NamedTuple):
+    """What a job is submitted to follow."""
+
+    after: tuple[Predecessor, ...] = ()
+    keys: bytes = b""  # what verifies it; see ``Predecessor.ids``
+
+    @property
+    def names(self) -> list[str]:
+        """Their ids, for the record of the job that follows."""
+        return [each.job_id for each in self.after]
+
+
+def resolve(handed: HandedOver, after: Sequence[Any] | None, here: Here) -> Followed:
+    """Return what a submission follows: handles among its arguments by their numbers, then those of ``after=``.
+
+    Raises:
+        OptionError: One is elsewhere, or there are too many.
+        CredentialsError: The key of one is not here.
+    """
+    named = {**handed.handles}
+    for handle in after or ():
+        named.setdefault(str(getattr(handle, "job_id", None) or handle.group_id), handle)
+    if not named:
+        return Followed()
+    found: list[Predecessor] = []
+    data = bytearray()
+    for name, handle in named.items():
+        each, about = handle._followed()  # noqa: SLF001 - ours
+        _check_place(each, about, here)
+        found.append(replace(each, value=name in handed.handles))
+        data += b"".join(_keys_of(each, about, here))
+    count = len(data) // documents.KEY_BYTES
+    if len(found) > MOST_PREDECESSORS or count > MOST_PREDECESSOR_KEYS:
+        raise OptionError(
+            f"this job follows too many others: {len(found)}, with {count} attempts at their inputs",
+            why=f"at most {MOST_PREDECESSORS}, and {MOST_PREDECESSOR_KEYS} attempts, fit beside its key",
+            next="follow one job that waits for them, or fewer",
+        )
+    return Followed(tuple(found), bytes(data))
+
+
+def _check_place(each: Predecessor, about: Mapping[str, Any], here: Here) -> None:
+    """Refuse to follow what runs in another place, or is in another store: who ends it could not start the follower."""
+    store, is_here = str(about.get("store") or "") or locate.local_store().url, registry.is_here(str(about["backend"]))
+    theirs, ours = _place(about, is_here=is_here), _place(here.fields, is_here=here.is_here)
+    if store == here.store_url and theirs == ours:
+        return
+    differ = f"it runs {theirs}, and this job would run {ours}"
+    raise OptionError(
+        f"this job cannot follow {each.shown}",
+        why=differ if theirs != ours else f"its result is in {store}, and those of this job are in {here.store_url}",
+        next="submit both to the same place; or collect its value, and pass the value",
+        code="after-elsewhere",
+    )
+
+
+def _place(about: Mapping[str, Any], *, is_here: bool) -> str:
+    """Return where a job runs, for humans; equal for two jobs of which one can follow the other."""
+    if is_here:
+        return "on this machine" if about.get("host") in {None, "", locate.machine()} else "on another machine"
+    names = ("context",) if about.get("context") else ("project", "zone", "cluster_name")
+    cluster = "/".join(str(about.get(name) or "") for name in names)
+    return f"in the namespace {about.get('namespace')} of {cluster or 'a cluster'}"
+
+
+def _keys_of(each: Predecessor, about: Mapping[str, Any], here: Here) -> Iterable[bytes]:
+    key_id = str(about.get("key_id") or "")
+    root = locate.namespace_key(key_id)
+    if root is None:
+        raise CredentialsError(
+            f"this job cannot follow {each.shown} from here",
+            why=f"it is sealed with the key {key_id or '(none)'}, which is not in {locate.home() / 'keys'}",
+            next=f"on the machine that submitted it: kinetic key export {key_id}     then here: kinetic key import",
+            code="key-missing-here",
+        )
+    return [documents.job_key(root, name, here.store_url) for name in each.ids()]
+
+
+def check(followed: Followed, store: Store) -> list[str]:
+    """Return what has not ended; called once it is known that the job waits, so what it needs is not removed.
+
+    Raises:
+        PredecessorError: One did not succeed, or a value that is an argument was collected already.
+    """
+    key_of = predecessors.key_finder(followed.after, followed.keys)
+    waits = []
+    for each in followed.after:
+        finding = predecessors.look(store, each, key_of)
+        if finding.is_over:
+            raise _not_submitted(predecessors.why_closed(each, finding))
+        if finding.status and each.value and not finding.has_value:
+            raise _not_submitted(predecessors.value_gone(each))
+        if not finding.status:
+            waits.append(each.job_id)
+    return waits
+
+
+def _not_submitted(error: PredecessorError) -> PredecessorError:
+    error.add_note("Nothing was submitted.")
+    return error
+
+
+def register(followed: Followed, store: Store, job_id: str) -> None:
+    """Make known to those who collect or end the predecessors that a job, or a batch, follows them."""
+    owners = dict.fromkeys(each.owner for each in followed.after)
+    page = {"schema": documents.SCHEMA, "values": [each.job_id for each in followed.after if each.value]}
+    put_many(store, [(keys.follower(owner, job_id), documents.write(page)) for owner in owners])
+    step("client:follows")
+
+
+def withdraw(followed: Followed, store: Store, job_id: str) -> None:
+    """Take that back: the job was not submitted."""
+    for owner in dict.fromkeys(each.owner for each in followed.after):
+        with contextlib.suppress(KineticError, OSError):
+            store.delete(keys.follower(owner, job_id))
+
+
+# ------------------------------------------------------------------------------------------ what is kept for followers
+
+
+def readers_of(store: Store, owner: str, inside: Sequence[Entry]) -> list[str]:
+    """Return the jobs and batches that have not ended and may still read a value.
+
+    Args:
+        store: Where the value is.
+        owner: The job whose value it is, or its batch.
+        inside: What a listing of the owner's keys has.
+    """
+    prefix = keys.followers(owner)
+    names = [entry.key.removeprefix(prefix) for entry in inside if entry.key.startswith(prefix)]
+    return [name for name in names if name != _LATER and _reads(store, f"{prefix}{name}") and _is_open(store, name)]
+
+
+def _reads(store: Store, at: str) -> bool:
+    """Return whether who follows also reads a value; what cannot be read does, so that nothing is lost."""
+    with contextlib.suppress(KineticError):
+        return bool(documents.read(documents.fetch(store, at, _MOST_BYTES, at), at).get("values", True))
+    return True
+
+
+def _is_open(store: Store, name: str) -> bool:
+    if keys.is_group_id(name):
+        return _is_batch_open(store, name)
+    if not keys.is_job_id(name) or store.size(keys.result(name)) is not None:
+        return False
+    try:
+        record = locate.read_record(store, name)
+    except KeyMissingError:  # removed, or never submitted
+        return False
+    if isinstance(record, locate.Untrusted):
+        return False
+    from kinetic._jobs import status  # it asks the backends; only where a job is followed
+
+    return not status.observe_many([locate.record_of(record)])[0].status.is_final
+
+
+def _is_batch_open(store: Store, group_id: str) -> bool:
+    from kinetic._wire.records import MANIFEST  # only where a batch follows
+
+    try:
+        group = locate.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
+    except KeyMissingError:
+        return False
+    if isinstance(group, locate.Untrusted):
+        return False
+    marked = {
+        found[0].start for entry in store.entries(keys.marks(group_id)) if (found := keys.parse_children(entry.key))
+    }
+    return len(marked) < group.total_expected
+
+
+def keep_for(store: Store, job_id: str, readers: Sequence[str]) -> None:
+    """Note that a collected job is to be removed when its readers have ended."""
+    store.put(f"{keys.followers(job_id)}{_LATER}", b"")
+    output.report(f"{job_id} is kept until {' and '.join(readers[:3])} has read its value")
+
+
+def kept_before(job: JobRecord, store: Store) -> list[str]:
+    """Return the predecessors of a collected job that were collected before it, and that no other job reads."""
+    found = []
+    for name in job.after or ():
+        if keys.is_job_id(name) and not keys.is_group_id(name):
+            inside = list(store.entries(keys.followers(name)))
+            is_kept = any(entry.key.endswith(f"/{_LATER}") for entry in inside)
+            if is_kept and not readers_of(store, name, inside):
+                found.append(name)
+    return found
