@@ -229,7 +229,7 @@ def test_a_job_starts_once_what_it_follows_has_succeeded_and_gets_its_value(plac
 
     before, diagnosis = place.status(second), place.backend.explain(second.job_id)
     place.release(first)
-    place.wait_for_end(second)
+    second.wait(timeout=60)
 
     assert before is JobStatus.PENDING
     assert f"waits for {first.job_id}" in diagnosis.what
@@ -244,7 +244,7 @@ def test_a_job_is_closed_when_what_it_follows_has_failed_or_was_cancelled(place)
     after_both = place.submit("join", after_failed, held)
 
     place.release(held)
-    place.wait_for_end(after_both)
+    after_both.wait(timeout=60)
 
     with pytest.raises(PredecessorError, match=rf"{failed.job_id} \(fail_later\) failed") as closed:
         after_failed.result()

@@ -78,6 +78,8 @@ class Observation:
     submitted: float | None = None  # Unix time, as are ``started`` and ``ended``
     started: float | None = None
     ended: float | None = None
+    # whether it waits for others to end and whoever looks must start it: on a cluster. Elsewhere its backend does so
+    waits_for_others: bool = False
     version: str = ""  # changes whenever something about the job changes; "" where nothing can be concluded from it
 
 
@@ -146,6 +148,9 @@ class Launcher(Protocol):
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
         """Start jobs; a job that was started before is success."""
+
+    def release(self, names: Sequence[str]) -> None:
+        """Start jobs that were launched to wait for others; a job that does not wait stays as it is."""
 
     def name_of(self, job_id: str, hosts: int) -> str:
         """Return the name of a job's resource, for humans and for kubectl."""

@@ -23,7 +23,7 @@ from kinetic._batches.control import ControlLog
 from kinetic._jobs import locate
 from kinetic._jobs.handle import JobHandle, handle_of
 from kinetic._jobs.locate import Untrusted
-from kinetic._jobs.status import Snapshot, observe_many
+from kinetic._jobs.status import Snapshot, has_ended, observe_many
 from kinetic._stores import open_store
 from kinetic._wire import dataclass, documents, keys, outcomes
 from kinetic._wire.order import Predecessor
@@ -521,6 +521,8 @@ class BatchTracker(Tracker):
                 for index in indexes:
                     self.submitted(index, attempt, machine)
         self._seen = self.backend.observe_group(group_id)  # before the marks: what has ended by now is marked by then
+        if self.group.handle.get("after"):
+            self._settle_waiting()
         self.control.read()
         shards = sorted({index // keys.SHARD for index in self._active})
         # A request returns a thousand entries: one for each shard that is open, or all that have ended.
@@ -530,6 +532,17 @@ class BatchTracker(Tracker):
             if word in _STATUS:
                 self._end(indexes[0], attempt, word, at)
         self._read_lost_children()
+
+    def _settle_waiting(self) -> None:
+        """Start the children on a cluster that wait for other jobs, or close them, if those have ended."""
+        from kinetic._jobs import after  # only for a batch that follows others
+
+        for index in sorted(self._active):
+            observation = self._seen.get(self._id(index, self.attempts[index]))
+            job = self.record(index) if observation is not None and observation.waits_for_others else None
+            with contextlib.suppress(KineticError):  # out of reach: the next refresh tries again
+                if job is not None and not after.settle(job, has_ended):
+                    return  # all of them wait for the same
 
     def _read_lost_children(self) -> None:
         """Read children that the backend does not see alive, and that have no mark; those never read before first."""

@@ -7,14 +7,14 @@ the store. What a job that has not ended may still read is not removed when it i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends import registry
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
-from kinetic._runner.supervisor import predecessors
+from kinetic._runner.supervisor import attempts, predecessors
 from kinetic._stores import put_many
 from kinetic._wire import documents, keys
 from kinetic._wire.failpoints import step
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 1 << 20  # of what a follower says about itself
 _LATER = "~collected"  # among the followers of a job: it was collected, and is removed once none of them needs it
+
+
+HasEnded = Callable[["JobRecord"], bool]
 
 
 class Here(NamedTuple):
@@ -67,7 +70,7 @@ def resolve(handed: HandedOver, after: Sequence[Any] | None, here: Here) -> Foll
     for name, handle in named.items():
         each, about = handle._followed()  # noqa: SLF001 - ours
         _check_place(each, about, here)
-        found.append(replace(each, value=name in handed.handles))
+        found.append(replace(each, key_id=str(about.get("key_id") or ""), value=name in handed.handles))
         data += b"".join(_keys_of(each, about, here))
     count = len(data) // documents.KEY_BYTES
     if len(found) > MOST_PREDECESSORS or count > MOST_PREDECESSOR_KEYS:
@@ -155,20 +158,113 @@ def withdraw(followed: Followed, store: Store, job_id: str) -> None:
             store.delete(keys.follower(owner, job_id))
 
 
+# ------------------------------------------------------------------------------------------- who looks at a waiting job
+# On this machine supervisors decide. On a cluster the end of a pod may do so; what it could not do, whoever looks does.
+
+_orders: dict[tuple[str, str], tuple[Predecessor, ...]] = {}  # by store and job or batch: an order never changes
+
+
+def settle(job: JobRecord, has_ended: HasEnded) -> bool:
+    """Start a job on a cluster that waits, or close it, if what it follows has ended; return whether it was so.
+
+    ``has_ended`` looks at a job, which in turn settles what that one follows.
+
+    Each step may be repeated, by several processes at once: the outcome is created once, and a job that runs already is
+    not started again.
+    """
+    store = locate.store_of(job)
+    after = _predecessors_of(job, store)
+    try:
+        for each in after:
+            key_of = _own_keys(each, store)
+            finding = predecessors.look(store, each, key_of)
+            if not finding.status and _look_further(each, store, has_ended):
+                finding = predecessors.look(store, each, key_of)
+            if finding.is_over:
+                raise predecessors.why_closed(each, finding)
+            if not finding.status:
+                return False
+            if each.value and not finding.has_value:
+                raise predecessors.value_gone(each)
+    except PredecessorError as error:
+        close(job, store, error)
+        return True
+    locate.backend_of(job).release([job.job_id])
+    return True
+
+
+def _look_further(each: Predecessor, store: Store, has_ended: HasEnded) -> bool:
+    """Look at a predecessor that itself follows others, which starts or closes it; return whether it has ended."""
+    if each.inputs:
+        return False
+    with contextlib.suppress(KeyMissingError):
+        record = locate.read_record(store, each.job_id)
+        if not isinstance(record, locate.Untrusted) and record.get("after"):
+            return has_ended(locate.record_of(record))
+    return False
+
+
+def close(job: JobRecord, store: Store, error: PredecessorError) -> None:
+    """Write the verdict of a job that cannot start, and remove what is left of it in its cluster."""
+    verdict = predecessors.verdict_of(job.job_id, job.key_id or "", error, witness="observer")
+    key = locate.key_to_seal(job)
+    mark = keys.mark(job.group_id, job.group_index or 0, job.group_attempt or 0) if job.group_id else ""
+    attempts.seal_outcome(store, verdict, key, mark=mark)
+    step("follower:sealed")
+    locate.backend_of(job).remove([job.job_id])
+
+
+def _own_keys(each: Predecessor, store: Store) -> predecessors.KeyOf:
+    """Return what finds keys in this caller's own ring."""
+
+    def key_of(name: str) -> bytes | None:
+        if locate.trusts_the_store():
+            return None
+        key = locate.key_for(name, each.key_id, store.url)
+        if key is None:
+            raise CredentialsError(f"{name} cannot be verified here", code="key-missing-here")
+        return key
+
+    return key_of
+
+
+def _predecessors_of(job: JobRecord, store: Store) -> tuple[Predecessor, ...]:
+    """Return what a job follows, by the order that its sealed record names."""
+    at = store.url, job.group_id or job.job_id
+    if at not in _orders:
+        from kinetic._wire import order, records  # only for a job that waits
+
+        sha256, key = "", keys.order(job.job_id)
+        if job.group_id:
+            group = locate.open_claimed(records.MANIFEST, store, keys.group_manifest(job.group_id), job.group_id)
+            key = keys.group_order(job.group_id)
+            sha256 = "" if isinstance(group, locate.Untrusted) else group.order_sha256
+        else:
+            page = locate.read_record(store, job.job_id)
+            sha256 = "" if isinstance(page, locate.Untrusted) else str(page.get("order_sha256"))
+        _orders[at] = order.read(store, key, sha256).after
+    return _orders[at]
+
+
 # ------------------------------------------------------------------------------------------ what is kept for followers
 
 
-def readers_of(store: Store, owner: str, inside: Sequence[Entry]) -> list[str]:
+def readers_of(store: Store, owner: str, inside: Sequence[Entry], has_ended: HasEnded) -> list[str]:
     """Return the jobs and batches that have not ended and may still read a value.
 
     Args:
         store: Where the value is.
         owner: The job whose value it is, or its batch.
         inside: What a listing of the owner's keys has.
+        has_ended: Looks at a job.
     """
     prefix = keys.followers(owner)
     names = [entry.key.removeprefix(prefix) for entry in inside if entry.key.startswith(prefix)]
-    return [name for name in names if name != _LATER and _reads(store, f"{prefix}{name}") and _is_open(store, name)]
+    return [
+        name
+        for name in names
+        if name != _LATER and _reads(store, f"{prefix}{name}") and _is_open(store, name, has_ended)
+    ]
 
 
 def _reads(store: Store, at: str) -> bool:
@@ -178,7 +274,7 @@ def _reads(store: Store, at: str) -> bool:
     return True
 
 
-def _is_open(store: Store, name: str) -> bool:
+def _is_open(store: Store, name: str, has_ended: HasEnded) -> bool:
     if keys.is_group_id(name):
         return _is_batch_open(store, name)
     if not keys.is_job_id(name) or store.size(keys.result(name)) is not None:
@@ -187,11 +283,7 @@ def _is_open(store: Store, name: str) -> bool:
         record = locate.read_record(store, name)
     except KeyMissingError:  # removed, or never submitted
         return False
-    if isinstance(record, locate.Untrusted):
-        return False
-    from kinetic._jobs import status  # it asks the backends; only where a job is followed
-
-    return not status.observe_many([locate.record_of(record)])[0].status.is_final
+    return not isinstance(record, locate.Untrusted) and not has_ended(locate.record_of(record))
 
 
 def _is_batch_open(store: Store, group_id: str) -> bool:
@@ -215,13 +307,13 @@ def keep_for(store: Store, job_id: str, readers: Sequence[str]) -> None:
     output.report(f"{job_id} is kept until {' and '.join(readers[:3])} has read its value")
 
 
-def kept_before(job: JobRecord, store: Store) -> list[str]:
+def kept_before(job: JobRecord, store: Store, has_ended: HasEnded) -> list[str]:
     """Return the predecessors of a collected job that were collected before it, and that no other job reads."""
     found = []
     for name in job.after or ():
         if keys.is_job_id(name) and not keys.is_group_id(name):
             inside = list(store.entries(keys.followers(name)))
             is_kept = any(entry.key.endswith(f"/{_LATER}") for entry in inside)
-            if is_kept and not readers_of(store, name, inside):
+            if is_kept and not readers_of(store, name, inside, has_ended):
                 found.append(name)
     return found

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from kinetic._jobs import locate, logs, notifications
 from kinetic._jobs import status as job_status
 from kinetic._jobs.logs import GZIP, HISTORY_LOG_BYTES, StoredLog
-from kinetic._jobs.status import Snapshot, observe
+from kinetic._jobs.status import Snapshot, has_ended, observe
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._runner.supervisor import attempts, predecessors
@@ -484,7 +484,7 @@ def is_kept_for_followers(job: JobRecord, store: Store, inside: Sequence[Entry] 
         return False
     from kinetic._jobs import after  # only where a job is followed
 
-    readers = after.readers_of(store, owner, followers)
+    readers = after.readers_of(store, owner, followers, has_ended)
     if readers:
         after.keep_for(store, owner, readers)
     return bool(readers)
@@ -494,7 +494,7 @@ def _remove_kept_predecessors(job: JobRecord, store: Store, *, wait: float) -> N
     """Remove what was collected before and kept for this job."""
     from kinetic._jobs import after  # as above
 
-    for name in after.kept_before(job, store):
+    for name in after.kept_before(job, store, has_ended):
         with contextlib.suppress(KeyMissingError):
             record = locate.read_record(store, name)
             if not isinstance(record, locate.Untrusted):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from kinetic._jobs.resource_usage import Usage
-    from kinetic._wire.progress import Progress
     from kinetic._wire.order import Predecessor
+    from kinetic._wire.progress import Progress
 
     R = TypeVar("R", default=Any)  # what the function returns; by default, "JobHandle" alone says no more than before
 else:

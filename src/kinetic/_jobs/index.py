@@ -193,7 +193,7 @@ _SHOWN_FIELDS = Row._fields.index("created")
 
 
 # Of the form below, this version and Python's marshal; with a checksum, since marshal must not be given damaged bytes.
-_ROWS = f"kinetic rows 3 {__version__}\n".encode()
+_ROWS = f"kinetic rows 4 {__version__}\n".encode()
 _MARSHAL = 4
 _CHECKSUM_BYTES = 4
 

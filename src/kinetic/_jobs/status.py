@@ -214,11 +214,27 @@ def _judge(
     try:
         if outcome is not None or observation is None or observation.status.is_final:
             return _judge_ended(job, outcome, observation, thorough=thorough)
+        if job.after and observation.waits_for_others and _settle(job):
+            return _judge(job, _outcome(job), _ask_backends([job]).get(job.job_id), thorough=thorough)
         with contextlib.suppress(StoreUnreachableError):  # what the cluster says of it stays true
             observation = with_claim(job, locate.backend_of(job), observation)
         return Snapshot(decide(outcome=None, observation=observation), None, observation)
     except Exception as error:  # noqa: BLE001 - as above
         return Snapshot(JobStatus.PENDING, None, observation, error=error)
+
+
+def _settle(job: JobRecord) -> bool:
+    """Start or close a job on a cluster, if what it follows has ended; return whether anything changed."""
+    from kinetic._jobs import after  # only for a job that waits
+
+    with contextlib.suppress(KineticError):  # out of reach, or without the right: the next look tries again
+        return after.settle(job, has_ended)
+    return False
+
+
+def has_ended(job: JobRecord) -> bool:
+    """Look at a job, which settles what it follows, and return whether it has ended."""
+    return observe_many([job])[0].status.is_final
 
 
 def _judge_ended(

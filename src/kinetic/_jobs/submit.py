@@ -578,6 +578,8 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
         if targets:
             notifications.keep(job, targets)
         _launch(order, shipment, followed)
+        if followed is not None and not context.backend.is_here and not after.check(followed, context.store):
+            context.backend.release([job_id])  # they have ended meanwhile, so perhaps nobody else starts it
         step("client:launched")
     except BaseException:
         with contextlib.suppress(KineticError, OSError):  # this must not hide what went wrong

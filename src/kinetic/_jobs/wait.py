@@ -36,6 +36,7 @@ _LONGEST_REASON_SECONDS = 30.0  # and between later ones
 _ATTEMPT_SECONDS = 1.0  # between two questions which attempt runs, and where its log is
 _CLAIM_SECONDS = 60.0
 _REPORTED_SECONDS = 0.5  # between two looks at what a job reports of its progress: it writes as often
+_FOLLOWER_SECONDS = 5.0  # between two looks at a job on a cluster that waits for another one, which may have ended
 
 OnChange = Callable[[JobStatus], None]
 
@@ -74,6 +75,8 @@ def wait(
                 notifications.see(job, seen)
                 return seen
             looked = clock.monotonic()
+            if seen.observation is not None and seen.observation.waits_for_others:
+                looked -= max(0.0, backend.poll_seconds - _FOLLOWER_SECONDS)
             while not has_news(backend, job, pause=display.pause, looked=looked, limit=limit):
                 check()
                 display.keep_up(seen)

@@ -331,6 +331,7 @@ class Predecessor:
     attempts: int = 1  # of a batch, how many each input may have
     slug: str = ""  # of a batch: with its time, what the ids of its children are derived from
     created: float = 0.0  # of a batch, Unix time
+    key_id: str = ""  # which key it is sealed with
     value: bool = False  # whether an argument of the job that waits is what it returned
 
     @property
@@ -373,6 +374,7 @@ _PREDECESSOR = {
     "attempts": fields.integer(1, keys.MOST_ATTEMPTS),
     "slug": fields.text(fields.NAME),
     "created": fields.number(0, fields.SECONDS),
+    "key_id": fields.text(fields.NAME),
     "value": fields.boolean,
 }
 MOST_PREDECESSORS = 1000

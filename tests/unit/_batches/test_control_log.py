@@ -6,8 +6,10 @@ import threading
 
 import pytest
 
-from kinetic._batches.control import CANCELLED, FAIL_FAST, ControlLog
+from kinetic._batches.control import ControlLog
 from kinetic._wire import keys
+from kinetic._wire.records import FAIL_FAST
+from kinetic._wire.records import STOPPED_BY_USER as CANCELLED
 
 GROUP, KEY = "grp-00000001", b"k" * 32
 

@@ -33,7 +33,7 @@ from kinetic._config import cluster
 from kinetic._config.cluster import PodRequirements
 from kinetic._output import terminal as output
 from kinetic._wire import inspection, python_runtime
-from kinetic.errors import AccessDeniedError, KineticError, LaunchError, OptionError
+from kinetic.errors import AccessDeniedError, KineticError, OptionError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -141,13 +141,6 @@ class KubeBackend:
 
     def _launch(self, launch: Launch, mask: int) -> str:
         """Create one job, and put it into the informers that cover it."""
-        if launch.order.after:
-            raise LaunchError(
-                f"{launch.order.job_id} cannot follow other jobs on a cluster",
-                why="nothing there would start it when they have ended",
-                next="wait for them, and submit it then: job.wait()",
-                code="after-unsupported",
-            )
         made = self._launcher.make(launch, mask)
         job_id = launch.order.job_id
         selectors = {_relatives(launch.group, launch.owner), job_manifests.label_selector(job_id=job_id)}
@@ -155,6 +148,10 @@ class KubeBackend:
             if informer.selector in selectors:
                 informer.add(made)
         return job_id
+
+    def release(self, names: Sequence[str]) -> None:
+        """Resume what waits; where Kueue has the say, hand it over to its queue."""
+        kube_client.request_all([partial(job_launcher.release, self.client, found) for found in self._objects(names)])
 
     # ------------------------------------------------------------------------------------------------ observing
 

@@ -208,6 +208,10 @@ def _suspended(evidence: Evidence) -> JobState | None:
     if not (evidence.job.get("spec") or {}).get("suspend"):
         return None
     context = evidence.context()
+    if reason := object_status.waits_for(evidence.job):
+        first = reason.split()[2]
+        return JobState(JobStatus.PENDING, "follows", reason, "it is suspended, and holds no machine",
+                        f"kinetic jobs explain {first}")  # fmt: skip
     if not context["queue"]:
         return JobState(
             JobStatus.PENDING,

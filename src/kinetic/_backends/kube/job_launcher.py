@@ -32,6 +32,7 @@ from kinetic._wire.task import (
     BUCKETS_FOLDER,
     CACHE_KEY_FILE,
     ENVIRONMENT_FILE,
+    FOLLOWED_FILE,
     IN_SECRET,
     KEY_FILE,
     STORE_KEY_FILE,
@@ -57,7 +58,8 @@ _NOT_FOR_CLIENTS = (
     "cache_key",
     "environ",
     "addresses",
-)  # in a file of its own; a client's own; of this machine's jobs
+    "followed",
+)  # in files of their own; a client's own; of this machine's jobs
 MOST_KEYS = 20_000  # in one Secret: 640 KB of 1 MiB; further children bring their own
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 MOST_NAMES = 40  # jobs in one selector
@@ -87,21 +89,31 @@ class JobLauncher:
             security=preflight.pod_security(client),
         )
         kind = JOB if hosts == 1 else discovery.kind_for_slices(client)
+        if launch.order.after and kind is LEADER_WORKER_SET:
+            raise LaunchError(
+                f"{job_id} cannot follow other jobs",
+                why="a LeaderWorkerSet cannot be suspended, so its machines would wait with it",
+                next="install JobSet in the cluster; or wait for the others, and submit it then: job.wait()",
+                code="after-unsupported",
+            )
         key_offset, digest = (shared or 0) * KEY_BYTES, runner_bundle.build().sha256
         manifest = manifest_of(request, launch, kind, key_offset=key_offset, runner_sha256=digest, umask=umask)
+        if launch.order.after:
+            job_manifests.hold(manifest, [each.job_id for each in launch.order.after])
         if shared is not None and hosts == 1:
-            manifest["spec"]["suspend"] = bool(request.settings.queue)
+            manifest["spec"]["suspend"] = bool(request.settings.queue or launch.order.after)
             return client.create(kind, manifest)
         made = {"apiVersion": kind.api_version, "kind": kind.name, **client.create(kind, manifest)}
         step("client:job-created")
         if shared is None:
             entries = {KEY_FILE: launch.key, ENVIRONMENT_FILE: json.dumps(dict(launch.captured)).encode()}
             entries |= {CACHE_KEY_FILE: launch.cache_key} if launch.cache_key else {}
+            entries |= {FOLLOWED_FILE: launch.followed} if launch.followed else {}
             client.create(SECRET, job_manifests.secret(request, entries, made))
             step("client:secret-created")
         if kind is JOB and hosts > 1:
             client.create(SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
-        if request.settings.queue or kind is LEADER_WORKER_SET:
+        if request.settings.queue or kind is LEADER_WORKER_SET or launch.order.after:
             return made  # Kueue resumes it; a LeaderWorkerSet cannot be suspended
         return client.patch(kind, made["metadata"]["name"], {"spec": {"suspend": False}}) or made
 
@@ -127,6 +139,8 @@ class JobLauncher:
         }
         if cache_key := bytes.fromhex(str(kept.get("cache_key") or "")):
             entries[CACHE_KEY_FILE] = cache_key
+        if followed := kept.get("followed"):
+            entries[FOLLOWED_FILE] = b64decode(str(followed))
         client = self._client()
         client.create(SECRET, job_manifests.group_secret(group, client.namespace, owner, entries))
         self._keys_of[group] = len(chosen)
@@ -139,7 +153,9 @@ class JobLauncher:
         page, captured = (json.loads(b64decode(found["data"][name])) for name in (KEPT_FILE, ENVIRONMENT_FILE))
         self._keys_of[group] = int(page.pop("keys", 0))
         cache_key = b64decode(found["data"].get(CACHE_KEY_FILE, "")).hex()
-        return {**page, "captured": captured, "cache_key": cache_key, "environ": dict(self._environ)}
+        followed = found["data"].get(FOLLOWED_FILE) or ""  # in base 64, as it was kept
+        own = {"captured": captured, "environ": dict(self._environ)}
+        return {**page, **own, "cache_key": cache_key, "followed": followed}
 
     def _shared_key(self, launch: Launch) -> int | None:
         """Return which key of its batch's Secret a launch uses; None when it needs a Secret of its own."""
@@ -261,6 +277,7 @@ def manifest_of(
         retries=order.retries,
         cache_key=IN_SECRET if launch.cache_key else "",
         is_command=order.is_command,
+        after=[each.to_json() for each in order.after] or None,
         kind=launch.placement.kind,
         chips=launch.placement.resource_count,
         require_accelerator=requirements.require_accelerator,
@@ -289,6 +306,13 @@ def _store_requirements(launch: Launch) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------------- removal
+
+
+def release(client: Client, found: Object) -> None:
+    """Resume an object that was made to wait for other jobs; one that does not wait any more stays as it is."""
+    change = job_manifests.release_of(found)
+    if change is not None:
+        client.patch(_KINDS[found["kind"]], found["metadata"]["name"], change)
 
 
 def delete_jobs(client: Client, objects: Sequence[Object]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -120,6 +120,8 @@ GROUP_LABEL = "kinetic/group"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 JOB_ID_ANNOTATION = "kinetic/job-id"  # an id may be too long for a label
 ACCELERATOR_ANNOTATION = "kinetic/accelerator"
+AFTER_ANNOTATION = "kinetic/after"  # what a suspended job waits for; removed when it may start
+_MOST_AFTER = 4096  # characters
 
 _HASH = 8  # hexadecimal digits
 _POD_SUFFIX = 6  # "-" and the five characters that the Job controller draws
@@ -520,6 +522,28 @@ def _object(version: str, kind: str, about: Manifest, spec: Manifest) -> Manifes
 # ------------------------------------------------------------------------------------------- Secrets and the ConfigMap
 
 MOST_OBJECT_BYTES = 1_048_576  # what the server takes of a Secret's or a ConfigMap's values together
+
+
+def hold(manifest: Manifest, after: Sequence[str]) -> None:
+    """Make an object wait: suspended, with what it waits for, and in no queue of Kueue, which would start it."""
+    about = manifest["metadata"]
+    queue = about["labels"].pop(QUEUE_LABEL, "")
+    about["annotations"] |= {AFTER_ANNOTATION: " ".join(after)[:_MOST_AFTER], **({QUEUE_LABEL: queue} if queue else {})}
+    manifest["spec"]["suspend"] = True
+
+
+def release_of(found: Manifest) -> Manifest | None:
+    """Return the change that starts what ``hold`` made wait; None where it does not wait any more."""
+    about = found.get("metadata") or {}
+    annotations = about.get("annotations") or {}
+    if AFTER_ANNOTATION not in annotations:
+        return None
+    change: Manifest = {"metadata": {"annotations": {AFTER_ANNOTATION: None}}}
+    if queue := annotations.get(QUEUE_LABEL):
+        change["metadata"]["labels"] = {QUEUE_LABEL: queue}
+    else:
+        change["spec"] = {"suspend": False}
+    return change
 
 
 def secret(request: JobRequest, entries: Mapping[str, bytes], owned_by: Manifest) -> Manifest:

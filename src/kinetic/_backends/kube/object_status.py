@@ -19,7 +19,13 @@ from typing import Any
 
 from kinetic._backends.kube.client import JOB_SET, LEADER_WORKER_SET
 from kinetic._backends.kube.event_patterns import Explanation
-from kinetic._backends.kube.job_manifests import CONTAINER, JOB_ID_ANNOTATION, JOB_LABEL
+from kinetic._backends.kube.job_manifests import (
+    AFTER_ANNOTATION,
+    CONTAINER,
+    JOB_ID_ANNOTATION,
+    JOB_LABEL,
+    QUEUE_LABEL,
+)
 from kinetic._backends.protocol import Observation
 from kinetic._wire import pod_log_format
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, LOST_EXIT, MORE_MEMORY
@@ -165,8 +171,8 @@ def reduced(found: Object) -> Object:
     """Return what is needed of an object for the status of its job: a tenth of it."""
     about, spec = _metadata(found), found.get("spec") or {}
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels")
-    job_id = annotation_of(found, JOB_ID_ANNOTATION)
-    annotations = {JOB_ID_ANNOTATION: job_id} if job_id else {}
+    wanted = (JOB_ID_ANNOTATION, AFTER_ANNOTATION, QUEUE_LABEL)
+    annotations = {name: value for name in wanted if (value := annotation_of(found, name))}
     return {
         "apiVersion": found.get("apiVersion", ""),
         "kind": found.get("kind", ""),
@@ -190,7 +196,10 @@ def observation(found: Object) -> Observation:
         name=job_id_of(found),
         status=status,
         attempt=None,
-        reason=str(ended.get("message") or ended.get("reason") or "") if status is JobStatus.FAILED else "",
+        reason=str(ended.get("message") or ended.get("reason") or "")
+        if status is JobStatus.FAILED
+        else waits_for(found),
+        waits_for_others=bool(waits_for(found)),
         where=str(_metadata(found).get("namespace") or ""),
         submitted=created_at(found) or None,
         started=timestamp(state.get("startTime")) or None,
@@ -199,6 +208,12 @@ def observation(found: Object) -> Observation:
         else None,
         version=str(_metadata(found).get("resourceVersion") or ""),
     )
+
+
+def waits_for(found: Object) -> str:
+    """Return in words which jobs a suspended one waits for; "" where it does not."""
+    names = annotation_of(found, AFTER_ANNOTATION).split()
+    return f"waits for {' and '.join(names)}" if names and (found.get("spec") or {}).get("suspend") else ""
 
 
 def status_of(found: Object) -> JobStatus:

@@ -209,6 +209,9 @@ class LocalBackend:
             queued=queued,
         )
 
+    def release(self, names: Sequence[str]) -> None:
+        """Do nothing: supervisors start jobs here once what they follow has succeeded."""
+
     def finish_submitting(self, job_id: str, *, leave_nothing: bool = False) -> None:
         held = self._submitting.pop(job_id, None)
         if held is not None:

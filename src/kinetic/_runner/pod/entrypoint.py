@@ -25,12 +25,21 @@ from kinetic._runner.worker import worker
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, keys, outcomes, pod_log_format, python_runtime
 from kinetic._wire.outcomes import FAILED, AttemptNote, Outcome
-from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, ORDER, TERMINATION_LOG, AttemptFiles, Task
+from kinetic._wire.task import (
+    FAILED_EXIT,
+    FOLLOWED_FILE,
+    INFRASTRUCTURE_EXIT,
+    ORDER,
+    TERMINATION_LOG,
+    AttemptFiles,
+    Task,
+)
 from kinetic.errors import (
     CredentialsError,
     IntegrityError,
     KeyMissingError,
     KineticError,
+    PredecessorError,
     RunnerError,
     StoreError,
     StoreUnreachableError,
@@ -314,7 +323,29 @@ class PodSource:
         if self._shortage:
             self._give_up("evicted", container.eviction_message(self._shortage))
             return ()
-        return (container.task_of(self.task, self.place, note.attempt, self.environ),)
+        values = None
+        if self.task.after:
+            values = self._values_of_predecessors()
+            if values is None:
+                return ()
+        task = self.task if values is None else replace(self.task, values=values)
+        return (container.task_of(task, self.place, note.attempt, self.environ),)
+
+    def _values_of_predecessors(self) -> list[dict[str, object]] | None:
+        """Return where the values are that the arguments refer to; None if a predecessor did not succeed."""
+        from kinetic._runner.supervisor import predecessors  # only a job that follows others
+
+        try:
+            data = Path(self.settings.secret, FOLLOWED_FILE).read_bytes()
+            return predecessors.check_ready(self.store, predecessors.of_task(self.task.after), data)
+        except PredecessorError as error:
+            if error.code == "predecessor-waits":
+                raise
+            verdict = predecessors.verdict_of(
+                self.task.job_id, self.task.key_id, error, witness=self.witness, attempt=self.note.attempt
+            )
+            self._seal_at_once(verdict, error.what)
+            return None
 
     def _give_up(self, cause: str, message: str) -> None:
         verdict = Outcome(
@@ -330,6 +361,9 @@ class PodSource:
             witness=self.witness,
             key_id=self.task.key_id,
         )
+        self._seal_at_once(verdict, message)
+
+    def _seal_at_once(self, verdict: Outcome, message: str) -> None:
         attempts.seal_outcome(self.store, verdict, self.key(), mark=self.task.mark)
         say(f"{pod_log_format.VERDICT}: the job failed: {message}")
         write_termination_message(self.settings.last_words, message)
