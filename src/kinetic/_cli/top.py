@@ -20,6 +20,7 @@ from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
     from kinetic._jobs.resource_usage import HostUsage, Usage
+    from kinetic._wire.progress import Progress
     from kinetic._wire.records import JobRecord
 
 COLUMNS = (
@@ -31,7 +32,10 @@ COLUMNS = (
     Column("GPU/TPU", right=True, spare=1),
     Column("DISK", right=True, spare=5),
     Column("TIME", right=True, spare=2),
+    Column("DONE", right=True, spare=1),
+    Column("LEFT", right=True, spare=1),
 )
+_IF_ANY = {"GPU/TPU", "DONE", "LEFT"}  # columns that are only there where a job has some
 _LEAST_SECONDS = 1.0
 _SECONDS = 2.0
 _AGAIN_SECONDS = 5.0  # between two readings of a usage that a pod writes every ten seconds
@@ -45,6 +49,14 @@ class Row(NamedTuple):
 
     page: dict[str, Any]  # as ``kinetic jobs status --json``
     usage: Usage | None
+    progress: Progress | None = None  # as its own code reported it
+
+
+class Seen(NamedTuple):
+    """What was read of a running job."""
+
+    usage: Usage | None = None
+    progress: Progress | None = None
 
 
 class Looker:
@@ -52,7 +64,7 @@ class Looker:
 
     def __init__(self, place: dict[str, str | None], clock: Callable[[], float] = time.monotonic) -> None:
         self._place, self._clock = place, clock
-        self._read: dict[str, tuple[float, Usage | None]] = {}
+        self._read: dict[str, tuple[float, Seen]] = {}
 
     def look(self, most: int = _MOST_READ) -> list[Row]:
         """Return the jobs that have not ended, running ones first, newest first; ``most`` with their usage."""
@@ -65,18 +77,18 @@ class Looker:
         active = [(job, page) for job, page in pages if page["status"] in {_RUNNING, _PENDING}]
         active.sort(key=lambda pair: pair[1]["status"] != _RUNNING)
         running = [job for job, page in active if page["status"] == _RUNNING][:most]
-        usages = dict(zip((job.job_id for job in running), self._usages(running), strict=True))
-        self._read = {job_id: read for job_id, read in self._read.items() if job_id in usages}
-        return [Row(page, usages.get(job.job_id)) for job, page in active]
+        read = dict(zip((job.job_id for job in running), self._seen(running), strict=True))
+        self._read = {job_id: each for job_id, each in self._read.items() if job_id in read}
+        return [Row(page, *read.get(job.job_id, Seen())) for job, page in active]
 
-    def _usages(self, jobs: Sequence[JobRecord]) -> Iterator[Usage | None]:
+    def _seen(self, jobs: Sequence[JobRecord]) -> Iterator[Seen]:
         for job in jobs:
-            when, usage = self._read.get(job.job_id, (float("-inf"), None))
+            when, seen = self._read.get(job.job_id, (float("-inf"), Seen()))
             if self._clock() - when >= self._pause(job):
                 with contextlib.suppress(KineticError):  # a store that is away, or a key that is not here
-                    usage = self._usage_of(job)
-                self._read[job.job_id] = self._clock(), usage
-            yield usage
+                    seen = self._look_at(job)
+                self._read[job.job_id] = self._clock(), seen
+            yield seen
 
     @staticmethod
     def _pause(job: JobRecord) -> float:
@@ -85,10 +97,13 @@ class Looker:
         return 0.0 if registry.is_here(job.backend) else _AGAIN_SECONDS
 
     @staticmethod
-    def _usage_of(job: JobRecord) -> Usage:
-        from kinetic._jobs import resource_usage
+    def _look_at(job: JobRecord) -> Seen:
+        from kinetic._jobs import activity, resource_usage
 
-        return resource_usage.usage_of(job)
+        attempt, measured = resource_usage.measurements_of(job)
+        reported = activity.live_progress_of(job, attempt)
+        reported = reported or next((each.progress for each in measured if each.progress is not None), None)
+        return Seen(resource_usage.usage_from(job, attempt, measured), reported)
 
 
 @click.command
@@ -106,9 +121,10 @@ class Looker:
 def top(once: bool, interval: float, as_json: bool, **place: str | None) -> None:
     """Show what running jobs use, live.
 
-    CPU (100 % is one core), memory of the limit, GPUs and TPU chips, and the disk of the working folder, of all jobs of
-    this machine and of the configured cluster. q or Ctrl-C ends it; no job is affected. Without a terminal it prints
-    one snapshot. Pods report every 10 s, after ten minutes every 30 s.
+    CPU (100 % is one core), memory of the limit, GPUs and TPU chips, the disk of the working folder, and how much is
+    done where a job reports it with kinetic.progress: of all jobs of this machine and of the configured cluster.
+    q or Ctrl-C ends it; no job is affected. Without a terminal it prints one snapshot. Pods report every 10 s, after
+    ten minutes every 30 s.
 
     Example: kinetic top --once
     """
@@ -272,9 +288,9 @@ def _share_of_disk(host: HostUsage) -> float:
 
 
 def table_of(rows: Sequence[Row]) -> tuple[list[Column], list[list[str]]]:
-    """Return columns and rows of the table; a column without any text is left out, as that of GPUs."""
+    """Return columns and rows of the table; columns of what no job has are left out, as that of GPUs."""
     cells = list(map(_cells, rows))
-    shown = [at for at, column in enumerate(COLUMNS) if column.name != "GPU/TPU" or any(row[at] for row in cells)]
+    shown = [at for at, column in enumerate(COLUMNS) if column.name not in _IF_ANY or any(row[at] for row in cells)]
     return [COLUMNS[at] for at in shown], [[row[at] for at in shown] for row in cells]
 
 
@@ -283,8 +299,12 @@ def _cells(row: Row) -> tuple[str, ...]:
     name = page["name"] or page["function"]
     name = f"{name} [{page['group_index']}]" if page["group_index"] is not None else name
     head = page["job_id"], name, page["status"]
+    share = row.progress.share if row.progress is not None else None
+    left = row.progress.seconds_left() if row.progress is not None else None
+    done = f"{100 * share:.0f} %" if share is not None else ""
+    tail = duration_cell(page["duration_seconds"]), done, duration_cell(left)
     if now is None:
-        return (*head, "", "", "", "", duration_cell(page["duration_seconds"]))
+        return (*head, "", "", "", "", *tail)
     device = [f"{now.device_percent:.0f} %"] if now.device_percent is not None else []
     device += [size_text(now.device_memory_bytes)] if now.device_memory_bytes is not None else []
     return (
@@ -293,7 +313,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         _of(now.memory_bytes, now.memory_limit_bytes),
         ", ".join(device),
         _of(now.disk_used_bytes, now.disk_bytes),
-        duration_cell(page["duration_seconds"]),
+        *tail,
     )
 
 
@@ -314,10 +334,13 @@ def summary(rows: Sequence[Row], most: int) -> str:
 
 
 def _page(row: Row) -> dict[str, Any]:
-    """Return a job for JSON: its status, what it uses now, and its peaks so far."""
+    """Return a job for JSON: its status, its progress, what it uses now, and its peaks so far."""
+    from kinetic._jobs import activity
+
     now = now_of(row.usage)
     return {
         **row.page,
+        "progress": activity.progress_page(row.progress),
         "now": now._asdict() if now is not None else None,
         "usage": row.usage.to_dict(samples=False) if row.usage is not None and row.usage.hosts else None,
     }

@@ -240,8 +240,14 @@ def usage_of(job: JobRecord, *, attempt: int | None = None, most_samples: int | 
         CredentialsError: The key without which it cannot be verified is not here.
         StoreUnreachableError: Its store is out of reach.
     """
-    number, found = measurements_of(job, attempt=attempt)
-    return Usage(job.job_id, number, _hosts(found, most_samples))
+    return usage_from(job, *measurements_of(job, attempt=attempt), most_samples=most_samples)
+
+
+def usage_from(
+    job: JobRecord, attempt: int, found: Sequence[Measurements], *, most_samples: int | None = None
+) -> Usage:
+    """Return the same from what was read already."""
+    return Usage(job.job_id, attempt, _hosts(found, most_samples))
 
 
 def measurements_of(job: JobRecord, *, attempt: int | None = None) -> tuple[int, list[Measurements]]:

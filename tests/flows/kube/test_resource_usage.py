@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from cluster.fixtures import REAL
 
 pytestmark = pytest.mark.usefixtures("machine")
 
@@ -52,6 +53,7 @@ def test_memory_and_cpu_of_a_pod_are_read_while_it_runs_and_kept_when_it_is_coll
     (host,) = ended["hosts"]
     assert cpu - 1.5 < host["cpu_seconds"] < cpu + 5
     assert host["memory_limit_bytes"] > 200 * MIB
+    assert host["source"] == ("cgroup" if REAL else "processes")  # the agent's containers have no group of their own
     assert host["seconds"] > live["hosts"][0]["seconds"]
     assert kept == ended
     assert site.bucket.names(f"{job_id}/") == []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from kinetic._cli import top
-from kinetic._cli.top import Looker, Row, now_of, summary, table_of
+from kinetic._cli.top import Looker, Row, Seen, now_of, summary, table_of
 from kinetic._jobs.resource_usage import DeviceSample, HostUsage, Usage, UsageDevice, UsageSample
+from kinetic._wire.progress import Progress
 
 GIB = 1 << 30
 
@@ -78,21 +80,34 @@ def test_the_sum_is_only_shown_where_it_is_one() -> None:
 def test_what_a_pod_wrote_is_not_read_more_often_than_it_changes(monkeypatch: Any) -> None:
     clock, read = [0.0], []
     looker = Looker({}, lambda: clock[0])
-    monkeypatch.setattr(Looker, "_usage_of", staticmethod(lambda job: read.append(job.backend) or usage()))
+    monkeypatch.setattr(Looker, "_look_at", staticmethod(lambda job: read.append(job.backend) or Seen(usage())))
     pod, here = (type("Job", (), {"job_id": name, "backend": name})() for name in ("gke", "local"))
     for seconds in (0.0, 2.0, 4.0, 6.0):
         clock[0] = seconds
-        list(looker._usages([pod, here]))
+        list(looker._seen([pod, here]))
 
     assert read.count("gke") == 2
     assert read.count("local") == 4
 
 
 def test_a_job_whose_usage_cannot_be_read_is_shown_all_the_same(monkeypatch: Any) -> None:
-    def fails(_: Any) -> Usage:
+    def fails(_: Any) -> Seen:
         raise top.KineticError("the store is away")
 
-    monkeypatch.setattr(Looker, "_usage_of", staticmethod(fails))
+    monkeypatch.setattr(Looker, "_look_at", staticmethod(fails))
     job = type("Job", (), {"job_id": "a", "backend": "local"})()
 
-    assert list(Looker({})._usages([job])) == [None]
+    assert list(Looker({})._seen([job])) == [Seen()]
+
+
+def test_a_job_that_reports_its_progress_shows_its_share_and_the_time_that_is_left() -> None:
+    now = time.time()
+    reported = Progress(40.0, 100.0, at=now, began=now - 80)
+    jobs = [Row(row("cpu-a", None).page, None, reported), row("cpu-b", None)]
+
+    columns, rows = table_of(jobs)
+
+    assert [column.name for column in columns][-2:] == ["DONE", "LEFT"]
+    assert rows[0][-2] == "40 %"
+    assert rows[0][-1].startswith(("2m 00s", "1m 59s"))
+    assert rows[1][-2:] == ["", ""]
