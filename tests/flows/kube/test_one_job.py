@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -418,3 +419,52 @@ def test_doctor_tries_a_job_that_writes_to_the_store_and_removes_it(kinetic: Any
     )
     assert site.jobs() == []
     assert [name for name in site.bucket.names() if name.startswith("hello")] == []
+
+
+COMPILES = """
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def compiles(number):
+        import time
+        import jax
+        import jax.numpy as jnp
+
+        def program(x):
+            for i in range(20):
+                x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * i, axis=i % 2)
+            return x
+
+        lowered = jax.jit(program).lower(jnp.ones((8, 8)))
+        begun = time.monotonic()
+        lowered.compile()
+        return time.monotonic() - begun
+"""
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
+def test_a_child_of_a_batch_finds_what_a_job_compiled(clients: Any) -> None:
+    clients.project.write("compiles.py", COMPILES)
+
+    first, log = clients.run(
+        "from compiles import compiles\njob = compiles.run_async(0)\ntell([job.result(cleanup=False), job.tail(20)])"
+    )
+    (again,) = clients.run(
+        'from compiles import compiles\ntell(compiles.run_async_map([0], input_mode="single").results())'
+    )
+    assert "kinetic: compiled" in log
+    assert again < first / 2
+
+
+def test_the_key_of_the_compile_cache_travels_in_the_secret_and_only_where_there_is_a_cache(
+    clients: Any, site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_cache = submit(clients, "add.run_async(1, 2)")
+    (secret,) = site.secrets(with_cache)
+    monkeypatch.setenv("KINETIC_COMPILE_CACHE", "off")
+    without = submit(clients, "add.run_async(1, 2)")
+    (other,) = site.secrets(without)
+
+    assert sorted(secret["data"]) == ["cache-key", "environment.json", "job-key"]
+    assert sorted(other["data"]) == ["environment.json", "job-key"]
+    assert secret["data"]["cache-key"] not in json.dumps(site.jobs(with_cache))
