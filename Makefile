@@ -122,6 +122,7 @@ test-node: $(ENV_READY)
 # Which of them need PyTorch is said beside each: in tests/flows/test_examples.py, and above a block of a page.
 test-torch: $(TORCH_READY)
 	@$(TORCH)/bin/python -m pytest -n 0 tests/flows/test_examples.py tests/flows/test_docs_snippets.py \
+	  tests/flows/test_programs_compiled_once.py \
 	  -k 'torch or lora or wandb or peft' $(ARGS)
 
 # Where there is no wheel of atheris for this Python, the tests that need it skip and say so. KINETIC_FUZZ_SECONDS: a reader.

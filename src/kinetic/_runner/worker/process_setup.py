@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from kinetic._runner import processes
 from kinetic._wire import dataclass, folders
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from kinetic._runner.worker.compile_cache import CompileCache, LibraryCache
 else:
     Loader = object  # importing it takes 2 ms, and everything that a loader does here is written here
+
+T = TypeVar("T")
 
 _RECURSION = 1000  # Python's own default
 _SPARE_DESCRIPTORS = 64  # more than user code may have used up
@@ -299,7 +301,7 @@ class ImportHooks:
         if not self._made:
             self._made.append(self._begin())
         cache = self._made[0]
-        return None if cache is None else cache.begin(name, is_follower=is_follower)
+        return None if cache is None else _tried(functools.partial(cache.begin, name, is_follower=is_follower))
 
     def _around_library(self, name: str, module: ModuleType, run: Callable[[], None]) -> None:
         library = self._library(name)
@@ -314,13 +316,22 @@ class ImportHooks:
         library = self._library("jax", is_follower=is_follower) if self._is_cached else None
         run()
         if library is not None:
-            library.listen(jax)
+            _tried(functools.partial(library.listen, jax))
         if library is not None and self._joins and not is_follower:
-            library.publish()
+            _tried(library.publish)
         if self._joins:
             _join_slice(jax, self._process)
         if library is not None and is_follower:
-            library.follow()
+            _tried(library.follow)
+
+
+def _tried(do: Callable[[], T]) -> T | None:
+    """Do something for the compile cache, which never fails an import."""
+    try:
+        return do()
+    except Exception as error:  # noqa: BLE001 - the job compiles
+        write_to_log(f"kinetic: compile cache: {type(error).__name__}: {error}\n")
+        return None
 
 
 class _HookFinder:

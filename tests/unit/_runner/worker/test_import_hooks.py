@@ -141,3 +141,28 @@ def test_a_cache_that_cannot_be_made_changes_nothing(said) -> None:
     hooks.finish()
 
     assert said == ["execute jax", "execute triton"]
+
+
+def test_a_cache_that_breaks_does_not_break_the_import(said, monkeypatch) -> None:
+    class NoMonitoring(Library):
+        def listen(self, *_: object) -> None:
+            raise AttributeError("this version of jax has no monitoring")
+
+    class Broken(Cache):
+        def begin(self, name: str, *, is_follower: bool = False) -> Library:
+            if name == "torch":
+                raise OSError("no space left")
+            return NoMonitoring(said, name)
+
+    lines: list[str] = []
+    monkeypatch.setattr(process_setup, "write_to_log", lines.append)
+    ImportHooks(ALONE, COMPILERS, lambda: Broken(said)).install()
+
+    import_module("jax")
+    import_module("triton")
+
+    assert said == ["execute jax", "execute triton"]
+    assert lines == [
+        "kinetic: compile cache: AttributeError: this version of jax has no monitoring\n",
+        "kinetic: compile cache: OSError: no space left\n",
+    ]
