@@ -27,6 +27,7 @@ BEYOND = {
     ("services", "get"): "a creation whose answer was lost",
     ("secrets", "get"): "the same; and to go on with a batch from elsewhere",
     ("secrets", "delete"): "to clean up after a batch",
+    ("secrets", "patch"): "to assign a job to a warm pod",
     ("configmaps", "get"): "to see that kinetic's code is there already",
     ("serviceaccounts", "get"): "to find the account named kinetic",
     ("events", "list"): "kinetic jobs explain",

@@ -81,6 +81,8 @@ class Observation:
     # whether it waits for others to end and whoever looks must start it: on a cluster. Elsewhere its backend does so
     waits_for_others: bool = False
     version: str = ""  # changes whenever something about the job changes; "" where nothing can be concluded from it
+    warm: str = ""  # the warm pod that it was assigned to
+    warm_ended: bool = False  # whether that pod is gone for good
 
 
 class DebugAddress(NamedTuple):

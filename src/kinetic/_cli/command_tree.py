@@ -65,6 +65,10 @@ _TREE = """
     pool add       | pools:add                 | Add a node pool for an accelerator, or change how far one grows.
     pool remove    | pools:remove              | Remove a node pool that kinetic made; its jobs are named before.
     pool list      | pools:list_               | List the node pools of the cluster.
+    warm           | warm:warm                 | Start, list and stop pods that stay for the next job.
+    warm start     | warm:start                | Start a warm pod for the jobs of this project, and wait for it.
+    warm list      | warm:list_                | List your warm pods, what they do and what they cost.
+    warm stop      | warm:stop                 | Stop warm pods, by their names or the beginnings of them.
     config         | settings:config           | Show every setting, its value and its source.
     profile        | settings:profile          | Save and select profiles: where jobs run, and their options.
     profile create | settings:create           | Save a profile.

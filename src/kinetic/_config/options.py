@@ -68,6 +68,10 @@ JOB_OPTIONS = (
         variable="KINETIC_RESOURCES", metavar="LIST",
     ),
     JobOption(
+        "keep_warm", (int, float, str), "how long its pod stays afterwards and takes the next job, as in 20m",
+        "the pod ends with the job", variable="KINETIC_KEEP_WARM", metavar="TIME",
+    ),
+    JobOption(
         "base_packages", (bool,),
         "whether JAX for the accelerator and Keras are installed in addition to the project's dependencies", "true",
         default=True, variable="KINETIC_BASE_PACKAGES", is_argument=False,
@@ -159,6 +163,7 @@ VARIABLES: Mapping[str, str] = {
     "KINETIC_BUILD_ACCOUNT": "the project's default",
     "KINETIC_UPGRADE": "unset",
     **{option.variable: option.without for option in JOB_OPTIONS if option.variable},
+    "KINETIC_WARM_MAX": "8h",
     "KINETIC_DEBUG_WAIT_TIMEOUT": "600",
     "KINETIC_NO_TTY_DEBUG": "unset",
     "KINETIC_OUTPUT_DIR": "a folder for each job",

@@ -126,6 +126,7 @@ class Options(NamedTuple):
     deadline: Any = None  # seconds that the function may take
     resources: Any = None  # cores, memory and disk, as written
     retries: int | None = None  # how many more times a job that failed is tried
+    keep_warm: Any = None  # seconds that its pod stays and takes the next job; 0 not at all
     name: str | None = None  # for people
     tags: Any = None  # for people, strings by strings
     after: Any = None  # handles of the jobs and batches that it follows
@@ -151,6 +152,7 @@ class Options(NamedTuple):
             deadline=_seconds(options.deadline),
             resources=_checked_resources(options.resources),
             retries=_checked_retries(options.retries),
+            keep_warm=_kept_seconds(options.keep_warm),
             tags=_checked_tags(options.tags),
             on_done=_checked_targets(options.on_done),
             after=_checked_after(options.after),
@@ -244,6 +246,21 @@ def _seconds(written: object) -> float | None:
             next="give it seconds, e.g. 3600, or leave it out for no limit",
         )
     return seconds
+
+
+def _kept_seconds(written: object) -> float | None:
+    """Read how long a pod stays: as a deadline, or 0 for not at all."""
+    if written is None or (not isinstance(written, bool) and str(written).strip() in {"0", "0.0"}):
+        return None if written is None else 0.0
+    try:
+        return _seconds(written)
+    except OptionError as error:
+        kind = OptionTypeError if isinstance(error, OptionTypeError) else OptionError
+        raise kind(
+            f"keep_warm={written!r} is not a length of time",
+            why="it is how long the pod of a job stays: seconds, or a number and s, m, h, d or w",
+            next='keep_warm="20m", or keep_warm=0 to let the pod end with its job',
+        ) from None
 
 
 def _checked_retries(value: object) -> int | None:

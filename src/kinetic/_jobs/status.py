@@ -217,6 +217,10 @@ def _judge(
         if job.after and observation.waits_for_others and _settle(job):
             return _judge(job, _outcome(job), _ask_backends([job]).get(job.job_id), thorough=thorough)
         with contextlib.suppress(StoreUnreachableError):  # what the cluster says of it stays true
+            if observation.warm:
+                from kinetic._jobs import cold_start  # few jobs are in a warm pod
+
+                observation = cold_start.start_if_left(job, observation)
             observation = with_claim(job, locate.backend_of(job), observation)
         return Snapshot(decide(outcome=None, observation=observation), None, observation)
     except Exception as error:  # noqa: BLE001 - as above

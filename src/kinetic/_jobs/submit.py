@@ -504,6 +504,7 @@ def _submit_image_build(options: Options, build: BuildCall) -> JobHandle:
         tags=None,
         on_done=None,
         after=None,
+        keep_warm=None,
     )
     outside = {name: value for name, value in os.environ.items() if name != "KINETIC_PACKAGE_ROOT"}
     plan = root.find_root(build.function, environ=outside)
@@ -684,4 +685,12 @@ def _launch(order: Order, shipment: Shipment, followed: Followed | None) -> None
         owner=owner,
         followed=followed.keys if followed is not None else b"",
     )
+    if not context.backend.is_here and pod is not None:
+        from kinetic._jobs import warm_pods  # only for clusters
+
+        queue = context.settings.queue if context.settings is not None else ""
+        backend: Any = context.backend  # of the only kind with containers
+        place = warm_pods.Place(backend, context.store, context.key, queue)
+        if warm_pods.is_wanted(shipment.options) and warm_pods.launch(launch, place, shipment.options):
+            return
     context.backend.launch([launch])

@@ -389,6 +389,7 @@ def run(
     deadline: float | str | None = None,
     resources: Mapping[str, object] | str | None = None,
     retries: int | None = None,
+    keep_warm: float | str | None = None,
     name: str | None = None,
     tags: Mapping[str, str] | None = None,
     after: JobHandle | BatchHandle | Sequence[JobHandle | BatchHandle] | None = None,
@@ -421,6 +422,9 @@ def run(
             text "cpu=4,memory=16Gi". Falls back to KINETIC_RESOURCES, then like the accelerator.
         retries: How many more times a failed job is tried. Falls back to KINETIC_RETRIES, then like the
             accelerator.
+        keep_warm: How long the pod of a job on a cluster stays after it and takes the next job that fits: seconds, or a
+            text such as "20m"; 0 for not at all. Falls back to KINETIC_KEEP_WARM, then like the accelerator. The node
+            is paid for meanwhile. No effect on this machine, where a process always waits for the next job.
         name: A name for people; it is in the id of the job, and lists show it.
         tags: Tags for people, strings by strings; ``kinetic jobs list --tag`` finds them.
         after: Handles of jobs and batches that must succeed before it starts. If one does not, its ``result()``

@@ -26,7 +26,7 @@ _DIGITS = 12
 SHARD = 1000  # children to a folder: a listing of what still runs need not read what has ended
 DATA_BLOBS = "data/blobs/"
 DATA_MANIFESTS = "data/manifests/"
-RESERVED = frozenset({"history", "outputs", "_groups", "data"})
+RESERVED = frozenset({"history", "outputs", "_groups", "data", "warm"})
 
 
 class Listed(Protocol):
@@ -72,6 +72,9 @@ logs: _Of3 = "{}/logs/{}/{}/".format
 # Runner or supervisor: part of a log, by the offset of its first byte; twelve digits keep key order the order of bytes.
 log_segment: _Of4 = "{}/logs/{}/{}/{:012d}".format
 usage: _Of3 = "{}/usage/{}/{}".format  # runner or supervisor, while the job runs: what one host used, sealed
+# (job_id, number), warm pod or client: who carries the job out. The first is created once; the next only when the warm
+# pod that it names is gone for good.
+placement: _Of2 = "{}/placements/{}".format
 # Client, before the history record: the end of the log of a collected job. history/~clock, empty: the store's time.
 history_log: _Of3 = (_BESIDE + "logs/{}.{}.{}.gz").format
 
@@ -100,6 +103,11 @@ built_wheel: _Of1 = (WHEELS + "{}").format  # client: a wheel that was built fro
 layer: _Of1 = (LAYERS + "{}").format  # client: packages as a layer of an image, by the hash of its bytes
 layer_list: _Of1 = (LAYERS + "of-{}").format  # client, last: the layers of a lock, sealed
 requirements: _Of1 = "data/requirements/{}".format  # client: what a job on a cluster installs first, where that is long
+
+# ------------------------------------------------------------------------------------------------ a warm pod: (its id)
+
+warm_tasks: _Of1 = "warm/{}/".format
+warm_task: _Of2 = "warm/{}/{:06d}".format  # (id, number), client: which job is the pod's task with this number
 
 # ---------------------------------------------------------------------------------- a batch: (group_id), of a submitter
 

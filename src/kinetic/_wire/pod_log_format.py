@@ -49,6 +49,11 @@ def claim_line(claim: Claim, hosts: int) -> str:
     return f"attempt {claim.attempt} of {claim.job_id}, host {claim.host} of {hosts}\r"
 
 
+def verdict_of(job_id: str) -> str:
+    """Return how a line of a warm pod begins that says that a job has its verdict."""
+    return f"{VERDICT} of {job_id}"
+
+
 class Writer:
     """Turns a log into what is written to the container's output.
 
@@ -83,15 +88,20 @@ class Writer:
 class Reader:
     """Turns a container's output, from its beginning, into the log.
 
+    Args:
+        job_id: The job whose log is wanted, of a warm pod, which has many; "" where there is one.
+
     Attributes:
         claim: Whose log it is, once that was said.
         is_lost: Whether it does not say so, or bytes are missing: nothing more comes.
         has_verdict: Whether the runner said that there is a verdict.
+        is_over: Whether all that follows is the log of another attempt, or of another job.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, job_id: str = "") -> None:
+        self._job_id = job_id.encode()
         self.claim: Claim | None = None
-        self.is_lost = False
+        self.is_lost = self.is_over = False
         self.has_verdict = False
         self._held = b""
         self._is_at_start = True
@@ -104,7 +114,7 @@ class Reader:
     def rest(self) -> bytes:
         """Return what was held back, of an output that has ended: nothing follows that could make it a mark."""
         data, self._held = self._held, b""
-        if self.claim is None or self.is_lost or (self._is_at_start and data.startswith(_WORD)):
+        if self.claim is None or self.is_lost or self.is_over or (self._is_at_start and data.startswith(_WORD)):
             return b""
         return self._users(data)
 
@@ -113,7 +123,7 @@ class Reader:
         if self.claim is None:
             data = self._find_claim(data)
         found = bytearray()
-        while data and not self.is_lost:
+        while data and not self.is_lost and not self.is_over:
             if self._is_at_start and data.startswith(_WORD):
                 rest = self._ours(data)
                 if rest is None:
@@ -130,13 +140,16 @@ class Reader:
 
     def _find_claim(self, data: bytes) -> bytes:
         match = _CLAIM.search(data)
+        while match is not None and self._job_id not in {b"", match[2]}:
+            data = data[match.end() - 1 :]
+            match = _CLAIM.search(data)
         if match is not None and (match.start() == 0 or data[match.start() - 1 : match.start()] == b"\n"):
             attempt, job_id, host, _, back = match.groups()
             self.claim = Claim(job_id.decode(errors="replace"), int(attempt), int(host))
             self._keeps_returns = bool(back)
             return data[match.end() :]
-        self.is_lost = len(data) > _MOST_BEFORE
-        self._held = data
+        self.is_lost = len(data) > _MOST_BEFORE and not self._job_id
+        self._held = data[-_MOST_BEFORE:] if self._job_id else data
         return b""
 
     def _ours(self, data: bytes) -> bytes | None:
@@ -149,6 +162,8 @@ class Reader:
             return None
         text = line.removeprefix(RUNNER_PREFIX.encode())
         self.has_verdict = self.has_verdict or text.startswith(VERDICT.encode())
+        if self._job_id:
+            self.is_over = self.has_verdict or _CLAIM.fullmatch(line + end) is not None
         self.is_lost = text.startswith(LEFT_OUT.encode())
         return rest
 

@@ -18,6 +18,7 @@ from kinetic._wire import dataclass, documents, fields, keys
 
 FAILED_EXIT = 82
 INFRASTRUCTURE_EXIT = 83  # the one code of ours that a podFailurePolicy does not answer with FailJob
+WARM = "warm"  # the first argument of a container that takes many jobs; the second is the page of a warm pod
 LOST_EXIT = 255  # containerd's "Unknown", for what ran when its machine went down and came up again by itself
 
 SECRET_FOLDER = "/kinetic/secret"  # noqa: S105 - a folder; its files are for root and one group (0440)
@@ -75,6 +76,7 @@ class PodSettings:
     store_requirement: str = ""  # what must be installed to open the store, where the image lacks it
     runner_sha256: str = ""  # digest of the zip, for the note
     key_offset: int = 0  # where the job's key begins in its file, in bytes
+    warm: str = ""  # the warm pod that carries the job out; "" for a pod of its own
     secret: str = SECRET_FOLDER
     last_words: str = TERMINATION_LOG
     poll_seconds: float = 5.0  # how often a slice of several hosts looks for what its hosts report
@@ -233,7 +235,7 @@ POD_READERS = {
     **fields.each(_PATH, "output_dir", "checkpoint_dir", "secret", "last_words"),
     "most_attempts": fields.optional(fields.integer(0, keys.MOST_ATTEMPTS)),
     "holds": fields.boolean,
-    **fields.each(fields.text(), "removes", "store_requirement", "runner_sha256"),
+    **fields.each(fields.text(), "removes", "store_requirement", "runner_sha256", "warm"),
     "key_offset": _MANY,
     **fields.each(_SECONDS, "poll_seconds", "grace_seconds", "patience_seconds"),
 }

@@ -76,6 +76,7 @@ SERVES_A_PAGE = ["dashboard"]  # tests/flows/dashboard
 NEED_A_REGISTRY = ["build-image", "image prune", "image show", "image verify"]  # tests/unit/_cli/test_image.py
 # tests/flows/commands/test_kinetic_up.py, tests/unit/_cli/test_health.py, test_pools.py
 NEED_GOOGLE = ["cost", "doctor", "down", "init", "pool add", "pool list", "pool remove", "status", "up"]
+NEED_A_CLUSTER = ["warm list", "warm start", "warm stop"]  # tests/flows/kube/test_warm_pods.py
 JSON_CALLS = [f"{path} {words}".strip() for path, each in WITH_A_TABLE.items() for words in each]
 
 
@@ -104,9 +105,17 @@ def call(kinetic, home: Path, made_job, made_batch, tmp_path: Path) -> Callable[
 
 
 def test_a_command_has_json_or_is_known_to_have_no_table() -> None:
-    assert sorted(WITH_A_TABLE) == sorted({*WITH_JSON} - {*NEED_A_REGISTRY, *NEED_GOOGLE})
+    assert sorted(WITH_A_TABLE) == sorted({*WITH_JSON} - {*NEED_A_REGISTRY, *NEED_GOOGLE, *NEED_A_CLUSTER})
     assert sorted(LEAVES) == sorted(
-        [*WITH_A_TABLE, *WITHOUT_A_TABLE, *NEED_A_RUNNING_JOB, *SERVES_A_PAGE, *NEED_A_REGISTRY, *NEED_GOOGLE]
+        [
+            *WITH_A_TABLE,
+            *WITHOUT_A_TABLE,
+            *NEED_A_RUNNING_JOB,
+            *SERVES_A_PAGE,
+            *NEED_A_REGISTRY,
+            *NEED_GOOGLE,
+            *NEED_A_CLUSTER,
+        ]
     )
 
 

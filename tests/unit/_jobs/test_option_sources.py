@@ -165,6 +165,7 @@ def test_every_option_tells_who_set_it(root, environ):
         "spot": (True, "profile team"),
         "retries": (0, "default"),
         "resources": (None, "default"),
+        "keep_warm": (None, "default"),
         "base_packages": (True, "default"),
         "require_accelerator": (True, "default"),
         "wait_image": (True, "default"),

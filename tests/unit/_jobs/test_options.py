@@ -19,7 +19,7 @@ def test_the_first_thirteen_are_those_of_run_in_its_order() -> None:
         "accelerator container_image base_image_repo zone project capture_env_vars cluster backend namespace volumes "
         "spot output_dir debug".split()
     )
-    assert names[13:] == ["deadline", "resources", "retries", "name", "tags", "after", "on_done"]
+    assert names[13:] == ["deadline", "resources", "retries", "keep_warm", "name", "tags", "after", "on_done"]
 
 
 def test_options_do_not_change() -> None:

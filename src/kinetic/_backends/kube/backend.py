@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, 
 from kinetic._backends.kube.connection import ClusterAddress, client_of, pools_of
 from kinetic._backends.kube.informer import Informer, Informers
 from kinetic._backends.kube.job_launcher import MOST_NAMES, JobLauncher
+from kinetic._backends.kube.warm_launcher import WarmLauncher
 from kinetic._backends.protocol import SYSTEM, Clock, DebugAddress, Diagnosis, Launch, LiveLog, Observation, Stacks
 from kinetic._config import cluster
 from kinetic._config.cluster import PodRequirements
@@ -47,6 +49,7 @@ _POLL_SECONDS = 30.0
 _POLL_WITHOUT_END_SECONDS = 5.0  # a LeaderWorkerSet does not say that its job has ended: only the store does
 _CURRENT_SECONDS = 10.0
 _MOST_VERDICTS = 32  # logs that are followed to their verdicts (count): each has a connection
+_UNFOLLOWED_SECONDS = 2.0  # between two tries to follow the log of a warm pod that does not run yet
 _BLIND_SECONDS = 1.0  # between two requests about a job that cannot be watched
 
 
@@ -78,6 +81,7 @@ class KubeBackend:
         self._seen = _SeenByThread()
         self._verdicts: list[VerdictFollower] = []
         self._launcher = JobLauncher(lambda: self.client, self.environ)
+        self.warm = WarmLauncher(lambda: self.client, self._launcher)
 
     def _make_informer(self, selector: str) -> Informer:
         """Make an informer; of a batch, whose logs are not followed, it follows the ends of pods as well."""
@@ -141,13 +145,16 @@ class KubeBackend:
 
     def _launch(self, launch: Launch, mask: int) -> str:
         """Create one job, and put it into the informers that cover it."""
-        made = self._launcher.make(launch, mask)
+        self.add(launch, self._launcher.make(launch, mask))
+        return launch.order.job_id
+
+    def add(self, launch: Launch, made: Object) -> None:
+        """Put an object that was created into the informers that cover it."""
         job_id = launch.order.job_id
         selectors = {_relatives(launch.group, launch.owner), job_manifests.label_selector(job_id=job_id)}
         for informer in self._informers.alive():
             if informer.selector in selectors:
                 informer.add(made)
-        return job_id
 
     def release(self, names: Sequence[str]) -> None:
         """Resume what waits; where Kueue has the say, hand it over to its queue."""
@@ -175,7 +182,23 @@ class KubeBackend:
                 seen |= object_status.observations(found)
         missing = [name for name in names if name not in seen]
         requested = object_status.observations(self._objects(missing))
-        return seen | {name: requested[name] for name in missing if name in requested}
+        seen |= {name: requested[name] for name in missing if name in requested}
+        for warm in {observed.warm for observed in seen.values() if observed.warm}:
+            status = self._warm_status(warm)
+            for name, seen_one in list(seen.items()):
+                if seen_one.warm == warm:
+                    seen[name] = replace(seen_one, warm_ended=status is None, status=status or JobStatus.PENDING)
+        return seen
+
+    def _warm_status(self, warm: str) -> JobStatus | None:
+        """Return the status of a warm pod, or None if it is gone for good."""
+        known = (informer.find(warm) for informer in self._informers.alive() if informer.is_current)
+        found = next((each for each in known if each is not None), None)
+        found = found or self.client.get(JOB, job_manifests.object_name(warm))
+        if found is None or found["metadata"].get("deletionTimestamp"):
+            return None
+        status = object_status.status_of(found)
+        return None if status.is_final else status
 
     def _objects(self, names: Sequence[str]) -> list[Object]:
         if not names:
@@ -212,6 +235,8 @@ class KubeBackend:
             return True
         if informer.is_alive:
             self._follow_verdict(name, informer)
+            if self._is_unfollowed(name, informer):  # the Job of such a task changes neither when it begins nor ends
+                seconds = min(seconds, _UNFOLLOWED_SECONDS)
             informer.wait(name, before, seconds)
         else:
             time.sleep(min(seconds, _BLIND_SECONDS))  # it cannot be watched now; the waiter observes again
@@ -225,16 +250,26 @@ class KubeBackend:
         """
         change, follower = self._seen.verdicts.get(name, (0, None))
         now, found = informer.changes_of(name), informer.find(name)
-        if now == change or name in self._seen.followed or (follower is not None and not follower.is_over):
+        is_same = now == change and not self._is_unfollowed(name, informer)
+        if is_same or name in self._seen.followed or (follower is not None and not follower.is_over):
             return
         self._verdicts = [each for each in self._verdicts if not each.is_over]
-        is_running = found is not None and object_status.status_of(found) is JobStatus.RUNNING
+        is_running = found is not None and (
+            object_status.status_of(found) is JobStatus.RUNNING or bool(object_status.warm_pod_of(found))
+        )
         if is_running and len(self._verdicts) < _MOST_VERDICTS:
             self._seen.verdicts[name] = now, None
             with contextlib.suppress(KineticError):
                 follower = pod_logs.follow_verdict(self.client, self._pods(name), partial(self._notify, name))
                 self._seen.verdicts[name] = now, follower
                 self._verdicts += [follower] if follower else []
+
+    def _is_unfollowed(self, name: str, informer: Informer) -> bool:
+        """Return whether nothing would report the end of a task of a warm pod."""
+        _, follower = self._seen.verdicts.get(name, (0, None))
+        found = informer.find(name)
+        is_task = found is not None and bool(object_status.warm_pod_of(found))
+        return is_task and name not in self._seen.followed and (follower is None or follower.is_over)
 
     def stop_watching(self, name: str) -> None:
         self._seen.changes.pop(name, None)
@@ -278,10 +313,23 @@ class KubeBackend:
         if found is None:
             return None
         list_nodes = self.where.command_for_pools or diagnosis.LIST_NODES
+        if warm := object_status.warm_pod_of(found):
+            return self._explain_task(warm, list_nodes)
         state = diagnosis.diagnose(diagnosis.gather_evidence(self.client, found, list_nodes=list_nodes))
         if state.status is JobStatus.RUNNING and state.pod and not state.what:
             state = state._replace(what=pod_logs.waiting_reason(self.client, state.pod))
         return diagnosis.to_diagnosis(state, name)
+
+    def _explain_task(self, warm: str, list_nodes: str) -> Diagnosis:
+        """Explain a job that a warm pod carries out, or does not."""
+        if self._warm_status(warm) is None:
+            what = f"its warm pod {warm} has ended; who waits for it starts it in a pod of its own"
+            return Diagnosis(what)
+        pod = self.client.get(JOB, job_manifests.object_name(warm)) or {}
+        state = diagnosis.diagnose(diagnosis.gather_evidence(self.client, pod, list_nodes=list_nodes))
+        if state.status is JobStatus.RUNNING:
+            return Diagnosis(f"it is in the warm pod {warm}", waits=False, next=f"kinetic warm stop {warm}")
+        return replace(diagnosis.to_diagnosis(state, warm), status=None)
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
         if follow:
@@ -301,7 +349,24 @@ class KubeBackend:
         """Return nothing: a pod writes it into the store."""
 
     def _pods(self, name: str) -> list[Object]:
-        return self.client.list(POD, job_manifests.label_selector(job_id=name)).objects
+        warm, since = self._warm_pod_of(name)
+        pods = self.client.list(POD, job_manifests.label_selector(job_id=warm or name)).objects
+        if warm:
+            for pod in pods:
+                pod |= {pod_logs.WARM_JOB: name, pod_logs.WARM_SINCE: since}
+        return pods
+
+    def _warm_pod_of(self, name: str) -> tuple[str, float]:
+        """Return the warm pod that carries a job out, or "", and since when the job exists; often without a request."""
+        known = (informer.find(name) for informer in self._informers.alive() if informer.is_current)
+        found = next((each for each in known if each is not None), None)
+        if found is None:
+            found = self.client.get(JOB, job_manifests.object_name(name)) or {}
+        return object_status.warm_pod_of(found), object_status.created_at(found)
+
+    def _runs_in(self, name: str) -> str:
+        """Return what the pods of a job are labeled with: its id, or that of its warm pod."""
+        return self._warm_pod_of(name)[0] or name
 
     def _notify(self, name: str) -> None:
         for informer in self._informers.alive():
@@ -311,17 +376,17 @@ class KubeBackend:
         """Return nothing, as above."""
 
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
-        pods = pod_exec.pods_of(self.client, name)
+        pods = pod_exec.pods_of(self.client, self._runs_in(name))
         return {host: DebugAddress(inspection.PORT, machine=pods[host]) for host in hosts if host in pods}
 
     def dial(self, address: DebugAddress) -> AbstractContextManager[Tunnel]:
         return pod_exec.connect_port(self.client, address.machine, address.port)
 
     def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> int:
-        return pod_exec.run_in_pod(self.client, name, command, host=host, tty=tty, environ=self.environ)
+        return pod_exec.run_in_pod(self.client, self._runs_in(name), command, host=host, tty=tty, environ=self.environ)
 
     def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
-        return pod_exec.pod_stacks(self.client, name, hosts)
+        return pod_exec.pod_stacks(self.client, self._runs_in(name), hosts)
 
     # ------------------------------------------------------------------------------------------------ ending
 
@@ -329,6 +394,9 @@ class KubeBackend:
         wanted = set(names)
         found = [each for each in self._objects(names) if object_status.job_id_of(each) in wanted]
         alive = [each for each in found if not object_status.status_of(each).is_final]
+        for each in alive:
+            if warm := object_status.warm_pod_of(each):
+                self.warm.check(object_status.job_id_of(each), warm, wait)
         job_launcher.delete_jobs(self.client, alive)
         return job_launcher.wait_until_gone(self.client, names, wait)
 

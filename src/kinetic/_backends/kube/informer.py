@@ -322,6 +322,7 @@ class Informer:
         if not object_status.belongs_to_job_set(found):
             self._of_jobs[job_id] = uid
             self._count_change(job_id)
+            self._count_tasks(job_id, found)
             had_ended = before is not None and object_status.status_of(before).is_final
             if object_status.status_of(found).is_final and not had_ended and uid not in self._ended_early:
                 self.ends += 1
@@ -333,7 +334,15 @@ class Informer:
         if self._of_jobs.get(job_id) == uid:
             del self._of_jobs[job_id]
             self._count_change(job_id)
+            self._count_tasks(job_id, found)
             self.ends += 1
+
+    def _count_tasks(self, job_id: str, found: Object) -> None:
+        """Count a change of a warm pod as one of the jobs that were assigned to it."""
+        if object_status.is_warm_pod(found):
+            for other in self._objects.values():
+                if object_status.warm_pod_of(other) == job_id:
+                    self._count_change(object_status.job_id_of(other))
 
     def _count_change(self, job_id: str) -> None:
         self._changes[job_id] = self._changes.get(job_id, 0) + 1

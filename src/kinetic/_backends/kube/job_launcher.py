@@ -74,24 +74,43 @@ class JobLauncher:
         self._keys_of: dict[str, int] = {}  # how many keys the Secret of a batch has
         self.lock = threading.Lock()
 
-    def make(self, launch: Launch, umask: int) -> Object:
-        """Create everything that one job needs, start it, and return the object that makes its pods."""
-        client, hosts, job_id = self._client(), launch.placement.hosts, launch.order.job_id
-        shared = self._shared_key(launch)
-        request = request_of(
+    def request(self, launch: Launch, shared: int | None = None) -> JobRequest:
+        """Return what a launch asks of this cluster."""
+        client = self._client()
+        return request_of(
             launch,
             client.namespace,
             runner=self.ensure_runner(),
-            secret=job_manifests.object_name(job_id if shared is None else launch.group),
+            secret=job_manifests.object_name(launch.order.job_id if shared is None else launch.group),
             account=preflight.service_account(client, PodRequirements.from_json(launch.requirements).settings),
             environ=self._environ if launch.environ is None else launch.environ,
             by_count=preflight.selects_by_count(client, launch.placement),
             security=preflight.pod_security(client),
         )
+
+    def make_task(self, launch: Launch, umask: int, pod: str, owner: Mapping[str, str]) -> Object:
+        """Create the suspended Job of a task for a warm pod, which owns it, and its Secret."""
+        client, request = self._client(), replace(self.request(launch), warm=pod)
+        digest = runner_bundle.build().sha256
+        manifest = manifest_of(request, launch, JOB, key_offset=0, runner_sha256=digest, umask=umask)
+        found = client.create(JOB, job_manifests.owned_by_job(manifest, dict(owner)))
+        made: Object = {"apiVersion": JOB.api_version, "kind": JOB.name, **found}
+        step("client:job-created")
+        entries = {KEY_FILE: launch.key, ENVIRONMENT_FILE: json.dumps(dict(launch.captured)).encode()}
+        entries |= {CACHE_KEY_FILE: launch.cache_key} if launch.cache_key else {}
+        client.create(SECRET, job_manifests.secret(request, entries, made))
+        step("client:secret-created")
+        return made
+
+    def make(self, launch: Launch, umask: int) -> Object:
+        """Create everything that one job needs, start it, and return the object that makes its pods."""
+        client, hosts = self._client(), launch.placement.hosts
+        shared = self._shared_key(launch)
+        request = self.request(launch, shared)
         kind = JOB if hosts == 1 else discovery.kind_for_slices(client)
         if launch.order.after and kind is LEADER_WORKER_SET:
             raise LaunchError(
-                f"{job_id} cannot follow other jobs",
+                f"{launch.order.job_id} cannot follow other jobs",
                 why="a LeaderWorkerSet cannot be suspended, so its machines would wait with it",
                 next="install JobSet in the cluster; or wait for the others, and submit it then: job.wait()",
                 code="after-unsupported",

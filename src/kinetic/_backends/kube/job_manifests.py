@@ -72,6 +72,8 @@ class JobRequest:
     non_root: bool = False  # whether the node refuses an image whose user is root
     by_count: bool = True  # whether nodes are selected by the number of their GPUs, too; some lack that label
     retries: int = 3  # of infrastructure failures (count); preemptions do not count
+    warm: str = ""  # the warm pod that carries the job out
+    is_warm_pod: bool = False  # whether it is such a pod, which takes many jobs
 
     @property
     def settings(self) -> ClusterSettings:
@@ -80,7 +82,8 @@ class JobRequest:
 
     def labels(self) -> dict[str, str]:
         """Return what every object of the job is found by."""
-        found = {APP_LABEL: APP if self.placement.hosts == 1 else APP_MULTI_HOST, JOB_LABEL: label_value(self.job_id)}
+        app = APP_WARM if self.is_warm_pod else APP if self.placement.hosts == 1 else APP_MULTI_HOST
+        found = {APP_LABEL: app, JOB_LABEL: label_value(self.job_id)}
         if self.owner:
             found[OWNER_LABEL] = label_value(self.owner)
         if self.group:
@@ -99,6 +102,7 @@ class JobRequest:
         if exclusive_topology and self.placement.kind == "tpu":
             annotations[exclusive_topology] = NODE_POOL
         queue = {QUEUE_LABEL: self.settings.queue} if self.settings.queue else {}
+        queue |= {WARM_LABEL: self.warm} if self.warm else {}
         return {
             "name": name,
             "namespace": self.namespace,
@@ -112,7 +116,7 @@ class JobRequest:
 MOST_NAME_CHARACTERS = keys.MOST_OF_AN_OBJECT
 SLICE_PREFIX = "s"  # the one replicated job of a JobSet; one letter, since every hostname contains it
 
-APP, APP_MULTI_HOST = "kinetic", "kinetic-pathways"
+APP, APP_MULTI_HOST, APP_WARM = "kinetic", "kinetic-pathways", "kinetic-warm"
 APP_LABEL = "app"
 JOB_LABEL = "job-id"
 OWNER_LABEL = "kinetic/owner"
@@ -122,6 +126,9 @@ JOB_ID_ANNOTATION = "kinetic/job-id"  # an id may be too long for a label
 ACCELERATOR_ANNOTATION = "kinetic/accelerator"
 AFTER_ANNOTATION = "kinetic/after"  # what a suspended job waits for; removed when it may start
 _MOST_AFTER = 4096  # characters
+WARM_LABEL = "kinetic/warm"  # of a job that a warm pod carries out: which; such a Job stays suspended
+FITS_ANNOTATION = "kinetic/fits"  # of a warm pod: what a job must ask for to run there
+WARM_ANNOTATION = "kinetic/warm-page"  # of a warm pod: how long it stays
 
 _HASH = 8  # hexadecimal digits
 _POD_SUFFIX = 6  # "-" and the five characters that the Job controller draws
@@ -554,6 +561,26 @@ def secret(request: JobRequest, entries: Mapping[str, bytes], owned_by: Manifest
     return _secret(about, entries)
 
 
+def warm_secret(request: JobRequest, entries: Mapping[str, bytes], owned_by: Manifest) -> Manifest:
+    """Return the Secret of a warm pod, which has the task that was assigned last."""
+    return secret(request, entries, owned_by) | {"immutable": False}
+
+
+def warm_job(request: JobRequest, annotations: Mapping[str, str], most_seconds: float) -> Manifest:
+    """Return the Job of a warm pod; the server ends it after twice its maximum, should it not end by itself."""
+    made = job(request)
+    made["spec"]["activeDeadlineSeconds"] = int(2 * most_seconds) + 60
+    for about in (made["metadata"], made["spec"]["template"]["metadata"]):
+        about["annotations"] = {**about.get("annotations", {}), **annotations}
+    return made
+
+
+def owned_by_job(manifest: Manifest, owner: Manifest) -> Manifest:
+    """Return an object that a Job owns: it goes with that."""
+    reference = _owner_reference("batch/v1", "Job", owner["name"], owner["uid"])
+    return manifest | {"metadata": manifest["metadata"] | {"ownerReferences": [reference]}}
+
+
 def group_secret(group: str, namespace: str, owner: str, entries: Mapping[str, bytes]) -> Manifest:
     """Return the Secret that the children of a batch share; it has no owner: closing the batch removes it."""
     labels = {APP_LABEL: APP, GROUP_LABEL: label_value(group)} | ({OWNER_LABEL: label_value(owner)} if owner else {})
@@ -578,6 +605,11 @@ def _metadata(name: str, namespace: str, labels: dict[str, str]) -> Manifest:
 
 def _owner_reference(version: str, kind: str, name: str, uid: str) -> Manifest:
     return {"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": False}
+
+
+def encoded_entries(entries: Mapping[str, bytes]) -> dict[str, str]:
+    """Return what a Secret has of such entries."""
+    return _encoded("the captured environment variables are", entries)
 
 
 def _encoded(what: str, entries: Mapping[str, bytes]) -> dict[str, str]:

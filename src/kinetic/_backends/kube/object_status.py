@@ -21,10 +21,13 @@ from kinetic._backends.kube.client import JOB_SET, LEADER_WORKER_SET
 from kinetic._backends.kube.event_patterns import Explanation
 from kinetic._backends.kube.job_manifests import (
     AFTER_ANNOTATION,
+    APP_LABEL,
+    APP_WARM,
     CONTAINER,
     JOB_ID_ANNOTATION,
     JOB_LABEL,
     QUEUE_LABEL,
+    WARM_LABEL,
 )
 from kinetic._backends.protocol import Observation
 from kinetic._wire import pod_log_format
@@ -162,6 +165,16 @@ def job_id_of(found: Object) -> str:
     return annotation_of(found, JOB_ID_ANNOTATION) or label_of(found, JOB_LABEL)
 
 
+def is_warm_pod(found: Object) -> bool:
+    """Return whether an object makes a warm pod."""
+    return label_of(found, APP_LABEL) == APP_WARM
+
+
+def warm_pod_of(found: Object) -> str:
+    """Return the warm pod that carries a job out whose own Job stays suspended, or ""."""
+    return label_of(found, WARM_LABEL) if (found.get("spec") or {}).get("suspend") else ""
+
+
 def belongs_to_job_set(found: Object) -> bool:
     """Return whether an object is a Job of a JobSet, which has the status of the whole."""
     return bool(label_of(found, _JOB_SET_LABEL))
@@ -207,6 +220,7 @@ def observation(found: Object) -> Observation:
         if status.is_final
         else None,
         version=str(_metadata(found).get("resourceVersion") or ""),
+        warm=warm_pod_of(found),
     )
 
 

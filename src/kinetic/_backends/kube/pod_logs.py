@@ -18,7 +18,7 @@ from kinetic._backends.kube.object_status import Object
 from kinetic._backends.kube.transport import RETRYABLE_STATUSES, Reply, stream_errors
 from kinetic._backends.protocol import BytesLog
 from kinetic._runner.supervisor import attempts
-from kinetic._wire import pod_log_format
+from kinetic._wire import keys, pod_log_format
 from kinetic._wire.pod_log_format import Claim
 from kinetic._wire.task import FAILED_EXIT
 from kinetic.errors import AccessDeniedError, KineticError
@@ -31,9 +31,22 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client
 
 
-def read_log(client: Client, pod: str, *, last_lines: int | None = None, previous: bool = False) -> bytes | None:
+WARM_JOB, WARM_SINCE = "warm-job", "warm-since"  # in the object of a pod that has many: which is meant, and since when
+_SKEW_SECONDS = 60.0  # a node's clock may be so much behind the server's
+
+
+def _since(pod: Object) -> dict[str, str | int | bool]:
+    """Return what of a pod's log to ask for: of a warm pod nothing older than the job."""
+    found = pod.get(WARM_SINCE)
+    query: dict[str, str | int | bool] = {}
+    return query | {"sinceTime": keys.format_utc(found - _SKEW_SECONDS)} if found else query
+
+
+def read_log(
+    client: Client, pod: str, *, last_lines: int | None = None, previous: bool = False, of: Object | None = None
+) -> bytes | None:
     """Return what a pod's log has now, or None when there is no such pod or nothing has started in it."""
-    query: dict[str, str | int | bool] = {"container": CONTAINER}
+    query: dict[str, str | int | bool] = {"container": CONTAINER, **_since(of or {})}
     query |= {"tailLines": last_lines} if last_lines is not None else {}
     query |= {"previous": True} if previous else {}
     reply = client.transport.send("GET", POD.path(client.namespace, pod, "log"), query=query)
@@ -54,8 +67,6 @@ MOST_BYTES = 9_500_000
 _LINE_BYTES, _PIECE_BYTES = 48, 16_000
 
 _LAST_LINES = 5  # of a container's output, among which its runner's last word is
-_VERDICT_LINE = f"\n{pod_log_format.RUNNER_PREFIX}{pod_log_format.VERDICT}".encode()
-
 OnVerdict = Callable[[], object]
 
 
@@ -94,8 +105,9 @@ class LogFollower:
     _last_lines: int | None = None
 
     def __init__(self, client: Client, pod: Object, useless: set[str]) -> None:
-        self.reader = pod_log_format.Reader()
+        self.reader = pod_log_format.Reader(str(pod.get(WARM_JOB) or ""))
         self.is_over = False
+        self._since = _since(pod)
         self._client, self._pod = client, object_status.object_name(pod)
         self._uid, self._useless = _uid(pod), useless
         self._data = bytearray()
@@ -164,6 +176,8 @@ class LogFollower:
                         self._take(new)
                         if size > MOST_BYTES or self.reader.is_lost:
                             return True
+                        if self.reader.is_over:
+                            return False
                     if self.is_over:
                         return False
                 found = self._client.get(POD, self._pod)  # a server that restarts ends streams, too
@@ -180,7 +194,7 @@ class LogFollower:
         return False
 
     def _stream(self, *, may_have_moved: bool) -> Iterator[bytes]:
-        query: dict[str, str | int | bool] = {"container": CONTAINER, "follow": True}
+        query: dict[str, str | int | bool] = {"container": CONTAINER, "follow": True, **self._since}
         query |= {"tailLines": self._last_lines} if self._last_lines is not None else {}
         with self._client.transport.stream(
             POD.path(self._client.namespace, self._pod, "log"),
@@ -230,6 +244,9 @@ class VerdictFollower(LogFollower):
 
     def __init__(self, client: Client, pod: Object, useless: set[str], on_verdict: OnVerdict) -> None:
         self._notify = on_verdict
+        job_id = pod.get(WARM_JOB)
+        said = pod_log_format.verdict_of(job_id) if job_id else pod_log_format.VERDICT
+        self._line = f"\n{pod_log_format.RUNNER_PREFIX}{said}".encode()
         super().__init__(client, pod, useless)
 
     def _follow(self) -> bool:
@@ -238,10 +255,10 @@ class VerdictFollower(LogFollower):
         try:
             for piece in self._stream(may_have_moved=False):
                 held += piece
-                if _VERDICT_LINE in held:
+                if self._line in held:
                     self._call(self._notify)
                     break
-                held = held[-len(_VERDICT_LINE) :]
+                held = held[-len(self._line) :]
         except AccessDeniedError:
             return True
         except KineticError:
@@ -341,7 +358,8 @@ def _is_of(claim: Claim | None, host: int, attempt: int) -> bool | None:
 def _uid(pod: Object) -> str:
     """Return what distinguishes a pod, and a container that was restarted in it, from any other."""
     about = pod.get("metadata") or {}
-    return f"{about.get('uid') or about.get('name')}/{object_status.main_container(pod).get('containerID') or ''}"
+    container = object_status.main_container(pod).get("containerID") or ""
+    return f"{about.get('uid') or about.get('name')}/{container}/{pod.get(WARM_JOB) or ''}"
 
 
 def snapshot(client: Client, pods: Sequence[Object], *, host: int, attempt: int) -> BytesLog | None:
@@ -352,7 +370,8 @@ def snapshot(client: Client, pods: Sequence[Object], *, host: int, attempt: int)
             uid = _uid(pod)
             if uid in known.lost or not known.may_carry_out(pod, host, attempt):
                 continue
-            reader, output = pod_log_format.Reader(), read_log(client, object_status.object_name(pod)) or b""
+            reader = pod_log_format.Reader(str(pod.get(WARM_JOB) or ""))
+            output = read_log(client, object_status.object_name(pod), of=pod) or b""
             data = reader.read(output)
             known.note(uid, reader)
             if reader.is_lost:
@@ -376,8 +395,9 @@ def last_log(client: Client, pods: Sequence[Object], *, host: int, attempt: int)
             uid = f"{_uid(pod)}/{ended.get('containerID') or ''}"
             if _is_of(known.claims.get(uid), host, attempt) is False:
                 continue
-            reader = pod_log_format.Reader()
-            output = read_log(client, object_status.object_name(pod), previous=object_status.is_running(pod)) or b""
+            reader = pod_log_format.Reader(str(pod.get(WARM_JOB) or ""))
+            previous = object_status.is_running(pod)
+            output = read_log(client, object_status.object_name(pod), previous=previous, of=pod) or b""
             data = reader.read(output) + reader.rest()
             known.note(uid, reader)
             if _is_of(reader.claim, host, attempt):

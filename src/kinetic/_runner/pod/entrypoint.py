@@ -31,6 +31,7 @@ from kinetic._wire.task import (
     INFRASTRUCTURE_EXIT,
     ORDER,
     TERMINATION_LOG,
+    WARM,
     AttemptFiles,
     Task,
 )
@@ -68,6 +69,10 @@ _LEAST_POLL_SECONDS = 0.1  # notifications that come together are one
 
 def main(words: list[str], base: str, runner: str) -> NoReturn:
     """Be the first process of a container: its arguments, a folder of its own, and the folder with this code."""
+    if words[:1] == [WARM]:
+        from kinetic._runner.pod import warm_pod  # most pods have one job
+
+        warm_pod.main(words[1:], base, runner, main)
     code = INFRASTRUCTURE_EXIT
     message, message_file = "", TERMINATION_LOG
     try:
@@ -189,6 +194,11 @@ class PodSource:
             self.wait_for(lambda: self.end_requested, FOREVER)
         return self.code
 
+    @property
+    def _verdict(self) -> str:
+        """How a line begins that says that there is a verdict; of a warm pod, whose log has many, with the job."""
+        return pod_log_format.verdict_of(self.task.job_id) if self.settings.warm else pod_log_format.VERDICT
+
     def _open_log(self) -> None:
         """Make the log, and let our own standard error go there.
 
@@ -269,8 +279,11 @@ class PodSource:
 
     def skip(self, why: str) -> None:
         if why == DECIDED:
-            say(f"{pod_log_format.VERDICT} already; nothing is left to do")
+            say(f"{self._verdict} already; nothing is left to do")
             self.code = 0
+        elif why == supervise.TAKEN:
+            say("the job was started in another pod meanwhile; nothing is left to do here")
+            self.code = FAILED_EXIT
         else:
             say("the job was removed; nothing is left to do")
             self.code = FAILED_EXIT
@@ -278,6 +291,11 @@ class PodSource:
     def claim(self, key: bytes) -> AttemptNote | None:
         """Make the next attempt ours; of several hosts all have the number of their set's restarts."""
         task, host = self.task, self.place.host
+        if self.settings.warm:
+            from kinetic._runner.supervisor import placements  # most pods have one job
+
+            if not placements.take(self.store, task.job_id, self.settings.warm, key):
+                return None
         machine, python = os.uname().nodename, python_runtime.python_version()
         details: dict[str, object] = {"pod": machine, "host": host}
         note = AttemptNote(task.job_id, 0, machine, time.time(), self.settings.runner_sha256, python, details)
@@ -365,7 +383,7 @@ class PodSource:
 
     def _seal_at_once(self, verdict: Outcome, message: str) -> None:
         attempts.seal_outcome(self.store, verdict, self.key(), mark=self.task.mark)
-        say(f"{pod_log_format.VERDICT}: the job failed: {message}")
+        say(f"{self._verdict}: the job failed: {message}")
         write_termination_message(self.settings.last_words, message)
         self.code = FAILED_EXIT
 
@@ -389,6 +407,7 @@ class PodSource:
             self.peers.key = key
         self._poller = Poller(self._poll, self._waker, seconds)
         self._poller.start()
+        signal.signal(signal.SIGUSR1, lambda *_: self._poller.poll_soon())  # of a warm pod: the job was cancelled
         if self._notifier is not None:
             self._notifier.start(self._poller.poll_soon, key)
 
@@ -466,7 +485,7 @@ class PodSource:
         return verdict, task.body
 
     def leave_to_the_verdict(self) -> None:
-        say(f"{pod_log_format.VERDICT}, from another process; the worker was ended")
+        say(f"{self._verdict}, from another process; the worker was ended")
         if not self._is_forgotten():
             self.send_log()
         self.code = 0
@@ -526,7 +545,7 @@ class PodSource:
             self.peers.notify()
         failed = created and not verdict.succeeded
         words = f"the job failed: {verdict.error.get('message', verdict.cause)}" if failed else "the job succeeded"
-        say(f"{pod_log_format.VERDICT}: {words if created else 'another one was there first; it is valid'}")
+        say(f"{self._verdict}: {words if created else 'another one was there first; it is valid'}")
         if self._log_trouble and not self._is_forgotten() and (trouble := self._finish_log(_LATE_LOG_SECONDS)):
             say(f"the end of the log is not in the store: {trouble}")
         if failed:

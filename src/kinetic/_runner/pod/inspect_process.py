@@ -89,10 +89,12 @@ def _become(term: str, command: list[str]) -> NoReturn:
 
 def _environment(worker: process_setup.StackDumpFile) -> dict[str, str]:
     """Return what the worker was started with: made again from the task in its parent's command line."""
-    words = os.fsdecode(Path(f"/proc/{processes.parent_of(worker.pid)}/cmdline").read_bytes()).split("\0")
-    page = next((word for word in words[1:] if word.startswith(("{", "@"))), "")
-    task = Task.from_page(container.page_of(page))
     base = worker.path.parent
+    page = f"@{base / 'task.json'}"  # of a warm pod, which has many
+    if not (base / "task.json").exists():
+        words = os.fsdecode(Path(f"/proc/{processes.parent_of(worker.pid)}/cmdline").read_bytes()).split("\0")
+        page = next((word for word in words[1:] if word.startswith(("{", "@"))), "")
+    task = Task.from_page(container.page_of(page))
     captured = container.captured(container.settings_of(task))
     place = container.HostInPod(worker.host, None, base, "")
     found = container.environment(task, place, worker.attempt, os.environ, captured)

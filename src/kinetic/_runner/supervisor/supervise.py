@@ -361,7 +361,7 @@ def _fork(
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
-        _close_all_but(write_end, life, *kept)
+        close_all_but(write_end, life, *kept)
         _die_with(supervisor, libc, life)
         title.set(task.job_id, f"worker {task.folder}")
         begin(write_end)
@@ -424,7 +424,7 @@ def _processes_of(worker: int) -> list[int]:
     return [pid for root in (worker, *adopted) for pid in processes.tree_of(root)]
 
 
-def _close_all_but(*kept: int) -> None:
+def close_all_but(*kept: int) -> None:
     """Close every descriptor above the standard ones: user code must not reach what belongs to its supervisor."""
     signal.set_wakeup_fd(-1)
     try:

@@ -104,6 +104,8 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
     ours = [str(workspace / entry) if entry else str(workspace) for entry in plan.get("sys_path_rel", ("",))]
     others = [entry for entry in sys.path if entry != runner and not _is_in_project(entry, root)]
     sys.path[:] = [*dict.fromkeys(ours), runner, *others]
+    if server := sys.modules.get("kinetic._runner.pod.fork_server"):  # of a warm pod
+        server.drop_shadowed(ours)
     inside = plan.get("cwd_rel")
     folder = workspace / inside if isinstance(inside, str) and (workspace / inside).is_dir() else workspace
     os.chdir(folder)
@@ -289,6 +291,8 @@ class ImportHooks:
             self._arounds["jax"] = self._around_jax
 
     def install(self) -> None:
+        for name in [name for name in self._arounds if name in sys.modules]:  # of a warm pod: before this fork
+            self._arounds.pop(name)(sys.modules[name], functools.partial(_configure, name))
         if self._arounds:
             sys.meta_path.insert(0, _HookFinder(self._arounds))
 
@@ -332,6 +336,17 @@ def _tried(do: Callable[[], T]) -> T | None:
     except Exception as error:  # noqa: BLE001 - the job compiles
         write_to_log(f"kinetic: compile cache: {type(error).__name__}: {error}\n")
         return None
+
+
+def _configure(name: str) -> None:
+    """Tell a library that is imported already where its cache is; jax reads variables only when it is imported."""
+    if name == "jax" and (folder := os.environ.get("JAX_COMPILATION_CACHE_DIR")):
+        config = sys.modules["jax"].config
+        config.update("jax_compilation_cache_dir", folder)
+        with contextlib.suppress(AttributeError):  # an older one does not have it
+            config.update(
+                "jax_persistent_cache_enable_xla_caches", os.environ.get("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES")
+            )
 
 
 class _HookFinder:

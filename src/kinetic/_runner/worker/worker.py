@@ -117,6 +117,11 @@ def work(task: Task, pipe: int, fetched: list[function_call.Fetched] | None = No
         process_setup.keep_flushing(process_setup.answer_in)  # a thread that waits; before any code of the user's runs
         step("worker:begun")
         code = _run(task, report, body, fetched or [])
+        if task.pod is not None and task.pod.warm:
+            from kinetic._runner.pod import fork_server  # most pods have one job
+
+            own = (str(task.folder.parent), task.runner)
+            fork_server.note_imports(task.folder.with_name(fork_server.IMPORTS_FILE), own)
         _run_exit_handlers()
         step("worker:leaving")
     except BaseException as error:  # noqa: BLE001 - nothing may reach the supervisor's frames below this fork

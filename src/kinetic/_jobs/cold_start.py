@@ -1,0 +1,55 @@
+"""The start of a job in a pod of its own that was assigned to a warm pod which does not carry it out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kinetic._jobs import locate
+from kinetic._output import terminal as output
+from kinetic._runner.supervisor import placements
+from kinetic._wire import keys
+from kinetic._wire.failpoints import step
+from kinetic.job_status import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic._backends.protocol import Observation
+    from kinetic._stores.protocol import Store
+    from kinetic._wire.records import JobRecord
+
+_UNTAKEN_SECONDS = 180.0  # after which a task that no pod has claimed is started cold; a kubelet needs two minutes
+
+
+def take(store: Store, key: bytes, job_id: str, ended: str = "") -> bool:
+    """Make a job one of a pod of its own; False where a warm pod has it. ``ended``: one that is gone for good."""
+    taken = placements.take(store, job_id, "", key, ended=ended)
+    step("client:placed-cold")
+    return taken
+
+
+def start_if_left(job: JobRecord, observation: Observation) -> Observation:
+    """Start a task in a pod of its own if its warm pod is gone, or never took it; return how it is then.
+
+    Whoever looks first does this. What says who carries it out is created before it is started, so none starts it
+    while a warm pod has it, and it is repeated where a process died in between.
+    """
+    store = locate.store_of(job)
+    if not observation.warm_ended:
+        age = time.time() - (observation.submitted or time.time())
+        if age < _UNTAKEN_SECONDS:
+            return observation
+        found = placements.placement_of(store, job.job_id, locate.key_to_read(job))
+        if found is not None and found.pod:
+            return observation
+    if store.size(keys.result(job.job_id)) is not None:
+        return observation
+    ended = observation.warm if observation.warm_ended else ""
+    if not take(store, locate.key_to_seal(job), job.job_id, ended):
+        return observation
+    backend: Any = locate.backend_of(job)  # of the only kind that has warm pods
+    if not backend.warm.start_cold(job.job_id):
+        return observation
+    why = "has ended" if observation.warm_ended else "has not taken it"
+    output.report(f"{job.job_id}: its warm pod {observation.warm} {why}; it starts in a pod of its own")
+    return replace(observation, warm="", status=JobStatus.PENDING)

@@ -1,0 +1,295 @@
+"""Warm pods from the client's side: a job is given to one that fits, or starts one; and what none carries out, cold.
+
+Every decision is a key of the store that is created once, see ``_runner/supervisor/placements.py``; what follows it can
+be repeated by any process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kinetic import _hardware as hardware
+from kinetic._config import cluster
+from kinetic._config import target as settings
+from kinetic._config.options import read_variable
+from kinetic._hardware import prices
+from kinetic._jobs import cold_start, cost, locate
+from kinetic._output import terminal as output
+from kinetic._output.format import duration_text
+from kinetic._runner.supervisor import placements
+from kinetic._wire import documents, folders, keys, warm_pods
+from kinetic._wire.failpoints import step
+from kinetic._wire.fields import seconds_of
+from kinetic._wire.warm_pods import BUSY, Assignment, Greeting, WarmPod
+from kinetic.errors import BackendError, KineticError, OptionError
+
+if TYPE_CHECKING:
+    from kinetic._backends.kube.backend import KubeBackend
+    from kinetic._backends.kube.warm_launcher import WarmState
+    from kinetic._backends.protocol import Launch
+    from kinetic._jobs.options import Options
+    from kinetic._stores.protocol import Store
+
+_MAX = "KINETIC_WARM_MAX"
+_new: ContextVar[float | None] = ContextVar("kinetic_new_warm_pod", default=None)  # how long one is to take jobs
+_HINT = "warm-pods.json"  # in the home: until when this user may have warm pods, so that other jobs ask for none
+
+
+class Place(NamedTuple):
+    """Where a job goes."""
+
+    backend: KubeBackend
+    store: Store
+    key: bytes  # the sealing key of the namespace
+    queue: str  # of Kueue
+
+
+class Listed(NamedTuple):
+    """A warm pod and what it says of itself, as far as it can be reached."""
+
+    state: WarmState
+    greeting: Greeting | None
+    dollars_per_hour: float | None  # None for a CPU, and where no price is known
+
+
+# ------------------------------------------------------------------------------------------------------------- launches
+
+
+def is_wanted(options: Options) -> bool:
+    """Return whether a job may run in a warm pod: it asks for one, or this user has started some lately."""
+    if options.keep_warm is not None:
+        return True
+    try:
+        until = json.loads((settings.kinetic_home(os.environ) / _HINT).read_bytes())["until"]
+        return isinstance(until, int | float) and time.time() < until
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def launch(wanted: Launch, context: Place, options: Options) -> bool:
+    """Give a job to a warm pod, or start one for it; False if it is to be launched as any other."""
+    backend = context.backend
+    keep = float(options.keep_warm or 0.0)
+    if why := _why_not(wanted, context):
+        if keep:
+            output.report_once(f"the pod is not kept warm: {why}")
+        return False
+    mask = _umask()
+    if (most := _new.get()) is not None:
+        _start_with(wanted, context, backend, mask, keep, most)
+        return True
+    try:
+        found = backend.warm.find(wanted.owner)
+        if not found and not keep:
+            return False
+        fits = backend.warm.fits(wanted, mask)
+        told, idle = _offer(wanted, context, backend, found, fits, mask, keeps=bool(keep))
+        if told:
+            return True
+    except BackendError as error:
+        output.report_once(f"warm pods cannot be used, so the job starts in a pod of its own: {error.what}")
+        return False
+    if not keep:
+        return False
+    if idle:
+        output.report(f"the pod is not kept warm: {idle} is idle already; to end that one: kinetic warm stop {idle}")
+        return False
+    _start_with(wanted, context, backend, mask, keep, _most_seconds())
+    return True
+
+
+@contextlib.contextmanager
+def starting_new(most: float | None) -> Iterator[None]:
+    """Start a new warm pod for each job that is submitted inside, whatever others there are; ``most``: seconds."""
+    token = _new.set(most or _most_seconds())
+    try:
+        yield
+    finally:
+        _new.reset(token)
+
+
+def _most_seconds() -> float:
+    """Return how long a warm pod takes jobs at most."""
+    written = read_variable(_MAX, os.environ)
+    found = seconds_of(written) if written else (warm_pods.MOST_SECONDS, True)
+    if found is None or not found[0]:
+        raise OptionError(f"{_MAX}={written!r} is not a length of time", next=f"export {_MAX}=8h     or unset it")
+    return found[0]
+
+
+def _offer(
+    wanted: Launch,
+    context: Place,
+    backend: KubeBackend,
+    found: list[WarmState],
+    fits: Mapping[str, str],
+    mask: int,
+    *,
+    keeps: bool,
+) -> tuple[bool, str]:
+    """Offer a job to warm pods, one after the other; return whether one took it, and the name of one that is idle."""
+    idle, reasons = "", []
+    for state in found:
+        unlike = [word for word, value in fits.items() if state.fits.get(word) != value]
+        is_near = state.accelerator == wanted.placement.accelerator
+        if state.pod and (not unlike or is_near or keeps):
+            told, greeting = _try(wanted, context, backend, state, mask, fits=not unlike)
+            if told:
+                return True, ""
+            if greeting is not None and greeting.state != BUSY:
+                idle = idle or state.name
+        if unlike and is_near:
+            reasons.append(f"{state.name} has another {' and '.join(unlike[:3])}")
+    if reasons:
+        output.report(f"starts in a pod of its own: {'; '.join(reasons[:2])}")
+    return False, idle
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)  # the only way to read it, and one for the whole process
+    os.umask(mask)
+    return mask
+
+
+def _why_not(wanted: Launch, context: Place) -> str:
+    """Return why a job cannot run in a warm pod, whatever pods there are."""
+    if wanted.placement.hosts > 1:
+        return f"{wanted.placement.name} has {wanted.placement.hosts} hosts, and warm pods have one"
+    if wanted.order.after:
+        return "it waits for other jobs"
+    if context.queue:
+        return f"the queue {context.queue} of Kueue admits each job by itself"
+    if any(ref.fuse and ref.kind in {"prefix", "object"} for ref in wanted.order.data):
+        return "it mounts a bucket, which only a pod of its own can"
+    return ""
+
+
+def _assignment(wanted: Launch, task: str, sequence: int) -> Assignment:
+    return Assignment(sequence, wanted.order.job_id, task, wanted.key, dict(wanted.captured), wanted.cache_key)
+
+
+def _pod_key(context: Place, pod: str) -> bytes:
+    return documents.job_key(context.key, pod, context.store.url)
+
+
+def _try(
+    wanted: Launch, context: Place, backend: KubeBackend, state: WarmState, mask: int, *, fits: bool
+) -> tuple[bool, Greeting | None]:
+    """Give a job to a warm pod that is idle; return whether it is launched, and what the pod said of itself."""
+    greeting: Greeting | None = None
+    made: Any = None
+    job_id, key = wanted.order.job_id, _pod_key(context, state.name)
+    try:
+        with backend.warm.dial(state) as connection:
+            greeting = connection.greeting()
+            if greeting.state == BUSY or not fits:
+                return False, greeting
+            made = backend.warm.make_task(wanted, mask, state)
+            backend.add(wanted, made)
+            is_ours = placements.assign(context.store, state.name, greeting.sequence, job_id, key)
+            step("client:task-assigned")
+            if is_ours:
+                assignment = _assignment(wanted, backend.warm.task_of(wanted, mask), greeting.sequence)
+                refused = connection.ask(assignment.to_bytes(key, greeting.nonce))
+                step("client:task-told")
+                if not refused:
+                    backend.warm.write_assignment(state, assignment.to_bytes(key), key)
+                    return True, greeting
+    except KineticError as error:
+        if made is None:
+            return False, greeting
+        output.report_once(f"the warm pod {state.name} cannot be told: {error.what}")
+    if cold_start.take(context.store, wanted.key, job_id):
+        backend.warm.start_cold(job_id)
+    return True, greeting
+
+
+def _start_with(wanted: Launch, context: Place, backend: KubeBackend, mask: int, keep: float, most: float) -> None:
+    """Start a warm pod whose first task is this job."""
+    name = keys.new_job_id(hardware.slug(wanted.placement.accelerator), "warm")
+    page = WarmPod(name, context.store.url, keep, most)
+    key = _pod_key(context, name)
+    task = backend.warm.task_of(wanted, mask)
+    assignment = _assignment(wanted, task, 0)
+    state = backend.warm.make_pod(wanted, mask, page, key, assignment.to_bytes(key))
+    try:
+        made = backend.warm.make_task(wanted, mask, state)
+        backend.add(wanted, made)
+        placements.assign(context.store, name, 0, wanted.order.job_id, key)
+        step("client:task-assigned")
+        backend.warm.start_pod(state)
+    except BaseException:
+        backend.warm.end_pod(state, delete=True)
+        raise
+    _note(most)
+    output.report(
+        f"its pod stays for {duration_text(keep)} after the last job as the warm pod {name}{_price_text(wanted)}"
+    )
+
+
+def _price_text(wanted: Launch) -> str:
+    price = _dollars(wanted.placement.accelerator, spot=wanted.placement.spot)
+    return "" if price is None else f"; it costs about ${price:.2f} per hour"
+
+
+def _dollars(accelerator: str, *, spot: bool) -> float | None:
+    try:
+        placement = hardware.place(accelerator, spot=spot)
+    except KineticError:
+        return None
+    found = prices.price_of(placement, "", cost.kept_rates(os.environ)) if placement.kind != "cpu" else None
+    return None if found is None else found.dollars_per_hour
+
+
+def _note(seconds: float) -> None:
+    """Remember on this machine that there may be warm pods, for jobs that do not ask for one."""
+    path = settings.kinetic_home(os.environ) / _HINT
+    try:
+        folders.write_whole(path, json.dumps({"until": time.time() + seconds}).encode())
+    except OSError as error:
+        locate.log().info("cannot write %s: %s", path, error)
+
+
+# -------------------------------------------------------------------------------------------------- for kinetic warm
+
+
+def listed(backend: KubeBackend, owner: str) -> Iterator[Listed]:
+    """Yield an owner's warm pods, each with what it says of itself."""
+    for state in backend.warm.find(owner):
+        greeting = None
+        if state.pod:
+            try:
+                with backend.warm.dial(state) as connection:
+                    greeting = connection.greeting()
+            except KineticError as error:
+                locate.log().info("%s cannot be reached: %s", state.name, error)
+        yield Listed(state, greeting, _dollars(state.accelerator, spot=state.is_spot))
+
+
+def find_one(backend: KubeBackend, owner: str, beginning: str) -> WarmState:
+    """Return the warm pod whose name begins so.
+
+    Raises:
+        OptionError: None, or several.
+    """
+    found = {state.name: state for state in backend.warm.find(owner)}
+    name = keys.only_match(beginning, [each for each in found if each.startswith(beginning)], "warm pods")
+    if name is None:
+        raise OptionError(
+            f"there is no warm pod {beginning!r}",
+            why=f"running: {', '.join(found) or 'none'}",
+            next="kinetic warm list",
+            code="no-warm-pod",
+        )
+    return found[name]
+
+
+def owner_here() -> str:
+    """Return the owner by whose name this user's warm pods are found."""
+    return cluster.owner(os.environ)

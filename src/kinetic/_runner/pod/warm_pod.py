@@ -1,0 +1,475 @@
+"""The first process of a warm pod: it takes tasks one after the other, and ends by itself.
+
+It only forks: it opens no store and holds no key. A child of its own talks to each client that connects, verifies what
+it is given, and puts it into the inbox, a folder for each number. A task is carried out by a supervisor that a fork
+server forks, the same as the first process of any other pod. See docs/design/decisions/0028-warm-pods.md.
+
+    idle   ── the inbox has a task, or the pod's Secret does ──▶  busy
+    busy   ── the supervisor has ended, all is removed       ──▶  idle, or the end
+    idle   ── idle for its time, at its maximum, or asked to ──▶  the end: exit code 0
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from kinetic._runner import processes
+from kinetic._runner.pod import cleanup, container, fork_server
+from kinetic._runner.pod.fork_server import CarryOut, ForkServer
+from kinetic._runner.pod.log_pump import say
+from kinetic._runner.worker import worker
+from kinetic._wire import documents, warm_pods
+from kinetic._wire import task as wire_task
+from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, Task
+from kinetic._wire.warm_pods import Assignment, Greeting, WarmPod
+from kinetic.errors import KineticError
+
+_LOOK_SECONDS = 60.0  # between two questions to the store while idle
+_SECRET_SECONDS = 2.0  # between two looks at the mounted Secret: no request, the kubelet brings it
+_CLIENT_SECONDS = 30.0  # for a client that has connected
+_CHECK_SECONDS = 20.0  # for the end of a task that was cancelled
+_HARSH_SECONDS = 3.0  # of them, until a supervisor is asked to end that has not by itself
+_TERM_SECONDS = 25.0  # for a supervisor's last words, of the 30 s that a pod has
+_IMPORT_SECONDS = 120.0
+_MOST_CLIENTS = 8
+_TRIES = 4  # supervisors for one task that end without a verdict, and more if it has retries
+_PAUSE = 0.02
+_PAGE, _SECRET_FOLDER, _ABOUT, _VARIABLES = "task.json", "secret", "about.json", "variables.json"
+
+
+def main(words: list[str], base: str, runner: str, carry_out: CarryOut) -> NoReturn:
+    """Be the first process of a warm pod.
+
+    Args:
+        words: Its page.
+        base: A folder of its own.
+        runner: The folder with this code.
+        carry_out: What a supervisor does with its task, a folder of its own, and that with this code.
+    """
+    code = INFRASTRUCTURE_EXIT
+    try:
+        code = WarmProcess(WarmPod.from_page(words[0]), Path(base), runner, carry_out).run()
+    except BaseException:  # noqa: BLE001 - the last frame of the first process
+        import traceback  # 2 ms
+
+        say(traceback.format_exc().rstrip())
+    finally:
+        os._exit(code)
+
+
+class WarmProcess:
+    """The first process; single-threaded."""
+
+    def __init__(self, page: WarmPod, base: Path, runner: str, carry_out: CarryOut) -> None:
+        self._carry_out = carry_out
+        self.page, self.base, self.runner = page, base, runner
+        self.task, self.inbox = base / "task", base / "inbox"
+        self.inbox.mkdir(mode=0o700, exist_ok=True)
+        self.libc = processes.load_libc()
+        processes.adopt_orphans(self.libc)
+        self.end_requested = False
+        self.wake, self._waker = os.pipe()
+        for end in (self.wake, self._waker):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        worker.preload()  # once, instead of by each process that is forked
+        self._cleaner = cleanup.Cleaner((base,), self.libc)
+        self._children: dict[int, Callable[[int], None]] = {}  # that talk or look, and what follows their end
+        self._server = ForkServer(carry_out, runner, self.libc)
+        self._next_server: ForkServer | None = None  # which still imports
+        self._sequence = 0  # of the task that it has or takes next
+        self._about: dict[str, object] | None = None  # of the task that it has
+        self._tries = self._tasks = 0
+        self._began = self._idle_since = time.monotonic()
+        self._next_look = self._next_stat = self._import_limit = 0.0
+        self._secret_stamp: object = None
+        self._strange_since: float | None = None  # since when the next number is another client's
+        self._useless: tuple[str, frozenset[str]] = ("", frozenset())  # what cannot be imported before a fork
+        self._listener = self._listen()
+
+    def run(self) -> int:
+        """Take tasks until it is time to end; return the exit code."""
+        say(f"the warm pod {self.page.pod} is ready")
+        self._look_into_secret()
+        while True:
+            self._reap()
+            self._see_servers()
+            if self.end_requested:
+                return self._end()
+            if self._about is not None:
+                if (why := self._see_task()) is not None:
+                    return self._leave(why) if why else INFRASTRUCTURE_EXIT
+            elif not self._begin():
+                now = time.monotonic()
+                if now - self._idle_since >= self.page.idle_seconds:
+                    return self._leave(f"idle for {self.page.idle_seconds:g} s")
+                if now - self._began >= self.page.most_seconds:
+                    return self._leave(f"at its maximum of {self.page.most_seconds:g} s")
+                self._look(now)
+            self._wait()
+
+    # --------------------------------------------------------------------------------------------------------- events
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self.page.port))
+        listener.listen(_MOST_CLIENTS)
+        listener.setblocking(False)  # noqa: FBT003 - Python's own signature
+        return listener
+
+    def _on_term(self, *_: object) -> None:
+        self.end_requested = True
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        for descriptor in (self.wake, self._server.reports):
+            poll.register(descriptor, select.POLLIN)
+        if self._next_server is not None:
+            poll.register(self._next_server.reports, select.POLLIN)
+        if len(self._children) < _MOST_CLIENTS:
+            poll.register(self._listener.fileno(), select.POLLIN)
+        seconds = _LOOK_SECONDS
+        if self._about is None:
+            now = time.monotonic()
+            left = self.page.idle_seconds - (now - self._idle_since)
+            seconds = max(0.0, min(_SECRET_SECONDS, left, self.page.most_seconds - (now - self._began)))
+        elif self._next_server is not None:
+            seconds = 1.0
+        ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000)}
+        if self.wake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.wake, 4096)
+        if self._listener.fileno() in ready:
+            with contextlib.suppress(OSError):
+                connection, _ = self._listener.accept()
+                self._fork(lambda: self._talk(connection), lambda _: None)
+                connection.close()
+
+    def _fork(self, do: Callable[[], int], then: Callable[[int], None]) -> None:
+        """Have a child of our own do something; ``then`` gets its exit code."""
+        me, pid = os.getpid(), os.fork()
+        if pid == 0:
+            code = 70
+            try:
+                signal.set_wakeup_fd(-1)
+                for number in (signal.SIGTERM, signal.SIGCHLD):
+                    signal.signal(number, signal.SIG_DFL)
+                if self.libc is not None:
+                    self.libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+                if os.getppid() == me:
+                    code = do()
+            except (KineticError, OSError, ValueError) as error:
+                say(f"a client of this warm pod, or its store, is in trouble: {error}")
+            finally:
+                os._exit(code)
+        self._children[pid] = then
+
+    def _reap(self) -> None:
+        """Collect every child that has ended: those that talk or look, fork servers, and orphans of tasks."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                if pid in self._children:
+                    self._children.pop(pid)(os.waitstatus_to_exitcode(status))
+                for server in self._servers():
+                    server.is_over = server.is_over or server.pid == pid
+
+    def _servers(self) -> list[ForkServer]:
+        return [each for each in (self._server, self._next_server) if each is not None]
+
+    # -------------------------------------------------------------------------------------------------------- clients
+
+    def _talk(self, connection: socket.socket) -> int:
+        """Talk to one client, in a child."""
+        connection.settimeout(_CLIENT_SECONDS)
+        nonce = os.urandom(16).hex()
+        about = self._about or {}
+        left = min(
+            self.page.idle_seconds - (time.monotonic() - self._idle_since),
+            self.page.most_seconds - (time.monotonic() - self._began),
+        )
+        greeting = Greeting(
+            self.page.pod,
+            warm_pods.BUSY if self._about is not None else warm_pods.IDLE,
+            self._sequence,
+            nonce,
+            str(about.get("job_id") or ""),
+            until=time.time() + max(0.0, left),
+            tasks=self._tasks,
+        )
+        connection.sendall(greeting.to_bytes() + b"\n")
+        with connection.makefile("rb") as lines:
+            line = lines.readline(warm_pods.MOST_LINE)
+        if not line.strip():
+            return 0
+        try:
+            if job_id := warm_pods.checked_job(line):
+                why = self._check(job_id)
+            else:
+                with documents.temporary_key(Path(self.page.secret, wire_task.KEY_FILE)) as key:
+                    why = self._stage(Assignment.from_bytes(line, key, nonce))
+        except KineticError as error:
+            why = str(error)
+        connection.sendall(warm_pods.answer(why) + b"\n")
+        return 0
+
+    def _check(self, job_id: str) -> str:
+        """Have the supervisor of a cancelled task look into the store, and wait for its end."""
+        begun = time.monotonic()
+        pid = self._server.supervisor
+        if (self._about or {}).get("job_id") != job_id:
+            return ""
+        if pid <= 0:
+            return f"{job_id} is about to begin"
+        (self.task / "stopped").touch()
+        is_harsh = False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+            while time.monotonic() < begun + _CHECK_SECONDS:
+                if processes.state(pid) in {"Z", "X"}:
+                    return ""
+                if not is_harsh and time.monotonic() > begun + _HARSH_SECONDS:
+                    is_harsh = True
+                    os.kill(pid, signal.SIGTERM)
+                time.sleep(_PAUSE)
+            return f"{job_id} has not ended yet"
+        return ""
+
+    def _stage(self, found: Assignment) -> str:
+        """Put an assignment into the inbox; return why not, or ""."""
+        if self._about is not None or found.sequence < self._sequence:
+            return f"this pod is past its task {found.sequence}"
+        task = Task.from_page(found.task, "the task of a warm pod")
+        secret = self.task / _SECRET_FOLDER
+        settings = replace(container.settings_of(task), secret=str(secret), key_offset=0, warm=self.page.pod)
+        variables = container.environment(replace(task, pod=settings), self._place(), 0, os.environ, found.environment)
+        own = {name: value for name, value in variables.items() if not _is_of_one_task(name)}
+        about = {
+            "job_id": found.job_id,
+            "sequence": found.sequence,
+            "retries": task.retries,
+            "installs": task.requirements is not None,
+            "environment": hashlib.sha256(json.dumps(sorted(own.items())).encode()).hexdigest(),
+        }
+        beside = self.inbox / f".{found.sequence}-{os.getpid()}"
+        (beside / _SECRET_FOLDER).mkdir(parents=True, mode=0o700)
+        (beside / _SECRET_FOLDER / wire_task.KEY_FILE).write_bytes(found.key)
+        (beside / _SECRET_FOLDER / wire_task.ENVIRONMENT_FILE).write_text(json.dumps(found.environment))
+        if found.cache_key:
+            (beside / _SECRET_FOLDER / wire_task.CACHE_KEY_FILE).write_bytes(found.cache_key)
+        (beside / _VARIABLES).write_text(json.dumps(own))
+        (beside / _PAGE).write_bytes(replace(task, pod=settings).to_bytes())
+        (beside / _ABOUT).write_text(json.dumps(about))
+        try:
+            beside.rename(self.inbox / f"{found.sequence}")
+        except OSError:  # it came by another way before
+            shutil.rmtree(beside, ignore_errors=True)
+        return ""
+
+    def _place(self) -> container.HostInPod:
+        return container.HostInPod(0, None, self.task, self.runner)
+
+    # ----------------------------------------------------------------------------------------------- Secret and store
+
+    def _look(self, now: float) -> None:
+        """Look by itself, while idle: into the Secret, which asks nobody, and into the store, once a minute."""
+        if now >= self._next_stat:
+            self._next_stat = now + _SECRET_SECONDS
+            self._look_into_secret()
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
+            self._fork(self._ask_store, self._after_store)
+
+    def _look_into_secret(self) -> None:
+        path = Path(self.page.secret, warm_pods.ASSIGNMENT_FILE)
+        try:
+            about = path.stat()
+        except OSError:
+            return
+        stamp = about.st_ino, about.st_mtime_ns
+        if stamp == self._secret_stamp:
+            return
+        self._secret_stamp = stamp
+
+        def read() -> int:
+            with documents.temporary_key(Path(self.page.secret, wire_task.KEY_FILE)) as key:
+                return 1 if self._stage(Assignment.from_bytes(path.read_bytes(), key)) else 0
+
+        self._fork(read, lambda _: None)
+
+    def _ask_store(self) -> int:
+        """Return, in a child, whether another client has taken the next number; its own number then follows in a file.
+
+        A pod that was started again finds by the same question where it was.
+        """
+        from kinetic._runner.supervisor import placements  # what opens a store stays out of the first process
+        from kinetic._stores import open_store
+
+        store = open_store(self.page.store_url)
+        following = placements.next_sequence(store, self.page.pod, self._sequence)
+        (self.base / "following").write_text(str(following))
+        return 1 if following > self._sequence else 0
+
+    def _after_store(self, code: int) -> None:
+        if code != 1 or self._about is not None:
+            self._strange_since = None if code == 0 else self._strange_since
+            return
+        now = time.monotonic()
+        self._strange_since = self._strange_since or now
+        following = int((self.base / "following").read_text())
+        is_new = self._tasks == 0 and self._secret_stamp is None and following > self._sequence + 1
+        if is_new or now - self._strange_since >= warm_pods.UNTOLD_SECONDS:
+            say(f"task {following - 1} was assigned to this warm pod and never told; it takes task {following} next")
+            self._sequence, self._strange_since = following, None
+
+    # ---------------------------------------------------------------------------------------------------------- tasks
+
+    def _begin(self) -> bool:
+        """Begin with a task from the inbox, the lowest number first; return whether there is one."""
+        staged = sorted(int(name) for name in os.listdir(self.inbox) if name.isdecimal())
+        for number in staged:
+            if number >= self._sequence:
+                shutil.rmtree(self.task, ignore_errors=True)
+                (self.inbox / f"{number}").rename(self.task)
+                self._sequence, self._tries = number, 0
+                self._about = json.loads((self.task / _ABOUT).read_bytes())
+                self._start()
+                return True
+            shutil.rmtree(self.inbox / f"{number}", ignore_errors=True)
+        return False
+
+    def _start(self) -> None:
+        """Have a fork server that fits fork the supervisor of the task at hand."""
+        wanted = (self._about or {}).get("environment")
+        if self._server.is_over or (self._server.environment and self._server.environment != wanted):
+            self._replace(ForkServer(self._carry_out, self.runner, self.libc))  # it imports nothing: soon ready
+        self._tries += 1
+        self._server.start(self.task)
+
+    def _replace(self, server: ForkServer) -> None:
+        was, self._server = self._server, server
+        was.end()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(was.pid, 0)
+
+    def _see_servers(self) -> None:
+        self._server.read()
+        if self._server.is_over and self._about is None:
+            self._replace(ForkServer(self._carry_out, self.runner, self.libc))
+        server = self._next_server
+        if server is None:
+            return
+        server.read()
+        is_late = time.monotonic() > self._import_limit
+        if server.is_ready and self._about is None:
+            self._next_server = None
+            self._replace(server)
+        elif server.trouble or server.is_over or is_late:
+            why = server.trouble or ("it took too long" if is_late else "the process that imports it ended")
+            say(f"the next task imports its packages itself: {why}")
+            self._next_server = None
+            server.end()
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(server.pid, 0)
+            self._useless = (server.environment, server.imports)
+
+    def _see_task(self) -> str | None:
+        """Look how the task at hand is; return "" if this pod must be started again, else why it ends, or None."""
+        server, about = self._server, self._about or {}
+        if server.code is None and not server.is_over:
+            return None
+        code = os.waitstatus_to_exitcode(server.code) if server.code is not None else -signal.SIGKILL
+        is_stopped = (self.task / "stopped").exists()
+        if code not in {0, FAILED_EXIT} and not is_stopped:
+            retries = about.get("retries")
+            if self._tries < _TRIES + (retries if isinstance(retries, int) else 0):
+                say(f"the supervisor of {about.get('job_id')} ended with {code}; another one follows")
+                if why := self._clean():
+                    say(f"this pod cannot be cleaned: {why}")
+                    return ""
+                for name in ("log", "body", "word"):
+                    (self.task / name).unlink(missing_ok=True)
+                shutil.rmtree(self.task / "work", ignore_errors=True)
+                self._start()
+                return None
+            say(f"{about.get('job_id')} has ended without a verdict {self._tries} times")
+            return ""
+        imports = fork_server.noted_imports(self.task)
+        variables = self.base / _VARIABLES
+        with contextlib.suppress(OSError):
+            (self.task / _VARIABLES).rename(variables)
+        shutil.rmtree(self.task, ignore_errors=True)
+        if self.task.exists():
+            return f"its folder {self.task} cannot be removed"
+        if why := self._clean():
+            return f"it cannot be cleaned after {about.get('job_id')}: {why}"
+        self._about = None
+        self._sequence += 1
+        self._tasks += 1
+        self._idle_since = time.monotonic()
+        self._next_look = self._idle_since + _LOOK_SECONDS
+        if self._idle_since - self._began >= self.page.most_seconds:
+            return f"at its maximum of {self.page.most_seconds:g} s"
+        say(f"the warm pod {self.page.pod} is idle; it ends in {self.page.idle_seconds:g} s")
+        self._prepare(imports, str(about.get("environment")), variables)
+        return None
+
+    def _prepare(self, imports: list[str], environment: str, variables: Path) -> None:
+        """Begin to import what the last task imported, unless that is there."""
+        known = self._server.imports if self._server.environment == environment else frozenset()
+        wanted = list(dict.fromkeys([*imports, *sorted(known)]))
+        is_useless = self._useless == (environment, frozenset(wanted))
+        if imports and not is_useless and not known.issuperset(imports) and self._next_server is None:
+            self._import_limit = time.monotonic() + _IMPORT_SECONDS
+            self._next_server = ForkServer(self._carry_out, self.runner, self.libc, environment, wanted, str(variables))
+        else:
+            variables.unlink(missing_ok=True)
+
+    def _clean(self) -> str:
+        spared = {*self._children, *(each.pid for each in self._servers())}
+        return self._cleaner.clean(spared, installs=bool((self._about or {}).get("installs")))
+
+    # ---------------------------------------------------------------------------------------------------------- ending
+
+    def _leave(self, why: str) -> int:
+        say(f"the warm pod {self.page.pod} ends: {why}")
+        return 0
+
+    def _end(self) -> int:
+        """Pass the cluster's request on to the supervisor of the task at hand, and wait for its last words."""
+        if self._about is None:
+            return self._leave("it was asked to")
+        limit = time.monotonic() + _TERM_SECONDS
+        is_told = False
+        while time.monotonic() < limit and self._server.code is None and not self._server.is_over:
+            if self._server.supervisor > 0 and not is_told:
+                is_told = True
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._server.supervisor, signal.SIGTERM)
+            select.select([self._server.reports, self.wake], [], [], 0.5)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.wake, 4096)
+            self._server.read()
+        code = os.waitstatus_to_exitcode(self._server.code) if self._server.code is not None else INFRASTRUCTURE_EXIT
+        return INFRASTRUCTURE_EXIT if code not in {0, FAILED_EXIT} else 0
+
+
+def _is_of_one_task(name: str) -> bool:
+    return name in {"KINETIC_JOB_ID", "KINETIC_ATTEMPT", "KINETIC_OUTPUT_DIR", "KINETIC_CHECKPOINT_DIR", "JOB_ID"}

@@ -1,0 +1,72 @@
+"""Who carries a job out, a warm pod or one of its own, and which job a warm pod takes next: keys, created once."""
+
+from __future__ import annotations
+
+import time
+
+from kinetic._stores.protocol import Store
+from kinetic._wire import documents, keys
+from kinetic._wire.warm_pods import NUMBERED, PLACEMENT, Placement
+from kinetic.errors import KeyMissingError
+
+
+def take(store: Store, job_id: str, pod: str, key: bytes, *, ended: str = "") -> bool:
+    """Make a job one of a warm pod, or of a pod of its own if ``pod`` is ""; return whether it is.
+
+    Args:
+        store: Where the job is.
+        job_id: The job.
+        pod: Who would carry it out.
+        key: The job's.
+        ended: A warm pod that is gone for good, so that another may follow it.
+    """
+    last: Placement | None = None
+    number = 0
+    while True:
+        at = keys.placement(job_id, number)
+        if last is None or (ended and last.pod == ended != pod):
+            page = documents.seal_page(PLACEMENT, {"pod": pod, "placed": time.time()}, at, key)
+            if store.put(at, page, if_absent=True):
+                return True
+        try:
+            last = documents.open_page(PLACEMENT, store, at, key)
+        except KeyMissingError:
+            return last is not None and last.pod == pod
+        number += 1
+
+
+def placement_of(store: Store, job_id: str, key: bytes | None) -> Placement | None:
+    """Return who carries a job out, or None while that is not decided."""
+    last: Placement | None = None
+    number = 0
+    while True:
+        try:
+            last = documents.open_page(PLACEMENT, store, keys.placement(job_id, number), key)
+        except KeyMissingError:
+            return last
+        number += 1
+
+
+def assign(store: Store, pod: str, sequence: int, job_id: str, key: bytes) -> bool:
+    """Make a job the N-th task of a warm pod; False when another one is that. ``key``: the pod's."""
+    at = keys.warm_task(pod, sequence)
+    page = documents.seal_page(NUMBERED, {"job_id": job_id, "assigned": time.time()}, at, key)
+    return store.put(at, page, if_absent=True)
+
+
+def assigned(store: Store, pod: str, sequence: int, key: bytes) -> str:
+    """Return which job the N-th task of a warm pod is, or "" while it has none."""
+    try:
+        return documents.open_page(NUMBERED, store, keys.warm_task(pod, sequence), key).job_id
+    except KeyMissingError:
+        return ""
+
+
+def next_sequence(store: Store, pod: str, least: int = 0, *, keeps: int = 2) -> int:
+    """Return the number after the last one that was assigned; remove the keys of old ones."""
+    last = least - 1
+    for number, entry in keys.numbered(store.entries(keys.warm_tasks(pod))):
+        last = max(last, number)
+        if number < least - keeps:
+            store.delete(entry.key)
+    return last + 1

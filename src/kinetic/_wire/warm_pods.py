@@ -1,0 +1,190 @@
+"""What client and warm pod tell each other: the page of the pod, the assignment of a task, and who carries a job out.
+
+A warm pod takes tasks by their numbers. Whoever creates the key of a number has assigned its job; whoever creates the
+placement of a job carries it out. See docs/design/decisions/0028-warm-pods.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import field
+from typing import Any
+
+from kinetic._wire import dataclass, documents, fields, keys
+from kinetic._wire.documents import PageKind
+from kinetic.errors import IntegrityError
+
+PORT = 8479  # of process 1, on the loopback interface of its pod
+ASSIGNMENT_FILE = "assignment.json"  # of the pod's Secret
+IDLE, BUSY = "idle", "busy"  # what a warm pod says of itself
+MOST_LINE = 2 << 20  # bytes of one message: a task of 128 KiB, and 1 MiB of variables
+IDLE_SECONDS, MOST_SECONDS = 1200.0, 28_800.0  # 20 minutes, and 8 hours
+UNTOLD_SECONDS = 150.0  # until a number is skipped whose client died; a kubelet brings a Secret within two minutes
+_POD = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_RUN, _CHECK = "run", "check"
+
+
+@dataclass(frozen=True)
+class WarmPod:
+    """The page of a warm pod's process 1."""
+
+    pod: str  # its id, by which it is found and listed
+    store_url: str
+    idle_seconds: float = IDLE_SECONDS
+    most_seconds: float = MOST_SECONDS
+    secret: str = "/kinetic/secret"  # noqa: S105 - a folder
+    port: int = PORT
+
+    def to_argument(self) -> str:
+        """Return the page as one word of a command line, in which Kubernetes finds no ``$(NAME)`` to replace."""
+        return documents.write({"schema": documents.SCHEMA, **vars(self)}).decode().replace("$", "\\u0024")
+
+    @classmethod
+    def from_page(cls, data: bytes | str) -> WarmPod:
+        """Read the page."""
+        what = "the page of this warm pod"
+        return fields.build(cls, _WARM_POD, documents.read(data, what), what)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One task for a warm pod, with what no store may hold."""
+
+    sequence: int  # which of the pod's tasks it is, from 0
+    job_id: str
+    task: str  # the page of the task
+    key: bytes = field(repr=False)  # the job's own
+    environment: dict[str, str] = field(repr=False)  # captured variables
+    cache_key: bytes = field(repr=False, default=b"")  # of the compile cache; empty where that is off
+
+    def to_bytes(self, key: bytes, nonce: str = "") -> bytes:
+        """Write it, sealed with the pod's key; the nonce is the pod's own, of one connection."""
+        keys_ = {"key": base64.b64encode(self.key).decode(), "cache_key": base64.b64encode(self.cache_key).decode()}
+        page = {**vars(self), **keys_, "schema": documents.SCHEMA, "do": _RUN}
+        return documents.write(documents.with_seal(page, key, _purpose(_RUN, nonce)))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, key: bytes, nonce: str = "") -> Assignment:
+        """Read and verify it."""
+        page = _verified(data, key, _RUN, nonce)
+        return fields.build(cls, _ASSIGNMENT, page, "the assignment of a task")
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What a warm pod says to whoever connects."""
+
+    pod: str
+    state: str  # IDLE or BUSY
+    sequence: int  # of the task that it takes next, or has
+    nonce: str
+    job_id: str = ""  # what it does
+    until: float = 0.0  # Unix time at which it ends, if it stays idle
+    tasks: int = 0  # how many it has carried out (count)
+
+    def to_bytes(self) -> bytes:
+        """Write it."""
+        return documents.write({"schema": documents.SCHEMA, **vars(self)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Greeting:
+        """Read it; nothing of it is believed that a key of the store does not confirm."""
+        what = "the greeting of a warm pod"
+        return fields.build(cls, _GREETING_READERS, documents.read(data, what, most_bytes=MOST_LINE), what)
+
+
+def check_request(job_id: str) -> bytes:
+    """Return the request that a job's supervisor look into the store now: it was cancelled.
+
+    It needs no seal: whoever may connect to this port may delete the pod, or is its user.
+    """
+    return documents.write({"schema": documents.SCHEMA, "do": _CHECK, "job_id": job_id})
+
+
+def checked_job(data: bytes) -> str:
+    """Return the job of such a request, or "" for another message."""
+    page = documents.read(data, "a message to a warm pod", most_bytes=MOST_LINE)
+    return str(page.get("job_id") or "") if page.get("do") == _CHECK else ""
+
+
+def answer(why: str = "") -> bytes:
+    """Return a warm pod's answer: "" if it does what it was asked to do, else why not."""
+    return documents.write({"schema": documents.SCHEMA, "why": why})
+
+
+def refusal(data: bytes) -> str:
+    """Return why a warm pod does not do what it was asked to do, or ""."""
+    return str(documents.read(data, "the answer of a warm pod", most_bytes=MOST_LINE).get("why") or "")
+
+
+def _purpose(do: str, nonce: str) -> str:
+    return f"warm {do}\0{nonce}"
+
+
+def _verified(data: bytes, key: bytes, do: str, nonce: str) -> dict[str, Any]:
+    page = documents.read(data, "a message to a warm pod", most_bytes=MOST_LINE)
+    if page.get("do") != do or not documents.has_seal(page, key, _purpose(do, nonce)):
+        raise IntegrityError(
+            "a message to this warm pod has a wrong seal", why="its sender does not have the pod's key"
+        )
+    return page
+
+
+def _bytes_of(value: object) -> bytes:
+    try:
+        return base64.b64decode(str(value), validate=True)
+    except ValueError as error:
+        raise fields.FieldError(f"is not base64: {error}") from None
+
+
+_NAME = fields.text(63, _POD)
+_SEQUENCE = fields.integer(0, keys.MOST_ATTEMPTS)
+_SPAN = fields.number(0, fields.SECONDS)
+_WARM_POD = {
+    "pod": _NAME,
+    **fields.each(fields.text(fields.PATH), "store_url", "secret"),
+    **fields.each(_SPAN, "idle_seconds", "most_seconds"),
+    "port": fields.integer(1, 65_535),
+}
+_ASSIGNMENT = {
+    "sequence": _SEQUENCE,
+    "job_id": keys.JOB_ID,
+    "task": fields.text(MOST_LINE, least=1),
+    **fields.each(_bytes_of, "key", "cache_key"),
+    "environment": fields.map_of(fields.text(fields.TEXT), 1_000_000, fields.text(fields.TEXT)),
+}
+_GREETING_READERS = {
+    "pod": _NAME,
+    "state": fields.one_of(IDLE, BUSY),
+    **fields.each(_SEQUENCE, "sequence", "tasks"),
+    **fields.each(fields.text(fields.NAME), "nonce", "job_id"),
+    "until": _SPAN,
+}
+
+# ---------------------------------------------------------------------------------------------------------- placements
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Who carries a job out."""
+
+    pod: str  # a warm pod; "" for a pod of the job's own
+    placed: float = 0.0  # Unix time, by the clock of whoever decided it
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """Which job a number of a warm pod stands for."""
+
+    job_id: str
+    assigned: float = 0.0  # Unix time
+
+
+_TEXT_OR_NONE = fields.text(63, re.compile(rf"(?:{_POD.pattern})?"))
+PLACEMENT = PageKind(
+    "placement", "the placement", fields.builder(Placement, {"pod": _TEXT_OR_NONE, "placed": _SPAN}), 4096
+)
+NUMBERED = PageKind(
+    "assignment", "the assignment", fields.builder(Numbered, {"job_id": keys.JOB_ID, "assigned": _SPAN}), 4096
+)

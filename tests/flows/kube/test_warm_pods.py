@@ -1,0 +1,175 @@
+"""Warm pods: the next job begins in the pod of the last one, and keeps every promise of a job with a pod of its own."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from cluster.plane import wait_for
+
+pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300)]
+
+LEAVING = """
+    import os, subprocess, sys, kinetic
+
+    @kinetic.run(accelerator="cpu", keep_warm="10m", capture_env_vars=["TOKEN_OF_A_TEST"])
+    def leave():
+        import numpy
+        for path in ("/tmp/left", "/dev/shm/left", os.path.expanduser("~/left")):
+            open(path, "w").write(os.environ["TOKEN_OF_A_TEST"])
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        os.environ["LEFT"] = "1"
+        return os.getpid()
+
+    @kinetic.run(accelerator="cpu", keep_warm="10m")
+    def look():
+        loaded = "numpy" in sys.modules
+        import numpy
+        files = [path for path in ("/tmp/left", "/dev/shm/left", os.path.expanduser("~/left")) if os.path.exists(path)]
+        names = [open(f"/proc/{pid}/cmdline").read() for pid in os.listdir("/proc") if pid.isdigit()]
+        variables = [name for name in ("LEFT", "TOKEN_OF_A_TEST") if name in os.environ]
+        return files, [name for name in names if "sleep" in name], variables, loaded, float(numpy.random.rand())
+"""
+
+
+def pods_of_warm(site: Any) -> list[dict[str, Any]]:
+    """List the pods that take many jobs, the oldest first."""
+    return [pod for pod in site.pods_of() if pod["metadata"]["labels"]["app"] == "kinetic-warm"]
+
+
+def warm_job(site: Any) -> dict[str, Any]:
+    (found,) = [job for job in site.jobs() if job["metadata"]["labels"]["app"] == "kinetic-warm"]
+    return found
+
+
+def is_idle(site: Any, times: int) -> Any:
+    """Say whether the only warm pod has been idle so often."""
+
+    def look() -> bool:
+        (pod,) = pods_of_warm(site)
+        return site.log(pod["metadata"]["name"]).count(" is idle; it ends in ") >= times
+
+    return look
+
+
+@pytest.mark.real_node
+def test_the_next_job_runs_in_the_pod_of_the_last_one(clients: Any, site: Any) -> None:
+    values, logs = clients.run("""
+        from one import add
+        add = add.with_options(keep_warm="10m")
+        jobs = [add.run_async(1, 2)]
+        first = jobs[0].result(cleanup=False)
+        jobs.append(add.run_async(3, 4))
+        second = jobs[1].result(cleanup=False)
+        tell([[first, second], [job.logs() for job in jobs]])
+    """)
+
+    assert (values, logs) == ([3, 7], ["adding\n", "adding\n"])
+    (pod,) = site.pods_of()
+    assert (pod["metadata"]["labels"]["app"], pod["status"]["phase"]) == ("kinetic-warm", "Running")
+    assert [job["spec"]["suspend"] for job in site.jobs() if "kinetic/warm" in job["metadata"]["labels"]] == [True] * 2
+
+
+def test_what_a_task_leaves_behind_is_gone_before_the_next_one(
+    clients: Any, site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN_OF_A_TEST", "tr0ub4dor-and-3")
+    clients.project.write("leaving.py", LEAVING)
+
+    clients.run("from leaving import leave\ntell(leave())")
+    wait_for("an idle pod", is_idle(site, 1))
+    first = clients.run("from leaving import look\ntell(look())")
+    wait_for("an idle pod", is_idle(site, 2), 60)
+    second = clients.run("from leaving import look\nimport time\ntime.sleep(3)\ntell(look())")
+
+    assert (first[:3], second[:3]) == ([[], [], []], [[], [], []])
+    assert second[3], "numpy was imported before the fork"
+    assert first[4] != second[4]
+    (pod,) = site.pods_of()
+    assert site.bucket.holds("tr0ub4dor-and-3") == []
+    assert "tr0ub4dor-and-3" not in json.dumps([pod, *site.jobs()])
+
+
+def test_a_cancelled_task_ends_and_its_pod_takes_the_next_one(clients: Any, site: Any, kinetic: Any) -> None:
+    job_id = clients.run("from one import talk\ntell(talk.with_options(keep_warm='10m').run_async(3, '/never').job_id)")
+    wait_for("its lines", lambda: any("line 0002" in site.log(pod["metadata"]["name"]) for pod in pods_of_warm(site)))
+
+    cancelled = kinetic("jobs", "cancel", job_id)
+    wait_for("an idle pod", is_idle(site, 1), 20)
+    value = clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
+
+    assert cancelled.code == 0, cancelled.err
+    assert value == 3
+    assert len(site.pods_of()) == 1
+
+
+def test_a_task_continues_with_the_next_attempt_after_its_pod_was_deleted(clients: Any, site: Any, shared: Any) -> None:
+    call = f"again.with_options(keep_warm='10m').run_async({str(shared)!r}, '/never')"
+    job_id = clients.run(f"from one import again\ntell({call}.job_id)")
+    wait_for("its first attempt", (shared / "attempt-0").exists)
+    (pod,) = pods_of_warm(site)
+
+    site.api.delete(f"{site.core}/pods/{pod['metadata']['name']}")
+    value = clients.run("tell(kinetic.attach(words[0]).result(timeout=90))", job_id)
+
+    assert value == 1
+    assert {each["metadata"]["labels"]["app"] for each in site.pods_of()} == {"kinetic-warm"}
+
+
+def test_whoever_waits_starts_a_task_cold_when_its_warm_pod_was_stopped(
+    clients: Any, site: Any, shared: Any, kinetic: Any
+) -> None:
+    call = f"again.with_options(keep_warm='10m').run_async({str(shared)!r}, '/never')"
+    job_id = clients.run(f"from one import again\ntell({call}.job_id)")
+    wait_for("its first attempt", (shared / "attempt-0").exists)
+
+    listed = json.loads(kinetic("warm", "list", "--json").out)["warm_pods"]
+    stopped = kinetic("warm", "stop", listed[0]["name"][:12])
+    wait_for("the end of the pod", lambda: not warm_job(site)["status"].get("active"), 60)
+    explained = kinetic("jobs", "explain", job_id)
+    value = clients.run("tell(kinetic.attach(words[0]).result(timeout=90))", job_id)
+
+    assert [(each["state"], each["job_id"]) for each in listed] == [("busy", job_id)]
+    assert stopped.code == 0, stopped.err
+    assert "in a pod of its own" in explained.out + explained.err
+    assert value == 1
+    assert site.bucket.names(f"{job_id}/") == []
+
+
+def test_of_two_clients_that_want_one_pod_each_gets_its_value_and_no_job_begins_twice(clients: Any, site: Any) -> None:
+    clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
+    wait_for("an idle pod", is_idle(site, 1))
+    script = """
+        from one import add
+        job = add.with_options(keep_warm='10m').run_async(words[0], 'x')
+        value = job.result(cleanup=False)
+        tell([job.job_id, value])
+    """
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda word: clients.run(script, word), ["a", "b"]))
+
+    assert [value for _, value in found] == ["ax", "bx"]
+    for job_id, _ in found:
+        assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
+
+
+def test_a_warm_pod_can_be_started_before_its_first_job(clients: Any, site: Any, kinetic: Any) -> None:
+    started = kinetic("warm", "start", "cpu", "--idle", "10m")
+    again = kinetic("warm", "start", "cpu")
+    value = clients.run("from one import add\ntell(add(1, 2))")
+    listed = json.loads(kinetic("warm", "list", "--json").out)["warm_pods"]
+
+    assert started.code == 0, started.err
+    assert "is idle already" in again.err
+    assert value == 3
+    assert [(each["name"], each["jobs"]) for each in listed] == [(started.out.strip(), 2)]
+    assert len(site.pods_of()) == 1
+
+
+def test_a_warm_pod_ends_by_itself_when_it_is_idle(clients: Any, site: Any) -> None:
+    clients.run("from one import add\ntell(add.with_options(keep_warm='3s')(1, 2))")
+
+    wait_for("its end", lambda: warm_job(site)["status"].get("succeeded") == 1, 60)

@@ -1,0 +1,78 @@
+"""What a task leaves is removed, and what cannot be is named: in a process of its own, which plays the container."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+
+_BEFORE = """
+    import os, subprocess, sys
+    from pathlib import Path
+    from kinetic._runner import processes
+    from kinetic._runner.pod import cleanup
+
+    folder = Path(sys.argv[1])
+    cleanup._TEMPORARY = (str(folder),)
+    os.environ["HOME"] = str(folder / "home")
+    libc = processes.load_libc()
+    processes.adopt_orphans(libc)
+    cleaner = cleanup.Cleaner((folder / "ours",), libc, is_container=False)
+    cleaner._folders = [str(folder), str(folder / "home")]
+    cleaner._files = {each: cleaner._remember(each) for each in cleaner._folders}
+"""
+
+
+def cleaned(folder: Path, text: str) -> list[str]:
+    """Remember a folder, do what the text does, clean, and return what was printed."""
+    for name in ("home", "ours"):
+        (folder / name).mkdir()
+    (folder / "there").write_text("before")
+    script = textwrap.dedent(_BEFORE) + textwrap.dedent(text) + "\nprint(cleaner.clean(()))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder)], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_new_files_and_folders_go_and_ours_stay(tmp_path: Path) -> None:
+    found = cleaned(
+        tmp_path,
+        """
+        (folder / "deep" / "er").mkdir(parents=True)
+        (folder / "deep" / "er" / "file").write_text("left")
+        (folder / "home" / ".token").write_text("left")
+        (folder / "ours" / "runner").write_text("kept")
+        """,
+    )
+
+    assert found == [""]
+    assert sorted(os.listdir(tmp_path)) == ["home", "ours", "there"]
+    assert os.listdir(tmp_path / "home") == []
+    assert os.listdir(tmp_path / "ours") == ["runner"]
+
+
+@pytest.mark.parametrize("change", ['(folder / "there").write_text("after!")', '(folder / "there").unlink()'])
+def test_a_file_that_was_there_and_was_changed_is_named(tmp_path: Path, change: str) -> None:
+    (said,) = cleaned(tmp_path, change)
+
+    assert said == f"it changed {tmp_path / 'there'}, which was there before it"
+
+
+def test_processes_that_left_their_session_are_ended(tmp_path: Path) -> None:
+    found = cleaned(
+        tmp_path,
+        """
+        inner = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+        subprocess.run([sys.executable, "-c", inner], check=True)
+        print(len(processes.tree_of(os.getpid())) - 1)
+        """,
+    )
+
+    assert found == ["1", ""]

@@ -1,0 +1,84 @@
+"""Who carries a job out is decided by creation: once, and again only after the warm pod is gone."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kinetic._runner.supervisor import placements
+from kinetic._stores.memory import MemoryStore
+from kinetic._wire import keys
+from kinetic._wire.warm_pods import Assignment
+from kinetic.errors import IntegrityError
+
+JOB, KEY = "cpu-train-20261121-120000-abcdef0", bytes(range(32))
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore("placements-of-a-test")
+
+
+def test_a_job_that_a_warm_pod_has_is_not_started_cold(store: MemoryStore) -> None:
+    assert placements.take(store, JOB, "warm-1", KEY)
+
+    assert placements.take(store, JOB, "warm-1", KEY)  # the same pod, started again
+    assert not placements.take(store, JOB, "", KEY)
+    assert not placements.take(store, JOB, "warm-2", KEY)
+
+
+def test_a_job_that_was_started_cold_is_left_by_a_warm_pod(store: MemoryStore) -> None:
+    assert placements.take(store, JOB, "", KEY)
+
+    assert not placements.take(store, JOB, "warm-1", KEY)
+    assert placements.take(store, JOB, "", KEY)  # by a client that repeats what another one began
+
+
+def test_a_job_is_started_cold_once_its_warm_pod_is_gone(store: MemoryStore) -> None:
+    placements.take(store, JOB, "warm-1", KEY)
+
+    assert not placements.take(store, JOB, "", KEY, ended="warm-2")
+    assert placements.take(store, JOB, "", KEY, ended="warm-1")
+    assert not placements.take(store, JOB, "warm-1", KEY)
+    found = placements.placement_of(store, JOB, KEY)
+    assert found is not None
+    assert found.pod == ""
+
+
+def test_of_many_that_decide_at_once_one_wins(store: MemoryStore) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda number: placements.take(store, JOB, f"warm-{number}", KEY), range(8)))
+        tasks = list(pool.map(lambda number: placements.assign(store, "warm", 3, f"job-{number}", KEY), range(8)))
+
+    assert (sum(won), sum(tasks)) == (1, 1)
+    assert placements.assigned(store, "warm", 3, KEY) == f"job-{tasks.index(True)}"
+
+
+def test_a_placement_of_somebody_else_is_not_believed(store: MemoryStore) -> None:
+    placements.take(store, JOB, "warm-1", bytes(32))
+
+    with pytest.raises(IntegrityError):
+        placements.take(store, JOB, "", KEY)
+
+
+def test_the_next_number_follows_the_last_one_and_old_keys_go(store: MemoryStore) -> None:
+    for number in range(10):
+        placements.assign(store, "warm", number, JOB, KEY)
+
+    assert placements.next_sequence(store, "warm", 10) == 10
+    assert [entry.key for entry in store.entries("warm/warm/")] == [
+        keys.warm_task("warm", 8),
+        keys.warm_task("warm", 9),
+    ]
+
+
+def test_an_assignment_is_read_with_the_key_and_the_nonce_that_sealed_it() -> None:
+    wanted = Assignment(3, JOB, "{}", KEY, {"TOKEN": "of a test"})
+    data = wanted.to_bytes(KEY, "nonce")
+
+    assert Assignment.from_bytes(data, KEY, "nonce") == wanted
+    assert "of a test" not in repr(wanted)
+    for key, nonce in ((bytes(32), "nonce"), (KEY, ""), (KEY, "another")):
+        with pytest.raises(IntegrityError):
+            Assignment.from_bytes(data, key, nonce)
