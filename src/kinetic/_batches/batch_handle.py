@@ -191,8 +191,16 @@ class BatchHandle(Batch[R]):
             f"  now: {now}"
         )
 
+    def _ipython_display_(self) -> None:
+        """Show a grid of states in a notebook, which changes until all have ended; elsewhere what follows is shown."""
+        from kinetic._output import notebook  # only in notebooks
+
+        if not notebook.is_kernel() or not self.group_id:
+            raise NotImplementedError
+        notebook.live_cells(self.group_id).show(lambda: display.draw(self), lambda: display.PAUSE_SECONDS)
+
     def _repr_html_(self) -> str:
-        """Return a grid of statuses for notebooks."""
+        """Return the grid for pages that do not change."""
         return display.html_of(self)
 
 

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING
 from kinetic._batches import state as batch_state
 from kinetic._batches.state import AGAIN, ENDED, MISSING, REFUSED, REMOVED, RUNNING, STATES, WAITING, summary_text
 from kinetic._jobs.status import observe
-from kinetic._output import colors, terminal
+from kinetic._output import colors, notebook, terminal
 from kinetic._output import terminal as output
 from kinetic._output.colors import Sanitized
 from kinetic._output.format import duration_text, plain
+from kinetic._output.notebook import Drawing
 from kinetic._output.terminal import Clock
 from kinetic._wire.outcomes import CANCELLED, FAILED, SUCCEEDED
 from kinetic.errors import JobCancelledError, KineticError, ResultMissingError
@@ -115,6 +116,7 @@ class View:
         self._clock = clock
         self._silent = not mine or not terminal.is_wanted(terminal.INFO)
         self._is_live = terminal.is_possible()
+        self._cell = notebook.Cell() if notebook.is_kernel() and not self._silent else None
         self._since = self._next = clock()
         self._visible = False
         self._shown_share = self._shown_at = 0.0  # of the last plain line
@@ -148,18 +150,24 @@ class View:
                 self._take_ends(tracker)
                 self._name_failures(tracker)
                 seconds = duration_text(self._clock() - self._since)
+                if self._cell is not None:
+                    counts = self._counts(tracker)
+                    self._show_cell(self._cell, counts, f"{self._batch.group_id}: {summary_text(counts)}, {seconds}")
+                    return
                 output.report(f"waited {seconds} for {self._batch.group_id}: {summary_text(self._counts(tracker))}")
 
     def _update(self, tracker: Tracker, now: float) -> None:
         self._take_ends(tracker)
         if self._ended_before is None:
             self._ended_before = self._ended
-        if now - self._since < (_SOON_SECONDS if self._is_live else _LATER_SECONDS):
+        if now - self._since < (_SOON_SECONDS if self._is_live or self._cell is not None else _LATER_SECONDS):
             return
         self._visible = True
         self._name_failures(tracker)
         counts = self._counts(tracker)
-        if self._is_live:
+        if self._cell is not None:
+            self._show_cell(self._cell, counts, self._head(tracker, counts, now))
+        elif self._is_live:
             terminal.show_lines(self._live_lines(tracker, counts, now), owner=self)
         else:
             self._print_line(counts, now)
@@ -191,14 +199,21 @@ class View:
     def _counts(self, tracker: Tracker) -> Counter[str]:
         return batch_state.count_states(tracker, self._batch._submission_errors)
 
-    def _live_lines(self, tracker: Tracker, counts: Counter[str], now: float) -> list[str]:
-        """Return the lines of the terminal: a headline, and one for each state that occurs."""
-        total = max(len(tracker.attempts), 1)
+    def _head(self, tracker: Tracker, counts: Counter[str], now: float) -> str:
         name = f" {plain(self._batch.name)}" if self._batch.name else ""
         left = self._seconds_left(tracker, counts, now)
         about = f", about {duration_text(left)} left" if left is not None else ""
-        since = duration_text(now - self._since)
-        head = f"{terminal.PREFIX}{self._batch.group_id}{name}: {_ended_text(counts)}, {since}{about}"
+        return f"{self._batch.group_id}{name}: {_ended_text(counts)}, {duration_text(now - self._since)}{about}"
+
+    def _show_cell(self, cell: notebook.Cell, counts: Counter[str], text: str) -> None:
+        share = _ended(counts) / max(counts.total(), 1)
+        bar = notebook.bar(share, f"Ended inputs of {self._batch.group_id}")
+        cell.show(f"<div>{bar}<div>{html.escape(text)}</div></div>", text)
+
+    def _live_lines(self, tracker: Tracker, counts: Counter[str], now: float) -> list[str]:
+        """Return the lines of the terminal: a headline, and one for each state that occurs."""
+        total = max(len(tracker.attempts), 1)
+        head = f"{terminal.PREFIX}{self._head(tracker, counts, now)}"
         states = [state for state in STATES if counts[state]]
         wide, digits = max(map(len, states), default=0), len(str(total))
         stream = sys.stderr
@@ -284,23 +299,38 @@ _SQUARES = 1000  # a notebook page with many more becomes slow
 _SQUARE = "display:inline-block;width:12px;height:12px;margin:1px;background:"
 
 
+PAUSE_SECONDS = 2.0  # between two looks at a batch in a notebook
+
+
+def draw(batch: Batch) -> Drawing:
+    """Draw the grid as it is now, and whether it stays so."""
+    html_, tracker = html_of(batch), batch._tracker
+    if tracker is None:
+        return Drawing(html_, repr(batch), is_final=True)
+    counts = batch_state.count_states(tracker, batch._submission_errors)
+    is_final = _ended(counts) + (counts[MISSING] if tracker.stopped else 0) >= counts.total()
+    return Drawing(html_, f"{batch.group_id}: {summary_text(counts)}", is_final)
+
+
 def html_of(batch: Batch) -> str:
     """Return the grid as HTML; never raises: a card must not break a notebook."""
     try:
-        return f"<div>{''.join(_html_parts(batch))}</div>"
+        return "".join(_html_parts(batch))
     except Exception as error:  # noqa: BLE001 - as above
-        group_id = html.escape(str(getattr(batch, "group_id", "")))
-        return f"<div><b>kinetic batch</b> <code>{group_id}</code>: {html.escape(type(error).__name__)}</div>"
+        return notebook.card("batch", str(getattr(batch, "group_id", "")), html.escape(f": {type(error).__name__}"))
 
 
 def _html_parts(batch: Batch) -> Iterator[str]:
     tracker, refused = batch._refreshed(), batch._submission_errors
     states = [batch_state.state_of(tracker, index, refused) for index in range(len(tracker.attempts))]
-    title = html.escape(f"{batch.group_id} {batch.name or ''}".strip())
-    yield f"<div><b>kinetic batch</b> <code>{title}</code></div>"
-    yield f"<div>{html.escape(summary_text(Counter(states)))}</div>"
+    counts, title = Counter(states), f"{batch.group_id} {batch.name or ''}".strip()
+    summary = summary_text(counts)
+    yield notebook.card(
+        "batch", title, notebook.bar(_ended(counts) / max(len(states), 1), f"Ended inputs of {batch.group_id}")
+    )
+    yield f"<div>{html.escape(summary)}</div>"
     many = max(1, -(-len(states) // _SQUARES))
-    yield "<div>"
+    yield f'<div role="img" aria-label="{html.escape(summary, quote=True)}">'
     for first in range(0, len(states), many):
         own = states[first : first + many]
         state = min(own, key=[*_COLOURS].index)

@@ -364,27 +364,21 @@ class JobHandle(JobRecord, Generic[R]):
             f"backend={self.backend!r}{of})"
         )
 
-    def _repr_html_(self) -> str:
-        """Return a card for notebooks."""
-        import html  # 2 ms; only in notebooks
+    def _ipython_display_(self) -> None:
+        """Show a card in a notebook, which changes until the job has ended; elsewhere IPython takes what follows."""
+        from kinetic._output import notebook  # only in notebooks, as below
 
-        try:
-            status = self.status().value
-        except Exception as error:  # noqa: BLE001 - a card must never break a notebook
-            status = f"unknown ({type(error).__name__})"
-        rows = {
-            "status": status,
-            "function": self.func_name,
-            "runs on": f"{self.accelerator} · {self.backend}",
-            "created": self.created_at,
-            "log": f"kinetic jobs logs {self.job_id} --follow",
-        }
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>"
-            f"{html.escape(str(text))}</td></tr>"
-            for name, text in rows.items()
-        )
-        return f"<div><b>kinetic job</b> <code>{html.escape(self.job_id)}</code><table>{cells}</table></div>"
+        if not notebook.is_kernel():
+            raise NotImplementedError
+        from kinetic._jobs import job_card
+
+        job_card.show(self)
+
+    def _repr_html_(self) -> str:
+        """Return a card for pages that do not change."""
+        from kinetic._jobs import job_card
+
+        return job_card.draw(self).html
 
 
 def take_value(job: JobHandle, *, light: bool = False) -> Any:

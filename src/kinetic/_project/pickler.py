@@ -47,6 +47,8 @@ def unpicklable(
     )
 
 
+_CACHED = 4  # parts of an entry of linecache that has its lines
+_LONGEST_SOURCE = 100_000  # characters of one function
 PROTOCOL = 5  # Python 3.8 on; large buffers are written without a copy of the whole pickle
 Swap = Callable[[object], "tuple[Any, ...] | None"]
 _registry = threading.Lock()  # cloudpickle's list of by-value modules belongs to the process
@@ -74,12 +76,26 @@ class PickleRules:
         self._wanted = frozenset(by_value)
         self._answers: dict[str, str] = {}
         self.by_value: dict[str, str] = {}
+        self.sources: dict[str, dict[int, str]] = {}  # of code without a file, by its name for it and its first line
 
     def is_by_value(self, module: str) -> bool:
         """Return whether what a module defines must be pickled by value."""
         if module not in self._answers:
             self._answers[module] = self._ask(module)
         return self._answers[module] == "by-value"
+
+    def take_source(self, function: FunctionType) -> None:
+        """Keep the source of a function that is in no file, as in a cell of a notebook; and no other line of it."""
+        code = function.__code__
+        known = sys.modules["linecache"].cache.get(code.co_filename) if "linecache" in sys.modules else None
+        if known is None or len(known) < _CACHED or os.path.exists(code.co_filename):
+            return
+        import inspect  # cloudpickle loads it anyway
+
+        with contextlib.suppress(Exception):  # a cell that was replaced meanwhile: then there is no source
+            text = "".join(inspect.getblock(known[2][code.co_firstlineno - 1 :]))
+            if len(text) <= _LONGEST_SOURCE:
+                self.sources.setdefault(code.co_filename, {})[code.co_firstlineno] = text
 
     def notes(self) -> tuple[str, ...]:
         """Return a sentence for each module that is sent by value."""
@@ -143,6 +159,8 @@ def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[Module
                     register(sys.modules[module])
                 elif isinstance(obj, FunctionType) and _is_wrapped(obj, module):
                     return references.by_name, (module, obj.__qualname__)
+                if isinstance(obj, FunctionType) and module == "__main__":
+                    rules.take_source(obj)
             elif rules.swap is not None and (instead := rules.swap(obj)) is not None:
                 return instead
             elif references.WRAPPED in type(obj).__dict__:
@@ -247,7 +265,7 @@ def pack_call(
     """
     rules = PickleRules(plan, by_value, swap=swap)
     with _diagnosed([(f"the function {call.name}", call.function), *argument_names(call.args, call.kwargs)], rules):
-        packed = _pickle_into_store(call.function, rules, store, keys[0])
+        packed = _pickle_into_store(_with_sources(call.function, rules), rules, store, keys[0])
         rules.swap = swap_arguments or swap
         arguments = _pickle_into_store((tuple(call.args), dict(call.kwargs)), rules, store, keys[1])
     return Payload(packed, arguments, (*rules.notes(), *_size_note(arguments.size + packed.size)))
@@ -259,7 +277,7 @@ def pack_function(
     """Pickle the function alone, for a batch whose inputs follow; return it, and sentences for the user."""
     rules = PickleRules(plan, by_value, swap=swap)
     with _diagnosed([(f"the function {call.name}", call.function)], rules):
-        packed = _pickle_into_store(call.function, rules, store, key)
+        packed = _pickle_into_store(_with_sources(call.function, rules), rules, store, key)
     return packed, (*rules.notes(), *_size_note(packed.size))
 
 
@@ -272,6 +290,21 @@ def _diagnosed(roots: Sequence[tuple[str, object]], rules: PickleRules) -> Itera
         if isinstance(error, KineticError | OSError) and not isinstance(error, ArgumentNotPicklableError):
             raise
         raise unpicklable(roots, lambda value: why_unpicklable(value, rules), error) from error
+
+
+class _WithSources:
+    """Travels as a function, and behind it the sources that were found while it was pickled."""
+
+    def __init__(self, function: Callable[..., Any], rules: PickleRules) -> None:
+        self._function, self._rules = function, rules
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return references.with_sources, (self._function, self._rules.sources)
+
+
+def _with_sources(function: Callable[..., Any], rules: PickleRules) -> object:
+    """Return what is pickled in a function's place: in a notebook or a console, code has no file in the job."""
+    return function if getattr(sys.modules.get("__main__"), "__file__", None) else _WithSources(function, rules)
 
 
 def script_of(plan: Plan) -> str:

@@ -174,6 +174,7 @@ SELDOM = (
     "kinetic._output.colors",
     "kinetic._output.format",
     "kinetic._output.job_text",
+    "kinetic._output.notebook",
     "kinetic._output.terminal",
     "kinetic._runner.data",
     "kinetic._runner.pod.cleanup",

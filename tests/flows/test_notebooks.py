@@ -1,0 +1,171 @@
+"""Jobs and batches in a real kernel: cells that change in place, tracebacks with the lines of a cell, and the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import browser as browsers
+import pytest
+
+nbclient = pytest.importorskip("nbclient")
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("ipykernel")
+
+pytestmark = pytest.mark.timeout(180)
+EVIL = '<img src=x onerror="document.title=1">'
+CELLS = [
+    """
+import os, time
+import kinetic
+
+@kinetic.run(accelerator="cpu")
+def train(steps, path):
+    for step in range(steps):
+        kinetic.progress(step + 1, 2 * steps, loss=0.5)
+    while not os.path.exists(path):
+        time.sleep(0.02)
+    return steps
+""",
+    "job = train.run_async(10, os.path.abspath('go'))\njob",
+    """
+from IPython.display import display
+display(job)
+while (found := job.progress()) is None or found.done < 10:
+    time.sleep(0.05)
+time.sleep(2.5)
+open("go", "w").close()
+job.wait()
+time.sleep(2.5)
+""",
+    """
+SECRET = "never sent"
+
+def helper(number):
+    text = "a line of this cell"
+    return 1 / number
+
+
+@kinetic.run(accelerator="cpu")
+def fails(number):
+    before = 1
+    return helper(number) + before
+
+failed = fails.run_async(0)
+print(failed.exception().__notes__[0])
+""",
+    f"""
+
+batch = kinetic.collections.map(train, [dict(steps=n, path=os.getcwd()) for n in range(1, 4)], name={EVIL!r})
+batch
+""",
+    "values = batch.results()\nvalues",
+    """
+@kinetic.run(accelerator="cpu")
+def pause(seconds):
+    time.sleep(seconds)
+
+print(len(kinetic.collections.map(pause, [2.5, 0]).results()))
+""",
+]
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Run the cells in a real kernel with a home of its own, and return the notebook with its outputs."""
+    folder = tmp_path_factory.mktemp("notebook")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KINETIC_HOME", str(folder / "home"))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
+        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+        patch.setenv("JUPYTER_CONFIG_DIR", str(folder / "jupyter"))
+        patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+        (folder / "work").mkdir()
+        (folder / "work" / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "1"\n')
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+        client = nbclient.NotebookClient(
+            notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder / "work")}}
+        )
+        client.execute()
+        yield notebook
+
+
+def pages(cell: Any) -> list[str]:
+    return ["".join(output.data["text/html"]) for output in cell.outputs if "text/html" in output.get("data", {})]
+
+
+def test_the_card_of_a_job_is_one_output_that_followed_it_to_its_end(executed: Any) -> None:
+    (page,) = pages(executed.cells[2])
+
+    assert "SUCCEEDED" in page
+    assert 'aria-valuenow="50"' in page
+    assert "10 of 20, loss 0.5" in page
+    (output,) = [each for each in executed.cells[2].outputs if each.output_type == "display_data"]
+    assert re.fullmatch(r"cpu-train-\S+: SUCCEEDED, 10 of 20, loss 0.5", output.data["text/plain"])
+
+
+def test_the_same_output_was_drawn_at_the_end_of_a_cell(executed: Any) -> None:
+    (page,) = pages(executed.cells[1])
+
+    assert "<b>kinetic job</b>" in page
+
+
+def test_a_traceback_from_a_job_has_the_lines_of_the_cell_and_nothing_else_of_it(executed: Any) -> None:
+    (output,) = executed.cells[3].outputs
+
+    assert "return helper(number) + before" in output.text
+    assert "return 1 / number" in output.text
+    assert "ZeroDivisionError" in output.text
+    assert "never sent" not in output.text
+
+
+def test_a_batch_is_a_grid_in_which_names_are_text(executed: Any) -> None:
+    (page,) = pages(executed.cells[4])
+
+    assert "<b>kinetic batch</b>" in page
+    assert page.count('title="[') == 3
+    assert EVIL not in page
+    assert executed.cells[5].outputs[-1].data["text/plain"] == "[1, 2, 3]"
+
+
+def test_results_that_take_a_while_come_with_a_bar_in_one_output(executed: Any) -> None:
+    (page,) = pages(executed.cells[6])
+
+    assert 'aria-valuenow="100"' in page
+    assert "2 succeeded" in page
+    assert "kinetic: grp" not in "".join(each.get("text", "") for each in executed.cells[6].outputs)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing_and_names_are_text_in_a_real_browser(dark: bool, executed: Any, tmp_path: Path) -> None:
+    browsers.skip_without_browser()
+    drawn = "".join(f"<section>{page}</section>" for cell in executed.cells for page in pages(cell))
+    colors = "background:#111;color:#eee" if dark else "background:#fff;color:#111"
+    page = tmp_path / "notebook.html"
+    page.write_text(
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Notebook</title><body style="{colors}">'
+        f"<main><h1>Notebook</h1>{drawn}</main>"
+    )
+
+    with browsers.chromium() as browser, browsers.visit(browser, page.as_uri(), dark=dark) as visit:
+        assert visit.violations() == []
+        assert visit.page.title() == "Notebook"
+        assert EVIL in visit.page.inner_text("main")
+        assert visit.page.locator("img").count() == 0
+        box = visit.page.get_by_role("progressbar").first.bounding_box()
+        assert box is not None
+        assert box["width"] > 100
+        assert visit.errors == []
+
+
+def test_importing_kinetic_loads_nothing_of_notebooks(project: Any) -> None:
+    out = project.out("""
+        import sys
+        import kinetic
+        theirs = ("IPython", "ipykernel", "kinetic._output", "linecache")
+        print([name for name in sys.modules if name.startswith(theirs)])
+    """)
+
+    assert out == "[]\n"
