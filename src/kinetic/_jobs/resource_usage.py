@@ -340,8 +340,9 @@ def to_keep(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) ->
 
 
 def _hosts(found: Sequence[Measurements], most: int | None) -> tuple[HostUsage, ...]:
-    each = measurements.MOST_ROWS if most is None else max(most // max(len(found), 1), 2)
-    return tuple(_host_usage(replace(host, rows=tuple(measurements.thinned(host.rows, each)))) for host in found)
+    measured = [host for host in found if host.rows]  # a short job that reported its progress has none
+    each = measurements.MOST_ROWS if most is None else max(most // max(len(measured), 1), 2)
+    return tuple(_host_usage(replace(host, rows=tuple(measurements.thinned(host.rows, each)))) for host in measured)
 
 
 def _host_usage(found: Measurements) -> HostUsage:

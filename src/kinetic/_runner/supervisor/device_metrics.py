@@ -21,7 +21,8 @@ from kinetic._wire.measurements import GPU, TPU, Device
 
 Busy = tuple[float | None, int | None]  # how busy a device is (%), and bytes of its memory that are used
 
-NVML = "libnvidia-ml.so.1"
+# The second is where GKE mounts the driver, whatever an image's loader knows.
+NVML = ("libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1")
 TPU_PORT = 8431
 _SECONDS = 2.0  # between two readings
 _TIMEOUT = 2.0
@@ -99,6 +100,15 @@ def _ports(environ: Mapping[str, str]) -> list[int]:
 # ----------------------------------------------------------------------------------------------------------------- GPUs
 
 
+def _first_of(libraries: Sequence[str]) -> Any:
+    for name in libraries[:-1]:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return ctypes.CDLL(libraries[-1])
+
+
 class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
@@ -114,8 +124,8 @@ class Nvml:
         OSError: There is no such library, or it does not find a driver.
     """
 
-    def __init__(self, visible: str | None = None, library: str = NVML) -> None:
-        self._library = ctypes.CDLL(library)
+    def __init__(self, visible: str | None = None, libraries: Sequence[str] = NVML) -> None:
+        self._library = _first_of(libraries)
         self._call("nvmlInit_v2")
         self._handles = [handle for handle in self._find(visible) if handle]
 

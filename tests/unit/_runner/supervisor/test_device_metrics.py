@@ -90,7 +90,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_every_gpu_of_a_machine_is_read_and_what_one_does_not_tell_is_none(library: str) -> None:
-    gpus = Nvml(None, library)
+    gpus = Nvml(None, [library])
 
     assert gpus.find() == (Device("gpu", "First GPU", 80 << 30), Device("gpu", "Second GPU", 80 << 30))
     assert gpus.read() == ((97.0, 70 << 30), (None, 5 << 30))
@@ -99,7 +99,7 @@ def test_every_gpu_of_a_machine_is_read_and_what_one_does_not_tell_is_none(libra
 
 @pytest.mark.parametrize(("visible", "names"), [("1", ["Second GPU"]), ("GPU-second,0", ["Second GPU", "First GPU"])])
 def test_of_several_gpus_those_of_the_job_are_read(visible: str, names: list[str], library: str) -> None:
-    gpus = Nvml(visible, library)
+    gpus = Nvml(visible, ["libnvidia-none.so.1", library])
 
     assert [device.name for device in gpus.find()] == names
     gpus.close()
@@ -109,12 +109,12 @@ def test_a_machine_without_the_library_or_the_driver_or_that_gpu_has_none(
     library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(OSError, match="libnvidia-none"):
-        Nvml(None, "libnvidia-none.so.1")
+        Nvml(None, ["libnvidia-none.so.1"])
     with pytest.raises(OSError, match="error 2"):
-        Nvml("7", library)
+        Nvml("7", [library])
     monkeypatch.setenv("NO_DRIVER", "1")
     with pytest.raises(OSError, match="nvmlInit_v2: error 9"):
-        Nvml(None, library)
+        Nvml(None, [library])
 
 
 # ----------------------------------------------------------------------------------------------------------------- TPUs

@@ -120,6 +120,27 @@ def test_processes_that_share_their_memory_are_not_counted_twice_and_their_cpu_t
     assert 200 * MIB < found.memory_bytes < 240 * MIB  # each of the two has 200 MiB resident
 
 
+def test_a_walk_through_many_pages_is_not_repeated_before_a_hundred_times_as_long(
+    burning: subprocess.Popen[str],
+) -> None:
+    clock, walks = Clock(), []
+    pids = processes.tree_of(burning.pid)
+
+    def slow_share(pid: int) -> int:
+        walks.append(pid)
+        clock.now += 0.1
+        return processes.resident(pid) // 2
+
+    tree = ProcessTree(lambda: pids, lambda: 0.0, share=slow_share, clock=clock)
+    seen = []
+    for _ in range(8):
+        seen.append(tree.read().memory_bytes)
+        clock.now += 5.0
+
+    assert len(walks) == 2 * len(pids)  # at first, and after 20 s: each of the two took 0.2 s
+    assert all(abs((memory or 0) - 200 * MIB) < 40 * MIB for memory in seen)
+
+
 def test_processes_that_have_ended_count_nothing_and_raise_nothing() -> None:
     assert ProcessTree(lambda: [2**22 - 1], lambda: 1.5).read() == (1.5, None, None, None)
 
