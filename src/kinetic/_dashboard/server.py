@@ -178,8 +178,9 @@ class Dashboard:
 
     def _job_usage(self, request: Request) -> dict[str, Any]:
         job = self._job(request)
-        page = usage_pages.usage_page(job)
-        if not self._is_final(job.job_id):
+        is_final = self._is_final(job.job_id)
+        page = usage_pages.usage_page(job, is_final=is_final)
+        if not is_final:
             self._usage.show(request.query_params.get("stream", ""), job, page)
         return page
 

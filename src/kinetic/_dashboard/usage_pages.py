@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kinetic._jobs import locate, resource_usage
+from kinetic._jobs import activity, locate, resource_usage
 from kinetic._wire import python_runtime
 from kinetic.errors import KineticError
 
@@ -21,9 +22,20 @@ _SECONDS, _SECONDS_AWAY = 1.0, 5.0  # between two looks: pods write what they us
 _MOST_SAMPLES = 480  # of all hosts of a job together: what a page draws and a stream carries
 
 
-def usage_page(handle: JobHandle) -> Page:
-    """Return what a job used so far: ``usage`` as ``job.usage().to_dict()``, with fewer samples where it has hosts."""
-    return {"usage": resource_usage.usage_of(handle, most_samples=_MOST_SAMPLES).to_dict()}
+def usage_page(handle: JobHandle, *, is_final: bool) -> Page:
+    """Return what a job used so far, how far it is, and whether it seems to hang.
+
+    ``usage`` is as ``job.usage().to_dict()``, with fewer samples where it has many hosts; ``progress`` is as in
+    ``kinetic jobs show --json``, or None; ``stalled`` is a sentence, or "".
+    """
+    attempt, measured = resource_usage.measurements_of(handle)
+    found = activity.progress_from(handle, attempt, measured)
+    usage = resource_usage.usage_from(handle, attempt, measured, most_samples=_MOST_SAMPLES)
+    return {
+        "usage": usage.to_dict(),
+        "progress": activity.progress_page(found, found.at) if found is not None else None,
+        "stalled": "" if is_final else activity.stall_text(measured, os.environ),
+    }
 
 
 class UsageFeed:
@@ -82,7 +94,7 @@ class UsageFeed:
     def _look(self, name: str, handle: JobHandle, before: Page) -> None:
         try:
             is_over = self._is_over(handle.job_id)  # first: what is read then is all there will be
-            found = usage_page(handle)
+            found = usage_page(handle, is_final=is_over)
         except (KineticError, OSError):  # the page says elsewhere what is wrong with the place
             return
         with self._lock:

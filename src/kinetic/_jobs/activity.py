@@ -36,8 +36,12 @@ def progress_of(job: JobRecord, *, attempt: int | None = None) -> Progress | Non
     """Return what the code of a job reported last of its progress; of several hosts, the first that did."""
     from kinetic._jobs import resource_usage  # only where somebody asks
 
-    number, measured = resource_usage.measurements_of(job, attempt=attempt)
-    live = _live_progress(job, number)
+    return progress_from(job, *resource_usage.measurements_of(job, attempt=attempt))
+
+
+def progress_from(job: JobRecord, attempt: int, measured: Sequence[Measurements]) -> Progress | None:
+    """Return the same from what was read already."""
+    live = _live_progress(job, attempt)
     return live or next((each.progress for each in measured if each.progress is not None), None)
 
 
@@ -139,8 +143,12 @@ def stall_of(job: JobRecord, environ: Mapping[str, str]) -> str:
     """Return a sentence about a running job that seems to hang, or ""."""
     from kinetic._jobs import resource_usage  # as above
 
-    limit = stall_seconds(environ)
-    idle = idle_seconds(resource_usage.measurements_of(job)[1])
+    return stall_text(resource_usage.measurements_of(job)[1], environ)
+
+
+def stall_text(measured: list[Measurements], environ: Mapping[str, str]) -> str:
+    """Return the same from what was read already."""
+    limit, idle = stall_seconds(environ), idle_seconds(measured)
     return f"no output, no CPU and no progress for {duration_text(idle)}" if idle >= limit else ""
 
 

@@ -30,6 +30,14 @@ JOBS = """
             time.sleep(0.02)
         print("last words", flush=True)
 """
+JOBS += """
+    @kinetic.run(accelerator="cpu")
+    def counts(more, go):
+        for done, path in ((25, more), (75, go)):
+            kinetic.progress(done, 100, **{"<b>loss</b>": 0.5})
+            while not os.path.exists(path):
+                time.sleep(0.02)
+"""
 SWEEP = (
     'b = kinetic.collections.map(train, [{"lr": 0.1 * (n + 1), "seed": n} for n in range(5)], name="sweep"); b.wait()'
 )
@@ -399,6 +407,21 @@ def test_progress_bars_are_one_line(stored, dashboard, page):
 
     shown.get_by_text("end", exact=True).wait_for()
     assert shown.locator(".log .line").all_text_contents() == ["begin", "100%|###   |", "end"]
+
+
+def test_the_progress_that_a_job_reports_is_a_bar_that_moves(dashboard, page, submit, tmp_path):
+    go, more = tmp_path / "go", tmp_path / "more"
+    job_id = submit(f"print(counts.run_async({str(more)!r}, {str(go)!r}).job_id)")
+    shown = page(dashboard(), f"#/jobs/{job_id}")
+    bar = shown.get_by_role("progressbar", name="Progress")
+
+    shown.get_by_text("25 of 100, <b>loss</b> 0.5").wait_for()
+    assert bar.get_attribute("aria-valuenow") == "25"
+    more.touch()
+    shown.get_by_text("75 of 100").wait_for()
+    assert bar.get_attribute("aria-valuenow") == "75"
+    go.touch()
+    shown.locator(".headline .status.succeeded").wait_for()
 
 
 # -------------------------------------------------------------------------------------------------------------- large

@@ -85,7 +85,7 @@ class Jobs {
     const source = (this.source = new EventSource(address("/events")));
     source.onmessage = (message) => {
       const event = JSON.parse(message.data);
-      if (event.usage) this.onUsage?.(event.usage);
+      if (event.usage) this.onUsage?.(event);
       else if (event.first) this.begin(event);
       else if (this.waiting) this.waiting.push(event);
       else this.apply(event);

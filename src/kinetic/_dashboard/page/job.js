@@ -35,7 +35,7 @@ export function jobPage(id) {
     if (first) {
       log = new LogView(page.job, page, ahead);
       parts.more = h("div", { class: "columns" });
-      element.replaceChildren(made.head, made.why, made.facts, usage.element, log.element, parts.more);
+      element.replaceChildren(made.head, made.why, made.facts, usage.progress, usage.element, log.element, parts.more);
     } else {
       for (const name of Object.keys(made)) parts[name].replaceWith(made[name]);
     }

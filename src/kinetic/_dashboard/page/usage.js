@@ -12,17 +12,18 @@ export class UsageView {
     this.id = id;
     this.closed = false;
     this.element = h("div", { hidden: true });
-    jobs.onUsage = (usage) => {
-      if (usage === null) this.load();
-      else if (usage.job_id === this.id) this.draw(usage);
+    this.progress = h("div", { hidden: true });
+    jobs.onUsage = (page) => {
+      if (page === null) this.load();
+      else if (page.usage.job_id === this.id) this.show(page);
     };
   }
 
   // Reads what is known, and from then on gets what changes.
   async load() {
     try {
-      const { usage } = await get(`${jobPath(this.id)}/usage?stream=${encodeURIComponent(jobs.stream ?? "")}`);
-      if (!this.closed) this.draw(usage);
+      const page = await get(`${jobPath(this.id)}/usage?stream=${encodeURIComponent(jobs.stream ?? "")}`);
+      if (!this.closed) this.show(page);
     } catch {
       // It cannot be read or verified: the rest of the page says what is wrong with the place.
     }
@@ -31,6 +32,20 @@ export class UsageView {
   close() {
     this.closed = true;
     jobs.onUsage = null;
+  }
+
+  show(page) {
+    this.draw(page.usage);
+    const { progress, stalled } = page;
+    this.progress.hidden = !progress && !stalled;
+    if (this.progress.hidden) return;
+    const percent_ = progress && progress.share !== null ? Math.round(100 * progress.share) : null;
+    const filled = h("i", { class: "done" });
+    if (percent_ !== null) filled.style.width = `${percent_}%`;
+    const bar = percent_ === null ? null : h("div", { class: "meter", role: "progressbar", "aria-label": "Progress", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": percent_ }, filled);
+    this.progress.replaceChildren(card("Progress", h("div", { class: "body" }, bar,
+      progress ? h("p", { class: "more" }, line(progress.told)) : null,
+      stalled ? h("p", { class: "more" }, `It seems to hang: ${line(stalled)}. `, h("code", {}, `kinetic jobs stacks ${this.id}`)) : null)));
   }
 
   draw(usage) {
