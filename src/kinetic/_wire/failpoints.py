@@ -28,6 +28,16 @@ CLIENT = (
     "client:folder-removed",
     "client:artifacts-deleted",
 )
+# Of a job that a warm pod carries out, beside those above; in the order for a new pod, then for one that is there.
+WARM = (
+    "client:warm-job-created",  # suspended
+    "client:warm-secret-created",
+    "client:job-created",  # that of the task, suspended
+    "client:secret-created",  # now the task can be started in a pod of its own
+    "client:task-assigned",  # the pod's number stands for this job
+    "client:task-told",
+    "client:placed-cold",  # the job is one of a pod of its own, which is not started yet
+)
 CANCELLER = (
     "canceller:sealed",  # the job counts as cancelled
     "canceller:stopped",
@@ -97,7 +107,7 @@ COMPILED = (  # of a job that compiles
     "worker:program-sent",  # its bytes are in the store, which no entry names
     "worker:program-listed",  # the next job finds it
 )
-ALL = SINGLE + FOLLOWER + BATCH + COMPILED
+ALL = SINGLE + FOLLOWER + BATCH + COMPILED + WARM
 
 
 def _armed(name: str) -> None:

@@ -313,7 +313,8 @@ class KubeBackend:
         if found is None:
             return None
         list_nodes = self.where.command_for_pools or diagnosis.LIST_NODES
-        if warm := object_status.warm_pod_of(found):
+        warm = object_status.warm_pod_of(found)
+        if warm and self.client.get(SECRET, job_manifests.object_name(name)) is not None:  # else its client died before
             return self._explain_task(warm, list_nodes)
         state = diagnosis.diagnose(diagnosis.gather_evidence(self.client, found, list_nodes=list_nodes))
         if state.status is JobStatus.RUNNING and state.pod and not state.what:

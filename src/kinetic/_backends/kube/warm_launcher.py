@@ -42,6 +42,7 @@ class WarmState(NamedTuple):
     pod: str  # the pod whose container runs; "" while there is none
     created: float  # Unix time
     is_spot: bool = False
+    is_started: bool = True  # else its Job is suspended: its client died before it was started
 
 
 class WarmLauncher:
@@ -113,9 +114,9 @@ class WarmLauncher:
     def end_pod(self, state: WarmState, *, delete: bool = False) -> None:
         """End a warm pod: by its deadline, so that its Job stays a day, and with it the Jobs of tasks it had.
 
-        With ``delete``, they go at once: nothing was started yet.
+        With ``delete``, or if it was never started, they go at once.
         """
-        if delete:
+        if delete or not state.is_started:
             self._client().delete(JOB, state.job["name"], uid=state.job["uid"])
         else:
             self._client().patch(JOB, state.job["name"], {"spec": {"activeDeadlineSeconds": 1}})
@@ -137,7 +138,12 @@ class WarmLauncher:
         self._client().patch(SECRET, name, {"data": job_manifests.encoded_entries(entries)})
 
     def start_cold(self, job_id: str) -> bool:
-        """Start a task in a pod of its own: its Job is resumed, and no longer the warm pod's; False if it is gone."""
+        """Start a task in a pod of its own: its Job is resumed, and no longer the warm pod's.
+
+        Returns False if the Job is gone, or has no Secret: its client died before anything could have begun.
+        """
+        if self._client().get(SECRET, job_manifests.object_name(job_id)) is None:
+            return False
         change: dict[str, Any] = {
             "metadata": {"labels": {job_manifests.WARM_LABEL: None}, "ownerReferences": None},
             "spec": {"suspend": False},
@@ -199,6 +205,7 @@ def _state(found: Object, pods: Mapping[str, str]) -> WarmState:
         pods.get(name, ""),
         object_status.created_at(found),
         is_spot=fits.get("spot") == "True",
+        is_started=not (found.get("spec") or {}).get("suspend"),
     )
 
 

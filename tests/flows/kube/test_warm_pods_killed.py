@@ -1,0 +1,120 @@
+"""Whoever dies around a warm pod: no job is lost, and none is carried out twice at the same time."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster.plane import wait_for
+from flows.kube.test_warm_pods import is_idle, pods_of_warm
+
+from kinetic._wire import failpoints
+
+pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300)]
+
+KILLING = """
+    import os, signal, kinetic
+
+    @kinetic.run(accelerator="cpu", keep_warm="10m")
+    def strike(generation):
+        attempt = int(os.environ["KINETIC_ATTEMPT"])
+        if attempt == 0:
+            pid = os.getppid()
+            for _ in range(generation):
+                pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+            os.kill(pid, signal.SIGKILL)
+            signal.pause()
+        return attempt
+"""
+SUBMIT = "from one import add\nadd.with_options(keep_warm='10m').run_async(1, 2)"
+# What another client does that waits for the job; it does not wait three minutes for a pod that was never told.
+COLLECT = """
+    from kinetic._jobs import cold_start
+    cold_start._UNTAKEN_SECONDS = 3.0
+    (job,) = kinetic.list_jobs()
+    tell([job.job_id, job.result(timeout=80, cleanup=False)])
+"""
+
+
+def killed(clients: Any, tmp_path: Path, step: str) -> None:
+    """Submit a job from a client that dies at a step."""
+    mark = tmp_path / "died"
+    client = clients.start(SUBMIT, **{failpoints.VARIABLE: f"{step}@{mark}"})
+    client.communicate(timeout=100)
+    assert mark.exists(), f"{step} was not reached"
+
+
+@pytest.mark.parametrize("step", failpoints.WARM[3:5])
+def test_a_client_that_dies_before_its_warm_pod_is_started_leaves_a_job_that_another_one_starts(
+    clients: Any, site: Any, tmp_path: Path, step: str, kinetic: Any
+) -> None:
+    killed(clients, tmp_path, step)
+
+    job_id, value = clients.run(COLLECT)
+    stopped = kinetic("warm", "stop", "--all")
+
+    assert value == 3
+    assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
+    assert stopped.code == 0, stopped.err
+    wait_for("the end of what it left", lambda: not [each for each in site.jobs() if is_warm(each)])
+
+
+def is_warm(job: dict[str, Any]) -> bool:
+    return bool(job["metadata"]["labels"]["app"] == "kinetic-warm" and job["spec"].get("suspend"))
+
+
+@pytest.mark.parametrize("step", failpoints.WARM[3:6])
+def test_a_client_that_dies_while_it_tells_a_warm_pod_loses_no_job(
+    clients: Any, site: Any, tmp_path: Path, step: str
+) -> None:
+    clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
+    wait_for("an idle pod", is_idle(site, 1))
+
+    killed(clients, tmp_path, step)
+    job_id, value = clients.run(COLLECT)
+    after = clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(3, 4))")
+
+    assert (value, after) == (3, 7)
+    assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
+
+
+@pytest.mark.parametrize("generation", [0, 1], ids=["supervisor", "fork server"])
+def test_a_process_of_the_pod_that_is_killed_is_followed_by_the_next_attempt(
+    clients: Any, site: Any, generation: int
+) -> None:
+    clients.project.write("killing.py", KILLING)
+
+    value = clients.run("from killing import strike\ntell(strike(int(words[0])))", str(generation))
+    after = clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
+
+    assert (value, after) == (1, 3)
+    assert len(site.pods_of()) == 1
+
+
+def test_a_first_process_that_is_killed_takes_the_pod_along_and_not_the_job(
+    clients: Any, site: Any, shared: Any, agent: Any
+) -> None:
+    call = f"again.with_options(keep_warm='10m').run_async({str(shared)!r}, '/never')"
+    job_id = clients.run(f"from one import again\ntell({call}.job_id)")
+    wait_for("its first attempt", (shared / "attempt-0").exists)
+    (pod,) = pods_of_warm(site)
+    (first,) = agent.pids(site.namespace, pod["metadata"]["name"]).values()
+
+    os.kill(first, signal.SIGKILL)
+    value = clients.run("tell(kinetic.attach(words[0]).result(timeout=90))", job_id)
+
+    assert value == 1
+
+
+def test_an_idle_pod_that_is_deleted_costs_the_next_job_a_start_and_nothing_else(clients: Any, site: Any) -> None:
+    clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
+    wait_for("an idle pod", is_idle(site, 1))
+    (pod,) = pods_of_warm(site)
+
+    site.api.delete(f"{site.core}/pods/{pod['metadata']['name']}")
+    value = clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(3, 4))")
+
+    assert value == 7
