@@ -241,7 +241,8 @@ def _decorated(function: Callable[..., Any], given: dict[str, Any], names: Seque
 
     remote = function if isinstance(function, RemoteCallable) else decorate(accelerator=Fallback("cpu"))(function)
     if names:
-        given = {**given, "capture_env_vars": list(dict.fromkeys((*(remote.options.capture_env_vars or ()), *names)))}
+        before = remote._options.capture_env_vars or ()  # noqa: SLF001 - ours
+        given = {**given, "capture_env_vars": list(dict.fromkeys((*before, *names)))}
     return remote.with_options(**given) if given else remote
 
 

@@ -144,11 +144,6 @@ class RemoteCallable(Generic[P, R]):
         if not hasattr(self, "__name__"):
             self.__name__ = self._name
 
-    @property
-    def options(self) -> Options:
-        """The options it runs with."""
-        return self._options
-
     @tracebacks.hides_frames
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run as a job, wait, and return the value or raise the function's own exception."""
@@ -172,10 +167,14 @@ class RemoteCallable(Generic[P, R]):
     def with_options(self, **options: Any) -> RemoteCallable[P, R]:
         """Return the same function with some options changed; takes the parameters of ``kinetic.run``.
 
+        ``f.options(...)`` is the same.
+
         Raises:
             OptionError: An unknown option or a value that cannot work.
         """
         return RemoteCallable(self._plain, self._options.changed(**options), leading=self._leading)
+
+    options = with_options
 
     @_keeps_class
     def run_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:

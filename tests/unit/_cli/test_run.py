@@ -296,7 +296,7 @@ def test_a_decorator_that_refuses_keeps_its_own_words_and_on_request_shows_the_l
 
 def options_of(written: str, *names: str, **given):
     function = target_function.find_function(written, ()).function
-    return run._decorated(function, given, names).options
+    return run._decorated(function, given, names)._options
 
 
 def test_a_decorated_function_keeps_its_options_and_those_given_here_win(write) -> None:
@@ -313,7 +313,7 @@ def test_a_plain_function_gets_the_decorator_s_defaults_and_a_cpu(write) -> None
 
     write("training.py", TRAIN)
 
-    assert options_of("training.py::plain") == kinetic.run(accelerator="cpu")(len).options
+    assert options_of("training.py::plain") == kinetic.run(accelerator="cpu")(len)._options
 
 
 def test_variables_are_captured_besides_those_of_the_decorator(write) -> None:

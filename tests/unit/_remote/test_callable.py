@@ -139,21 +139,26 @@ def test_local_works_for_partials_and_instances() -> None:
 def test_with_options_is_the_same_function_with_other_options(theirs: ModuleType) -> None:
     other = theirs.train.with_options(accelerator="gpu-l4", spot=True, deadline=60)
 
-    assert (other.options.accelerator, other.options.spot, other.options.deadline) == ("gpu-l4", True, 60)
+    assert (other._options.accelerator, other._options.spot, other._options.deadline) == ("gpu-l4", True, 60)
     assert other.__wrapped__ is theirs.train.__wrapped__
     assert other.__name__ == "train"
+
+
+def test_options_is_another_name_of_with_options(theirs: ModuleType) -> None:
+    assert theirs.train.options(spot=True)._options == theirs.train.with_options(spot=True)._options
+    assert theirs.train.options(spot=True)._options.spot
 
 
 def test_with_options_leaves_the_original_as_it_was(theirs: ModuleType) -> None:
     theirs.train.with_options(accelerator="gpu-l4")
 
-    assert theirs.train.options.accelerator == "cpu"
+    assert theirs.train._options.accelerator == "cpu"
 
 
 def test_with_options_keeps_what_is_not_named() -> None:
     function = kinetic.run(accelerator="cpu", capture_env_vars=["A"], output_dir="/out")(lambda: 1)
 
-    other = function.with_options(spot=True).options
+    other = function.with_options(spot=True)._options
 
     assert (other.accelerator, other.capture_env_vars, other.output_dir) == ("cpu", ("A",), "/out")
 

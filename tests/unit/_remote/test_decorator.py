@@ -74,7 +74,7 @@ def test_a_name_that_no_variable_can_have_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("names", [["A", "B_*", "*"], ("A",), []])
 def test_names_and_beginnings_of_names_are_fine(names) -> None:
-    assert kinetic.run(capture_env_vars=names)(train).options.capture_env_vars == tuple(names)
+    assert kinetic.run(capture_env_vars=names)(train)._options.capture_env_vars == tuple(names)
 
 
 def test_volumes_are_a_dict() -> None:
@@ -107,7 +107,7 @@ def test_a_volume_is_data(volumes) -> None:
 
 
 def test_no_volumes_are_fine() -> None:
-    assert kinetic.run(volumes={})(train).options.volumes == {}
+    assert kinetic.run(volumes={})(train)._options.volumes == {}
 
 
 def test_an_unknown_backend_is_refused_with_the_nearest() -> None:
@@ -120,7 +120,7 @@ def test_an_unknown_backend_is_refused_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("backend", ["local", "gke", "pathways", None])
 def test_known_backends_are_accepted(backend) -> None:
-    assert kinetic.run(accelerator="tpu-v5e-1", backend=backend)(train).options.backend == backend
+    assert kinetic.run(accelerator="tpu-v5e-1", backend=backend)(train)._options.backend == backend
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_text_is_a_string(name: str) -> None:
 
 
 def test_an_output_directory_may_be_a_path() -> None:
-    assert kinetic.run(output_dir=Path("/data/out"))(train).options.output_dir == "/data/out"
+    assert kinetic.run(output_dir=Path("/data/out"))(train)._options.output_dir == "/data/out"
 
 
 @pytest.mark.parametrize("name", ["spot", "debug"])
@@ -146,14 +146,14 @@ def test_debugging_on_machines_that_may_be_taken_away_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="debug=True with spot=True") as warned:
         decorated = kinetic.run(accelerator="gpu-l4", spot=True, debug=True)(train)
 
-    assert decorated.options.debug
+    assert decorated._options.debug
     assert warned[0].filename == __file__
 
 
 def test_all_thirteen_may_be_given_by_position() -> None:
     given = ["cpu", None, "repo", "z", "p", ["A"], "c", "local", "n", {}, True, "/out", False]
 
-    options = kinetic.run(*given)(train).options
+    options = kinetic.run(*given)(train)._options
 
     assert (options.accelerator, options.base_image_repo, options.zone, options.project) == ("cpu", "repo", "z", "p")
     assert (options.capture_env_vars, options.cluster, options.backend) == (("A",), "c", "local")
@@ -170,5 +170,5 @@ def test_one_decorator_can_be_used_for_many_functions() -> None:
 
     first, second = on_cpu(train), on_cpu(lambda: 2)
 
-    assert first.options is second.options
+    assert first._options is second._options
     assert first.__wrapped__ is not second.__wrapped__
