@@ -23,6 +23,11 @@ JOBS = """
         while time.monotonic() < began + seconds or (until and not os.path.exists(until)):
             pass
         return time.process_time()
+
+    @kinetic.run(accelerator="tpu-v4-2x2x2")
+    def on_two_hosts():
+        data = b"x" * ((100 if os.environ["KINETIC_HOST_INDEX"] == "1" else 20) << 20)
+        time.sleep(4)
 """
 
 
@@ -97,3 +102,25 @@ def test_the_progress_of_a_pod_of_milliseconds_is_in_its_sealed_page(clients: An
     assert (found["done"], found["total"], found["metrics"]) == (400, 400, {"loss": 0.5})
     (name,) = site.bucket.names(f"{job_id}/usage/")
     assert json.loads(site.bucket.read("jobs-of-a-test", f"below/{name}"))["mac"]
+
+
+def test_each_host_of_a_slice_tells_what_it_uses(clients: Any, machines: Any, site: Any) -> None:
+    machines()
+    clients.project.write("held.py", JOBS)
+
+    job_id, usage, kept = clients.run("""
+        import kinetic
+        from held import on_two_hosts
+        job = on_two_hosts.run_async()
+        job.wait()
+        usage = job.usage().to_dict()
+        job.result()
+        tell([job.job_id, usage, kinetic.attach(job.job_id).usage().to_dict()])
+    """)
+
+    assert [host["host"] for host in usage["hosts"]] == [0, 1]
+    small, large = (host["peak"]["memory_bytes"] for host in usage["hosts"])
+    assert large - small > 50 * MIB
+    assert usage["peak"]["memory_bytes"] == large
+    assert kept == usage
+    assert site.bucket.names(f"{job_id}/usage/") == []

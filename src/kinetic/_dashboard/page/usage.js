@@ -13,10 +13,11 @@ export class UsageView {
     this.closed = false;
     this.element = h("div", { hidden: true });
     this.progress = h("div", { hidden: true });
-    jobs.onUsage = (page) => {
+    this.take = (page) => {
       if (page === null) this.load();
       else if (page.usage.job_id === this.id) this.show(page);
     };
+    jobs.onUsage = this.take;
   }
 
   // Reads what is known, and from then on gets what changes.
@@ -31,7 +32,7 @@ export class UsageView {
 
   close() {
     this.closed = true;
-    jobs.onUsage = null;
+    if (jobs.onUsage === this.take) jobs.onUsage = null; // else the next job's page is there already
   }
 
   show(page) {
