@@ -6,6 +6,7 @@ the store. What a job that has not ended may still read is not removed when it i
 
 from __future__ import annotations
 
+import base64
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -143,12 +144,30 @@ def _not_submitted(error: PredecessorError) -> PredecessorError:
     return error
 
 
-def register(followed: Followed, store: Store, job_id: str) -> None:
-    """Make known to those who collect or end the predecessors that a job, or a batch, follows them."""
+def register(followed: Followed, store: Store, job_id: str, job: JobRecord | None = None) -> None:
+    """Make known to those who collect or end the predecessors that a job, or a batch, follows them.
+
+    ``job``: of a job on a cluster, its record. Then the page also has the verdict for each predecessor that may fail,
+    sealed already: the pod that fails has no key of this job, and can write it all the same.
+    """
     owners = dict.fromkeys(each.owner for each in followed.after)
-    page = {"schema": documents.SCHEMA, "values": [each.job_id for each in followed.after if each.value]}
+    page: dict[str, Any] = {
+        "schema": documents.SCHEMA,
+        "values": [each.job_id for each in followed.after if each.value],
+        "after": followed.names,
+        "inputs": {each.job_id: each.inputs for each in followed.after if each.inputs},
+    }
+    if job is not None:
+        page |= {"name": job.k8s_name, "closed": {each.job_id: _closed(each, job) for each in followed.after}}
     put_many(store, [(keys.follower(owner, job_id), documents.write(page)) for owner in owners])
     step("client:follows")
+
+
+def _closed(each: Predecessor, job: JobRecord) -> str:
+    """Return the sealed verdict of a job that is closed because this predecessor did not succeed."""
+    error = predecessors.why_closed(each, predecessors.Finding("failed"))
+    verdict = predecessors.verdict_of(job.job_id, job.key_id or "", error, witness="runner")
+    return base64.b64encode(replace(verdict, ended=None).footer(locate.key_to_seal(job))).decode()
 
 
 def withdraw(followed: Followed, store: Store, job_id: str) -> None:

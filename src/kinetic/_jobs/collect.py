@@ -473,6 +473,18 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
     return page
 
 
+def _settle_followers(job: JobRecord, store: Store) -> None:
+    """Look at what follows a job on a cluster that was cancelled, which closes it; on this machine supervisors do."""
+    prefix = keys.followers(job.group_id or job.job_id)
+    for entry in list(store.entries(prefix)):
+        name = entry.key.removeprefix(prefix)
+        if keys.is_job_id(name) and not keys.is_group_id(name):
+            with contextlib.suppress(KineticError):  # it is closed by the next look
+                record = locate.read_record(store, name)
+                if not isinstance(record, locate.Untrusted):
+                    has_ended(locate.record_of(record))
+
+
 def is_kept_for_followers(job: JobRecord, store: Store, inside: Sequence[Entry] = ()) -> bool:
     """Return whether a job that was collected stays, because another one that has not ended may read its value.
 
@@ -622,6 +634,8 @@ def _finish_cancel(job: JobRecord, verdict: Outcome, *, wait: float) -> None:
     locate.write_page(store, page, locate.key_to_seal(job))
     step("canceller:history-written")
     backend.remove([job.job_id])
+    if not backend.is_here:
+        _settle_followers(job, store)
     notifications.see(job, Snapshot(JobStatus.NOT_FOUND, verdict))
     _report_another_host(job)
 

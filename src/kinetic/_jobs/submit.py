@@ -572,7 +572,7 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
         with _phase("uploading", is_remote=context.store.local is None):
             job = _write(order, call, shipment)
             if followed is not None:
-                after.register(followed, context.store, job_id)
+                after.register(followed, context.store, job_id, None if context.backend.is_here else job)
                 after.check(followed, context.store)
         if (took := time.monotonic() - begun) > _SLOW_SECONDS:
             output.report(f"uploaded the order, {size_text(len(order.to_bytes()))}, in {seconds_text(took)}")

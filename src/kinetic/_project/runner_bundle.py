@@ -183,6 +183,7 @@ SELDOM = (
     "kinetic._runner.pod.install",
     "kinetic._runner.pod.rendezvous",
     "kinetic._runner.pod.unpacked_layers",
+    "kinetic._runner.pod.waiting_jobs",
     "kinetic._runner.supervisor.device_metrics",
     "kinetic._runner.supervisor.predecessors",
     "kinetic._runner.pod.warm_pod",

@@ -164,6 +164,11 @@ def mark(group_id: str, index: int, attempt: int) -> str:
     return f"_groups/{group_id}/marks/{index // SHARD:04d}/{index:07d}.{attempt}"
 
 
+def group_of_mark(stem: str) -> str:
+    """Return the batch that the stem of a mark is below; "" for an empty one."""
+    return stem.removeprefix(GROUPS).partition("/")[0]
+
+
 def parse_children(key: str) -> tuple[range, int, str] | None:
     """Return the inputs, the attempt, and the word or machine (or "") of the key of a mark or of children, or None.
 

@@ -107,6 +107,7 @@ class JobLauncher:
         client, hosts = self._client(), launch.placement.hosts
         shared = self._shared_key(launch)
         request = self.request(launch, shared)
+        request = replace(request, needs_token=preflight.starts_followers(client, request.service_account))
         kind = JOB if hosts == 1 else discovery.kind_for_slices(client)
         if launch.order.after and kind is LEADER_WORKER_SET:
             raise LaunchError(

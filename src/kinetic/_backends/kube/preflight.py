@@ -40,11 +40,12 @@ from kinetic.errors import (
 )
 
 if TYPE_CHECKING:
-    from kinetic._backends.kube.client import Client
+    from kinetic._backends.kube.client import Client, Object
     from kinetic._config.cluster import ClusterSettings
     from kinetic._google.clusters import NodePools
     from kinetic._hardware.placement import Placement
 
+STARTS_FOLLOWERS = "kinetic/starts-followers"  # an annotation of it
 ACCOUNT = "kinetic"  # the service account of pods where the settings name none and it exists
 _HEADERS = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}  # never a Secret's content
 _ENFORCED = "pod-security.kubernetes.io/enforce"
@@ -128,6 +129,16 @@ def service_account(client: Client, settings: ClusterSettings) -> str:
     return given or (ACCOUNT if there else "")
 
 
+def starts_followers(client: Client, account: str) -> bool:
+    """Return whether pods of a service account may start jobs that follow theirs, as an annotation of it says.
+
+    Only then they get its token, which the user's code could read as well. Nothing is asked that is not known already.
+    """
+    found = _metadata_of(client, SERVICE_ACCOUNT, account) if account else None
+    annotations = ((found or {}).get("metadata") or {}).get("annotations") or {}
+    return annotations.get(STARTS_FOLLOWERS) == "true"
+
+
 def _account_notes(client: Client, settings: ClusterSettings) -> list[str]:
     service_account(client, settings)
     if settings.service_account or _exists(client, SERVICE_ACCOUNT, ACCOUNT) is not None:
@@ -179,17 +190,23 @@ def _exists(client: Client, kind: Kind, name: str, *, absent_seconds: float = 0.
 
     Its absence is believed for some seconds, and not at all where that is an error.
     """
+    found = _metadata_of(client, kind, name, absent_seconds=absent_seconds)
+    return None if found is None else bool(found)
 
-    def ask() -> bool | None:
+
+def _metadata_of(client: Client, kind: Kind, name: str, *, absent_seconds: float = 0.0) -> Object | None:
+    """Return an object without its content; an empty one where there is none, None where we may not read it."""
+
+    def ask() -> Object | None:
         reply = client.transport.send("GET", kind.path(client.namespace, name), headers=_HEADERS)
         if reply.status in {403, 404}:
-            return None if reply.status == 403 else False
-        if reply.status != 200 or not response_json(reply.body):
+            return None if reply.status == 403 else {}
+        if reply.status != 200 or not (found := response_json(reply.body)):
             raise client.error_for("get", kind, name, reply)
-        return True
+        return found
 
-    def seconds(there: bool | None) -> float:
-        return absent_seconds if there is False else discovery.LONG_SECONDS
+    def seconds(found: Object | None) -> float:
+        return absent_seconds if found == {} else discovery.LONG_SECONDS
 
     return discovery.cache_of(client).ask((kind, name), ask, seconds)
 

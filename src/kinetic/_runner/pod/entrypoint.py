@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from kinetic._runner.pod import container, log_pump
+from kinetic._runner.pod import cluster_api, container, log_pump
 from kinetic._runner.pod.container import HostInPod
 from kinetic._runner.pod.log_pump import LogPump, LogSegments, LogSpool, say, write_termination_message
 from kinetic._runner.supervisor import attempts, supervise, verdicts
@@ -383,6 +383,7 @@ class PodSource:
 
     def _seal_at_once(self, verdict: Outcome, message: str) -> None:
         attempts.seal_outcome(self.store, verdict, self.key(), mark=self.task.mark)
+        self._settle_followers(succeeded=False)
         say(f"{self._verdict}: the job failed: {message}")
         write_termination_message(self.settings.last_words, message)
         self.code = FAILED_EXIT
@@ -550,7 +551,20 @@ class PodSource:
             say(f"the end of the log is not in the store: {trouble}")
         if failed:
             write_termination_message(self.settings.last_words, words)
+        if created:
+            self._settle_followers(succeeded=verdict.succeeded)
         self.code = FAILED_EXIT if failed else 0
+
+    def _settle_followers(self, *, succeeded: bool) -> None:
+        """Start or close what waits for this job, if this pod was given the token with which it may."""
+        if self.place.host or not cluster_api.has_token():
+            return
+        from kinetic._runner.pod import waiting_jobs  # only where the cluster allows it
+
+        with contextlib.suppress(Exception):  # the verdict is there; whoever looks next does it
+            job_id, group = self.task.job_id, keys.group_of_mark(self.task.mark)
+            for words in waiting_jobs.settle(self.store, job_id, group, succeeded=succeeded, environ=self.environ):
+                say(words)
 
     def log_digests(self, tasks: Sequence[Task]) -> tuple[digests.LogDigest, ...]:  # noqa: ARG002 - one host
         """Return the digest of this host's log, which ends here: its worker is gone; see ``Source``."""

@@ -34,6 +34,8 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from kinetic._runner.pod import cluster_api
+from kinetic._runner.pod.cluster_api import ACCOUNT_FOLDER
 from kinetic._runner.pod.container import HostInPod
 from kinetic._runner.pod.log_pump import say
 from kinetic._runner.supervisor import verdicts
@@ -48,7 +50,6 @@ from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodSettings, Ta
 from kinetic.errors import KineticError
 
 BEGUN, HERE, CALL = "begun", "here", "call"
-ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 _ENDS = (SUCCEEDED, FAILED, PREEMPTED)
 _SLICE_VERDICT_SECONDS = 120.0  # for the leader to come to its verdict, after a host has reported that it failed
@@ -57,7 +58,6 @@ _CONNECT_SECONDS = 3.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _IDLE_SECONDS = 60  # after which the kernel checks whether the other end is still there
 _FIELDS = {"host": fields.text(fields.NAME), "port": fields.integer(1, 65_535)}
-_REMOVAL_SECONDS = 30.0
 
 
 # -------------------------------------------------------------------------------------------------------------- reports
@@ -409,21 +409,5 @@ def remove_own_slice(path: str, environ: Mapping[str, str] = os.environ, folder:
     A LeaderWorkerSet starts again whatever exits, so its processes have to stay; and it would hold its chips until the
     result is collected. The leader's pod has a token of its service account, which may be allowed to delete the set.
     """
-    import http.client  # only slices of one kind need it
-    import ssl
-
-    try:
-        token = (folder / "token").read_text().strip()
-        context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # see kube/transport.py
-        host, port = environ["KUBERNETES_SERVICE_HOST"], int(environ["KUBERNETES_SERVICE_PORT"])
-        connection = http.client.HTTPSConnection(host, port, timeout=_REMOVAL_SECONDS, context=context)
-        try:
-            connection.request("DELETE", path, headers={"Authorization": f"Bearer {token}"})
-            answer = connection.getresponse()
-            answer.read()
-        finally:
-            connection.close()
-    except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
-        return f"{type(error).__name__}: {error}"
-    return "" if answer.status in {200, 202, 404} else f"HTTP {answer.status} {answer.reason}"
+    answer = cluster_api.request("DELETE", path, environ=environ, folder=folder)
+    return "" if answer.status in {200, 202, 404} else answer.reason

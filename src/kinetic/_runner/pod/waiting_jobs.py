@@ -1,0 +1,128 @@
+"""The jobs that wait for the one of this pod: once its outcome is in the store, they are started, or closed.
+
+A job that is submitted to follow another one writes its key below that one first, and then reads its outcome; here the
+outcome is written first, and then the keys are listed. So at least one of the two sees the other. What is done here may
+be done by others at the same time: an outcome is created once, and a job that runs is not started again. What others
+wrote below our key is not believed: nothing but suspended jobs that say themselves that they wait is touched, and what
+starts verifies its predecessors again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from kinetic._runner.pod import cluster_api
+from kinetic._runner.pod.cluster_api import ACCOUNT_FOLDER, Answer
+from kinetic._stores.protocol import Store
+from kinetic._wire import documents, keys, outcomes
+from kinetic._wire.outcomes import SUCCEEDED
+from kinetic.errors import IntegrityError, KeyMissingError, KineticError
+
+AFTER, JOB_ID, QUEUE = "kinetic/after", "kinetic/job-id", "kueue.x-k8s.io/queue-name"  # annotations; see job_manifests
+GROUP = "kinetic/group"  # a label
+_NAME = re.compile(r"kinetic-[a-z0-9-]{1,62}")
+_KINDS = ("apis/batch/v1", "jobs"), ("apis/jobset.x-k8s.io/v1alpha2", "jobsets")
+_MOST_BYTES = 1 << 22  # of what a follower says about itself
+
+
+def settle(
+    store: Store,
+    job_id: str,
+    group: str,
+    *,
+    succeeded: bool,
+    environ: Mapping[str, str] = os.environ,
+    folder: Path = ACCOUNT_FOLDER,
+) -> Iterator[str]:
+    """Start or close what waits for a job, or for its batch; yield a sentence for each, for the log of the runner."""
+    owner = group or job_id
+    prefix = keys.followers(owner)
+    for entry in list(store.entries(prefix)):
+        name = entry.key.removeprefix(prefix)
+        with contextlib.suppress(KineticError, ValueError, TypeError):
+            page = documents.read(documents.fetch(store, entry.key, _MOST_BYTES, entry.key), entry.key)
+            after = [str(each) for each in page.get("after") or ()]
+            if succeeded and all(each == job_id or _has_succeeded(store, each, page) for each in after):
+                yield from _start(name, page, environ, folder)
+            elif not succeeded and job_id in after and keys.is_job_id(name):
+                yield from _close(store, name, page, job_id, environ, folder)
+
+
+def _has_succeeded(store: Store, name: str, page: Mapping[str, Any]) -> bool:
+    """Return whether a predecessor seems to have succeeded; the job that starts verifies it."""
+    if keys.is_group_id(name):
+        marks = (keys.parse_children(entry.key) for entry in store.entries(keys.marks(name)))
+        done = {mark[0].start for mark in marks if mark is not None and mark[2] == SUCCEEDED}
+        return len(done) >= int(dict(page.get("inputs") or {}).get(name, 1))
+    at = keys.result(name)
+    size = store.size(at)
+    if size is None:
+        return store.size(keys.history(name)) is not None
+    with contextlib.suppress(KeyMissingError, IntegrityError):
+        return outcomes.read(size, lambda start, length: store.get(at, start=start, length=length), None).succeeded
+    return False
+
+
+def _start(name: str, page: Mapping[str, Any], environ: Mapping[str, str], folder: Path) -> Iterator[str]:
+    for path, found in _waiting(name, page, environ, folder):
+        annotations = found["metadata"]["annotations"]
+        change: dict[str, Any] = {"metadata": {"annotations": {AFTER: None}}}
+        if queue := annotations.get(QUEUE):
+            change["metadata"]["labels"] = {QUEUE: queue}  # Kueue starts it
+        else:
+            change["spec"] = {"suspend": False}
+        answer = cluster_api.request("PATCH", path, change, environ=environ, folder=folder)
+        done = answer.status == 200
+        yield f"{name}, which follows this job, was started" if done else _left(name, answer)
+
+
+def _close(
+    store: Store, name: str, page: Mapping[str, Any], because: str, environ: Mapping[str, str], folder: Path
+) -> Iterator[str]:
+    """Write the verdict that its submitter sealed for this case, and remove its object; then close what follows it."""
+    sealed = b64decode(str(dict(page["closed"])[because]))
+    if not store.put(keys.result(name), sealed, if_absent=True):
+        return
+    yield f"{name}, which follows this job, was closed"
+    for path, _ in _waiting(name, page, environ, folder):
+        options = "?propagationPolicy=Background"
+        cluster_api.request("DELETE", path + options, environ=environ, folder=folder)
+    yield from settle(store, name, "", succeeded=False, environ=environ, folder=folder)
+
+
+def _waiting(
+    name: str, page: Mapping[str, Any], environ: Mapping[str, str], folder: Path
+) -> Sequence[tuple[str, dict[str, Any]]]:
+    """Return the objects of a job or batch that are suspended and say that they wait, with their paths."""
+    found = []
+    for api, plural in _KINDS:
+        base = f"/{api}/namespaces/{cluster_api.namespace(folder)}/{plural}"
+        if keys.is_group_id(name):
+            query = f"?labelSelector={quote(f'{GROUP}={name}')}"
+            answer = cluster_api.request("GET", base + query, environ=environ, folder=folder)
+            objects = list(answer.page.get("items") or ()) if answer.status == 200 else []
+        elif _NAME.fullmatch(object_name := str(page.get("name", ""))):
+            answer = cluster_api.request("GET", f"{base}/{object_name}", environ=environ, folder=folder)
+            objects = [answer.page] if answer.status == 200 else []
+        else:
+            objects = []
+        for each in objects:
+            about = each.get("metadata") or {}
+            annotations = about.get("annotations") or {}
+            is_its_own = keys.is_group_id(name) or annotations.get(JOB_ID) == name
+            if AFTER in annotations and is_its_own and (each.get("spec") or {}).get("suspend"):
+                found.append((f"{base}/{about.get('name')}", each))
+        if found:
+            break
+    return found
+
+
+def _left(name: str, answer: Answer) -> str:
+    return f"{name} follows this job, and could not be started from here ({answer.reason}); a kinetic command will"

@@ -1,0 +1,153 @@
+"""Jobs that follow jobs on a cluster: who starts and closes them when their client is gone, with and without the right.
+
+The control plane, its controllers and RBAC are real; the service account of the pods has the rights of the page
+docs/chained-jobs.md, or none.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster.plane import wait_for
+from cluster.test_preflight import RBAC
+
+pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
+
+PAGE = Path(__file__).parents[3] / "docs" / "chained-jobs.md"
+
+
+def documents() -> dict[str, dict[str, Any]]:
+    """Return the objects on the page, by kind."""
+    found = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return {each["kind"]: each for text in found for each in yaml.safe_load_all(text)}
+
+
+@pytest.fixture
+def account(site: Any) -> None:
+    """Give pods the account and the rights of the page."""
+    objects = documents()
+    paths = {
+        "ServiceAccount": f"{site.core}/serviceaccounts",
+        "Role": f"{RBAC}/namespaces/{site.namespace}/roles",
+        "RoleBinding": f"{RBAC}/namespaces/{site.namespace}/rolebindings",
+    }
+    for kind, path in paths.items():
+        found = objects[kind]
+        found["metadata"].pop("namespace", None)
+        for subject in found.get("subjects", ()):
+            subject["namespace"] = site.namespace
+        site.api.create(path, found)
+
+
+def job_of(site: Any, job_id: str) -> dict[str, Any]:
+    """Return the Job of a job; nothing where it is gone."""
+    found = site.jobs(job_id)
+    return dict(found[0]) if found else {}
+
+
+def submit(clients: Any, code: str) -> list[str]:
+    """Submit from a process that ends at once, and return what it tells."""
+    return list(clients.run(f"from one import *\nimport os\n{code}\nos._exit(0)"))
+
+
+@pytest.mark.usefixtures("account")
+def test_the_pod_of_a_job_starts_the_one_that_follows_it_when_every_client_is_gone(
+    clients: Any, site: Any, shared: Path
+) -> None:
+    until = shared / "until"
+    _, second, third = submit(
+        clients,
+        f"""
+first = talk.run_async(1, {str(until)!r})
+second = add.run_async(first, 1)
+third = add.run_async(second, first)
+tell([first.job_id, second.job_id, third.job_id])""",
+    )
+    suspended = [job_of(site, each)["spec"]["suspend"] for each in (second, third)]
+    pods = site.pods_of(second)
+
+    until.touch()
+    wait_for("the end of the third", lambda: job_of(site, third).get("status", {}).get("succeeded"), seconds=90)
+
+    assert (suspended, pods) == ([True, True], [])
+    found = clients.run(
+        f"import kinetic\ntell([kinetic.attach({third!r}).result(), kinetic.attach({second!r}).result()])"
+    )
+    assert found == [3, 2]
+
+
+@pytest.mark.usefixtures("account")
+def test_the_pod_of_a_job_that_fails_closes_all_that_follow_it_and_no_pod_of_them_is_made(
+    clients: Any, site: Any
+) -> None:
+    first, second, third = submit(
+        clients,
+        """
+first = fail.run_async(7)
+second = add.run_async(first, 1)
+third = add.run_async(second, 1)
+tell([first.job_id, second.job_id, third.job_id])""",
+    )
+
+    wait_for("the end of both", lambda: not job_of(site, second) and not job_of(site, third), seconds=90)
+    names = clients.run(f"""
+        import kinetic
+        found = []
+        for name in {[second, third]!r}:
+            try:
+                kinetic.attach(name).result()
+            except kinetic.errors.PredecessorError as error:
+                found.append(str(error))
+        tell(found)
+    """)
+
+    assert f"{first} (fail) failed" in names[0]
+    assert f"{second} (add) failed" in names[1]
+    assert site.pods_of(second) + site.pods_of(third) == []
+
+
+def test_without_the_right_the_job_waits_suspended_and_whoever_looks_starts_it(
+    clients: Any, site: Any, shared: Path, kinetic: Any
+) -> None:
+    until = shared / "until"
+    first, second = submit(
+        clients,
+        f"""
+first = talk.run_async(1, {str(until)!r})
+second = add.run_async(first, 1)
+tell([first.job_id, second.job_id])""",
+    )
+    explained = kinetic("jobs", "explain", second)
+    listed = kinetic("jobs", "list")
+    until.touch()
+    wait_for("the end of the first", lambda: job_of(site, first).get("status", {}).get("succeeded"), seconds=60)
+    still = job_of(site, second)["spec"]["suspend"]
+
+    kinetic("jobs", "wait", second)
+
+    assert still is True
+    assert f"waits for {first}" in explained.out
+    assert f"waits for {first}" in listed.out
+    assert clients.run(f"import kinetic\ntell(kinetic.attach({second!r}).result())") == 2
+
+
+def test_a_waiting_job_is_cancelled_and_leaves_nothing_in_the_cluster(clients: Any, site: Any, kinetic: Any) -> None:
+    _, second, third = submit(
+        clients,
+        """
+first = talk.run_async(1, "/never")
+second = add.run_async(first, 1)
+third = add.run_async(second, 1)
+tell([first.job_id, second.job_id, third.job_id])""",
+    )
+
+    kinetic("jobs", "cancel", second)
+    wait_for("the end of its Job", lambda: not job_of(site, second))
+    status = clients.run(f"import kinetic\ntell(kinetic.attach({third!r}).status().value)")
+
+    assert status == "FAILED"
+    assert not job_of(site, third)
