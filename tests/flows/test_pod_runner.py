@@ -316,7 +316,7 @@ COMPILES = """
         import jax
         import jax.numpy as jnp
         def program(x):
-            for i in range(25):
+            for i in range(60):
                 x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * i, axis=i % 2)
             return x
         lowered = jax.jit(program).lower(jnp.ones((8, 8)))

@@ -27,7 +27,7 @@ COMPILES = """
         import jax.numpy as jnp
 
         def program(x):
-            for i in range(20):
+            for i in range(60):
                 x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * i, axis=i % 2)
             return x
 
@@ -100,6 +100,7 @@ def test_all_hosts_of_a_slice_see_the_same_programs(project) -> None:
         @kinetic.run(accelerator="tpu-v4-2x2x2")
         def compiles():
             import os
+            os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
             import jax
             import jax.numpy as jnp
             import numpy as np

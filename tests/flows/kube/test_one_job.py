@@ -431,7 +431,7 @@ COMPILES = """
         import jax.numpy as jnp
 
         def program(x):
-            for i in range(20):
+            for i in range(60):
                 x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * i, axis=i % 2)
             return x
 

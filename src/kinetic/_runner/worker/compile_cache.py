@@ -30,7 +30,7 @@ from kinetic._wire import cache_entries, digests, documents, keys, python_runtim
 from kinetic._wire.cache_entries import CacheEntry, Group
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import CACHE_KEY_FILE, Task
-from kinetic.errors import KeyMissingError, KineticError
+from kinetic.errors import KeyMissingError, KineticError, StoreUnreachableError
 
 MOST_FETCHED = 2 << 30  # bytes for one library of one job, those that were used last
 MOST_SENT = 4 << 30  # bytes of one job
@@ -42,6 +42,8 @@ _REPORT_SECONDS = 5.0  # of waiting, after which a line says for what
 _SETTLED_SECONDS = 1.0  # a file of JAX's that was not touched for so long is complete
 _LINKED_SECONDS = 60.0  # the same of others: a linker pauses; half of a library, in a job that is killed, would be kept
 _LOOK_SECONDS = 5.0  # between two looks for files of libraries that report nothing
+_LEAST_BYTES_A_SECOND = 4 << 20  # what arrives slower than this is given up after a minute more
+_MOST_OUTAGES = 3  # of the store; then new programs are not kept
 _LEAST_SECONDS = 1.0  # of compiling, which is worth a line
 _LIST_SECONDS = 30.0  # how long a slice waits for its first host's listing
 _UNFINISHED = (".lock", ".tmp", ".part")
@@ -97,8 +99,11 @@ class CompileCache:
         self._pid = os.getpid()
         self._said: set[str] = set()
 
-    def begin(self, name: str, *, is_follower: bool = False) -> LibraryCache | None:
-        """Set the variables of a library that is about to be imported, and begin to fetch; None if it is off."""
+    def begin(self, name: str, *, shares: bool = False) -> LibraryCache | None:
+        """Set the variables of a library that is about to be imported, and begin to fetch; None if it is off.
+
+        With ``shares``, this host uses what the first host of its slice finds; see ``publish`` and ``follow``.
+        """
         library = LIBRARIES[name]
         if os.getpid() != self._pid or name in self.libraries:  # a process that user code forked has what it inherits
             return self.libraries.get(name) if os.getpid() == self._pid else None
@@ -106,13 +111,13 @@ class CompileCache:
             library.switch and os.environ.get(library.switch, "").lower() in _OFF
         ):
             return None  # the user's own settings
-        found = LibraryCache(self, library, Path(self.task.data) / "compiled" / name)
+        found = LibraryCache(self, library, Path(self.task.data) / "compiled" / name, shares=shares)
         for variable, folder in library.folders.items():
             os.environ[variable] = str(found.folder / folder)
         for variable, value in library.settings:
             os.environ.setdefault(variable, value)
         self.libraries[name] = found
-        if not is_follower:
+        if not found.is_follower:
             found.start_fetching(found.list_entries)
         return found
 
@@ -148,8 +153,12 @@ class CompileCache:
 class LibraryCache:
     """The cache of one library; its threads are the only ones that touch the store for it."""
 
-    def __init__(self, cache: CompileCache, library: Library, folder: Path) -> None:
+    def __init__(self, cache: CompileCache, library: Library, folder: Path, *, shares: bool = False) -> None:
         self._cache, self.library, self.folder = cache, library, folder
+        self.is_follower = shares and cache.task.host > 0
+        self._agreed = threading.Event()  # whether other hosts know what is fetched here, or need not
+        if not shares or self.is_follower:
+            self._agreed.set()
         self.listed = threading.Event()
         self.filled = threading.Event()
         self.entries: Sequence[CacheEntry] = ()  # what is fetched, in this order
@@ -165,6 +174,9 @@ class LibraryCache:
         self._news, self._over = threading.Event(), threading.Event()
         self._sender: threading.Thread | None = None
         self._is_read_only = False
+        self._is_refused = False  # whether other hosts do not know of what is listed here
+        self._outages = 0
+        self._shows_reads: bool | None = None  # whether the file system notes when a file was read
         self._lock = threading.Lock()  # held while the folder is read
 
     # ---------------------------------------------------------------------------------------------------- fetching
@@ -177,7 +189,8 @@ class LibraryCache:
                 self.group = self._cache.group_of(self.library)
                 self.entries = listing()
                 self.listed.set()
-                self._fetch(self.entries)
+                self._agreed.wait()
+                self._fetch(() if self._is_refused else self.entries)
             except Exception as error:  # noqa: BLE001 - the job compiles
                 self._cache.say(f"compile cache: {_reason(error)}; the job compiles what it needs")
             finally:
@@ -237,6 +250,8 @@ class LibraryCache:
                 return False
             place = self.folder / entry.path
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self._shows_reads is None:
+                self._shows_reads = _shows_reads(part)
             os.utime(part, (1, time.time()))  # the kernel sets the first of these when the file is read
             with self._lock:
                 os.replace(part, place)
@@ -256,10 +271,11 @@ class LibraryCache:
         begun = self._moved = time.monotonic()
         while not self.filled.wait(0.5):
             now = time.monotonic()
+            slow_seconds = max((entry.size for entry in self.entries), default=0) / _LEAST_BYTES_A_SECOND
             if now > begun + _REPORT_SECONDS:
                 self._cache.say(f"compile cache: waiting for {len(self.entries)} files of {self.library.name}")
-            if now > self._moved + STALL_SECONDS:
-                self._cache.say(f"compile cache: the store does not answer for {STALL_SECONDS:g} s; the job compiles")
+            if now > self._moved + STALL_SECONDS + slow_seconds:
+                self._cache.say("compile cache: nothing comes from the store any more; the job compiles")
                 return
 
     # ----------------------------------------------------------------------------------------------------- sending
@@ -288,8 +304,10 @@ class LibraryCache:
                     elif not self._is_read_only and self._sent_bytes + about.st_size <= MOST_SENT:
                         self._send(path, about)
         except Exception as error:  # noqa: BLE001 - a store that cannot be written, a full disk
-            self._is_read_only = True
-            self._cache.say(f"compile cache: new programs are not kept: {_reason(error)}")
+            self._outages += 1
+            left = isinstance(error, StoreUnreachableError) and self._outages < _MOST_OUTAGES
+            self._is_read_only = not left
+            self._cache.say(f"compile cache: the store does not take new programs: {_reason(error)}")
         return left
 
     def _files(self) -> Iterable[tuple[str, os.stat_result]]:
@@ -312,8 +330,8 @@ class LibraryCache:
         if _stamp(file.stat()) != _stamp(about):  # it is being written
             return
         entry = cache_entries.sealed(self.group, path, sha256, about.st_size, self._cache.key)
-        self._known[path] = _stamp(about)
         if entry is None or about.st_size > cache_entries.MOST_BYTES:
+            self._known[path] = _stamp(about)
             return
         store, at = self._cache.store, keys.compiled_blob(sha256)
         if not store.put(at, file, if_absent=sha256 not in self._damaged):
@@ -321,13 +339,15 @@ class LibraryCache:
         step("worker:program-sent")
         put_hint(store, entry.key)
         step("worker:program-listed")
+        self._known[path] = _stamp(about)
         self._sent += 1
         self._sent_bytes += about.st_size
 
     def _note_use(self, path: str, about: os.stat_result) -> None:
         """Make an entry young that this job read, once a day: what was not used for longest is removed first."""
         entry = self._fetched.get(path)
-        if entry is None or about.st_atime < 2 or self._is_read_only:
+        is_used = about.st_atime >= 2 if self._shows_reads else bool(self.tally.found) or not self._reports
+        if entry is None or not is_used or self._is_read_only or self.is_follower:
             return
         del self._fetched[path]
         if time.time() - self._used.get(entry.key, 0.0) > USE_SECONDS:
@@ -367,12 +387,24 @@ class LibraryCache:
         monitoring.register_event_duration_secs_listener(on_duration)
 
     def publish(self) -> None:
-        """Tell the other hosts of a slice what this first one found; called before they can meet it."""
+        """Tell the other hosts of a slice what this first one found; called before they can meet it.
+
+        What they are not told is not used here either: hosts that run different programs may wait for each other.
+        """
         cache, task = self._cache, self._cache.task
-        self.listed.wait(_LIST_SECONDS)
         at = keys.compiled(task.job_id, task.attempt)
-        with contextlib.suppress(KineticError, OSError):  # they say so
-            cache.store.put(at, cache_entries.state_page(self.entries, at, cache.key))
+        try:
+            if self.listed.wait(_LIST_SECONDS):
+                cache.store.put(at, cache_entries.state_page(self.entries, at, cache.key))
+                self._agreed.set()
+                return
+            why = "the store does not answer"
+        except Exception as error:  # noqa: BLE001 - the job compiles
+            why = _reason(error)
+        self._is_refused = True
+        self.filled.set()
+        self._agreed.set()
+        cache.say(f"compile cache: the hosts of this slice cannot agree on programs: {why}; the job compiles")
 
     def follow(self) -> None:
         """Fetch what the first host found, and nothing else: all hosts of a slice must see the same programs.
@@ -467,6 +499,13 @@ def machine_digest() -> str:
                 found.setdefault(name.strip(), value.strip())
     text = "\n".join([platform.machine(), *(f"{name}={found.get(name, '')}" for name in wanted)])
     return f"{cache_entries.word(platform.machine())}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _shows_reads(file: Path) -> bool:
+    os.utime(file, (1, time.time()))
+    with file.open("rb") as reading:
+        reading.read(1)
+    return file.stat().st_atime > 1
 
 
 def _digest(path: Path) -> str:

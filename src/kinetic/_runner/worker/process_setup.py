@@ -301,11 +301,11 @@ class ImportHooks:
         for cache in filter(None, self._made):
             cache.finish()
 
-    def _library(self, name: str, *, is_follower: bool = False) -> LibraryCache | None:
+    def _library(self, name: str, *, shares: bool = False) -> LibraryCache | None:
         if not self._made:
             self._made.append(self._begin())
         cache = self._made[0]
-        return None if cache is None else _tried(functools.partial(cache.begin, name, is_follower=is_follower))
+        return None if cache is None else _tried(functools.partial(cache.begin, name, shares=shares))
 
     def _around_library(self, name: str, module: ModuleType, run: Callable[[], None]) -> None:
         library = self._library(name)
@@ -317,7 +317,7 @@ class ImportHooks:
 
     def _around_jax(self, jax: ModuleType, run: Callable[[], None]) -> None:
         is_follower = self._joins and self._process.host > 0
-        library = self._library("jax", is_follower=is_follower) if self._is_cached else None
+        library = self._library("jax", shares=self._joins) if self._is_cached else None
         run()
         if library is not None:
             _tried(functools.partial(library.listen, jax))

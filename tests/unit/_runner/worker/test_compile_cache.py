@@ -339,8 +339,8 @@ def test_a_store_that_may_not_be_written_is_read_and_said_once(job, store, monke
     reader.cache.finish()
 
     assert len(tried) == 1
-    assert [line for line in reader.log if "not kept" in line] == [
-        "kinetic: compile cache: new programs are not kept: 403"
+    assert [line for line in reader.log if "does not take" in line] == [
+        "kinetic: compile cache: the store does not take new programs: 403"
     ]
 
 
@@ -393,7 +393,7 @@ def test_the_first_program_waits_for_the_store_and_no_longer_than_it_answers(job
     stalled = job()
     stalled.begin()
     assert stalled.compile("jit_f") == [False]
-    assert "the store does not answer" in stalled.log[0]
+    assert "nothing comes from the store any more" in stalled.log[0]
     release.set()
     stalled.cache.finish()
 
@@ -429,6 +429,42 @@ def test_a_use_is_noted_once_a_day_and_only_of_what_was_used(job, store) -> None
     assert used["jax/jit_g-cache"] == 100
 
 
+def test_where_reading_leaves_no_trace_a_job_that_found_something_used_it_all(job, store, monkeypatch) -> None:
+    filled(job, "jit_f", "jit_g")
+    for key in entries(store):
+        os.utime(store.root / key, (100, 100))
+    monkeypatch.setattr(compile_cache, "_shows_reads", lambda _: False)
+
+    user = job()
+    user.begin()
+    assert user.compile("jit_f") == [True]
+    user.cache.finish()
+
+    assert all(each.modified > 1e9 for each in store.entries(keys.COMPILED_ENTRIES))
+
+
+def test_a_store_that_is_away_for_a_moment_gets_the_programs_afterwards(job, store, monkeypatch) -> None:
+    tries = []
+    real = FileStore.put
+
+    def refuse_once(self, key, *words, **more):
+        tries.append(key)
+        if len(tries) == 1:
+            raise StoreUnreachableError("503")
+        return real(self, key, *words, **more)
+
+    monkeypatch.setattr(FileStore, "put", refuse_once)
+    running = job()
+    running.begin().filled.wait(5)
+    running.compile("jit_f")
+
+    listed = threading.Event()
+    while not entries(store):
+        assert not listed.wait(0.01)
+    running.cache.finish()
+    assert running.log[0] == "kinetic: compile cache: the store does not take new programs: 503"
+
+
 @pytest.mark.parametrize(("name", "found"), [("worker:program-sent", False), ("worker:program-listed", True)])
 def test_a_job_that_is_killed_while_it_writes_leaves_a_whole_program_or_none(job, store, tmp_path, name, found) -> None:
     program = f"""
@@ -460,12 +496,14 @@ def test_a_job_that_is_killed_while_it_writes_leaves_a_whole_program_or_none(job
 def test_the_hosts_of_a_slice_use_what_the_first_one_found_and_nothing_newer(job, store) -> None:
     filled(job, "jit_f")
     leader = job(hosts=2)
-    library = leader.begin()
+    library = leader.begin(shares=True)
     library.publish()
+    library.wait()
+    assert sorted(file.name for file in (library.folder / "jax").iterdir()) == ["jit_f-cache"]
     filled(job, "jit_g")  # another job, in between
 
     follower = job(hosts=2, host=1)
-    other = follower.begin(is_follower=True)
+    other = follower.begin(shares=True)
     assert not other.filled.is_set()
     other.follow()
     other.wait()
@@ -478,12 +516,28 @@ def test_the_hosts_of_a_slice_use_what_the_first_one_found_and_nothing_newer(job
 
 def test_a_host_without_the_first_ones_word_compiles_and_says_so(job) -> None:
     follower = job(hosts=2, host=1)
-    library = follower.begin(is_follower=True)
+    library = follower.begin(shares=True)
     library.follow()
 
     assert follower.compile("jit_f") == [False]
     assert "the job compiles what it needs" in follower.log[0]
     follower.cache.finish()
+
+
+def test_a_first_host_that_cannot_tell_the_others_uses_nothing_itself(job, store, monkeypatch) -> None:
+    filled(job, "jit_f")
+    leader = job(hosts=2)
+    library = leader.begin(shares=True)
+    monkeypatch.setattr(FileStore, "put", lambda *_, **__: (_ for _ in ()).throw(AccessDeniedError("403")))
+    library.publish()
+
+    assert leader.compile("jit_f") == [False]
+    assert leader.log == [
+        "kinetic: compile cache: the hosts of this slice cannot agree on programs: 403; the job compiles"
+    ]
+    monkeypatch.undo()
+    leader.cache.finish()
+    assert leader.log[1:] == ["kinetic: compiled 1 program (20 s)"]
 
 
 # ------------------------------------------------------------------------------------------------------------ the key

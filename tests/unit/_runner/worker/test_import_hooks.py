@@ -27,8 +27,8 @@ class Cache:
     def __init__(self, said: list[str]) -> None:
         self._said = said
 
-    def begin(self, name: str, *, is_follower: bool = False) -> Library:
-        self._said.append(f"begin {name}{' as a follower' if is_follower else ''}")
+    def begin(self, name: str, *, shares: bool = False) -> Library:
+        self._said.append(f"begin {name}{', shared' if shares else ''}")
         return Library(self._said, name)
 
     def finish(self) -> None:
@@ -83,7 +83,7 @@ def test_the_first_host_tells_what_it_found_before_any_other_can_meet_it(said) -
 
     import_module("jax")
 
-    assert said == ["begin jax", "execute jax", "listen jax", "publish jax", "join"]
+    assert said == ["begin jax, shared", "execute jax", "listen jax", "publish jax", "join"]
 
 
 def test_the_other_hosts_ask_for_it_after_they_met_the_first(said) -> None:
@@ -91,7 +91,7 @@ def test_the_other_hosts_ask_for_it_after_they_met_the_first(said) -> None:
 
     import_module("jax")
 
-    assert said == ["begin jax as a follower", "execute jax", "listen jax", "join", "follow jax"]
+    assert said == ["begin jax, shared", "execute jax", "listen jax", "join", "follow jax"]
 
 
 def test_hosts_that_do_not_meet_look_each_for_itself(said) -> None:
@@ -149,7 +149,7 @@ def test_a_cache_that_breaks_does_not_break_the_import(said, monkeypatch) -> Non
             raise AttributeError("this version of jax has no monitoring")
 
     class Broken(Cache):
-        def begin(self, name: str, *, is_follower: bool = False) -> Library:
+        def begin(self, name: str, *, shares: bool = False) -> Library:
             if name == "torch":
                 raise OSError("no space left")
             return NoMonitoring(said, name)
