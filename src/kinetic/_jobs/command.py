@@ -97,8 +97,8 @@ def request_of(
     if job_id := os.environ.get("KINETIC_JOB_ID"):
         raise CallableError(
             f"{checked[0]} cannot be submitted from inside a job",
-            why=f"this process is the job {job_id}, and would wait for another free slot",
-            next="start it here: subprocess.run(...)",
+            why=f"this process is the job {job_id}, and only clients submit jobs",
+            next="start it here: subprocess.run(...); or submit it beside this job: run_command(..., after=job)",
         )
     links, volumes = _placed_data(data or {})
     if volumes:

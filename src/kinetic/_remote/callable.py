@@ -320,8 +320,9 @@ class RemoteCallable(Generic[P, R]):
         if os.environ.get("KINETIC_JOB_ID"):
             raise CallableError(
                 f"{self._name} cannot be submitted from inside a job",
-                why=f"this process is the job {os.environ['KINETIC_JOB_ID']}, and would wait for another free slot",
-                next="call it directly: inside a job it runs in this process",
+                why=f"this process is the job {os.environ['KINETIC_JOB_ID']}, and only clients submit jobs",
+                next="call it directly: inside a job it runs in this process; or submit it beside this job: "
+                f"{self._name}.run_async(job) starts after it, with its value",
             )
 
     def _with_lost_class(self) -> RemoteCallable[P, R]:
