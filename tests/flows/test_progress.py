@@ -74,7 +74,8 @@ def test_a_blocking_call_shows_progress_on_its_line(project: Any) -> None:
     seen = project.watch("-c", "from jobs import train\ntrain(10)")
 
     assert seen.code == 0, seen.screen
-    assert any("running, " in frame and "of 10, loss 0.25" in frame for frame in seen.frames)
+    shown = [frame for frame in seen.frames if "running, " in frame and "of 10, loss 0.25" in frame]
+    assert any("█" in frame or "##" in frame for frame in shown), seen.frames
 
 
 def test_a_job_that_hangs_is_mentioned_once_by_who_follows_it(project: Any, tmp_path: Any) -> None:

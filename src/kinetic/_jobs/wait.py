@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import activity, locate, logs, notifications
 from kinetic._jobs.status import Snapshot, lock_key, observe, past_of
-from kinetic._output import job_text, terminal, tracebacks
+from kinetic._output import colors, job_text, terminal, tracebacks
 from kinetic._output import terminal as output
 from kinetic._wire import python_runtime
 from kinetic.errors import (
@@ -35,6 +35,7 @@ _REASON_SECONDS = 2.0  # between the first two questions why a job waits; each c
 _LONGEST_REASON_SECONDS = 30.0  # and between later ones
 _ATTEMPT_SECONDS = 1.0  # between two questions which attempt runs, and where its log is
 _CLAIM_SECONDS = 60.0
+_BAR_COLUMNS = 20
 _REPORTED_SECONDS = 0.5  # between two looks at what a job reports of its progress: it writes as often
 _FOLLOWER_SECONDS = 5.0  # between two looks at a job on a cluster that waits for another one, which may have ended
 
@@ -177,6 +178,8 @@ class _Display:
                 self._reported_due = now + _REPORTED_SECONDS
                 found = activity.live_progress_of(self._job, self._attempt())
                 self._reported = activity.progress_text(found) if found is not None else ""
+                if found is not None and found.share is not None and output.is_possible():
+                    self._reported = f"{colors.bar(found.share, _BAR_COLUMNS, sys.stderr)} {self._reported}"
                 self._stall.look(seen)
             detail = detail or self._reported
         self._progress.enter(phase, detail)
