@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kinetic._backends.protocol import LiveLog
-from kinetic._jobs import activity, locate, logs, notifications
+from kinetic._jobs import locate, logs, notifications
 from kinetic._jobs.status import Snapshot, lock_key, observe, past_of
-from kinetic._output import colors, job_text, terminal, tracebacks
+from kinetic._output import colors, terminal, tracebacks
 from kinetic._output import terminal as output
 from kinetic._wire import python_runtime
 from kinetic.errors import (
@@ -26,6 +26,8 @@ from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend, Observer
+    from kinetic._jobs.activity import StallWatch
+    from kinetic._output.job_text import JobOutput
     from kinetic._wire.digests import LogDigest
     from kinetic._wire.records import JobRecord
 
@@ -145,8 +147,9 @@ class _Display:
         self._own = output.Progress() if follow is not None and progress is None else None
         self._progress = progress or self._own
         self._reasons = _Reasons(job)
-        self._job, self._stall = job, activity.StallWatch(job)
-        self._reported, self._reported_due = "", 0.0
+        self._job, self._clock = job, locate.backend_of(job).clock
+        self._stall: StallWatch | None = None
+        self._reported, self._reported_due = "", self._clock.monotonic() + _REPORTED_SECONDS
 
     @property
     def pause(self) -> float:
@@ -173,16 +176,23 @@ class _Display:
             return
         phase, detail = self._reasons.phase(seen)
         if seen.status is JobStatus.RUNNING:
-            now = locate.backend_of(self._job).clock.monotonic()
+            now = self._clock.monotonic()
             if now >= self._reported_due:
                 self._reported_due = now + _REPORTED_SECONDS
-                found = activity.live_progress_of(self._job, self._attempt())
-                self._reported = activity.progress_text(found) if found is not None else ""
-                if found is not None and found.share is not None and output.is_possible():
-                    self._reported = f"{colors.bar(found.share, _BAR_COLUMNS, sys.stderr)} {self._reported}"
-                self._stall.look(seen)
+                self._look_at_activity(seen)
             detail = detail or self._reported
         self._progress.enter(phase, detail)
+
+    def _look_at_activity(self, seen: Snapshot) -> None:
+        """Look at how far a job is, and whether it seems to hang."""
+        from kinetic._jobs import activity  # 2 ms; not for a job of half a second
+
+        found = activity.live_progress_of(self._job, self._attempt())
+        self._reported = activity.progress_text(found) if found is not None else ""
+        if found is not None and found.share is not None and output.is_possible():
+            self._reported = f"{colors.bar(found.share, _BAR_COLUMNS, sys.stderr)} {self._reported}"
+        self._stall = self._stall or activity.StallWatch(self._job)
+        self._stall.look(seen)
 
     def _print_log(self, *, last: bool = False) -> None:
         if self._follower is None or self._follow is None:
@@ -361,14 +371,19 @@ class _ToStdout:
     """Writes what jobs print to standard output, as ``job_text.py`` says."""
 
     def __init__(self) -> None:
-        self._output = job_text.JobOutput(lambda: sys.stdout)
+        self._output: JobOutput | None = None
 
     def __call__(self, text: str) -> None:
+        if self._output is None:
+            from kinetic._output import job_text  # 2 ms; only where a log is shown
+
+            self._output = job_text.JobOutput(lambda: sys.stdout)
         self._output.write(text)
         tracebacks.note_log_output(text)
 
     def end(self) -> None:
-        self._output.end()
+        if self._output is not None:
+            self._output.end()
 
 
 to_stdout = _ToStdout()

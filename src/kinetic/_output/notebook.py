@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import html
+import os
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ class Cell:
     """One output of a cell, which is replaced by what it shows next."""
 
     def __init__(self) -> None:
-        self._id = uuid.uuid4().hex
+        self._id = os.urandom(16).hex()
         self._shown: tuple[str, str] | None = None
 
     def show(self, html_: str, text: str) -> None:
