@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import time
 from collections import Counter
@@ -220,8 +221,6 @@ def _table(rows: Sequence[Row], now: float, *, cost: bool) -> tuple[tuple[Column
 
 def _with_dollars(rows: Sequence[Row]) -> list[Row]:
     """Add what each job cost so far."""
-    import os
-
     from kinetic._jobs import cost
 
     rates = cost.kept_rates(os.environ)
@@ -411,8 +410,6 @@ def show(handle: JobRecord, as_json: bool) -> None:
 
     Example: kinetic jobs show @last
     """
-    import os
-
     from kinetic._jobs import cost
     from kinetic._jobs import status as job_status
 
@@ -499,7 +496,7 @@ def status(handle: JobRecord, as_json: bool) -> None:
     """Print the status of a job.
 
     One line: the id and PENDING, RUNNING, SUCCEEDED, FAILED or NOT_FOUND; for a collected job, how it ended and
-    when it was collected. The reason why it is pending or failed is printed on standard error.
+    when it was collected. Why it is pending or failed, or how far a running job is, is printed on standard error.
 
     Example: kinetic jobs status @last
     """
@@ -515,12 +512,23 @@ def status(handle: JobRecord, as_json: bool) -> None:
 
             seen, found = explanation.observe_and_explain(handle)
             page = {**job_status.job_to_json(handle, seen), "reason": found.what}
+        page["progress"] = _progress_page(handle) if page["status"] == "RUNNING" else None
+    stalled = ""
+    if page["status"] == "RUNNING":
+        from kinetic._jobs import activity
+
+        with contextlib.suppress(KineticError):  # what is measured of it cannot be read here
+            stalled = activity.stall_of(handle, os.environ)
     if as_json:
         output_format.print_document(job=page)
         return
     shared_options.print_status(handle.job_id, page)
     if reason := page["reason"]:
         click.echo(f"why:   {output_format.plain(reason)}", err=True)
+    if page["progress"] and not stalled:
+        click.echo(f"done:  {page['progress']['told']}", err=True)
+    if stalled:
+        click.echo(f"why:   {stalled}\nnext:  kinetic jobs stacks {handle.job_id}", err=True)
     if found is not None and found.next:
         click.echo(f"next:  {output_format.plain(found.next)}", err=True)
     _warn_if_unsupervised([Row.of(page, "", None)])

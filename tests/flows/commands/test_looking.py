@@ -129,7 +129,7 @@ def test_json_is_one_document_with_stable_names(submit, kinetic) -> None:
     assert listed["schema_version"] == status["schema_version"] == result["schema_version"] == 1
     assert listed["jobs"] == [status["job"]]
     assert set(status["job"]) == {
-        *("emulation", "group_id", "group_index", "name", "tags", "command"),
+        *("emulation", "group_id", "group_index", "name", "tags", "command", "after", "progress"),
         *("job_id", "function", "status", "reason", "accelerator", "backend", "where", "attempt"),
         *("created_at", "started_at", "ended_at", "collected_at", "removed_at", "duration_seconds"),
     }

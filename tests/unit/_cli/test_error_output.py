@@ -98,4 +98,4 @@ def test_a_terminal_shows_colours_unless_it_is_told_not_to(no_color, coloured, m
     shown = capsys.readouterr().err
 
     assert ("\x1b[1;33m" in shown) is coloured
-    assert "why:  " in shown
+    assert "why:" in shown

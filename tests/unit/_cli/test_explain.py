@@ -164,7 +164,10 @@ def test_every_host_that_waits_for_a_debugger_is_named(states, what, next_, made
     monkeypatch.setattr(
         port_forward, "debug_addresses", lambda _, hosts: {host: found[host] for host in hosts if host in found}
     )
-    backend = SimpleNamespace(explain=lambda name: Diagnosis(f"{name} runs", "", ""))
+    measures_nothing = dict.fromkeys(("live_usage", "live_progress"), lambda *_, **__: None)
+    backend = SimpleNamespace(
+        explain=lambda name: Diagnosis(f"{name} runs", "", ""), is_here=True, observe=lambda _: {}, **measures_nothing
+    )
     monkeypatch.setattr(locate, "backend_of", lambda _: backend)
 
     told = explanation.explain(handle, Snapshot(JobStatus.RUNNING))
