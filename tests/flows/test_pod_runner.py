@@ -512,6 +512,7 @@ def test_a_job_sees_captured_values_before_its_arguments_are_opened(pods: Pods) 
 
     token, ours, image, lang = pods.value()
     assert (code, token, image, lang) == (0, "secret 1", "yes", "C.UTF-8")
+    assert ours.pop("KINETIC_PROGRESS_FILE").endswith("/log.progress")
     assert ours == {
         "KINETIC_JOB_ID": JOB, "KINETIC_ATTEMPT": "0", "KINETIC_HOST_INDEX": "0", "KINETIC_HOST_COUNT": "1",
     }  # fmt: skip
