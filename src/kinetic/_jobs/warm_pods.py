@@ -27,7 +27,7 @@ from kinetic._wire import documents, folders, keys, warm_pods
 from kinetic._wire.failpoints import step
 from kinetic._wire.fields import seconds_of
 from kinetic._wire.warm_pods import BUSY, Assignment, Greeting, WarmPod
-from kinetic.errors import BackendError, KineticError, OptionError
+from kinetic.errors import AccessDeniedError, BackendError, KineticError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.backend import KubeBackend
@@ -64,7 +64,7 @@ class Listed(NamedTuple):
 def is_wanted(options: Options) -> bool:
     """Return whether a job may run in a warm pod: it asks for one, or this user has started some lately."""
     if options.keep_warm is not None:
-        return True
+        return bool(options.keep_warm)
     try:
         until = json.loads((settings.kinetic_home(os.environ) / _HINT).read_bytes())["until"]
         return isinstance(until, int | float) and time.time() < until
@@ -199,15 +199,26 @@ def _try(
                 refused = connection.ask(assignment.to_bytes(key, greeting.nonce))
                 step("client:task-told")
                 if not refused:
-                    backend.warm.write_assignment(state, assignment.to_bytes(key), key)
+                    _keep_assignment(backend, state, assignment, key)
                     return True, greeting
     except KineticError as error:
+        if made is None and isinstance(error, AccessDeniedError):
+            raise  # no warm pod can be told: a new one would be idle for nothing
         if made is None:
             return False, greeting
         output.report_once(f"the warm pod {state.name} cannot be told: {error.what}")
     if cold_start.take(context.store, wanted.key, job_id):
         backend.warm.start_cold(job_id)
     return True, greeting
+
+
+def _keep_assignment(backend: KubeBackend, state: WarmState, assignment: Assignment, key: bytes) -> None:
+    """Put the assignment of a pod that was told where it finds it if it is started again."""
+    try:
+        backend.warm.write_assignment(state, assignment.to_bytes(key), key)
+    except KineticError as error:
+        what = f"if {state.name} is started again, the job starts in a pod of its own"
+        output.report_once(f"{what}: {error.what}", about=what)
 
 
 def _start_with(wanted: Launch, context: Place, backend: KubeBackend, mask: int, keep: float, most: float) -> None:

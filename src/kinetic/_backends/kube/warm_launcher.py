@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import job_manifests, object_status, pod_exec
 from kinetic._backends.kube.client import JOB, POD, SECRET
 from kinetic._backends.kube.job_launcher import JobLauncher, manifest_of
@@ -57,14 +59,14 @@ class WarmLauncher:
         if owner:
             selector += f",{job_manifests.label_selector(owner=owner)}"
         client = self._client()
+        listed, jobs = kube_client.request_all([partial(client.list, kind, selector) for kind in (POD, JOB)])
         pods: dict[str, str] = {}
-        for pod in reversed(object_status.newest_first(client.list(POD, selector).objects)):
+        for pod in reversed(object_status.newest_first(listed.objects)):
             if object_status.is_running(pod) and not pod["metadata"].get("deletionTimestamp"):
                 pods[object_status.job_id_of(pod)] = object_status.object_name(pod)
-        jobs = client.list(JOB, selector).objects
         return [
             _state(found, pods)
-            for found in object_status.newest_first(jobs)
+            for found in object_status.newest_first(jobs.objects)
             if not object_status.status_of(found).is_final and not found["metadata"].get("deletionTimestamp")
         ]
 

@@ -129,10 +129,11 @@ def _serve(
 ) -> NoReturn:
     if imports:
         before = set(sys.modules)
-        with _quiet():
-            _import_all(imports, json.loads(Path(variables).read_bytes()))
-        _imported.update(name.partition(".")[0] for name in set(sys.modules) - before)
+        values = json.loads(Path(variables).read_bytes())
         os.unlink(variables)
+        with _quiet():
+            _import_all(imports, values)
+        _imported.update(name.partition(".")[0] for name in set(sys.modules) - before)
         if trouble := _why_unsafe():
             os.write(reports, f"useless {trouble}\n".encode())
             os._exit(0)

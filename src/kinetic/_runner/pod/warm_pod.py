@@ -412,7 +412,7 @@ class WarmProcess:
             say(f"{about.get('job_id')} has ended without a verdict {self._tries} times")
             return ""
         imports = fork_server.noted_imports(self.task)
-        variables = self.base / _VARIABLES
+        variables = self.base / f"{self._sequence}-{_VARIABLES}"
         with contextlib.suppress(OSError):
             (self.task / _VARIABLES).rename(variables)
         shutil.rmtree(self.task, ignore_errors=True)
