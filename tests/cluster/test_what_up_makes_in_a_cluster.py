@@ -12,7 +12,7 @@ from kinetic._backends.kube.client import NAMESPACE, RESOURCE_QUOTA, SERVICE_ACC
 from kinetic._backends.kube.connection import context_access
 from kinetic._cluster import jobset
 from kinetic._cluster import namespace as in_cluster
-from kinetic._cluster.namespace import Namespace, Quota, ServiceAccount
+from kinetic._cluster.namespace import FollowerBinding, FollowerRole, Namespace, Quota, ServiceAccount
 from kinetic._cluster.project_apis import ProjectApis
 from kinetic._cluster.resource import Found, Setup, Spec
 from kinetic._google import api
@@ -36,7 +36,7 @@ def setup_for(client: Client, **more: Any) -> Setup:
 
 def test_the_account_and_the_quota_are_made_once_and_are_known_again(client: Client) -> None:
     setup = setup_for(client)
-    for kind in (ServiceAccount, Quota):
+    for kind in (ServiceAccount, FollowerRole, FollowerBinding, Quota):
         resource = kind(setup)
         assert resource.read().state == "missing"
 

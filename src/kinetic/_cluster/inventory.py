@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kinetic._cluster.accounts import Billing, NodeAccount, NodeRole, Project, Services
 from kinetic._cluster.control_plane import Cluster, Pool
 from kinetic._cluster.jobset import JobSet
-from kinetic._cluster.namespace import Namespace, Quota, ServiceAccount
+from kinetic._cluster.namespace import FollowerBinding, FollowerRole, Namespace, Quota, ServiceAccount
 from kinetic._cluster.network import Network, Router, Subnet
 from kinetic._cluster.project_apis import explained
 from kinetic._cluster.resource import Found, Resource, Setup, region_of
@@ -53,6 +53,7 @@ def resources_of(setup: Setup) -> list[Resource]:
     if spec.standard:
         listed += [Pool(setup, each) for each in spec.hardware if each.kind != "cpu"]
     listed += [BucketAccess(setup), Namespace(setup), ServiceAccount(setup)]
+    listed += [FollowerRole(setup), FollowerBinding(setup)]
     if spec.limits:
         listed.append(Quota(setup))
     if spec.jobset:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kinetic._backends.kube import preflight
 from kinetic._backends.kube.client import NAMESPACE, RESOURCE_QUOTA, SERVICE_ACCOUNT
+from kinetic._cluster.jobset import KINDS
 from kinetic._cluster.resource import KUBERNETES_MARK, Change, Found, Resource, foreign_error
 from kinetic._cluster.storage import KUBERNETES_ACCOUNT
 
@@ -90,7 +92,7 @@ class Namespace(KubernetesResource):
 
 
 class ServiceAccount(KubernetesResource):
-    """The account of jobs. Its token is not put into pods that do not ask for it."""
+    """The account of jobs. Its token is not put into pods that do not ask for it; its annotation lets them ask."""
 
     key = "service-account"
     needs = ("namespace",)
@@ -102,11 +104,55 @@ class ServiceAccount(KubernetesResource):
         return found._replace(state="given") if found.state == "foreign" else found
 
     def manifest(self) -> Object:
-        return super().manifest() | {"automountServiceAccountToken": False}
+        page = super().manifest()
+        page["metadata"]["annotations"] = {preflight.STARTS_FOLLOWERS: "true"}
+        return page | {"automountServiceAccountToken": False}
 
     def diff(self, found: Found) -> list[Change]:
         mounts = found.page.get("automountServiceAccountToken")
-        return [] if mounts is False else [Change("automountServiceAccountToken", str(mounts).lower(), "false")]
+        changes = [] if mounts is False else [Change("automountServiceAccountToken", str(mounts).lower(), "false")]
+        name = preflight.STARTS_FOLLOWERS
+        if (now := (found.page["metadata"].get("annotations") or {}).get(name)) != "true":
+            changes.append(Change(name, str(now or "none"), "true"))
+        return changes
+
+
+class FollowerRole(KubernetesResource):
+    """What the pod of a job may do with the jobs that wait for it: start them, or remove what cannot start."""
+
+    key = "follower-role"
+    needs = ("namespace",)
+    kind = KINDS["Role"]
+    object_name = "kinetic-followers"
+
+    @property
+    def _rules(self) -> list[dict[str, list[str]]]:
+        verbs = ["get", "list", "patch", "delete"]
+        groups = {"batch": "jobs", "jobset.x-k8s.io": "jobsets"}
+        return [{"apiGroups": [group], "resources": [name], "verbs": verbs} for group, name in groups.items()]
+
+    def manifest(self) -> Object:
+        return super().manifest() | {"rules": self._rules}
+
+    def diff(self, found: Found) -> list[Change]:
+        return [] if found.page.get("rules") == self._rules else [Change("rules", "others", "of jobs and jobsets")]
+
+
+class FollowerBinding(KubernetesResource):
+    """Gives that role to the account of jobs."""
+
+    key = "follower-binding"
+    needs = ("follower-role", "service-account")
+    kind = KINDS["RoleBinding"]
+    object_name = FollowerRole.object_name
+
+    def manifest(self) -> Object:
+        account = {"kind": "ServiceAccount", "name": KUBERNETES_ACCOUNT, "namespace": self.spec.namespace}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": self.object_name}
+        return super().manifest() | {"roleRef": role, "subjects": [account]}
+
+    def diff(self, found: Found) -> list[Change]:  # noqa: ARG002 - of the protocol
+        return []
 
 
 class Quota(KubernetesResource):

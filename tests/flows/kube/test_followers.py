@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from cluster.plane import wait_for
 from cluster.test_preflight import RBAC
+
+from kinetic._cluster.namespace import FollowerBinding, FollowerRole, ServiceAccount
 
 pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
@@ -24,6 +27,18 @@ def documents() -> dict[str, dict[str, Any]]:
     """Return the objects on the page, by kind."""
     found = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     return {each["kind"]: each for text in found for each in yaml.safe_load_all(text)}
+
+
+def test_the_page_has_what_kinetic_up_makes() -> None:
+    setup: Any = SimpleNamespace(spec=SimpleNamespace(namespace="team"), apis=None)
+    made = [kind(setup).manifest() for kind in (ServiceAccount, FollowerRole, FollowerBinding)]
+
+    for each in made:
+        written = documents()[each["kind"]]
+        for page in (each, written):
+            page["metadata"].pop("labels", None)
+            page["metadata"].pop("namespace", None)
+        assert each == written
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ def test_an_empty_project_has_a_cluster_afterwards(maker: Maker, cloud: GoogleCl
     assert {kind for _, kind, _ in state["compute"]} == {"networks", "subnetworks", "routers", "firewalls"}
     assert state["accounts"] == [f"kn-team-nodes@{cloud.project}.iam.gserviceaccount.com"]
     assert state["buckets"] == [f"{cloud.project}-kn-team-jobs"]
-    assert state["objects"] == [("ServiceAccount", "kinetic")]
+    followers = [("Role", "kinetic-followers"), ("RoleBinding", "kinetic-followers")]
+    assert state["objects"] == [*followers, ("ServiceAccount", "kinetic")]
     member = f"projects/{cloud.number}/locations/global/workloadIdentityPools/{cloud.project}.svc.id.goog"
     ((_, access),) = [each for each in state["access"][state["buckets"][0]] if each[0] == "roles/storage.objectUser"]
     assert access == [f"principal://iam.googleapis.com/{member}/subject/ns/default/sa/kinetic"]
