@@ -129,7 +129,7 @@ def test_each_attempt_and_each_host_has_its_own(project: Any) -> None:
     assert hosts["peak"]["memory_bytes"] == large
 
 
-def test_what_was_changed_in_the_store_is_refused(project: Any, home: Any) -> None:
+def test_what_was_changed_in_the_store_is_refused(project: Any, home: Any, wait_until: Any) -> None:
     project.write("jobs.py", JOBS)
     job_id = project.out("""
         from jobs import burn
@@ -138,6 +138,10 @@ def test_what_was_changed_in_the_store_is_refused(project: Any, home: Any) -> No
         print(job.job_id)
     """).strip()
     stored = home / "store" / job_id / "usage" / "0" / "0"
+    wait_until(stored.exists, "the usage in the store, which comes after the verdict")
+    wait_until(
+        lambda: not [*home.glob("run/*/jobs/*/*.usage")], "the end of the file of the machine, which is read first"
+    )
     page = json.loads(stored.read_text())
     stored.write_text(json.dumps({**page, "cpu_seconds": 1e6}))
 
