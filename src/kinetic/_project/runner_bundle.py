@@ -179,6 +179,7 @@ SELDOM = (
     "kinetic._runner.data",
     "kinetic._runner.pod.cleanup",
     "kinetic._runner.pod.fork_server",
+    "kinetic._runner.pod.cluster_api",
     "kinetic._runner.pod.inspect_process",
     "kinetic._runner.pod.install",
     "kinetic._runner.pod.rendezvous",

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+from kinetic._runner.pod.container import ACCOUNT_TOKEN
+
+ACCOUNT_FOLDER = ACCOUNT_TOKEN.parent
 _SECONDS = 30.0
 
 
@@ -18,11 +20,6 @@ class Answer(NamedTuple):
     status: int
     reason: str  # why it was refused, or why there was no answer
     page: dict[str, Any]
-
-
-def has_token(folder: Path = ACCOUNT_FOLDER) -> bool:
-    """Return whether this pod has the token of its service account."""
-    return (folder / "token").is_file()
 
 
 def namespace(folder: Path = ACCOUNT_FOLDER) -> str:

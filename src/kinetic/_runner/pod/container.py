@@ -60,6 +60,7 @@ _CUDA_ERRORS = {
     802: "the system is not ready",
     803: "driver mismatch",
 }
+ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")  # if the pod has its account's
 _MEMINFO = Path("/proc/meminfo")  # of the machine, also inside a container
 _LITTLE_KIB = 512 << 10  # of memory: more than a kubelet's own threshold, since some was given back meanwhile
 _LITTLE_DISK = 0.1

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from kinetic._runner.pod import cluster_api, container, log_pump
+from kinetic._runner.pod import container, log_pump
 from kinetic._runner.pod.container import HostInPod
 from kinetic._runner.pod.log_pump import LogPump, LogSegments, LogSpool, say, write_termination_message
 from kinetic._runner.supervisor import attempts, supervise, verdicts
@@ -557,7 +557,7 @@ class PodSource:
 
     def _settle_followers(self, *, succeeded: bool) -> None:
         """Start or close what waits for this job, if this pod was given the token with which it may."""
-        if self.place.host or not cluster_api.has_token():
+        if self.place.host or not container.ACCOUNT_TOKEN.is_file():
             return
         from kinetic._runner.pod import waiting_jobs  # only where the cluster allows it
 
