@@ -331,6 +331,9 @@ def _print_status(found: Status, *, costs: bool) -> None:
     price = f"about ${found.dollars_per_hour:.2f} per hour now, at list price"
     price += f", without {count_text(len(found.without_price), 'node')}" if found.without_price else ""
     idle = f"{count_text(len(found.idle), 'node')} with an accelerator: {names_text(found.idle, _NAMED)}"
+    warm = f"{names_text(found.warm, _NAMED)}: kinetic warm list"
+    if found.warm_dollars_per_hour:
+        warm += f"; about ${found.warm_dollars_per_hour:.2f} per hour"
     output_format.print_fields(
         [
             ("cluster", found.about),
@@ -339,6 +342,7 @@ def _print_status(found: Status, *, costs: bool) -> None:
             ("cost", price),
             ("idle", idle if found.idle else ""),
             ("running", count_text(found.running, "pod")),
+            ("warm pods", warm if found.warm else ""),
             ("waiting", count_text(len(found.waiting), "pod")),
             ("quota", ", ".join(f"{metric} {used:g} of {limit:g}" for metric, limit, used in found.quotas)),
             ("not known", "; ".join(found.unknown)),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import diagnosis
 from kinetic._backends.kube.client import EVENT, NODE, POD, response_json
-from kinetic._backends.kube.job_manifests import JOB_LABEL
+from kinetic._backends.kube.job_manifests import APP_LABEL, APP_WARM, JOB_LABEL
 from kinetic._cluster.control_plane import CONTROL_PLANE_DOLLARS
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, ProjectApis
 from kinetic._cluster.resource import region_of
@@ -67,6 +67,8 @@ class Status(NamedTuple):
         running: Pods of jobs that run (count).
         quotas: Metric, limit and use of the region, of accelerators that are used or allowed.
         unknown: What could not be asked, and why.
+        warm: Pods that stay for the next job.
+        warm_dollars_per_hour: Of the accelerators of their nodes, as far as prices are known.
     """
 
     about: str
@@ -79,6 +81,8 @@ class Status(NamedTuple):
     running: int
     quotas: tuple[tuple[str, float, float], ...]
     unknown: tuple[str, ...]
+    warm: tuple[str, ...] = ()
+    warm_dollars_per_hour: float = 0.0
 
     @property
     def is_usable(self) -> bool:
@@ -128,6 +132,8 @@ def read_status(client: Client, apis: ProjectApis | None, project: str, location
     pods: Sequence[Object] = found["pods"] or ()
     nodes = tuple(_node(each) for each in found["nodes"] or ())
     busy = {(each.get("spec") or {}).get("nodeName") for each in pods if _phase(each) in {"Pending", "Running"}}
+    warm = [each for each in pods if _is_warm(each)]
+    held = {(each.get("spec") or {}).get("nodeName") for each in warm}
     mode = "" if apis is None else "Autopilot" if (page.get("autopilot") or {}).get("enabled") else "Standard"
     state = str(page.get("status") or "") if apis is not None else "answers" if found["version"] else ""
     return Status(
@@ -141,6 +147,8 @@ def read_status(client: Client, apis: ProjectApis | None, project: str, location
         running=sum(_phase(each) == "Running" for each in pods),
         quotas=_accelerators(found.get("quotas") or ()),
         unknown=tuple(sorted(unknown)),
+        warm=tuple(str(each["metadata"]["labels"][JOB_LABEL]) for each in warm),
+        warm_dollars_per_hour=sum(each.dollars_per_hour or 0.0 for each in nodes if each.name in held),
     )
 
 
@@ -151,6 +159,11 @@ def _version(client: Client) -> str:
 
 def _phase(pod: Object) -> str:
     return str((pod.get("status") or {}).get("phase") or "")
+
+
+def _is_warm(pod: Object) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return labels.get(APP_LABEL) == APP_WARM and _phase(pod) == "Running"
 
 
 def _node(page: Object) -> Node:

@@ -88,6 +88,24 @@ def test_a_node_with_gpus_has_the_price_of_its_machine(gpu, machine, count, doll
     assert node.dollars_per_hour == (None if dollars is None else pytest.approx(dollars))
 
 
+def test_warm_pods_are_named_with_the_price_of_their_nodes(read, kube) -> None:
+    for name in ("warm", "other"):
+        kube.add(f"/api/v1/nodes/{name}", metadata={"labels": TPU}, status={"allocatable": {"google.com/tpu": "4"}})
+    labels = {JOB_LABEL: "tpu-warm-1", "app": "kinetic-warm"}
+    kube.add(
+        "/api/v1/namespaces/default/pods/one",
+        metadata={"labels": labels, "creationTimestamp": "2026-11-23T00:00:00Z"},
+        spec={"nodeName": "warm"},
+        status={"phase": "Running"},
+    )
+    pod(kube, "running", "Running", "other")
+
+    found = read()
+
+    assert found.warm == ("tpu-warm-1",)
+    assert found.warm_dollars_per_hour == pytest.approx(4 * 1.20)
+
+
 def test_it_takes_at_most_eight_requests_and_writes_nothing(read, cloud, kube) -> None:
     cloud.read_only = True
 
