@@ -179,8 +179,11 @@ class Site(Objects):
         return wait_for(f"a pod of {job_id} to run", found, seconds)
 
     def gone(self, job_id: str) -> None:
-        """Wait until nothing of a job is left in the cluster, not even pods."""
-        wait_for(f"the end of {job_id}", lambda: not (self.left(job_id) or self.pods_of(job_id)))
+        """Wait until nothing of a job is left in the cluster, not even pods.
+
+        The garbage collector of a control plane learns of a kind that was just installed (JobSet) within half a minute.
+        """
+        wait_for(f"the end of {job_id}", lambda: not (self.left(job_id) or self.pods_of(job_id)), 90)
 
     def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Make an object of the namespace."""
