@@ -289,9 +289,14 @@ def members_of(kind: type) -> Iterator[str]:
 
 def signature_of(thing: Any) -> str:
     """Write a signature with its annotations as they stand in the source; "" for what Python itself builds."""
+    if isinstance(thing, type) and dataclasses.is_dataclass(thing):
+        dataclasses.fields(thing)  # one of kinetic._wire is made now, and has its own signature from here on
     if isinstance(thing, type) and not inspect.isfunction(thing.__init__):
         return ""
     signature = inspect.signature(thing)
+    if isinstance(thing, type) and dataclasses.is_dataclass(thing):  # that of kinetic._wire is not its class's
+        signature = inspect.signature(thing.__init__)
+        signature = signature.replace(parameters=[*signature.parameters.values()][1:])
     bare = [each.replace(annotation=REQUIRED) for each in signature.parameters.values()]
     words = []
     for each, original in zip(bare, signature.parameters.values(), strict=True):

@@ -212,6 +212,9 @@ class _Roles:
         before = self._ends[group]
         self._move(seconds, lambda: self._ends[group] != before)
 
+    def without_slot(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def stop_watching(self, name: str) -> None:
         self._seen.pop((threading.get_ident(), name), None)
 

@@ -202,6 +202,9 @@ class Observer(Protocol):
     def explain(self, name: str) -> Diagnosis | None:
         """Return why a job is pending or how it died."""
 
+    def without_slot(self) -> AbstractContextManager[None]:
+        """While it is open, a job that is this process waits for others, and needs no slot of its own."""
+
     def stop_watching(self, name: str) -> None:
         """Free what watching a job needs."""
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kinetic._batches import control, display, removal, state
 from kinetic._batches.state import BatchTracker
 from kinetic._jobs import handle as job_handle
-from kinetic._jobs import notifications
+from kinetic._jobs import locate, notifications
 from kinetic._output import terminal, tracebacks
 from kinetic._output import terminal as output
 from kinetic._wire.outcomes import FAILED
@@ -74,7 +77,14 @@ def completions(
                 why=f"{len(tracker.active)} of its {len(batch.jobs)} jobs have not ended; they keep running",
                 next=f"call it again, or: kinetic batch status {batch.group_id}",
             )
-        tracker.wait(min(left, _POLL_SECONDS), read=read)
+        with _without_slot(batch):
+            tracker.wait(min(left, _POLL_SECONDS), read=read)
+
+
+def _without_slot(batch: Batch) -> AbstractContextManager[None]:
+    """While it is open, a job that is this process needs no slot; see ``Observer.without_slot``."""
+    job = next(filter(None, batch.jobs), None) if "KINETIC_JOB_ID" in os.environ else None
+    return locate.backend_of(job).without_slot() if job is not None else contextlib.nullcontext()
 
 
 def warn_of_submission_failures(batch: Batch) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends import registry
 from kinetic._jobs import submit
-from kinetic._jobs.options import Fallback, Options
+from kinetic._jobs.options import Fallback, Options, why_no_submission
 from kinetic._output import tracebacks
 from kinetic._project import ignore, pickler, root
 from kinetic._runner.worker import command
@@ -94,10 +94,10 @@ def request_of(
 ) -> CommandRequest:
     """Check a command and its options; see ``run_command``."""
     checked = _checked_words(words)
-    if job_id := os.environ.get("KINETIC_JOB_ID"):
+    if reason := why_no_submission(os.environ):
         raise CallableError(
-            f"{checked[0]} cannot be submitted from inside a job",
-            why=f"this process is the job {job_id}, and only clients submit jobs",
+            f"{checked[0]} cannot be submitted from inside a job on a cluster",
+            why=reason,
             next="start it here: subprocess.run(...); or submit it beside this job: run_command(..., after=job)",
         )
     links, volumes = _placed_data(data or {})

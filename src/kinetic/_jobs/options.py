@@ -643,3 +643,11 @@ def ship(
     from kinetic._data import ship as data_ship  # hashing, for calls that read data
 
     return data_ship.ship_all(found.data, volumes or {}, store, cache=cache, is_here=is_here)
+
+
+def why_no_submission(environ: Mapping[str, str]) -> str:
+    """Return why this process cannot submit jobs, or "": a job on this machine can, and a pod cannot."""
+    job_id = environ.get("KINETIC_JOB_ID")
+    if not job_id or "KINETIC_SUPERVISOR" in environ:
+        return ""
+    return f"this process is the job {job_id} in a pod, which has no right to create Jobs and Secrets in its cluster"

@@ -66,7 +66,10 @@ def wait(
     limit = None if timeout is None else clock.monotonic() + timeout
     display, reader = _Display(job, follow, progress), StatusReader(job)
     notified: JobStatus | None = None
-    try:
+    with contextlib.ExitStack() as waits:
+        waits.callback(backend.stop_watching, job.job_id)
+        waits.callback(display.close)
+        is_first = True
         while True:
             seen = reader.read(limit)
             if seen.status is not notified:
@@ -77,6 +80,9 @@ def wait(
                 display.end()
                 notifications.see(job, seen)
                 return seen
+            if is_first:
+                is_first = False
+                waits.enter_context(backend.without_slot())
             looked = clock.monotonic()
             if seen.observation is not None and seen.observation.waits_for_others:
                 looked -= max(0.0, backend.poll_seconds - _FOLLOWER_SECONDS)
@@ -90,9 +96,6 @@ def wait(
                     why=f"it is {seen.status.value}, and keeps running",
                     next=f"call result() again, or: kinetic jobs logs {job.job_id} --follow",
                 )
-    finally:
-        display.close()
-        backend.stop_watching(job.job_id)
 
 
 class StatusReader:

@@ -30,7 +30,7 @@ from typing import (
 )
 
 from kinetic._config.options import UNSET, documented
-from kinetic._jobs.options import Options
+from kinetic._jobs.options import Options, why_no_submission
 from kinetic._output import tracebacks
 from kinetic._wire import naming_shadowing_files, references
 from kinetic.errors import CallableError, OptionError, OptionTypeError
@@ -317,10 +317,10 @@ class RemoteCallable(Generic[P, R]):
         return self._plain(*self._leading, *args, **kwargs)
 
     def _refuse_inside_a_job(self) -> None:
-        if os.environ.get("KINETIC_JOB_ID"):
+        if reason := why_no_submission(os.environ):
             raise CallableError(
-                f"{self._name} cannot be submitted from inside a job",
-                why=f"this process is the job {os.environ['KINETIC_JOB_ID']}, and only clients submit jobs",
+                f"{self._name} cannot be submitted from inside a job on a cluster",
+                why=reason,
                 next="call it directly: inside a job it runs in this process; or submit it beside this job: "
                 f"{self._name}.run_async(job) starts after it, with its value",
             )

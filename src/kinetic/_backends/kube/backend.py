@@ -271,6 +271,9 @@ class KubeBackend:
         is_task = found is not None and bool(object_status.warm_pod_of(found))
         return is_task and name not in self._seen.followed and (follower is None or follower.is_over)
 
+    def without_slot(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def stop_watching(self, name: str) -> None:
         self._seen.changes.pop(name, None)
         self._seen.selectors.pop(name, None)

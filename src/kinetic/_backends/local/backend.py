@@ -10,12 +10,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kinetic._backends import registry
 from kinetic._backends.local import runtime_files
-from kinetic._backends.local.queue import ACTIVE, VERDICTS, JobRow, Queue
+from kinetic._backends.local.queue import ACTIVE, VERDICTS, JobRow, Queue, is_of_parent
 from kinetic._backends.local.runtime_files import HOUR, SWEPT, CompletionReader, Paths, ProcessLock
 from kinetic._config import home
 from kinetic._wire import folders
@@ -105,9 +106,16 @@ class LocalBackend:
         with self._lock:
             if self._queue is None:
                 self.paths.make()
-                self._queue = Queue(self.paths.queue)
+                self._queue = self._open_queue()
                 atexit.register(self._queue.close)
             return self._queue
+
+    def _open_queue(self) -> Queue:
+        if not is_of_parent():
+            return Queue(self.paths.queue)
+        from kinetic._backends.local.queue_process import QueueOfParent  # only in jobs that use kinetic
+
+        return cast("Queue", QueueOfParent(self.paths.queue))
 
     def _row(self, name: str) -> JobRow | None:
         return self.queue.jobs([name]).get(name)
@@ -339,6 +347,13 @@ class LocalBackend:
         reader.wait(seconds)
         self._observe([name], at_once=reader.has_ended)
         return True
+
+    def without_slot(self) -> AbstractContextManager[None]:
+        if "KINETIC_JOB_ID" not in self.environ:
+            return contextlib.nullcontext()
+        from kinetic._backends.local import scheduler
+
+        return scheduler.slot_lent(self.paths, self.queue, self.environ)
 
     def stop_watching(self, name: str) -> None:
         reader = self._readers_of("").pop(name, None)

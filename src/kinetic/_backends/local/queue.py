@@ -166,6 +166,13 @@ SELECT job_id, predecessor FROM predecessors AS wanted WHERE job_id IN (SELECT j
     AND NOT EXISTS (
         SELECT 1 FROM jobs WHERE group_id = wanted.predecessor AND state IN ('waiting', 'queued', 'claimed', 'running'))
 """
+_LENT_SLOTS = """
+CREATE TABLE IF NOT EXISTS lent_slots (job_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL)
+"""
+_HOLDS_A_SLOT = (
+    f"SELECT count(*) FROM jobs WHERE {ACTIVE} AND gpus = 0 AND NOT EXISTS (SELECT 1 FROM lent_slots"
+    " WHERE lent_slots.job_id = jobs.job_id AND lent_slots.attempt = jobs.attempt)"
+)
 _NEW_PREDECESSOR = "INSERT OR IGNORE INTO predecessors (job_id, predecessor) VALUES (?, ?)"
 _NEW_TEMPLATE = "INSERT OR IGNORE INTO templates (template_id, template) VALUES (?, ?)"
 
@@ -438,6 +445,14 @@ class Queue:
         update = "UPDATE jobs SET verdict = ? WHERE job_id = ? AND state = 'running'"
         self._change_rows(update, waits_for, job_id, forced=False)
 
+    def lend_slot(self, job_id: str, attempt: int) -> None:
+        """Let another job have the slot of one that waits for jobs; until its end, or ``take_slot_back``."""
+        self._change_rows("INSERT OR REPLACE INTO lent_slots VALUES (?, ?)", job_id, attempt, forced=False)
+
+    def take_slot_back(self, job_id: str) -> None:
+        """Count a job again; for a moment, there may be one more than there are slots."""
+        self._change_rows("DELETE FROM lent_slots WHERE job_id = ?", job_id, forced=False)
+
     def requeue(self, job_id: str, supervisor: str, *, counted: bool = True) -> None:
         """Put a job back to its old place: its function never started, which is counted, or it has retries left."""
         update = (
@@ -465,8 +480,8 @@ class Queue:
     @_again_if_repaired
     def forget(self, names: Sequence[str]) -> None:
         with self.change() as db:
-            db.executemany("DELETE FROM jobs WHERE job_id = ?", [(name,) for name in names])
-            db.executemany("DELETE FROM predecessors WHERE job_id = ?", [(name,) for name in names])
+            for table in ("jobs", "predecessors", "lent_slots"):
+                db.executemany(f"DELETE FROM {table} WHERE job_id = ?", [(name,) for name in names])
 
     def forget_supervisor(self, supervisor: str) -> None:
         self._change_rows("DELETE FROM supervisors WHERE supervisor = ?", supervisor, forced=False)
@@ -530,6 +545,12 @@ class Queue:
 
 
 _connections_of_parents: list[sqlite3.Connection | None] = []
+_opened_by = 0  # the process that has opened a database, or the one that it was forked from
+
+
+def is_of_parent() -> bool:
+    """Return whether this process is a fork of one that has used SQLite, and has not used it itself."""
+    return _opened_by not in {0, os.getpid()}
 
 
 def split_devices(devices: str) -> tuple[str, ...]:
@@ -542,7 +563,7 @@ def _startable(db: sqlite3.Connection) -> list[JobRow]:
     Strictly in order within each class: a small job does not overtake a large one, nor a job with many slots one that
     wants to run alone. A GPU job that has to wait holds back the devices that it may use, and no others.
     """
-    busy = db.execute(f"SELECT count(*) FROM jobs WHERE {ACTIVE} AND gpus = 0").fetchone()[0]
+    busy = db.execute(_HOLDS_A_SLOT).fetchone()[0]
     found: list[JobRow] = []
     with contextlib.closing(db.execute(f"{_QUEUED} AND gpus = 0 ORDER BY seq")) as waiting:
         for row in map(JobRow._make, waiting):
@@ -621,6 +642,8 @@ def _gate(path: Path) -> Iterator[None]:
 
 def _open(path: Path) -> sqlite3.Connection:
     """Open the database, created if need be; a damaged one is renamed first."""
+    global _opened_by  # noqa: PLW0603 - of this process
+    _opened_by = os.getpid()
     while True:
         if not path.exists():
             for beside in _sqlite_files(path):  # of a database that is gone: they would be taken for parts of ours
@@ -652,7 +675,8 @@ def _prepare(db: sqlite3.Connection, path: Path) -> int:
         _create(db, path)
     elif version == _SCHEMA:
         _check_tables(db)
-        db.execute(_PREDECESSORS)  # an earlier kinetic made none
+        for statement in (_PREDECESSORS, _LENT_SLOTS):  # an earlier kinetic made none
+            db.execute(statement)
     return version or _SCHEMA
 
 
@@ -671,7 +695,7 @@ def _create(db: sqlite3.Connection, path: Path) -> None:
     db.execute(f"PRAGMA journal_mode = {'WAL' if _supports_wal(path) else 'DELETE'}")
     db.execute("BEGIN IMMEDIATE")
     try:
-        for statement in (*_TABLES.split(";"), _PREDECESSORS):
+        for statement in (*_TABLES.split(";"), _PREDECESSORS, _LENT_SLOTS):
             db.execute(statement)
         rebuilt = _rebuilt_rows(path)
         for row, template in rebuilt:

@@ -12,7 +12,9 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,9 +50,10 @@ def advance(
         collect: Wait the 10 ms until a started supervisor has detached itself: for callers that must stay
             single-threaded.
 
-    Inside a job nothing is started: it would be a child of the job, and end with it.
+    Inside a job nothing is started: it would be a child of the job, and end with it. The job's supervisor is asked.
     """
     if os.environ.get("KINETIC_JOB_ID"):
+        _ask_supervisor(paths, os.environ)
         return
     for _ in range(_TRIES):
         recovery.recover_dead_supervisors(paths, queue)
@@ -74,6 +77,34 @@ def advance(
                 _collect(pid)  # it forks the supervisor and ends within milliseconds
         if not dead:  # else one has died just now: is there another one?
             return
+
+
+_lenders: Counter[str] = Counter()  # how many threads of this process wait, by the job
+_lending = threading.Lock()
+
+
+@contextlib.contextmanager
+def slot_lent(paths: Paths, queue: Queue, environ: Mapping[str, str]) -> Iterator[None]:
+    """Let another job have the slot of the job that this process belongs to, as long as one of its threads waits."""
+    job_id = environ["KINETIC_JOB_ID"]
+    with _lending:
+        _lenders[job_id] += 1
+        if _lenders[job_id] == 1:
+            queue.lend_slot(job_id, int(environ.get("KINETIC_ATTEMPT") or 0))
+            _ask_supervisor(paths, environ)
+    try:
+        yield
+    finally:
+        with _lending:
+            _lenders[job_id] -= 1
+            if not _lenders[job_id]:
+                queue.take_slot_back(job_id)
+
+
+def _ask_supervisor(paths: Paths, environ: Mapping[str, str]) -> None:
+    """Have the supervisor of this job look after the queue; nobody, if it is another home's."""
+    if supervisor := environ.get(recovery.SUPERVISOR_VARIABLE):
+        runtime_files.wake(paths.wake(supervisor))
 
 
 def _start(paths: Paths, queue: Queue, supervisor: str, template_id: str) -> int:
@@ -188,7 +219,10 @@ _NAMES = frozenset(  # a string is read more easily than forty quoted words
     "CONDA_DEFAULT_ENV SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PROXY NO_PROXY "
     "http_proxy https_proxy no_proxy XLA_FLAGS".split()
 ) | frozenset(python_runtime.VARIABLES)
-_OURS = ("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "KINETIC_PORTABLE", "KINETIC_VOLUME_ROOT")
+_OURS = (
+    *("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "KINETIC_PORTABLE", "KINETIC_VOLUME_ROOT"),
+    *("KINETIC_LOCAL_SLOTS", "KINETIC_LOCAL_GPUS", "KINETIC_MACHINE_ID"),  # for the jobs that a job submits
+)
 _COPIED_PREFIXES = ("LC_", "XDG_", "PYTHON", "LD_", "DYLD_", "CUDA_", "NVIDIA_", *_OURS)
 
 
@@ -234,7 +268,8 @@ def job_environment(
         "KINETIC_HOST_INDEX": "0",
         "KINETIC_HOST_COUNT": str(order.hosts),
     }
-    return chosen | frameworks | dict(captured) | own
+    submits = {"KINETIC_BACKEND": "local", **({"KINETIC_STORE": store_url} if store_url else {})}
+    return chosen | frameworks | submits | dict(captured) | own
 
 
 def allowed_variables(environ: Mapping[str, str], *, cloud: bool = False) -> dict[str, str]:

@@ -81,10 +81,10 @@ class SupervisorProcess:
                         importlib.import_module(name)
                 self.advanced = min(self.advanced, time.monotonic())
                 if time.monotonic() > self.advanced + _ADVANCE_SECONDS:
-                    self._start_others()
+                    self.start_others()
                 continue
             if self.advanced != float("inf"):
-                self._start_others()
+                self.start_others()
             if not self._wait() and self._leave():
                 return
         self._leave()
@@ -137,7 +137,7 @@ class SupervisorProcess:
                     followers.settle(self.paths, self.queue)
                 processes.adopt_orphans(self.supervisor.libc)
 
-    def _start_others(self) -> None:
+    def start_others(self) -> None:
         """Start supervisors of another template if those are next: perhaps no client observes the queue.
 
         Meanwhile this process adopts no orphans: a supervisor that detaches itself would become its child, and be ended
@@ -300,7 +300,10 @@ class QueueSource:
         with contextlib.suppress(KineticError):  # a store or a queue that is out of reach for a while ends no job
             row = self._queue.jobs([job_id]).get(job_id)
             asked = ending or row is None or bool(row.stop) or self.store.size(keys.result(job_id)) is not None
-            return asked or attempts.was_removed(self.store, job_id, self.temporary_key())
+            if asked or attempts.was_removed(self.store, job_id, self.temporary_key()):
+                return True
+            self._process.start_others()  # perhaps the job asked for it, which has submitted another one
+            return False
         return ending
 
     def decide(self, tasks: Sequence[Task], task: Task, ending: Ending, verdict: Outcome) -> Decision | None:

@@ -106,6 +106,8 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
     sys.path[:] = [*dict.fromkeys(ours), runner, *others]
     if server := sys.modules.get("kinetic._runner.pod.fork_server"):  # of a warm pod
         server.drop_shadowed(ours)
+    if "KINETIC_SUPERVISOR" in os.environ:
+        os.environ["KINETIC_PACKAGE_ROOT"] = str(workspace)  # of jobs that this one submits
     inside = plan.get("cwd_rel")
     folder = workspace / inside if isinstance(inside, str) and (workspace / inside).is_dir() else workspace
     os.chdir(folder)

@@ -27,8 +27,12 @@ GKE = NOWHERE._replace(project="my-project")
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    connection._forget_clients()
+    _close_clients()  # of a test before
     yield
+    _close_clients()
+
+
+def _close_clients() -> None:
     for slot in connection._clients.slots.values():
         if slot.client is not None:
             slot.client.close()

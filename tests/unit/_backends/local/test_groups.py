@@ -192,7 +192,7 @@ def test_what_is_kept_is_for_its_owner_only_and_holds_no_more_of_the_environment
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     found = backend.kept("grp-00000001")
     assert (found["captured"], found["interpreter"]) == ({"TOKEN": "t"}, "/py")
-    assert found["environ"] == {"PATH": "/bin"}
+    assert found["environ"] == {"PATH": "/bin", "KINETIC_LOCAL_SLOTS": "2"}
     assert "SECRET" not in json.loads(path.read_text())["environ"]
 
 

@@ -1,0 +1,133 @@
+"""A job on this machine submits others: it gives its slot to them while it waits, and they do not end with it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import kinetic
+from kinetic.job_status import JobStatus
+
+JOBS = """
+import os, time
+import kinetic
+
+@kinetic.run(accelerator="cpu")
+def leaf(value, until=""):
+    while until and not os.path.exists(until):
+        time.sleep(0.01)
+    return value * 2
+
+@kinetic.run(accelerator="cpu")
+def depth(levels):
+    return depth.run_async(levels - 1).result() + 1 if levels else 0
+
+@kinetic.run(accelerator="cpu")
+def both():
+    jobs = [leaf.run_async(number) for number in range(3)]
+    batch = leaf.run_async_map([10, 20])
+    command = kinetic.run_command(["sh", "-c", "exit 0"])
+    return [job.result() for job in jobs], batch.results(), command.result()
+
+@kinetic.run(accelerator="cpu")
+def leaves(note, until):
+    job = leaf.run_async(21, until)
+    with open(note + "~", "w") as file:
+        file.write(job.job_id)
+    os.rename(note + "~", note)
+    return job.result()
+
+@kinetic.run(accelerator="cpu")
+def computes(note, until):
+    job = leaf.run_async(1)
+    with open(note + "~", "w") as file:
+        file.write(job.job_id)
+    os.rename(note + "~", note)
+    while not os.path.exists(until):
+        time.sleep(0.01)
+    return job.result()
+"""
+
+
+@pytest.fixture
+def jobs(project, monkeypatch: pytest.MonkeyPatch):
+    """Return a module of functions in a project, on a machine with one slot."""
+    project.write("jobs.py", JOBS)
+    monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "1")
+    monkeypatch.syspath_prepend(project.root)
+    monkeypatch.chdir(project.root)
+    monkeypatch.delitem(sys.modules, "jobs", raising=False)
+    return importlib.import_module("jobs")
+
+
+def told_by(note: Path, *, seconds: float = 60) -> str:
+    limit = time.monotonic() + seconds
+    while not note.exists():
+        assert time.monotonic() < limit, "the job said nothing"
+        time.sleep(0.01)
+    return note.read_text()
+
+
+def test_jobs_three_deep_end_on_a_machine_with_one_slot(jobs) -> None:
+    assert jobs.depth.run_async(3).result(timeout=90) == 3
+
+
+def test_a_job_waits_for_jobs_a_batch_and_a_command(jobs) -> None:
+    assert jobs.both.run_async().result(timeout=90) == ([0, 2, 4], [20, 40], 0)
+
+
+def test_what_a_job_submits_waits_for_a_slot_until_the_job_itself_waits(jobs, tmp_path: Path) -> None:
+    job = jobs.computes.run_async(str(tmp_path / "note"), str(tmp_path / "go"))
+    inner = kinetic.attach(told_by(tmp_path / "note"))
+
+    before = inner.status()
+    (tmp_path / "go").touch()
+
+    assert before is JobStatus.PENDING
+    assert job.result(timeout=60) == 2
+
+
+@pytest.mark.parametrize("how", ["cancelled", "killed"])
+def test_a_job_goes_on_when_the_one_that_submitted_it_is(
+    how: str, jobs, tmp_path: Path, worker_of: Callable[[str], int]
+) -> None:
+    job = jobs.leaves.run_async(str(tmp_path / "note"), str(tmp_path / "go"))
+    inner = kinetic.attach(told_by(tmp_path / "note"))
+    limit = time.monotonic() + 60
+    while inner.status() is not JobStatus.RUNNING:  # so the slot was given away
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+    if how == "cancelled":
+        job.cancel()
+    else:
+        os.kill(worker_of(job.job_id), signal.SIGKILL)
+    with pytest.raises(kinetic.errors.JobError):
+        job.result(timeout=60)
+    (tmp_path / "go").touch()
+
+    assert inner.result(timeout=60) == 42
+    assert jobs.leaf.run_async(1).result(timeout=60) == 2  # and no slot is lost
+
+
+@pytest.fixture
+def worker_of() -> Callable[[str], int]:
+    """Return a function that names the worker of a job."""
+
+    def find(job_id: str) -> int:
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                title = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if f"{job_id} worker " in title:
+                    return int(folder.name)
+        raise AssertionError(f"no worker of {job_id}")
+
+    return find
