@@ -31,6 +31,7 @@ class Finding(NamedTuple):
     status: str = ""  # "" while it may still succeed; "succeeded", "failed", "cancelled", or "removed"
     detail: str = ""  # of one that waits, how far it is; of one that did not succeed, why
     has_value: bool = True  # whether its value is still stored, where it succeeded
+    next: str = ""  # of one that was closed itself: the advice of its verdict, which leads to the job that failed first
 
     @property
     def is_over(self) -> bool:
@@ -61,7 +62,8 @@ def look(store: Store, each: Predecessor, key_of: KeyOf) -> Finding:
         return _in_history(store, each.job_id, key_of(each.job_id))
     if outcome.succeeded:
         return Finding(SUCCEEDED)
-    return Finding(outcome.status, "" if outcome.status == CANCELLED else _failure(outcome))
+    advice = str(outcome.error.get("next", "")) if outcome.cause == CAUSE else ""
+    return Finding(outcome.status, "" if outcome.status == CANCELLED else _failure(outcome), next=advice)
 
 
 def _failure(outcome: Outcome) -> str:
@@ -152,11 +154,13 @@ def _stop_of(store: Store, each: Predecessor, key_of: KeyOf) -> str:
 def why_closed(each: Predecessor, finding: Finding) -> PredecessorError:
     """Return the error of a job that cannot start, because this predecessor did not succeed."""
     how = {FAILED: "failed", CANCELLED: "was cancelled", REMOVED: "was removed"}[finding.status]
-    show = f"kinetic batch status {each.job_id}" if each.inputs else f"kinetic jobs show {each.job_id}"
+    look = f"kinetic batch status {each.job_id}" if each.inputs else f"kinetic jobs explain {each.job_id}"
+    if finding.status == REMOVED and not each.inputs:
+        look = "kinetic jobs list --all"  # nothing explains what was removed
     return PredecessorError(
         f"{each.shown} {how}, so the job that follows it cannot start",
         why=finding.detail or None,
-        next=f"{show}     then submit both again",
+        next=finding.next or f"{look}     then submit it, and what follows it, again",
     )
 
 
