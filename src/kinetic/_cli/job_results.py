@@ -366,6 +366,7 @@ def _follow(handle: JobRecord, outs: dict[int, _Bytes], *, attempt: int | None) 
             if reason and reason != reported:
                 click.echo(f"{seen.status.value}: {output_format.plain(reason)}", err=True)
             reported = reason
+            stall.look(seen)  # here as well: on this machine the loop below ends after each wait
             looked = backend.clock.monotonic()
             while not wait.has_news(backend, handle, pause=backend.log_poll_seconds, looked=looked):
                 _print_news(followers)
