@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from kinetic._backends import registry
 from kinetic._jobs import locate, logs, notifications
 from kinetic._jobs import status as job_status
 from kinetic._jobs.logs import GZIP, HISTORY_LOG_BYTES, StoredLog
@@ -534,15 +535,24 @@ def collected_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | Non
 
 
 def _usage_to_keep(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) -> list[dict[str, Any]]:
-    started, ended = (outcome.started, outcome.ended) if outcome is not None else (None, None)
-    if started is None or ended is None:
+    if outcome is None or outcome.started is None or outcome.ended is None:
         return []
     is_kept = any(entry.key.startswith(keys.usage(job.job_id, 0, 0)[:-3]) for entry in inside)  # a short one's progress
-    if ended - started < _MEASURED_SECONDS and not is_kept:
+    if outcome.ended - outcome.started < _MEASURED_SECONDS and not is_kept and not _is_usage_coming(job, outcome):
         return []
     from kinetic._jobs import resource_usage  # only of jobs that were measured
 
     return resource_usage.to_keep(job, inside, outcome)
+
+
+def _is_usage_coming(job: JobRecord, outcome: Outcome) -> bool:
+    """Return whether a job of this machine has usage that the listing did not: it follows the verdict."""
+    if not (registry.is_here(job.backend) and locate.is_here(job)):
+        return False
+    if locate.backend_of(job).live_usage(job.job_id, host=0, attempt=outcome.attempt) is not None:
+        return True
+    store = locate.store_of(job)  # it came there since, unless that would be a request
+    return store.local is not None and store.size(keys.usage(job.job_id, outcome.attempt, 0)) is not None
 
 
 def cancel(job: JobRecord, *, wait: float) -> bool:

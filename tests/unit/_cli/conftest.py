@@ -112,9 +112,7 @@ def made_job(home: Path, store: Store) -> Callable[..., str]:
                 status,
                 body_length=len(body),
                 body_sha256=digests.of_bytes(body),
-                started=when - 2,
-                ended=when,
-                **{"cause": "value" if body else status, **more},
+                **{"cause": "value" if body else status, "started": when - 2, "ended": when, **more},
             )
             store.put(keys.result(job_id), body + verdict.footer(key))
         return job_id

@@ -11,6 +11,9 @@ from kinetic._backends.protocol import DebugAddress, Diagnosis, Observation
 from kinetic._inspect import explanation, port_forward
 from kinetic._jobs import find, locate, status
 from kinetic._jobs.status import Snapshot
+from kinetic._wire import documents
+from kinetic._wire.measurements import Measurements
+from kinetic._wire.progress import Progress
 from kinetic.job_status import JobStatus
 
 
@@ -262,3 +265,15 @@ def test_an_unknown_status_is_answered_with_those_there_are(kinetic) -> None:
 
     assert told.exit_code == 2
     assert "succeeded" in told.stderr.lower()
+
+
+def test_progress_that_reaches_the_store_after_the_verdict_is_kept_when_the_job_is_collected(kinetic, made_job) -> None:
+    job_id = made_job(started=1.8e9, ended=1.8e9 + 0.01)  # too short to be measured
+    file = locate.local().paths.files(job_id, 0, 0).usage
+    found = Measurements(job_id, 0, 0, 1.8e9, "processes", 1.0, 1, 0, progress=Progress(2.0, 2.0, at=1.8e9))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(documents.write({"schema": documents.SCHEMA, **found.to_json()}))
+
+    kinetic("jobs", "result", job_id, "--cleanup")
+
+    assert json.loads(kinetic("jobs", "show", job_id, "--json").stdout)["job"]["progress"]["done"] == 2.0
