@@ -24,6 +24,7 @@ from kinetic._batches.state import BatchTracker
 from kinetic._config.options import UNSET
 from kinetic._jobs import after, locate, notifications, options
 from kinetic._jobs import submit as job_submit
+from kinetic._jobs.handle import JobHandle
 from kinetic._output import terminal as output
 from kinetic._project import pickler
 from kinetic._project.pickler import InputPacker
@@ -149,16 +150,34 @@ def checked_arguments(
     return whole
 
 
+class _Id(str):
+    """What is shown of a handle: it stands for the value of that job or batch."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _with_ids(value: Any, depth: int = 2) -> Any:
+    """Return a value, with their ids in the place of handles, also of those in lists, tuples and dicts."""
+    if isinstance(value, JobHandle | BatchHandle):
+        return _Id(value.job_id if isinstance(value, JobHandle) else value.group_id)
+    if depth and type(value) in {list, tuple}:
+        return type(value)(_with_ids(each, depth - 1) for each in value)
+    if depth and type(value) is dict:
+        return {name: _with_ids(each, depth - 1) for name, each in value.items()}
+    return value
+
+
 def input_repr(item: object) -> str:
     """Return a short text of an input, on one line."""
     try:
         if not isinstance(item, Arguments):
-            text = repr(item)
+            text = repr(_with_ids(item))
         elif len(item.args) == 1 and not item.kwargs:
-            text = repr(item.args[0])
+            text = repr(_with_ids(item.args[0]))
         else:
-            text = ", ".join([*map(repr, item.args), *(f"{name}={value!r}" for name, value in item.kwargs.items())])
-            text = f"({text})"
+            args, kwargs = _with_ids(item.args), _with_ids(item.kwargs)
+            text = f"({', '.join([*map(repr, args), *(f'{name}={value!r}' for name, value in kwargs.items())])})"
     except Exception as error:  # noqa: BLE001 - a repr is user code
         text = f"<{type(item).__name__}, whose repr raises {type(error).__name__}>"
     text = " ".join(text.split())

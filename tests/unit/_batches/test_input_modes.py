@@ -8,6 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from kinetic._batches import submission
+from kinetic._batches.batch_handle import BatchHandle
+from kinetic._jobs.handle import JobHandle
 from kinetic._project.pickler import check_arguments
 from kinetic.errors import CallableError, OptionError, OptionTypeError
 
@@ -99,6 +101,18 @@ def test_what_an_iterable_raises_on_its_way_is_its_own_error():
 
     with pytest.raises(LookupError, match="theirs"):
         submission.input_list(broken())
+
+
+def test_a_handle_in_an_input_is_shown_by_its_id():
+    names = ("job_id", "backend", "project", "cluster_name", "zone", "namespace", "bucket_name", "k8s_name")
+    others = ("image_uri", "accelerator", "func_name", "display_name", "created_at")
+    job = JobHandle(**{**dict.fromkeys((*names, *others), "x"), "job_id": "cpu-make-1"})
+    batch = BatchHandle("grp-0a1b2c3d", None, {}, [])
+
+    assert submission.input_repr(batch) == "grp-0a1b2c3d"
+    assert submission.input_repr({"parts": batch, "rate": 0.5}) == "{'parts': grp-0a1b2c3d, 'rate': 0.5}"
+    assert submission.input_repr((job, 2)) == "(cpu-make-1, 2)"
+    assert submission.input_repr(submission.Arguments((job,), {"of": [batch]})) == "(cpu-make-1, of=[grp-0a1b2c3d])"
 
 
 def test_a_text_of_an_input_is_short_on_one_line_and_never_fails():
