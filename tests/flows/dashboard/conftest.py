@@ -169,6 +169,7 @@ class StoredJobs:
         error: dict[str, str] | None = None,
         usage: Sequence[Measurements] = (),
         accelerator: str = "cpu",
+        after: list[str] | None = None,
     ) -> str:
         """Write one job, and return its id."""
         self._number += 1
@@ -189,6 +190,7 @@ class StoredJobs:
             store=self.store.url,
             host=locate.machine(),
             key_id=self._key_id,
+            after=after,
         )
         self._write(keys.record(job_id), locate.seal_record(records.plain(handle), {}, key))
         hasher = digests.LogHasher()

@@ -388,6 +388,19 @@ def test_names_logs_values_and_files_of_a_hostile_job_are_text(stored, dashboard
         assert "owned" not in shown.title()
 
 
+def test_a_job_links_to_the_jobs_and_batches_that_it_follows(stored, dashboard, page):
+    first = stored.add(function="prepare")
+    second = stored.add(function="train", after=[first, "grp-0a1b2c3d"])
+    shown = page(dashboard(), f"#/jobs/{second}")
+
+    batch = shown.get_by_label("Facts").get_by_role("link", name="grp-0a1b2c3d")
+    assert batch.get_attribute("href") == "#/batches/grp-0a1b2c3d"
+    shown.get_by_label("Facts").get_by_role("link", name=first).click()
+
+    shown.get_by_role("heading", name="prepare").wait_for()
+    assert shown.url.endswith(f"#/jobs/{first}")
+
+
 def test_a_line_of_a_megabyte_is_cut_and_shown_on_demand(stored, dashboard, page):
     job_id = stored.add(log=b"before\n" + b"x" * (1 << 20) + b"\nafter\n")
     shown = page(dashboard(), f"#/jobs/{job_id}")

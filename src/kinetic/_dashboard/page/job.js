@@ -125,6 +125,13 @@ function sentence(text) {
   return shown.charAt(0).toUpperCase() + shown.slice(1);
 }
 
+// What a job follows, each as a link to its page.
+function predecessorsOf(job) {
+  if (!job.after || !job.after.length) return null;
+  const links = job.after.map((name) => h("a", { href: `#/${name.startsWith("grp-") ? "batches" : "jobs"}/${encodeURIComponent(name)}` }, line(name)));
+  return h("span", {}, links.flatMap((link, at) => (at ? [", ", link] : [link])));
+}
+
 function factsOf(page) {
   const { job } = page;
   const facts = [
@@ -135,6 +142,7 @@ function factsOf(page) {
     ["Ended", job.ended_at ? moment(job.ended_at) : null],
     [job.status === "RUNNING" ? "Runs for" : "Duration", took(job) === null ? null : h("span", { "data-took": true }, duration(took(job)))],
     ["Waits for", job.status === "PENDING" ? age(job.created_at) : null],
+    ["Follows", predecessorsOf(job)],
     ["Attempt", job.attempt === null ? null : String(job.attempt)],
     ["Cost so far", typeof job.dollars === "number" ? `$${job.dollars.toFixed(2)} (list price)` : null],
     ["Collected", job.collected_at ? moment(job.collected_at) : null],
