@@ -42,7 +42,6 @@ _BATCH_STATUSES = ("RUNNING", "PENDING", "FAILED", "CANCELLED", "SUCCEEDED", "NO
 # What --sort takes, and whether its largest value comes first.
 SORTS = {"age": True, "duration": True, "status": False, "function": False, "accelerator": False, "where": False}
 _WATCH_SECONDS = 2.0
-_LONGEST_COMMAND = 40  # characters in a table
 
 
 @click.group(
@@ -355,7 +354,7 @@ def cells(rows: Sequence[Row], now: float) -> list[tuple[str, ...]]:
     return [
         (
             row.job_id,
-            _function_text(row),
+            shared_options.function_text(row.name, row.command, row.function),
             row.status,
             _reason_text(row, now),
             f"{row.accelerator} ({row.emulation})" if row.emulation else row.accelerator,
@@ -376,13 +375,6 @@ def _reason_text(row: Row, now: float) -> str:
 
 def _removed(row: Row, now: float) -> str:
     return f"{'collected' if row.collected_at else 'removed'} {age_text(now - (row.removed or 0.0))} ago"
-
-
-def _function_text(row: Row) -> str:
-    """Return the name that the user gave the job, or its command, or its function."""
-    if row.name:
-        return row.name
-    return output_format.shortened(shlex.join(row.command), _LONGEST_COMMAND) if row.command else row.function
 
 
 def _warn_if_unsupervised(rows: Sequence[Row]) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 NEWEST = frozenset({"@last", "-"})
+_LONGEST_COMMAND = 40  # characters in a table
 _PLAIN_WORD = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)  # what names of jobs and profiles are made of
 
 
@@ -292,6 +293,17 @@ def find_predecessor(name: str, project: str | None, zone: str | None, cluster: 
     from kinetic._jobs.handle import handle_of
 
     return handle_of(find_job(name, project, zone, cluster))
+
+
+def function_text(name: str | None, command: Sequence[str] | None, function: str) -> str:
+    """Return what a table calls a job: the name that the user gave it, or its command, or its function."""
+    if name or not command:
+        return name or function
+    import shlex
+
+    from kinetic._output import format as output_format
+
+    return output_format.shortened(shlex.join(command), _LONGEST_COMMAND)
 
 
 @contextlib.contextmanager

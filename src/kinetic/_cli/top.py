@@ -296,7 +296,7 @@ def table_of(rows: Sequence[Row]) -> tuple[list[Column], list[list[str]]]:
 
 def _cells(row: Row) -> tuple[str, ...]:
     page, now = row.page, now_of(row.usage)
-    name = page["name"] or page["function"]
+    name = shared_options.function_text(page["name"], page["command"], page["function"])
     name = f"{name} [{page['group_index']}]" if page["group_index"] is not None else name
     head = page["job_id"], name, page["status"]
     share = row.progress.share if row.progress is not None else None

@@ -23,7 +23,7 @@ def sample(cpu: float, memory: int | None, used: int | None, *devices: tuple[flo
 
 
 def row(job_id: str, usage: Usage | None, status: str = "RUNNING", **more: Any) -> Row:
-    page = {"job_id": job_id, "function": "train", "name": None, "status": status, "group_index": None}
+    page = {"job_id": job_id, "function": "train", "name": None, "command": None, "status": status, "group_index": None}
     return Row({**page, "duration_seconds": 75.0, **more}, usage)
 
 
@@ -48,6 +48,14 @@ def test_devices_are_a_mean_and_a_sum_and_one_that_does_not_tell_counts_for_noth
 
     assert now is not None
     assert (now.device_percent, now.device_memory_bytes) == (80.0, 2 * GIB)
+
+
+def test_a_command_is_named_as_in_the_list_of_jobs() -> None:
+    command = ["python", "train.py", "--lr", "1e-3"]
+
+    _, rows = table_of([row("cpu-a", None, command=command), row("cpu-b", None, command=command, name="mine")])
+
+    assert [cells[1] for cells in rows] == ["python train.py --lr 1e-3", "mine"]
 
 
 def test_a_job_of_which_nothing_is_known_yet_has_empty_cells() -> None:
