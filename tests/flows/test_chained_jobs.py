@@ -226,6 +226,7 @@ def test_what_cannot_be_followed_is_refused_before_anything_is_submitted(steps, 
     with pytest.raises(OptionError, match="cannot follow") as elsewhere:
         steps.add.run_async(first)
 
+    assert text.value.why == f"{first.job_id!r} is of type str, and not the handle of a job or batch"
     assert text.value.next == f'after=[kinetic.attach("{first.job_id}")]'
     assert elsewhere.value.code == "after-elsewhere"
     assert "other" in str(elsewhere.value.why)
@@ -267,3 +268,19 @@ def test_the_command_line_submits_lists_and_explains_a_chain(home, project, unti
     assert f"waits for {first}" in explained
     assert f"{first} runs" in explained
     assert kinetic_("jobs", "logs", second) == "second\n"
+
+
+def test_after_the_newest_job_means_its_whole_sweep(home, project, until):
+    import sys
+
+    def submit(*words: str) -> str:
+        done = project.run("-c", instead=[sys.executable, "-m", "kinetic", "run", "-d", *words])
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout).split()[-1]
+
+    sweep = submit("--sweep", "n=1,2", "--", "python", "-c", "pass")
+    report = submit("--after", "@last", "--", "python", "-c", "pass")
+    again = submit("--after", "@last", "--", "python", "-c", "pass")
+
+    assert kinetic.attach(report).after == [sweep]
+    assert kinetic.attach(again).after == [report]

@@ -86,7 +86,8 @@ class _Run(click.Command):
     "predecessors",
     multiple=True,
     metavar="JOB|GROUP",
-    help="Start when this job or batch has succeeded; if it does not succeed, the new job is closed; can be repeated.",
+    help="Start when this job or batch has succeeded; if it does not succeed, the new job is closed; @last is the "
+    "newest job, or the sweep or batch that it belongs to; can be repeated.",
     shell_complete=shared_options.complete_jobs,
 )
 @click.option(

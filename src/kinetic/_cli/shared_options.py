@@ -285,14 +285,17 @@ def print_status(job_id: str, page: Mapping[str, Any]) -> None:
 
 
 def find_predecessor(name: str, project: str | None, zone: str | None, cluster: str | None) -> Any:
-    """Return the handle of the job or batch with this id, or of the newest job for "@last"."""
-    if name.startswith("grp-"):
-        from kinetic._batches import batch_handle  # only where a batch is followed
+    """Return the handle of the job or batch with this id; for "@last" the newest job, or the batch that it is of."""
+    if not name.startswith("grp-"):
+        job = find_job(name, project, zone, cluster)
+        if name not in NEWEST or not job.group_id:
+            from kinetic._jobs.handle import handle_of
 
-        return batch_handle.attach_batch(name, project=project, cluster=cluster)
-    from kinetic._jobs.handle import handle_of
+            return handle_of(job)
+        name = job.group_id
+    from kinetic._batches import batch_handle  # only where a batch is followed
 
-    return handle_of(find_job(name, project, zone, cluster))
+    return batch_handle.attach_batch(name, project=project, cluster=cluster)
 
 
 def function_text(name: str | None, command: Sequence[str] | None, function: str) -> str:

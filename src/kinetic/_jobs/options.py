@@ -310,7 +310,7 @@ def _checked_after(value: object) -> tuple[Any, ...] | None:
             advice = f'after=[kinetic.attach("{handle}")]' if isinstance(handle, str) else "after=[job]"
             raise OptionTypeError(
                 f"after={str(value)[:80]} names no jobs",
-                why=f"{str(handle)[:80]!r} is a {type(handle).__qualname__}, and not the handle of a job or batch",
+                why=f"{handle!r:.80} is of type {type(handle).__qualname__}, and not the handle of a job or batch",
                 next=advice,
             )
     return handles
