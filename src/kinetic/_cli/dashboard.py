@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -28,7 +29,9 @@ def dashboard(port: int | None, no_open: bool, as_json: bool) -> None:
     Example: kinetic dashboard --port 8700 --no-open
     """
     from kinetic._dashboard.server import Dashboard
+    from kinetic._jobs import activity
 
+    activity.stall_seconds(os.environ)  # each page of a job needs it
     found = Dashboard(port)
     if as_json:
         output_format.print_document(url=found.url, port=found.port)

@@ -509,6 +509,7 @@ def status(handle: JobRecord, as_json: bool) -> None:
     if page["status"] == "RUNNING":
         from kinetic._jobs import activity
 
+        activity.stall_seconds(os.environ)  # raises if it is not a duration
         with contextlib.suppress(KineticError):  # what is measured of it cannot be read here
             stalled = activity.stall_of(handle, os.environ)
     if as_json:

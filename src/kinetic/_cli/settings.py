@@ -130,7 +130,14 @@ class _SettingsReader:
 
     def rows(self) -> list[Row]:
         """Return all settings, in the order in which they are shown."""
-        parts = (self._profile_rows, self._target_rows, self._cluster_rows, self._machine_rows, self._job_rows)
+        parts = (
+            self._profile_rows,
+            self._target_rows,
+            self._cluster_rows,
+            self._machine_rows,
+            self._job_rows,
+            self._stall_row,
+        )
         found = [row for part in parts for row in self._tried(part)]
         return [*found, *_other_rows({row.name for row in found} | BY_NAME.keys())]
 
@@ -193,6 +200,13 @@ class _SettingsReader:
             for name, value in written.values.items():
                 if name not in job_options.NAMES:
                     yield Row(name, value, f"[tool.kinetic] in {written.file}")
+
+    def _stall_row(self) -> Iterator[Row]:
+        from kinetic._jobs import activity
+
+        activity.stall_seconds(os.environ)  # raises if it is not a duration
+        text, default = os.environ.get(activity.STALL_VARIABLE), settings.VARIABLES[activity.STALL_VARIABLE]
+        yield Row("stall_after", text or None, _variable(activity.STALL_VARIABLE), default)
 
     def _option_row(self, name: str, root: Path | None) -> Iterator[Row]:
         from kinetic._jobs import options as job_options

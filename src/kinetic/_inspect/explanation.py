@@ -115,6 +115,7 @@ def _explain_live(handle: JobRecord, seen: Snapshot, diagnosis: Diagnosis | None
 
 def _activity(handle: JobRecord, next_: str) -> tuple[str, str]:
     """Return whether a running job seems to hang, or else how far it is; and what to do."""
+    activity.stall_seconds(os.environ)  # a setting that cannot be read is an error of its own
     with contextlib.suppress(KineticError):
         if stalled := activity.stall_of(handle, os.environ):
             return stalled, f"kinetic jobs stacks {handle.job_id}"

@@ -170,6 +170,12 @@ class StallWatch:
         if now < self._next:
             return
         self._next = now + _LOOK_SECONDS[backend.is_here]
+        try:
+            stall_seconds(self._environ)
+        except OptionError as error:
+            self._is_told = True
+            output.warn(error.what, why=error.why or "", next=error.next or "")
+            return
         with contextlib.suppress(KineticError, OSError):  # the log is followed all the same
             if what := stall_of(self._job, self._environ):
                 self._is_told = True

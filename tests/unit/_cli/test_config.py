@@ -241,3 +241,13 @@ def test_a_variable_that_is_not_read_is_named_with_the_nearest_one(kinetic, fold
     assert "warning: kinetic does not read KINETIC_PROJEKT (did you mean KINETIC_PROJECT?)" in told.stderr
     assert page["unknown_variables"] == {"KINETIC_PROJEKT": "KINETIC_PROJECT"}
     assert "hunter2" not in told.stdout + told.stderr
+
+
+@pytest.mark.parametrize("words", [["config"], ["dashboard", "--no-open"]])
+def test_a_time_of_hanging_that_is_not_a_duration_is_an_error(words, kinetic, folder, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_STALL_AFTER", "soon")
+
+    done = kinetic(*words)
+
+    assert done.exit_code == 2
+    assert "KINETIC_STALL_AFTER='soon' is not a valid duration" in done.stderr

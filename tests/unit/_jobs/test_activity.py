@@ -97,6 +97,14 @@ def test_another_word_in_the_setting_is_an_error_in_three_parts(job: Any) -> Non
     assert raised.value.next
 
 
+def test_who_follows_a_job_is_warned_once_of_a_setting_that_is_not_a_duration(job: Any, capsys: Any) -> None:
+    watch = activity.StallWatch(JOB, {"KINETIC_STALL_AFTER": "soon"})
+
+    follow(job, watch, 60)
+
+    assert capsys.readouterr().err.count("KINETIC_STALL_AFTER='soon' is not a valid duration") == 1
+
+
 def test_a_job_of_which_nothing_is_known_does_not_hang(job: Any) -> None:
     assert activity.stall_of(JOB, {}) == ""
     job.pages[:] = [measured(9999, 0.0)]  # an earlier version of kinetic measured it
