@@ -319,7 +319,10 @@ def fold_batches(rows: Sequence[Row], groups: Mapping[str, Group]) -> list[Row]:
 
 
 def _batch_row(group_id: str, rows: Sequence[Row], group: Group | None) -> Row:
-    counts = Counter(row.status for row in rows)
+    from kinetic._jobs import status as job_status
+
+    cancelled = [row.status == "NOT_FOUND" and row.reason == job_status.WAS_CANCELLED for row in rows]
+    counts = Counter("CANCELLED" if gone else row.status for row, gone in zip(rows, cancelled, strict=True))
     total = group.total_expected if group is not None else len(rows)
     jobs_ = count_text(total, "job") if total == len(rows) else f"{len(rows)} of {count_text(total, 'job')}"
     name = f" of {group.group_name}" if group is not None and group.group_name else ""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kinetic._wire.records import JobRecord
 
 
+WAS_CANCELLED = "it was cancelled"  # the reason of a cancelled job that is still stored, whose status is NOT_FOUND
 _NOTES = 10  # so many are tried: others than ours may have put something there
 _CODES = {"": "lost", "unknown": "lost", "failed": "job-failed"}  # of a cluster, where errors have other ones
 _LOG_BYTES = 8192
@@ -61,7 +62,7 @@ class Snapshot:
         if outcome.succeeded:
             return ""
         if outcome.status == outcomes.CANCELLED:
-            return "it was cancelled"
+            return WAS_CANCELLED
         message, *_ = str(outcome.error.get("message", "")).splitlines() or [""]
         kind = outcome.error.get("type")
         if outcome.cause == "serialization":

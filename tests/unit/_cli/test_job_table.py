@@ -107,6 +107,15 @@ def test_watching_is_refused_where_there_is_no_terminal(kinetic) -> None:
     assert "why:   standard error is not a terminal" in told.stderr
 
 
+def test_a_batch_with_a_cancelled_job_has_not_succeeded() -> None:
+    page = dict.fromkeys(Row._fields) | {"group_id": "grp-1", "created_at": "2026-11-20T14:30:00Z", "reason": ""}
+    cancelled = Row(**page)._replace(status="NOT_FOUND", reason="it was cancelled")
+
+    (row,) = jobs.fold_batches([Row(**page)._replace(status="SUCCEEDED"), cancelled], {})
+
+    assert (row.status, row.reason) == ("CANCELLED", "batch: 2 jobs: 1 CANCELLED, 1 SUCCEEDED")
+
+
 def test_a_batch_that_was_cleaned_up_while_it_was_read_is_still_one_row() -> None:
     page = dict.fromkeys(Row._fields) | {"group_id": "grp-1", "status": "RUNNING", "created_at": "2026-11-20T14:30:00Z"}
 
