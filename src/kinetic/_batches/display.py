@@ -27,7 +27,7 @@ from kinetic._output.format import duration_text, plain
 from kinetic._output.notebook import Drawing
 from kinetic._output.terminal import Clock
 from kinetic._wire.outcomes import CANCELLED, FAILED, SUCCEEDED
-from kinetic.errors import JobCancelledError, KineticError, ResultMissingError
+from kinetic.errors import JobCancelledError, KineticError, PredecessorError, ResultMissingError
 
 if TYPE_CHECKING:
     from kinetic._batches.state import Batch, Tracker
@@ -38,11 +38,11 @@ _COLLECTED_BEFORE, _REMOVED_BEFORE = "collected before", "removed before"
 _OTHERS = (_COLLECTED_BEFORE, _REMOVED_BEFORE, CANCELLED, REFUSED, MISSING)
 
 
-def failure_line(batch: Batch, index: int, said: str) -> str:
-    """Name one failed input in a line with how it failed, e.g. "ValueError: no such thing", and its log in another."""
+def failure_line(batch: Batch, index: int, said: str, *, look: str = "logs") -> str:
+    """Name one failed input in a line with how it failed, e.g. "ValueError: no such thing", and where to look."""
     job = batch.jobs[index]
-    log = f"\n    kinetic jobs logs {job.job_id}" if job is not None else ""
-    return f"[{index}] {input_text(batch, index)}{': ' if said else ''}{said}{log}"
+    command = f"\n    kinetic jobs {look} {job.job_id}" if job is not None else ""
+    return f"[{index}] {input_text(batch, index)}{': ' if said else ''}{said}{command}"
 
 
 def failure_message(batch: Batch, failed: Mapping[int, BaseException]) -> str:
@@ -50,7 +50,15 @@ def failure_message(batch: Batch, failed: Mapping[int, BaseException]) -> str:
     counts = Counter(_kind(batch, index, error) for index, error in failed.items())
     others = "".join(f", {counts[kind]} {kind}" for kind in _OTHERS if counts[kind])
     head = f"batch {batch.group_id}: {counts[FAILED]} of {len(batch.jobs)} jobs failed{others}"
-    named = [failure_line(batch, index, first_line(failed[index])) for index in in_order(batch, failed)[:_MANY]]
+    named = [
+        failure_line(
+            batch,
+            index,
+            first_line(failed[index]),
+            look="explain" if isinstance(failed[index], PredecessorError) else "logs",  # it never had a log
+        )
+        for index in in_order(batch, failed)[:_MANY]
+    ]
     if len(failed) > _MANY and batch.group_id:
         named.append(f"and {len(failed) - _MANY} more: kinetic batch status {batch.group_id} --all")
     return "\n".join([head, *named])

@@ -262,7 +262,7 @@ def _check_running(job: JobRecord) -> None:
     seen = status.observe(job)
     if seen.status is not JobStatus.RUNNING:
         next_ = f"kinetic jobs logs {job_id}"
-        if seen.status is JobStatus.PENDING:
+        if seen.status in {JobStatus.PENDING, JobStatus.FAILED}:  # a failed one may never have had a log
             next_ = f"kinetic jobs explain {job_id}"
         elif seen.status is JobStatus.NOT_FOUND:
             next_ = "kinetic jobs list --all"

@@ -10,7 +10,7 @@ import pytest
 
 from kinetic._batches import collection, display
 from kinetic._wire.records import Input, Table
-from kinetic.errors import BatchError, CallableError, JobCancelledError, JobError
+from kinetic.errors import BatchError, CallableError, JobCancelledError, JobError, PredecessorError
 
 
 def batch_of(total: int, *, missing: tuple[int, ...] = (), refused: dict[int, Exception] | None = None):
@@ -36,6 +36,12 @@ def test_the_message_alone_names_the_first_of_those_that_failed():
         "[7] input x=7: ValueError: no such rate\n"
         "    kinetic jobs logs cpu-f-7"
     )
+
+
+def test_an_input_that_never_started_is_explained_because_it_has_no_log():
+    error = error_of(batch_of(2), {1: PredecessorError("cpu-a (a) failed, so the job that follows it cannot start")})
+
+    assert str(error).splitlines()[-1] == "    kinetic jobs explain cpu-f-1"
 
 
 def test_a_traceback_shows_each_name_once_and_the_first_exception_as_the_cause():

@@ -277,3 +277,11 @@ def test_progress_that_reaches_the_store_after_the_verdict_is_kept_when_the_job_
     kinetic("jobs", "result", job_id, "--cleanup")
 
     assert json.loads(kinetic("jobs", "show", job_id, "--json").stdout)["job"]["progress"]["done"] == 2.0
+
+
+def test_a_failed_job_without_a_log_is_explained_to_who_wants_its_stacks(kinetic, made_job) -> None:
+    job_id = made_job("failed", cause="predecessor", error={"message": "another failed"})
+
+    told = kinetic("jobs", "stacks", job_id)
+
+    assert f"next:  kinetic jobs explain {job_id}" in told.stderr
