@@ -26,6 +26,7 @@ from kinetic._jobs import after, locate, notifications, options
 from kinetic._jobs import submit as job_submit
 from kinetic._jobs.handle import JobHandle
 from kinetic._output import terminal as output
+from kinetic._output.format import count_text
 from kinetic._project import pickler
 from kinetic._project.pickler import InputPacker
 from kinetic._wire import digests, documents, keys, python_runtime
@@ -501,7 +502,7 @@ def submit(request: BatchRequest) -> BatchHandle:
     at_once = settings.max_concurrent is None and settings.retries == 0
     watches = settings.fail_fast and settings.cancel_running_on_fail
     driver.start_driver(batch, launcher, held, here=at_once and not watches)
-    output.report(f"submitted {group.group_id}: {len(batch.jobs) - len(errors)} jobs")
+    output.report(f"submitted {group.group_id}: {count_text(len(batch.jobs) - len(errors), 'job')}")
     output.report(f"follow:   kinetic batch status {group.group_id}")
     output.report(f"cancel:   kinetic batch cancel {group.group_id}")
     return batch

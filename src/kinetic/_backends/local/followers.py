@@ -114,5 +114,8 @@ def states(queue: Queue, job_id: str) -> str:
     words = {"running": "runs", "waiting": "waits for another one", "queued": "is queued", "claimed": "starts"}
     found = [f"{name} {words[rows[name].state]}" for name in names if name in rows and rows[name].state in words]
     batches = {name: len(queue.group_rows(name)) for name in names if name not in rows}
-    found += [f"{name}: {count} of its jobs are pending or running" for name, count in batches.items()]
+    found += [
+        f"{name}: {count} of its jobs {'is' if count == 1 else 'are'} pending or running"
+        for name, count in batches.items()
+    ]
     return "; ".join(found)
