@@ -336,7 +336,7 @@ def test_on_a_terminal_the_seconds_of_a_long_phase_are_counted(project) -> None:
 def test_colours_are_for_terminals_that_want_them(variables, coloured, project) -> None:
     shown = on_a_terminal(project, "run", "-a", "cpu", "train.py::bad", "1", **variables)
 
-    assert ("\x1b[31m" in shown) is coloured
+    assert ("\x1b[1;31m" in shown) is coloured
     assert "bad raised ValueError: no 1" in shown
 
 

@@ -428,10 +428,10 @@ def test_the_progress_that_a_job_reports_is_a_bar_that_moves(dashboard, page, su
     shown = page(dashboard(), f"#/jobs/{job_id}")
     bar = shown.get_by_role("progressbar", name="Progress")
 
-    shown.get_by_text("25 of 100, <b>loss</b> 0.5").wait_for()
+    shown.get_by_role("region", name="Progress").get_by_text("25 of 100, <b>loss</b> 0.5").wait_for()
     assert bar.get_attribute("aria-valuenow") == "25"
     more.touch()
-    shown.get_by_text("75 of 100").wait_for()
+    shown.get_by_role("region", name="Progress").get_by_text("75 of 100").wait_for()
     assert bar.get_attribute("aria-valuenow") == "75"
     go.touch()
     shown.locator(".headline .status.succeeded").wait_for()

@@ -358,6 +358,7 @@ def test_ctrl_c_while_the_image_is_sent_leaves_what_was_sent_and_nothing_of_the_
     assert all(registry.has_blob(digest) for digest in there)
     assert site.jobs() == []
     assert [name for name in site.bucket.names() if name.startswith("cpu-version-")] == []
+    line.wait_until_idle()  # what the client had given to its system is still on the slow line
     line.forget()
 
     assert clients.run(RUN) == "one"

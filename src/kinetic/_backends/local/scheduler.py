@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinetic._backends import registry
 from kinetic._backends.local import recovery, runtime_files
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
@@ -268,7 +269,7 @@ def job_environment(
         "KINETIC_HOST_INDEX": "0",
         "KINETIC_HOST_COUNT": str(order.hosts),
     }
-    submits = {"KINETIC_BACKEND": "local", **({"KINETIC_STORE": store_url} if store_url else {})}
+    submits = {"KINETIC_BACKEND": registry.HERE.name, **({"KINETIC_STORE": store_url} if store_url else {})}
     return chosen | frameworks | submits | dict(captured) | own
 
 
