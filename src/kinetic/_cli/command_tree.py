@@ -18,6 +18,7 @@ _TYPO = 0.8  # a word this similar to a command of ours is a typo
 # The order is that of the help; the last column is the first line of the command's own help, which a test verifies.
 _TREE = """
     run            | run:run                   | Run a function of a file, or any command, as a job.
+    dev            | dev:dev                   | Run a function of a file again at each save.
     jobs           | jobs:jobs                 | List, inspect, collect and cancel jobs.
     jobs list      | jobs:list_                | List jobs, newest first.
     jobs show      | jobs:show                 | Show all details of a job.

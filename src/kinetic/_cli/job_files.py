@@ -19,6 +19,7 @@ from kinetic.errors import DataMissingError, JobNotFoundError, ProjectRootError
 
 if TYPE_CHECKING:
     from kinetic._jobs.outputs import OutputLocation, OutputRow
+    from kinetic._project.root import Plan
 
 _NAMED = 5  # paths named in a line
 OUTPUT_COLUMNS = (
@@ -189,17 +190,12 @@ def package(file: Path, dry_run: bool, as_json: bool) -> None:
 
     Example: kinetic package --dry-run train.py
     """
-    from kinetic._config import target as settings
-    from kinetic._jobs import locate
     from kinetic._project import archive, root
-    from kinetic._wire import order
 
     if not dry_run:
         raise click.UsageError("pass --dry-run: a package is built only when a job is submitted")
     plan = root.plan_for_file(file)
-    written = order.excluded_output_folders(order.resolve_output_dir(None, os.environ), plan.folders())
-    kinetic_folders = (settings.kinetic_home(os.environ), locate.runtime())
-    listing = archive.list_project(plan, exclude=(*kinetic_folders, *written))
+    listing = archive.list_project(plan, exclude=folders_not_sent(plan, None))
     if as_json:
         entries = [
             {"path": entry.path, "size_bytes": entry.size, "goes": entry.kept, "reason": entry.reason}
@@ -230,3 +226,13 @@ def package(file: Path, dry_run: bool, as_json: bool) -> None:
             code="project-too-large",
         )
     click.echo(summary, err=True)
+
+
+def folders_not_sent(plan: Plan, output_dir: str | None) -> tuple[Path, ...]:
+    """Return the folders that a submission leaves out whatever the rules say: outputs, and kinetic's own."""
+    from kinetic._config import target as settings
+    from kinetic._jobs import locate
+    from kinetic._wire import order
+
+    written = order.excluded_output_folders(order.resolve_output_dir(output_dir, os.environ), plan.folders())
+    return (settings.kinetic_home(os.environ), locate.runtime(), *written)

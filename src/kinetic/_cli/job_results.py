@@ -71,8 +71,13 @@ def follow_to_end(handle: JobRecord, stream: TextIO) -> Snapshot:
     from kinetic._jobs import wait
 
     log, progress = _Log(stream), output.Progress()
-    with error_output.job_keeps_running(handle):
-        seen = wait.wait(handle, follow=log, progress=progress)
+    try:
+        with error_output.job_keeps_running(handle):
+            seen = wait.wait(handle, follow=log, progress=progress)
+    except SystemExit:  # `kinetic dev` ends this process, and writes to the same terminal
+        log.end_line()
+        progress.end()
+        raise
     log.end_line()
     progress.wrote("\n")
     progress.end()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
+import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
@@ -19,16 +21,19 @@ from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType, TracebackType
 
     from kinetic._jobs.handle import JobHandle
     from kinetic._remote.callable import RemoteCallable
 
 _TYPO = 0.75  # an option this similar to one of ours is a typo
-_AFTER_DASHES = "kinetic.after_dashes"
+AFTER_DASHES = "kinetic.after_dashes"
 _ADVICE = re.compile(r'(\w+)="([^"]+)"')
+_WARM, _WARM_VARIABLE = "20m", "KINETIC_KEEP_WARM"
+_SHORT = 80  # columns of a result in one line
 
 
-class _Run(click.Command):
+class RunCommand(click.Command):
     """Knows whether a command follows "--", and that an unknown option before a file is meant for the function."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -36,7 +41,7 @@ class _Run(click.Command):
         try:
             rest = super().parse_args(ctx, list(args))
             count = 1 + len(ctx.params.get("words") or ())  # what is left after the options, and after "--"
-            ctx.meta[_AFTER_DASHES] = args[: len(args) - count][-1:] == ["--"]
+            ctx.meta[AFTER_DASHES] = args[: len(args) - count][-1:] == ["--"]
             return rest
         except click.NoSuchOption as error:
             from difflib import get_close_matches  # 2 ms; only on the way to an error
@@ -46,14 +51,14 @@ class _Run(click.Command):
             if file is None or get_close_matches(error.option_name, own, 1, _TYPO):
                 raise
             raise SuggestionError(
-                f"kinetic run has no option {error.option_name}",
+                f"{ctx.command_path} has no option {error.option_name}",
                 ctx,
                 why=f"options of kinetic come before the file; arguments of the function come after {file}",
-                next=f"kinetic run {file} {error.option_name} …     or see: kinetic run -h",
+                next=f"{ctx.command_path} {file} {error.option_name} …     or see: {ctx.command_path} -h",
             ) from None
 
 
-@click.command(cls=_Run, context_settings={"allow_interspersed_args": False})
+@click.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})
 @click.argument("target", metavar="FILE.py::func|-- COMMAND")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
 @click.option("-m", "--module", is_flag=True, help="Run a module: kinetic run -m package.module [ARGUMENTS].")
@@ -119,6 +124,7 @@ class _Run(click.Command):
     help="Wait for an image that is built elsewhere, or install its packages when the job starts.",
 )
 @click.option("-d", "--detach", is_flag=True, help="Print the job id and do not wait.")
+@click.option("--report-to", type=int, hidden=True, help="For kinetic dev: the descriptor of its pipe.")
 @shared_options.json_option
 @click.pass_context
 def run(
@@ -138,6 +144,7 @@ def run(
     upgrade: bool,
     wait_image: bool | None,
     detach: bool,
+    report_to: int | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -174,7 +181,7 @@ def run(
         place = given.get("project"), given.get("zone"), given.get("cluster")
         given["after"] = [shared_options.find_predecessor(each, *place) for each in predecessors]
     captured = run_command.read_variables(names)
-    command = run_command.words_of(target, words, after_dashes=ctx.meta[_AFTER_DASHES], module=module)
+    command = run_command.words_of(target, words, after_dashes=ctx.meta[AFTER_DASHES], module=module)
     if command is not None:
         with _typed_advice():
             options = shared_options.read_job_options(given) | ({"capture_env_vars": captured} if captured else {})
@@ -193,23 +200,81 @@ def run(
                 why="a function takes kinetic.Data and run_async_map in Python",
                 next=f"kinetic run {flag} … -- python {target.partition('::')[0]}",
             )
-    found = target_function.find_function(target, words)
-    if target_function.wants_help(words):
-        click.echo(target_function.usage(found.function, found.written))
-        return
-    with _typed_advice():
-        remote = _decorated(found.function, shared_options.read_job_options(given), captured)
-    call = target_function.read_arguments(found.function, words, found.written)
-    handle = remote.run_async(*call.args, **call.kwargs)
-    output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
-    if detach:
-        output.report(f"cancel it with: kinetic jobs cancel {handle.job_id}")
-    if not detach:
-        _wait(handle, as_json=as_json)
-    elif as_json:
-        output_format.print_document(job_id=handle.job_id, function=handle.func_name)
-    else:
-        print(handle.job_id)
+    with _Reporter(report_to) as reporter:
+        found = target_function.find_function(target, words)
+        if target_function.wants_help(words):
+            click.echo(target_function.usage(found.function, found.written))
+            return
+        with _typed_advice():
+            remote = _decorated(found.function, shared_options.read_job_options(given), captured)
+        call = target_function.read_arguments(found.function, words, found.written)
+        reporter.submitting(found.function)
+        handle = remote.run_async(*call.args, **call.kwargs)
+        reporter.submitted(handle)
+        output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
+        if detach:
+            output.report(f"cancel it with: kinetic jobs cancel {handle.job_id}")
+        if not detach:
+            reporter.tell(returned=_wait(handle, as_json=as_json))
+        elif as_json:
+            output_format.print_document(job_id=handle.job_id, function=handle.func_name)
+        else:
+            print(handle.job_id)
+
+
+class _Reporter:
+    """Reports to `kinetic dev` how far this run is, and ends it at SIGTERM; does nothing without a descriptor."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+        self._is_submitted = False
+        if descriptor is not None:
+            os.set_inheritable(descriptor, False)  # noqa: FBT003 - its only form
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, Exception):
+            from kinetic.errors import JobError, KineticError
+
+            text = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
+            self.tell(failed=text, has_ended=isinstance(error, JobError))
+
+    def tell(self, **page: object) -> None:
+        """Write one message; whether it is read does not matter here."""
+        if self._descriptor is not None:
+            for name in ("returned", "failed"):
+                if name in page:
+                    first, *_ = output_format.plain(str(page[name])).splitlines() or [""]
+                    page[name] = output_format.shortened(first, _SHORT)
+            with contextlib.suppress(OSError):
+                os.write(self._descriptor, json.dumps(page).encode() + b"\n")
+
+    def submitting(self, function: object) -> None:
+        """Let SIGTERM undo the submission from here on, and the pod stay for the next run by default."""
+        if self._descriptor is None:
+            return
+        from kinetic._config import profiles
+        from kinetic._jobs import options
+        from kinetic._project import root
+
+        plan, profile = root.find_root(function), profiles.choose(os.environ).profile
+        found = options.look_up(plan.root, profile, os.environ, only=["keep_warm"])
+        if found.options["keep_warm"].source == "default":
+            os.environ[_WARM_VARIABLE] = _WARM  # weaker than the decorator and the option
+        signal.signal(signal.SIGTERM, self._end)
+        self.tell(submitting=True)
+
+    def submitted(self, handle: JobHandle) -> None:
+        """Report the job; from here on, SIGTERM ends only this process."""
+        self._is_submitted = True
+        self.tell(job_id=handle.job_id)
+
+    def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler
+        if not self._is_submitted:
+            raise KeyboardInterrupt  # the submission is undone
+        raise SystemExit(128 + number)
 
 
 @contextlib.contextmanager
@@ -247,8 +312,8 @@ def _decorated(function: Callable[..., Any], given: dict[str, Any], names: Seque
     return remote.with_options(**given) if given else remote
 
 
-def _wait(handle: JobHandle, *, as_json: bool) -> None:
-    """Follow a job to its end, and print its value."""
+def _wait(handle: JobHandle, *, as_json: bool) -> str:
+    """Follow a job to its end, print its value, and return the value's repr."""
     from kinetic._jobs import locate
 
     seen = job_results.follow_to_end(handle, sys.stderr if as_json else sys.stdout)
@@ -262,8 +327,10 @@ def _wait(handle: JobHandle, *, as_json: bool) -> None:
         raise failure
     locate.key_to_read(handle)  # nothing of a store is unpickled unverified
     value = job_results.load_value(handle, seen.outcome)
+    text = output_format.value_repr(value)
     if as_json:
         output_format.print_document(**job_results.job_page(handle, seen.outcome), **output_format.value_page(value))
     else:
-        print(output_format.value_repr(value))
+        print(text)
     sys.stdout.flush()
+    return text

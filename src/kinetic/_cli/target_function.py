@@ -71,19 +71,20 @@ def find_function(written: str, words: Sequence[str]) -> Target:
     """Import a file and return the function; `words` is what the file finds in ``sys.argv`` after its own name."""
     place, _, name = written.partition("::")
     file = Path(place)
-    _check_file(file, name, words)
+    check_file(file, name, words)
     module = _load(file, words)
     if not name:
         return _only_one(module, place)
     return Target(written, _attribute(module, name, place))
 
 
-def _check_file(file: Path, name: str, words: Sequence[str]) -> None:
+def check_file(file: Path, name: str, words: Sequence[str], *, command: str = "kinetic run") -> None:
+    """Refuse what is not a Python file; `command` is what was typed before it."""
     if file.is_file() and file.suffix == ".py":
         return
     alone, colon, rest = str(file).rpartition(":")
     if colon and not name and Path(alone).is_file():
-        next_ = f"kinetic run {alone}::{rest}"
+        next_ = f"{command} {alone}::{rest}"
         raise OptionError(f"{file} is not a file", why="the function follows two colons", next=next_)
     if file.exists():
         raise OptionError(f"{file} is not a Python file", why="its name does not end in .py")
@@ -95,7 +96,7 @@ def _check_file(file: Path, name: str, words: Sequence[str]) -> None:
     raise OptionError(
         f"there is no file {file}",
         why=f"looked in {file.parent.absolute()}",
-        next=f"kinetic run {near[0]}{'::' if name else ''}{name}"
+        next=f"{command} {near[0]}{'::' if name else ''}{name}"
         if near
         else "correct the path; a function is named as in train.py::train",
     )

@@ -72,6 +72,30 @@ def test_the_next_job_runs_in_the_pod_of_the_last_one(clients: Any, site: Any) -
     assert [job["spec"]["suspend"] for job in site.jobs() if "kinetic/warm" in job["metadata"]["labels"]] == [True] * 2
 
 
+def test_a_save_under_kinetic_dev_runs_in_the_pod_of_the_run_before(clients: Any, site: Any) -> None:
+    clients.project.write("saved.py", "def work():\n    return 'first'\n")
+
+    values, code = clients.run("""
+        import signal, subprocess
+        def save(text):
+            with open("saved.py", "w") as file:
+                file.write(text)
+        words = [sys.executable, "-m", "kinetic", "dev", "-a", "cpu", "saved.py::work"]
+        dev = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        values = [dev.stdout.readline()]
+        save("import time\\ndef work():\\n    print('begun', flush=True)\\n    time.sleep(1000)\\n")
+        values.append(dev.stdout.readline())
+        save("def work():\\n    return 'third'\\n")
+        values.append(dev.stdout.readline())
+        dev.send_signal(signal.SIGINT)
+        tell([values, dev.wait()])
+    """)
+
+    assert (values, code) == (["'first'\n", "begun\n", "'third'\n"], 130)
+    (pod,) = site.pods_of()
+    assert (pod["metadata"]["labels"]["app"], pod["status"]["phase"]) == ("kinetic-warm", "Running")
+
+
 def test_what_a_task_leaves_behind_is_gone_before_the_next_one(
     clients: Any, site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

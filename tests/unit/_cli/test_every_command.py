@@ -72,7 +72,7 @@ WITHOUT_A_TABLE = {
     "profile unset": "",
 }
 NEED_A_RUNNING_JOB = ["jobs debug", "jobs shell"]
-SERVES_A_PAGE = ["dashboard"]  # tests/flows/dashboard
+RUNS_UNTIL_CTRL_C = ["dashboard", "dev"]  # tests/flows/dashboard, tests/flows/test_dev.py
 NEED_A_REGISTRY = ["build-image", "image prune", "image show", "image verify"]  # tests/unit/_cli/test_image.py
 # tests/flows/commands/test_kinetic_up.py, tests/unit/_cli/test_health.py, test_pools.py
 NEED_GOOGLE = ["cost", "doctor", "down", "init", "pool add", "pool list", "pool remove", "status", "up"]
@@ -111,7 +111,7 @@ def test_a_command_has_json_or_is_known_to_have_no_table() -> None:
             *WITH_A_TABLE,
             *WITHOUT_A_TABLE,
             *NEED_A_RUNNING_JOB,
-            *SERVES_A_PAGE,
+            *RUNS_UNTIL_CTRL_C,
             *NEED_A_REGISTRY,
             *NEED_GOOGLE,
             *NEED_A_CLUSTER,

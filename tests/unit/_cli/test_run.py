@@ -5,6 +5,7 @@ Jobs themselves run in tests/flows/test_kinetic_run.py.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -415,3 +416,41 @@ def test_advice_is_written_as_it_is_typed_here(words, advice, kinetic, tmp_path)
     told = kinetic("run", *words, f"{tmp_path}/train.py::train")
 
     assert (told.exit_code, told.stderr.splitlines()[-1]) == (2, f"next:  {advice}")
+
+
+@pytest.mark.parametrize(("written", "kept"), [("", "20m"), ('[tool.kinetic]\nkeep_warm = "1h"\n', None)])
+def test_the_pod_stays_for_the_next_save_unless_the_project_says_how_long(
+    written, kept, write, folder, monkeypatch
+) -> None:
+    write("train.py", TRAIN)
+    (folder / "pyproject.toml").write_text(written)
+    monkeypatch.setattr(run.signal, "signal", lambda *handler: None)  # of this process
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    reading, writing = os.pipe()
+    found = target_function.find_function("train.py::plain", [])
+
+    run._Reporter(writing).submitting(found.function)
+
+    assert os.environ.get("KINETIC_KEEP_WARM") == kept
+    assert os.read(reading, 100) == b'{"submitting": true}\n'
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--", "python", "train.py"], "kinetic dev runs a function of a file, and python is a command"),
+        (["trian.py::train"], "kinetic dev train.py::train"),
+        (["--lr", "1", "train.py::train"], "kinetic dev has no option --lr"),
+        (["--dry-run", "train.py::train"], "kinetic dev has no option --dry-run"),
+    ],
+)
+def test_what_cannot_be_run_at_each_save_is_refused_before_anything_is_watched(words, why, write, kinetic) -> None:
+    write("train.py", TRAIN)
+
+    told = kinetic("dev", *words)
+
+    assert told.exit_code == 2
+    assert why in told.stderr
+    assert "watching" not in told.stderr

@@ -1,0 +1,279 @@
+"""``kinetic dev FILE.py::func``: run a function again at each save of its project.
+
+Each run is a process of its own, ``kinetic run`` with what was typed, so that it sees all modules as they are on the
+disk. It reports through a pipe how far it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kinetic._cli import file_watcher, run_command, target_function
+from kinetic._cli import run as run_cli
+from kinetic._cli.file_watcher import FileWatcher
+from kinetic._cli.job_files import folders_not_sent
+from kinetic._output import terminal as output
+from kinetic._output.format import count_text, plain, seconds_text
+from kinetic._project import root
+from kinetic.errors import OptionError
+
+_NOT_HERE = frozenset(
+    "target words module data sweeps max_concurrent predecessors dry_run detach report_to as_json".split()
+)
+_OWN = frozenset({"--keep-running", "--cancel-on-exit"})
+_OPTIONS_TYPED = "kinetic.options_typed"
+_PLACE = "project", "zone", "cluster"
+_END_SECONDS = 30.0  # a run that is being submitted undoes that first; then it is killed
+
+
+class _DevCommand(run_cli.RunCommand):
+    """Remembers the options as they were typed, for `kinetic run`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read options and arguments."""
+        typed = list(args)
+        rest = super().parse_args(ctx, args)
+        count = 1 + len(ctx.params.get("words") or ())
+        ctx.meta[_OPTIONS_TYPED] = [word for word in typed[: len(typed) - count] if word not in _OWN]
+        return rest
+
+
+@click.command(
+    cls=_DevCommand,
+    context_settings={"allow_interspersed_args": False},
+    params=[
+        click.Argument(["target"], metavar="FILE.py::func"),
+        click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]"),
+        *(each for each in run_cli.run.params if each.name not in _NOT_HERE),
+    ],
+)
+@click.option("--keep-running", is_flag=True, help="Let the run before continue, instead of cancelling it.")
+@click.option("--cancel-on-exit", is_flag=True, help="Cancel the present run at Ctrl-C.")
+@click.pass_context
+def dev(
+    ctx: click.Context,
+    /,
+    target: str,
+    words: tuple[str, ...],
+    keep_running: bool,
+    cancel_on_exit: bool,
+    **given: Any,
+) -> None:
+    """Run a function of a file again at each save.
+
+    It runs the function as kinetic run does, with the same options and arguments, and follows its log. When a file of
+    the project is saved, it cancels that run and starts the next one, which sees all files as they are then. Files that
+    are not sent with a job, as .kineticignore says, start nothing, nor does a save that changes nothing.
+
+    On a cluster, the pod stays warm for 20 minutes and takes the next run, unless --keep-warm, the decorator or a
+    setting says how long. With --keep-running, the next run does not wait for the one before, so it needs another pod.
+
+    Ctrl-C ends watching. A job that runs then keeps running, and it says how to follow and cancel it; with
+    --cancel-on-exit the job is cancelled.
+
+    Example: kinetic dev -a cpu train.py::train --lr 1e-3
+    """
+    if run_command.words_of(target, words, after_dashes=ctx.meta[run_cli.AFTER_DASHES], module=False) is not None:
+        raise OptionError(
+            f"kinetic dev runs a function of a file, and {target} is a command",
+            next="kinetic dev FILE.py::FUNCTION     or run the command once: kinetic run -- COMMAND",
+        )
+    file = Path(target.partition("::")[0])
+    target_function.check_file(file, target.partition("::")[2], words, command="kinetic dev")
+    run_words = [*ctx.meta[_OPTIONS_TYPED], target, *words]
+    if target_function.wants_help(words):
+        ctx.exit(subprocess.call([sys.executable, "-m", "kinetic", "run", *run_words]))
+    place = [word for name in _PLACE if (value := given.get(name)) for word in (f"--{name}", value)]
+    watcher = _watcher_of(file, given.get("output_dir"))
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: what runs is ended or named
+        signal.signal(number, signal.default_int_handler)
+    output.report(f"watching {count_text(watcher.count, 'file')} of {watcher.root}; Ctrl-C ends watching")
+    session = _Session(watcher, run_words, place, keeps=keep_running)
+    try:
+        session.watch()
+    except KeyboardInterrupt:
+        session.leave(cancel=cancel_on_exit)
+        raise
+    finally:
+        session.close()
+
+
+def _watcher_of(file: Path, output_dir: str | None) -> FileWatcher:
+    """Return a watcher of what `kinetic run` would send."""
+    plan = root.plan_for_file(file)
+    return FileWatcher.of(plan, folders_not_sent(plan, output_dir))
+
+
+class _Run:
+    """One `kinetic run`, in a process group of its own: a Ctrl-C on the terminal does not reach it."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.began = time.monotonic()
+        self.told: dict[str, Any] = {}
+        self.pipe, theirs = os.pipe()
+        os.set_blocking(self.pipe, False)
+        self._rest = b""
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "kinetic", "run", "--report-to", str(theirs), *words],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs],
+                process_group=0,
+            )
+        finally:
+            os.close(theirs)
+        self.end: int | None = None  # becomes readable when the process has ended
+        with contextlib.suppress(AttributeError, OSError):  # not on macOS
+            self.end = os.pidfd_open(self._process.pid)
+        self.seconds: float | None = None  # how long it took
+
+    def read(self) -> bool:
+        """Read what it reported; return whether its process has ended."""
+        if self.seconds is None and self._process.poll() is not None:
+            self.seconds = time.monotonic() - self.began
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self.pipe, 1 << 16):
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                for line in lines:
+                    self.told |= json.loads(line)
+        return self.seconds is not None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process alone."""
+        self._process.send_signal(number)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until its process has ended; kill it after some time."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self.read()
+
+    def wait_for_submission(self) -> None:
+        """Wait until a submission that has begun is through."""
+        while not self.read() and "submitting" in self.told and "job_id" not in self.told:
+            select.select([self.pipe], [], [], 1)
+
+    @property
+    def job_id(self) -> str | None:
+        """Its job, if that may still run."""
+        is_over = "returned" in self.told or self.told.get("has_ended")
+        return None if is_over else self.told.get("job_id")
+
+    def close(self) -> None:
+        """Kill its process if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        os.close(self.pipe)
+        if self.end is not None:
+            os.close(self.end)
+
+
+class _Session:
+    """What `kinetic dev` watches and runs."""
+
+    def __init__(self, watcher: FileWatcher, words: Sequence[str], place: Sequence[str], *, keeps: bool) -> None:
+        self._watcher, self._words, self._place, self._keeps = watcher, words, place, keeps
+        self._run: _Run | None = None
+
+    def watch(self) -> None:
+        """Run, and run again after each change; ends with KeyboardInterrupt."""
+        self._run = _Run(self._words)
+        while True:
+            self._wait()
+            changed: dict[str, None] = {}
+            while self._watcher.has_news():
+                changed |= dict.fromkeys(self._watcher.changes())
+            if not changed:
+                continue
+            last = self._end_run(self._run)
+            while self._watcher.has_news():  # meanwhile
+                changed |= dict.fromkeys(self._watcher.changes())
+            output.report(f"{_names(list(changed))} changed (last run: {last})")
+            self._run.close()
+            self._run = _Run(self._words)
+
+    def leave(self, *, cancel: bool) -> None:
+        """End following the present run, or cancel it; a second Ctrl-C only ends its process."""
+        if self._run is None:
+            return
+        output.leave_line()
+        if not self._run.read():
+            self._run.signal(signal.SIGTERM if cancel else signal.SIGINT)  # it says itself how to follow and to cancel
+            self._run.wait(_END_SECONDS)
+        elif not cancel and self._run.job_id:
+            output.report(f"{self._run.job_id} may still run; cancel it with: kinetic jobs cancel {self._run.job_id}")
+        if cancel and self._run.job_id and self._cancel(self._run.job_id):
+            output.report(f"{self._run.job_id} is cancelled")
+
+    def close(self) -> None:
+        """Let nothing run behind us."""
+        if self._run is not None:
+            self._run.close()
+        self._watcher.close()
+
+    def _wait(self) -> None:
+        """Wait until files may have changed, or the run has ended."""
+        poller = select.poll()
+        is_over = self._run is None or self._run.read()
+        if self._watcher.descriptor is not None:
+            poller.register(self._watcher.descriptor, select.POLLIN)
+        if self._run is not None and self._run.end is not None and not is_over:
+            poller.register(self._run.end, select.POLLIN)
+        is_told = self._watcher.descriptor is not None and (is_over or self._run is None or self._run.end is not None)
+        poller.poll(None if is_told else file_watcher.LOOK_SECONDS * 1000)
+
+    def _end_run(self, run: _Run) -> str:
+        """End a run before the next one; return in a few words how it went."""
+        if self._keeps:
+            run.wait_for_submission()
+        if not run.read():
+            run.signal(signal.SIGTERM)
+            run.wait(_END_SECONDS)
+            took = seconds_text(time.monotonic() - run.began)
+            if run.job_id is None:
+                return _result_of(run) or f"ended after {took}, before it was submitted"
+            if self._keeps:
+                return f"{run.job_id} keeps running; cancel it with: kinetic jobs cancel {run.job_id}"
+            return f"cancelled after {took}" if self._cancel(run.job_id) else f"{run.job_id} may still run"
+        if run.job_id and not self._keeps:  # following it failed, so it may still run
+            self._cancel(run.job_id)
+        return _result_of(run) or f"ended after {seconds_text(run.seconds or 0)}"
+
+    def _cancel(self, job_id: str) -> bool:
+        """Cancel a job, and wait until it has ended; report a failure."""
+        command = [sys.executable, "-m", "kinetic", "jobs", "cancel", job_id, *self._place]
+        done = subprocess.run(  # in a group of its own: a Ctrl-C does not stop it half-way
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, process_group=0, check=False
+        )
+        if done.returncode:
+            output.warn(f"{job_id} was not cancelled", why=done.stderr.strip(), next=f"kinetic jobs cancel {job_id}")
+        return done.returncode == 0
+
+
+def _result_of(run: _Run) -> str:
+    """Return how a run ended, or "" if it did not say so."""
+    took = seconds_text(run.seconds or 0.0)
+    if "returned" in run.told:
+        return f"{took}, returned {run.told['returned']}"
+    return f"{took}, {run.told['failed']}" if "failed" in run.told else ""
+
+
+def _names(changed: Sequence[str]) -> str:
+    first, *others = map(plain, changed)
+    return f"{first} and {count_text(len(others), 'more file')}" if others else first

@@ -1,0 +1,187 @@
+"""`kinetic dev` on a terminal: each save starts the next run, and what becomes of the run before."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyte
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+CTRL_C = b"\x03"
+
+TRAIN = """
+    import os, time
+    from model import LAYERS
+
+    def train(until: str = ""):
+        print("layers", LAYERS, flush=True)
+        while until and not os.path.exists(until):
+            time.sleep(0.01)
+        return LAYERS * 10
+"""
+
+
+class Terminal:
+    """A command with a terminal of its own, whose screen is rendered."""
+
+    def __init__(self, *words: str, cwd: Path) -> None:
+        self._screen = pyte.Screen(200, 60)
+        self._stream = pyte.ByteStream(self._screen)
+        self.pid, self._leader = pty.fork()
+        if self.pid == 0:
+            with contextlib.suppress(BaseException):
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 60, 200, 0, 0))
+                os.chdir(cwd)
+                os.execvpe(words[0], words, {**environment(), "TERM": "xterm-256color"})
+            os._exit(127)
+        self.code: int | None = None
+
+    @property
+    def screen(self) -> str:
+        return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
+
+    def see(self, text: str, times: int = 1) -> str:
+        """Wait until a text stands on the screen as many times, and return the screen."""
+        limit = time.monotonic() + 40
+        while self.screen.count(text) < times:
+            assert time.monotonic() < limit, f"{text!r} was not seen {times} times:\n{self.screen}"
+            assert self._read(), f"it ended before {text!r} was seen {times} times:\n{self.screen}"
+        return self.screen
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._leader, keys)
+
+    def end(self) -> str:
+        """Wait until it ends, and return the screen."""
+        limit = time.monotonic() + 40
+        while self._read():
+            assert time.monotonic() < limit, f"it does not end:\n{self.screen}"
+        _, status = os.waitpid(self.pid, 0)
+        self.code = os.waitstatus_to_exitcode(status)
+        return self.screen
+
+    def _read(self) -> bool:
+        if not select.select([self._leader], [], [], 0.1)[0]:
+            return True
+        try:
+            data = os.read(self._leader, 1 << 16)
+        except OSError:  # EIO: no process holds the other end any more
+            return False
+        self._stream.feed(data)
+        return bool(data)
+
+    def close(self) -> None:
+        if self.code is None:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(self.pid, signal.SIGTERM)  # as Ctrl-C: it ends its run first
+                os.waitpid(self.pid, 0)
+        os.close(self._leader)
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(SOURCE)}
+
+
+@pytest.fixture
+def dev(project) -> Iterator[Callable[..., Terminal]]:
+    """Return a function that starts `kinetic dev` on a terminal."""
+    project.write("train.py", TRAIN)
+    project.write("model.py", "LAYERS = 1\n")
+    started: list[Terminal] = []
+
+    def start(*words: str) -> Terminal:
+        started.append(Terminal(sys.executable, "-m", "kinetic", "dev", *words, cwd=project.root))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def statuses(project: Any, shown: str) -> dict[str, str]:
+    """Return the ids of the jobs that a screen shows, in their order, with their statuses now."""
+    words = [sys.executable, "-m", "kinetic", "jobs", "list", "--all", "--json"]
+    listed = json.loads(subprocess.check_output(words, env=environment(), cwd=project.root))
+    found = {job["job_id"]: job["status"] for job in listed["jobs"]}
+    return {job_id: found[job_id] for job_id in re.findall(r"follow the job with: kinetic jobs logs (\S+)", shown)}
+
+
+def test_each_save_runs_the_function_again_and_an_error_waits_for_the_next_save(dev, project) -> None:
+    terminal = dev("-a", "cpu", "train.py::train")
+    terminal.see("watching 3 files of")
+    terminal.see("\n10")  # its value
+
+    project.write("model.py", "LAYERS = 2\n")  # a module that train.py imports
+    terminal.see("\n20")
+    project.write("model.py", "LAYERS = = 3\n")
+    terminal.see("train.py cannot be imported: SyntaxError")
+    project.write("model.py", "LAYERS = 'x' - 3\n")
+    terminal.see("train.py cannot be imported: TypeError")
+    project.write("model.py", "LAYERS = 4\n")
+    terminal.see("\n40")
+    terminal.press(CTRL_C)
+    shown = terminal.end()
+
+    assert terminal.code == 130
+    between = [line for line in shown.splitlines() if "changed (last run: " in line]
+    assert [line.split(":")[1].split("(")[0].strip() for line in between] == ["model.py changed"] * 4
+    assert "s, returned 10)" in between[0]
+    assert "s, returned 20)" in between[1]
+    assert "s, train.py cannot be imported: SyntaxError" in between[2]
+    assert [shown.count(f"layers {count}") for count in (1, 2, 4)] == [1, 1, 1]
+    assert "keeps running" not in shown  # nothing does
+    assert [*statuses(project, shown).values()] == ["SUCCEEDED"] * 3
+
+
+def test_a_save_cancels_the_run_before_and_ctrl_c_leaves_the_last_one_running(dev, project, tmp_path) -> None:
+    terminal = dev("-a", "cpu", "train.py::train", "--until", str(tmp_path / "until"))
+    terminal.see("layers 1")
+
+    project.write("model.py", "LAYERS = 2\n")
+    found = statuses(project, terminal.see("layers 2"))
+    first, second = found
+    terminal.press(CTRL_C)
+    shown = terminal.end()
+
+    assert "model.py changed (last run: cancelled after " in shown
+    assert terminal.code == 130
+    assert (found[first], found[second]) == ("CANCELLED", "RUNNING")
+    assert f"detached: {second} keeps running" in shown
+    assert f"kinetic jobs cancel {second}" in shown
+    (tmp_path / "until").touch()
+    words = [sys.executable, "-m", "kinetic", "jobs", "result", second]
+    assert subprocess.check_output(words, env=environment(), cwd=project.root) == b"20\n"
+
+
+def test_the_run_before_is_kept_and_the_last_one_cancelled_where_that_is_asked_for(dev, project, tmp_path) -> None:
+    until = str(tmp_path / "until")
+    terminal = dev("-a", "cpu", "--keep-running", "--cancel-on-exit", "train.py::train", until)
+    terminal.see("layers 1")
+
+    project.write("model.py", "LAYERS = 2\n")
+    terminal.see("layers 2")
+    terminal.press(CTRL_C)
+    shown = terminal.end()
+    found = statuses(project, shown)
+    first, second = found
+
+    assert f"model.py changed (last run: {first} keeps running; cancel it with: kinetic jobs cancel" in shown
+    assert f"{second} is cancelled" in shown
+    assert [*found.values()] == ["RUNNING", "CANCELLED"]
