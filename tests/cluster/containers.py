@@ -12,10 +12,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cluster.images import HIDDEN, Image
 from cluster.logs import LONGEST_PIECE, Log
+
+if TYPE_CHECKING:
+    from cluster.images import Image
 
 INSIDE = Path(__file__).parent / "inside.py"
 
@@ -154,7 +156,7 @@ class Container:
             "drop": recipe.drops_capabilities,
             "no_new_privileges": recipe.gains_no_privileges,
             "open": recipe.image.open,
-            "hidden": HIDDEN,
+            "hidden": recipe.image.hidden,
             "shown": recipe.image.shown,
             **{name: str(self._folder / name) for name in ("root", "upper", "work", "scratch")},
         }

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 # Not what people have in their temporary folders: a job that needs it would fail on a real node.
 HIDDEN = ("/tmp",)
+# Nor what changes in a home meanwhile: a container's own file system changes by what it writes, and by nothing else.
+_HIDDEN_OF_PYTHON = (*HIDDEN, "/root", "/var/tmp")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -21,6 +23,7 @@ class Image(NamedTuple):
         environment: What the image itself sets.
         shown: Folders that stay visible although they lie under a hidden one.
         user: Number of its user; None for root.
+        hidden: Folders of this machine that are empty in it.
         open: Folders that any user may enter, as they may in an image; on this machine they may be root's alone.
     """
 
@@ -29,6 +32,7 @@ class Image(NamedTuple):
     shown: tuple[str, ...] = ()
     user: int | None = None
     open: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = HIDDEN
 
     def variables(self) -> dict[str, str]:
         return {"PATH": ":".join((*self.path, SYSTEM_PATH)), "HOME": "/root", **self.environment}
@@ -37,9 +41,11 @@ class Image(NamedTuple):
 def of_this_python(prefix: str = sys.prefix, base: str = sys.base_prefix) -> Image:
     """Make an image whose `python` is the one that runs the tests, or that of another environment."""
     places = {prefix, base, os.path.realpath(prefix), os.path.realpath(base)}
-    shown = tuple(sorted(place for place in places if any(Path(place).is_relative_to(hidden) for hidden in HIDDEN)))
+    lost = (place for place in places if any(Path(place).is_relative_to(hidden) for hidden in _HIDDEN_OF_PYTHON))
     above = {str(folder) for place in places for folder in (Path(place), *Path(place).parents)}
-    return Image(path=(f"{prefix}/bin",), shown=shown, open=tuple(sorted(above)))
+    return Image(
+        path=(f"{prefix}/bin",), shown=tuple(sorted(lost)), open=tuple(sorted(above)), hidden=_HIDDEN_OF_PYTHON
+    )
 
 
 class Registry:

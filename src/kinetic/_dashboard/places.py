@@ -139,7 +139,7 @@ class Place:
             found[handle.job_id] = Known(handle, page, is_final=seen.error is None and seen.status.is_final)
 
     def _shown(self, page: Page) -> Page:
-        return {**page, "place": self.name}
+        return {"progress": None, **page, "place": self.name}
 
     def _stamp_of_the_list(self) -> tuple[int, ...]:
         """Return what changes whenever a job is added or removed; () where the store cannot say it."""

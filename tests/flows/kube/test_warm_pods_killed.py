@@ -13,7 +13,8 @@ from flows.kube.test_warm_pods import is_idle, pods_of_warm
 
 from kinetic._wire import failpoints
 
-pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300)]
+# One after the other: the pods of these tests share the ports of this machine, and each warm pod listens on the same.
+pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300), pytest.mark.xdist_group("warm")]
 
 KILLING = """
     import os, signal, kinetic
