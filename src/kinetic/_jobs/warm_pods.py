@@ -224,7 +224,7 @@ def _keep_assignment(backend: KubeBackend, state: WarmState, assignment: Assignm
 def _start_with(wanted: Launch, context: Place, backend: KubeBackend, mask: int, keep: float, most: float) -> None:
     """Start a warm pod whose first task is this job."""
     name = keys.new_job_id(hardware.slug(wanted.placement.accelerator), "warm")
-    page = WarmPod(name, context.store.url, keep, most)
+    page = WarmPod(name, context.store.url, keep, most, port=warm_pods.port_of(name))
     key = _pod_key(context, name)
     task = backend.warm.task_of(wanted, mask)
     assignment = _assignment(wanted, task, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
+import zlib
 from dataclasses import field
 from typing import Any
 
@@ -15,7 +16,7 @@ from kinetic._wire import dataclass, documents, fields, keys
 from kinetic._wire.documents import PageKind
 from kinetic.errors import IntegrityError
 
-PORT = 8479  # of process 1, on the loopback interface of its pod
+_FIRST_PORT, _PORTS = 20_000, 10_000
 ASSIGNMENT_FILE = "assignment.json"  # of the pod's Secret
 IDLE, BUSY = "idle", "busy"  # what a warm pod says of itself
 MOST_LINE = 2 << 20  # bytes of one message: a task of 128 KiB, and 1 MiB of variables
@@ -34,7 +35,7 @@ class WarmPod:
     idle_seconds: float = IDLE_SECONDS
     most_seconds: float = MOST_SECONDS
     secret: str = "/kinetic/secret"  # noqa: S105 - a folder
-    port: int = PORT
+    port: int = _FIRST_PORT
 
     def to_argument(self) -> str:
         """Return the page as one word of a command line, in which Kubernetes finds no ``$(NAME)`` to replace."""
@@ -45,6 +46,11 @@ class WarmPod:
         """Read the page."""
         what = "the page of this warm pod"
         return fields.build(cls, _WARM_POD, documents.read(data, what), what)
+
+
+def port_of(pod: str) -> int:
+    """Return the port of process 1, on the loopback interface of its pod: another one where pods share a network."""
+    return _FIRST_PORT + zlib.crc32(pod.encode()) % _PORTS
 
 
 @dataclass(frozen=True)
