@@ -10,6 +10,7 @@ from pathlib import Path
 
 import promises
 import pytest
+import scratch
 
 TESTS = Path(__file__).parent
 DURATIONS = TESTS.parent / "build" / "test-durations.tsv"
@@ -22,10 +23,31 @@ WHOLE_FOLDERS = {"flows", "cluster"}
 SECONDS_BY_FOLDER = {"unit": 20, "contracts": 20, "architecture": 90, "flows": 120}
 
 
-def pytest_configure() -> None:
-    """Take Ctrl-C as a terminal would have us: a shell has what it starts in the background ignore it."""
+PASSED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses where its own temporary folders are
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the run a folder for all that is temporary, and take Ctrl-C as a terminal would have us.
+
+    A shell has what it starts in the background ignore Ctrl-C.
+    """
+    if not hasattr(config, "workerinput"):  # workers of xdist inherit TMPDIR
+        folder = scratch.begin()
+        # The first cleanup that is asked for is the last one done: clusters that live in the folder have ended by then.
+        config.add_cleanup(lambda: scratch.end(folder, passed=config.stash.get(PASSED, False)))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_report_header() -> str | None:
+    return (words := scratch.too_little_room()) and f"WARNING: {words}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Remember how the run ended, for what is kept of it."""
+    session.config.stash[PASSED] = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m reads the marks
