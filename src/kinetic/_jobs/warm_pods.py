@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _MAX = "KINETIC_WARM_MAX"
 _new: ContextVar[float | None] = ContextVar("kinetic_new_warm_pod", default=None)  # how long one is to take jobs
+_ENDED_SECONDS = 3600.0  # that the Job of a task stays after its end: what reads its log from the pod, finds it
 _HINT = "warm-pods.json"  # in the home: until when this user may have warm pods, so that other jobs ask for none
 
 
@@ -201,6 +202,8 @@ def _try(
                 if not refused:
                     _keep_assignment(backend, state, assignment, key)
                     return True, greeting
+            taken = f"{state.name} has taken another job meanwhile"
+            output.report(f"starts in a pod of its own: {refused if is_ours else taken}")
     except KineticError as error:
         if made is None and isinstance(error, AccessDeniedError):
             raise  # no warm pod can be told: a new one would be idle for nothing
@@ -242,6 +245,26 @@ def _start_with(wanted: Launch, context: Place, backend: KubeBackend, mask: int,
     output.report(
         f"its pod stays for {duration_text(keep)} after the last job as the warm pod {name}{_price_text(wanted)}"
     )
+    try:
+        remove_ended_tasks(backend, wanted.owner, context.store)
+    except KineticError as error:
+        locate.log().info("what ended tasks left in the cluster stays: %s", error)
+
+
+def remove_ended_tasks(backend: KubeBackend, owner: str, store: Store) -> None:
+    """Remove the Jobs of tasks that ended an hour ago: no server does, since they were never started.
+
+    Their results, logs and records are in the store and stay there.
+    """
+    latest = time.time() - _ENDED_SECONDS
+    old = [job_id for job_id, submitted in backend.warm.tasks(owner).items() if submitted < latest]
+    backend.warm.remove_tasks([job_id for job_id in old if _is_over(store, job_id, latest)])
+
+
+def _is_over(store: Store, job_id: str, latest: float) -> bool:
+    """Return whether a job ended before a time."""
+    found = store.entry(keys.result(job_id))
+    return found.modified < latest if found is not None else store.size(keys.record(job_id)) is None
 
 
 def _price_text(wanted: Launch) -> str:

@@ -88,13 +88,15 @@ class JobLauncher:
             security=preflight.pod_security(client),
         )
 
-    def make_task(self, launch: Launch, umask: int, pod: str, owner: Mapping[str, str]) -> Object:
-        """Create the suspended Job of a task for a warm pod, which owns it, and its Secret."""
+    def make_task(self, launch: Launch, umask: int, pod: str) -> Object:
+        """Create the suspended Job of a task for a warm pod, and its Secret.
+
+        The warm pod does not own it, so it outlives that: whoever looks next starts a task that is left.
+        """
         client, request = self._client(), replace(self.request(launch), warm=pod)
         digest = runner_bundle.build().sha256
         manifest = manifest_of(request, launch, JOB, key_offset=0, runner_sha256=digest, umask=umask)
-        found = client.create(JOB, job_manifests.owned_by_job(manifest, dict(owner)))
-        made: Object = {"apiVersion": JOB.api_version, "kind": JOB.name, **found}
+        made: Object = {"apiVersion": JOB.api_version, "kind": JOB.name, **client.create(JOB, manifest)}
         step("client:job-created")
         entries = {KEY_FILE: launch.key, ENVIRONMENT_FILE: json.dumps(dict(launch.captured)).encode()}
         entries |= {CACHE_KEY_FILE: launch.cache_key} if launch.cache_key else {}

@@ -575,12 +575,6 @@ def warm_job(request: JobRequest, annotations: Mapping[str, str], most_seconds: 
     return made
 
 
-def owned_by_job(manifest: Manifest, owner: Manifest) -> Manifest:
-    """Return an object that a Job owns: it goes with that."""
-    reference = _owner_reference("batch/v1", "Job", owner["name"], owner["uid"])
-    return manifest | {"metadata": manifest["metadata"] | {"ownerReferences": [reference]}}
-
-
 def group_secret(group: str, namespace: str, owner: str, entries: Mapping[str, bytes]) -> Manifest:
     """Return the Secret that the children of a batch share; it has no owner: closing the batch removes it."""
     labels = {APP_LABEL: APP, GROUP_LABEL: label_value(group)} | ({OWNER_LABEL: label_value(owner)} if owner else {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -114,10 +114,7 @@ class WarmLauncher:
         self._client().patch(JOB, state.job["name"], {"spec": {"suspend": False}})
 
     def end_pod(self, state: WarmState, *, delete: bool = False) -> None:
-        """End a warm pod: by its deadline, so that its Job stays a day, and with it the Jobs of tasks it had.
-
-        With ``delete``, or if it was never started, they go at once.
-        """
+        """End a warm pod: by its deadline, so that its Job stays a day; with ``delete``, or if it never began, now."""
         if delete or not state.is_started:
             self._client().delete(JOB, state.job["name"], uid=state.job["uid"])
         else:
@@ -131,7 +128,18 @@ class WarmLauncher:
 
     def make_task(self, launch: Launch, umask: int, state: WarmState) -> Object:
         """Create what a task is in the cluster, as far as nothing runs."""
-        return self._launcher.make_task(launch, umask, state.name, state.job)
+        return self._launcher.make_task(launch, umask, state.name)
+
+    def tasks(self, owner: str) -> dict[str, float]:
+        """Return when an owner's tasks were submitted, by job, those that have ended included: one request."""
+        selector = job_manifests.WARM_LABEL + (f",{job_manifests.label_selector(owner=owner)}" if owner else "")
+        found = self._client().list(JOB, selector, reduce=object_status.reduced).objects
+        return {object_status.job_id_of(each): object_status.created_at(each) for each in found}
+
+    def remove_tasks(self, job_ids: Iterable[str]) -> None:
+        """Remove the Jobs of tasks, and with them their Secrets."""
+        client = self._client()
+        kube_client.request_all([partial(client.delete, JOB, job_manifests.object_name(each)) for each in job_ids])
 
     def write_assignment(self, state: WarmState, assignment: bytes, key: bytes) -> None:
         """Put a task into the pod's Secret, for a pod that is told in no other way or is started again."""
