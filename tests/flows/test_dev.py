@@ -132,6 +132,7 @@ def test_each_save_runs_the_function_again_and_an_error_waits_for_the_next_save(
     terminal.see("\n20")
     project.write("model.py", "LAYERS = = 3\n")
     terminal.see("train.py cannot be imported: SyntaxError")
+    terminal.see("waiting for the next save; Ctrl-C ends watching")
     project.write("model.py", "LAYERS = 'x' - 3\n")
     terminal.see("train.py cannot be imported: TypeError")
     project.write("model.py", "LAYERS = 4\n")

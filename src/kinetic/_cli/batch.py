@@ -20,11 +20,12 @@ from kinetic.errors import BatchNotFoundError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._batches.report import Batch, BatchState, Row
+    from kinetic._wire.records import Group
 
 COLUMNS = (
     Column("BATCH"),
     Column("NAME", flexible=True, spare=3),
-    Column("FUNCTION", spare=2),
+    Column("FUNCTION", flexible=True, spare=2),
     Column("JOBS", right=True),
     Column("STATUS", is_status=True, flexible=True),
     Column("SUBMITTED BY", spare=4),
@@ -61,6 +62,10 @@ def _find(name: str, project: str | None, _zone: str | None, cluster: str | None
 
 
 batch_argument = shared_options.found_argument("group", "GROUP", shared_options.complete_batches, _find)
+
+
+def _function_text(group: Group) -> str:
+    return shared_options.function_text(None, group.handle.get("command"), group.submit_fn_name)
 
 
 def _driver_text(now: BatchState) -> str:
@@ -133,7 +138,7 @@ def list_(limit: int | None, as_json: bool, project: str | None, zone: str | Non
         [
             group.group_id,
             group.group_name or "",
-            group.submit_fn_name,
+            _function_text(group),
             str(group.total_expected),
             now.summary,
             _driver_text(now),
@@ -208,7 +213,7 @@ def _print_status(batch: Batch, now: BatchState, rows: Sequence[Row], more: int)
     print(f"{group.group_id}: {now.summary}, of {group.total_expected}")
     about = [
         group.group_name,
-        f"{group.submit_fn_name} on {group.handle.get('accelerator')}",
+        f"{_function_text(group)} on {group.handle.get('accelerator')}",
         f"submitted {age_text(time.time() - group.created)} ago",
         f"driven by {driver}" if driver else "",
     ]
@@ -258,7 +263,8 @@ def cancel(batch: Batch, as_json: bool) -> None:
         output_format.print_document(batch=report.batch_page(batch, after), cancelled=ended)
     others = state.summary_text(after.counts, of=(state.SUCCEEDED, state.FAILED, state.REMOVED, state.MISSING))
     jobs = f"{count_text(ended, 'job')} cancelled{f'; {others}' if others else ''}"
-    click.echo(f"{batch.group.group_id} is cancelled: {jobs}", err=True)
+    what = f"had ended before: {before.summary}" if before.is_over else f"is cancelled: {jobs}"
+    click.echo(f"{batch.group.group_id} {what}", err=True)
 
 
 @click.command

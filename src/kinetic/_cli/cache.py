@@ -13,7 +13,6 @@ from kinetic._config.options import read_size
 from kinetic._output import format as output_format
 from kinetic._output.format import Column, age_text, count_text, size_text
 from kinetic._stores.protocol import Store
-from kinetic._wire.fields import seconds_of
 from kinetic.errors import OptionError
 
 _COLUMNS = (
@@ -70,7 +69,7 @@ def list_(as_json: bool) -> None:
         output_format.print_document(store=store.url, groups=groups, unverified=others)
         return
     if not known:
-        click.echo(f"no compiled programs in {output_format.plain(store.url)} yet: jobs write them", err=True)
+        click.echo(f"There are no compiled programs in {output_format.plain(store.url)}; jobs write them", err=True)
     else:
         now = time.time()
         rows = [
@@ -91,12 +90,10 @@ def list_(as_json: bool) -> None:
 
 
 @click.command
-@click.option("--older", default="60d", metavar="TIME", help="Not used for so long, as in 7d; 60d by default.")
-@click.option("--keep", default="10Gi", metavar="SIZE", help="Then the oldest ones, beyond this size; 10Gi by default.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@shared_options.prune_options("60d")
+@click.option("--keep", default="10Gi", metavar="SIZE", help="Then the oldest, beyond this size.  [default: 10Gi]")
 @shared_options.json_option
-def prune(older: str, keep: str, yes: bool, dry_run: bool, as_json: bool) -> None:
+def prune(older: float, keep: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Remove compiled programs that no job has used for long.
 
     Listing jobs does the same once a day with the defaults. A job that needs one of them compiles it again; one that
@@ -106,23 +103,25 @@ def prune(older: str, keep: str, yes: bool, dry_run: bool, as_json: bool) -> Non
     """
     from kinetic._maintenance import compiled_programs, garbage_collection
 
-    span, most_bytes = seconds_of(older), read_size(keep) if keep != "0" else 0
-    if span is None:
-        raise OptionError(f"--older={older!r} is not a time", next="write it as in 7d, 12h or 30m")
+    most_bytes = read_size(keep) if keep != "0" else 0
     if most_bytes is None:
-        raise OptionError(f"--keep={keep!r} is not a size", next="write it as in 2Gi or 500Mi, or 0 to remove all")
+        raise OptionError(
+            f"--keep={keep!r} is not a size",
+            why="a size is a number and its unit, such as 2Gi or 500Mi; 0 removes everything",
+            next="kinetic cache prune --keep 2Gi",
+        )
     store = _store()
     now = garbage_collection.now_in(store, time.time())
-    found = compiled_programs.prune(store, now, seconds=span[0], most_bytes=most_bytes, dry_run=True)
+    found = compiled_programs.prune(store, now, seconds=older, most_bytes=most_bytes, dry_run=True)
     if any(found) and not dry_run:
         what = f"{count_text(found.files, 'compiled file')}, {size_text(found.size_bytes)}"
         if not yes and not shared_options.confirm(
             f"Remove {what}?",
             refused=f"nothing was removed: {what} would be removed",
-            command=f"kinetic cache prune --older {older} --keep {keep} --yes",
+            command=f"kinetic cache prune --older {shared_options.duration_argument(older)} --keep {keep} --yes",
         ):
             return
-        found = compiled_programs.prune(store, now, seconds=span[0], most_bytes=most_bytes)
+        found = compiled_programs.prune(store, now, seconds=older, most_bytes=most_bytes)
     if as_json:
         output_format.print_document(
             store=store.url, files=found.files, size_bytes=found.size_bytes, removed=not dry_run

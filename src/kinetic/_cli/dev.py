@@ -87,7 +87,8 @@ def dev(
     """
     if run_command.words_of(target, words, after_dashes=ctx.meta[run_cli.AFTER_DASHES], module=False) is not None:
         raise OptionError(
-            f"kinetic dev runs a function of a file, and {target} is a command",
+            f"kinetic dev cannot run {target}: it is a command",
+            why="a save starts the next run of a function of a file",
             next="kinetic dev FILE.py::FUNCTION     or run the command once: kinetic run -- COMMAND",
         )
     file = Path(target.partition("::")[0])
@@ -138,6 +139,7 @@ class _Run:
         with contextlib.suppress(AttributeError, OSError):  # not on macOS
             self.end = os.pidfd_open(self._process.pid)
         self.seconds: float | None = None  # how long it took
+        self._is_failure_told = False
 
     def read(self) -> bool:
         """Read what it reported; return whether its process has ended."""
@@ -149,6 +151,13 @@ class _Run:
                 for line in lines:
                     self.told |= json.loads(line)
         return self.seconds is not None
+
+    def has_just_failed(self) -> bool:
+        """Return, once, whether its process has ended without a value."""
+        if self._is_failure_told or not self.read() or "returned" in self.told:
+            return False
+        self._is_failure_told = True
+        return True
 
     def signal(self, number: int) -> None:
         """Send a signal to its process alone."""
@@ -196,6 +205,8 @@ class _Session:
         self._run = _Run(self._words)
         while True:
             self._wait()
+            if self._run.has_just_failed():
+                output.report("waiting for the next save; Ctrl-C ends watching")
             changed: dict[str, None] = {}
             while self._watcher.has_news():
                 changed |= dict.fromkeys(self._watcher.changes())

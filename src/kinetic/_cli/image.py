@@ -19,7 +19,6 @@ from kinetic._config.options import read_variable
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.format import Column, age_text, count_text, size_text
-from kinetic._wire.fields import seconds_of
 from kinetic.errors import ImageError, KineticError, OptionError
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def list_(as_json: bool) -> None:
         output_format.print_document(images=[_page(each) for each in found], of_others=others)
         return
     if not found:
-        click.echo('no images yet: jobs with container_image="bundled" build them', err=True)
+        click.echo('There are no images; jobs with container_image="bundled" build them', err=True)
     else:
         output_format.print_table(_COLUMNS, [_row(each, now) for each in found])
     if others:
@@ -154,10 +153,8 @@ def verify(name: str, as_json: bool) -> None:
 
 
 @click.command
-@click.option("--older", default="30d", metavar="TIME", help="Not used for so long, as in 7d; 30d by default.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
-def prune(older: str, yes: bool, dry_run: bool) -> None:
+@shared_options.prune_options("30d")
+def prune(older: float, yes: bool, dry_run: bool) -> None:
     """Remove images that no job has used for long.
 
     Layers that no image has any more are removed as well. A job that still waits for one has it built again.
@@ -168,11 +165,7 @@ def prune(older: str, yes: bool, dry_run: bool) -> None:
 
     store, now = _store(), time.time()
     found, _ = inventory.images(store, os.environ)
-    span = seconds_of(older)
-    if span is None:
-        raise OptionError(f"--older={older!r} is not a time", next="write it as in 7d, 12h or 30m")
-    seconds = span[0]
-    old = [each for each in found if now - each.used_at > seconds]
+    old = [each for each in found if now - each.used_at > older]
     if old:
         used = _images_in_use()
         kept = [each for each in old if each.image.uri in used]
@@ -189,7 +182,7 @@ def prune(older: str, yes: bool, dry_run: bool) -> None:
     if not yes and not shared_options.confirm(
         f"Remove {removed}?",
         refused=f"nothing was removed: {removed} would be removed",
-        command=f"kinetic image prune --older {older} --yes",
+        command=f"kinetic image prune --older {shared_options.duration_argument(older)} --yes",
     ):
         return
     repositories = {each.image.uri.partition("@")[0] for each in old}

@@ -211,6 +211,18 @@ def check_removal(command: str, *, k8s: bool, gcs: bool) -> None:
         raise OptionError("there is nothing to remove", why=why, next=command)
 
 
+def prune_options(default: str) -> Callable[[Command], Command]:
+    """Add the options of commands that remove what no job has used for long."""
+
+    def decorate(function: Command) -> Command:
+        function = click.option("--dry-run", is_flag=True, help="Only show what would be removed.")(function)
+        function = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)
+        help_ = f"Not used for so long, such as 7d.  [default: {default}]"
+        return click.option("--older", type=Duration(), default=default, metavar="TIME", help=help_)(function)
+
+    return decorate
+
+
 def host_option(function: Command) -> Command:
     """Add --host, for one host."""
     help_ = "Use host N of a slice.  [default: 0]"

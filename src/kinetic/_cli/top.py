@@ -15,7 +15,7 @@ import click
 from kinetic._cli import shared_options
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
-from kinetic._output.format import Column, count_text, duration_cell, size_text, table_lines
+from kinetic._output.format import Column, count_text, duration_cell, left_out, size_text, table_lines
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _LEAST_SECONDS = 1.0
 _SECONDS = 2.0
 _AGAIN_SECONDS = 5.0  # between two readings of a usage that a pod writes every ten seconds
 _MOST_READ = 200  # jobs whose usage is read for one picture (count); the newest
-_HEAD_LINES = 4  # of a picture: summary, headings, the line below the table, the cursor
+_HEAD_LINES = 5  # of a picture: summary, headings, two lines below the table, the cursor
 _PENDING, _RUNNING = "PENDING", "RUNNING"
 
 
@@ -137,7 +137,7 @@ def top(once: bool, interval: float, as_json: bool, **place: str | None) -> None
         elif rows:
             output_format.print_table(*table_of(rows))
         else:
-            click.echo("No jobs are running or pending", err=True)
+            click.echo("There are no running or pending jobs", err=True)
         return
     _live(looker, max(interval, _LEAST_SECONDS))
 
@@ -179,8 +179,12 @@ class _Screen:
             head.append(f"the last look failed: {what}")
         rows = (self.rows or [])[: max(_room() - len(head) + 1, 1)]
         left = len(self.rows or []) - len(rows)
-        table = table_lines(*table_of(rows), columns_wide=width) if rows else []
-        return [*head, *table, *([f"and {count_text(left, 'more job')}"] if left else [])]
+        columns, cells = table_of(rows)
+        table = table_lines(columns, cells, columns_wide=width) if rows else []
+        hidden = left_out(columns, cells, width) if rows else ""
+        notes = [f"and {count_text(left, 'more job')}"] if left else []
+        notes += [f"the terminal is too narrow for {hidden}"] if hidden else []
+        return [*head, *table, *notes]
 
 
 def _room() -> int:

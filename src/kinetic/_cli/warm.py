@@ -115,7 +115,7 @@ def list_(as_json: bool, **place: Any) -> None:
         output_format.print_document(warm_pods=[_page(each) for each in found])
         return
     if not found:
-        click.echo("no warm pods; start one: kinetic warm start ACCELERATOR", err=True)
+        click.echo("There are no warm pods; kinetic warm start ACCELERATOR starts one", err=True)
         return
     output_format.print_table(_COLUMNS, [_row(each) for each in found])
     dollars = [each.dollars_per_hour for each in found if each.dollars_per_hour is not None]
@@ -140,7 +140,9 @@ def stop(names: tuple[str, ...], every: bool, **place: Any) -> None:
 
     if every == bool(names):
         raise OptionError(
-            "give the names of warm pods, or --all", next="kinetic warm list     shows them", code="no-warm-pod"
+            "the names of the warm pods to stop are missing" if not every else "--all takes no names",
+            why="names of warm pods say which ones to stop, and --all stops all of yours",
+            next="kinetic warm list",
         )
     backend, owner = _backend(place), warm_pods.owner_here()
     chosen = backend.warm.find(owner) if every else [warm_pods.find_one(backend, owner, name) for name in names]

@@ -17,6 +17,7 @@ from kinetic._backends import registry
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
 from kinetic._output.format import duration_text, plain
+from kinetic._wire import keys
 from kinetic._wire.fields import seconds_of
 from kinetic.errors import KineticError, OptionError
 
@@ -109,7 +110,7 @@ def progress_page(found: Progress | None, now: float | None = None) -> dict[str,
         "total": found.total,
         "share": round(share, 6) if share is not None else None,
         "metrics": dict(found.metrics),
-        "reported_at": round(found.at, 3),
+        "reported_at": keys.format_utc(found.at),
         "seconds_left": round(left, 1) if left is not None else None,
         "told": progress_text(found, now),
     }

@@ -257,7 +257,7 @@ def _kept_seconds(written: object) -> float | None:
     except OptionError as error:
         kind = OptionTypeError if isinstance(error, OptionTypeError) else OptionError
         raise kind(
-            f"keep_warm={written!r} is not a length of time",
+            f"keep_warm={written!r} is not a valid duration",
             why="it is how long the pod of a job stays: seconds, or a number and s, m, h, d or w",
             next='keep_warm="20m", or keep_warm=0 to let the pod end with its job',
         ) from None

@@ -120,7 +120,11 @@ def _most_seconds() -> float:
     written = read_variable(_MAX, os.environ)
     found = seconds_of(written) if written else (warm_pods.MOST_SECONDS, True)
     if found is None or not found[0]:
-        raise OptionError(f"{_MAX}={written!r} is not a length of time", next=f"export {_MAX}=8h     or unset it")
+        raise OptionError(
+            f"{_MAX}={written!r} is not a valid duration",
+            why="it is how long a warm pod takes jobs at most: a number and s, m, h, d or w",
+            next=f"export {_MAX}=8h     or unset it",
+        )
     return found[0]
 
 

@@ -163,6 +163,13 @@ def table_lines(
     return lines + [_table_line(columns, row, shown, fitted, measure, paint) for row in others]
 
 
+def left_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], columns_wide: int) -> str:
+    """Return the names of the columns that a table of this width leaves out, "" for none."""
+    cells = zip(*[[column.name for column in columns], *rows], strict=True)
+    shown, _ = _fitted(columns, [max(map(width, map(plain, each))) for each in cells], columns_wide)
+    return ", ".join(column.name for index, column in enumerate(columns) if index not in shown)
+
+
 def _fitted(columns: Sequence[Column], widths: Sequence[int], most: int) -> tuple[list[int], list[int]]:
     """Return the columns that are shown and how wide each is, so that a line fits if possible."""
     shown = list(range(len(columns)))
@@ -223,6 +230,9 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
         paint = functools.partial(colors.paint_status, stream=sys.stdout)
     lines = table_lines(columns, rows, columns_wide=columns_wide, paint=paint)
     sys.stdout.write(colors.Sanitized("\n".join(lines) + "\n"))
+    if columns_wide is not None and (names := left_out(columns, rows, columns_wide)):
+        sys.stdout.flush()
+        sys.stderr.write(f"the terminal is too narrow for {names}\n")
 
 
 def print_fields(fields: Sequence[Sequence[str]]) -> None:

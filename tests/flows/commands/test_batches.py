@@ -82,6 +82,7 @@ def test_a_batch_is_listed_shown_collected_and_removed(submit, kinetic, tmp_path
 
     log = kinetic("batch", "logs", group_id, "1")
     assert (log.code, log.out.splitlines()[0]) == (0, "log of bad")
+    assert f"{group_id} had ended before: 2 succeeded, 1 failed" in kinetic("batch", "cancel", group_id).err
 
     printed = kinetic("batch", "results", group_id)
     assert (printed.code, printed.out) == (125, "[0] ['a']\n[2] ['c']\n")

@@ -75,9 +75,10 @@ def test_on_a_narrow_terminal_no_line_is_broken(columns: int, project: Any, runn
     seen = on_a_terminal(project, press=(" % ", b"x"), then=[(" % ", b"q")], columns=columns, rows=8)
 
     lines = [frame for frame in seen.frames if " % " in frame][-1].splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
     assert lines[1].startswith("JOB ID")
     assert lines[2].startswith(running[:10])
+    assert lines[3].startswith("the terminal is too narrow for ")
     assert all(len(line) < columns for line in lines)
 
 
@@ -100,5 +101,5 @@ def test_without_a_terminal_one_snapshot_is_printed_and_json_has_all_of_it(proje
 def test_without_jobs_it_says_so(project: Any) -> None:
     told = project.run("", instead=TOP)
 
-    assert (told.returncode, told.stdout, told.stderr) == (0, "", "No jobs are running or pending\n")
+    assert (told.returncode, told.stdout, told.stderr) == (0, "", "There are no running or pending jobs\n")
     assert json.loads(project.run("", instead=[*TOP, "--json"]).stdout)["jobs"] == []

@@ -37,7 +37,7 @@ def add(home):
 
 
 def test_an_empty_cache_says_so_and_pruning_it_removes_nothing(kinetic, home) -> None:
-    assert "no compiled programs in file://" in kinetic("cache", "list").stderr
+    assert "There are no compiled programs in file://" in kinetic("cache", "list").stderr
     assert kinetic("cache", "prune").stderr.strip() == "there was nothing to remove"
     assert json.loads(kinetic("cache", "list", "--json").stdout)["groups"] == []
 
@@ -75,13 +75,14 @@ def test_pruning_asks_or_is_told_and_a_dry_run_changes_nothing(kinetic, home, ad
     done = json.loads(kinetic("cache", "prune", "--older", "7d", "--yes", "--json").stdout)
     assert (done["files"], done["size_bytes"], done["removed"]) == (1, 64_000, True)
     assert kinetic("cache", "prune", "--keep", "0", "--yes").stderr.strip() == "removed 1 compiled file, 32.0 kB"
-    assert "no compiled programs" in kinetic("cache", "list").stderr
+    assert "There are no compiled programs" in kinetic("cache", "list").stderr
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--older", "soon"), "--older='soon' is not a time"),
+        (("--older", "soon"), "'soon' is not a valid duration"),
+        (("--older", "7"), "'7' is not a valid duration"),  # of what? 7 seconds would remove nearly everything
         (("--keep", "10"), "--keep='10' is not a size"),
         (("--keep", "-1Gi"), "--keep='-1Gi' is not a size"),
     ],

@@ -150,9 +150,13 @@ def test_nothing_is_run_where_a_check_has_failed(kinetic, cloud) -> None:
     assert "no job was run: cluster failed" in result.stdout
 
 
-def test_status_of_a_job_is_another_command(kinetic, cloud) -> None:
-    result = kinetic("status", "cpu-train-20261121-143000-1a2b3c4")
+@pytest.mark.parametrize(
+    ("word", "kind", "command"),
+    [("cpu-train-20261121-143000-1a2b3c4", "job", "jobs"), ("grp-0a1b2c3d", "batch", "batch")],
+)
+def test_status_of_a_job_or_a_batch_is_another_command(kinetic, cloud, word, kind, command) -> None:
+    result = kinetic("status", word)
 
     assert result.exit_code == 2
-    assert "kinetic status takes no job" in result.stderr
-    assert "next:  kinetic jobs status cpu-train-20261121-143000-1a2b3c4" in result.stderr
+    assert f"kinetic status takes no {kind}" in result.stderr
+    assert f"next:  kinetic {command} status {word}" in result.stderr

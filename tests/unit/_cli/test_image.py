@@ -74,7 +74,7 @@ def test_an_image_that_is_not_used_goes_with_its_layers_and_others_stay(kinetic,
 
     assert removed.exit_code == 0, removed.output
     assert registry.find_manifest(built.built.tag) is None
-    assert "no images yet" in kinetic("image", "list").stderr
+    assert "There are no images" in kinetic("image", "list").stderr
 
 
 def test_the_image_of_a_job_that_has_not_ended_stays(kinetic, built, registry, made_job, monkeypatch) -> None:

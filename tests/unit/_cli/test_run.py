@@ -440,7 +440,7 @@ def test_the_pod_stays_for_the_next_save_unless_the_project_says_how_long(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--", "python", "train.py"], "kinetic dev runs a function of a file, and python is a command"),
+        (["--", "python", "train.py"], "kinetic dev cannot run python: it is a command"),
         (["trian.py::train"], "kinetic dev train.py::train"),
         (["--lr", "1", "train.py::train"], "kinetic dev has no option --lr"),
         (["--dry-run", "train.py::train"], "kinetic dev has no option --dry-run"),

@@ -156,3 +156,10 @@ def test_progress_is_told_in_a_sentence() -> None:
         "40 of 100, loss 0.3123, bad not finite, \\x1b[2J 1, about 1 min 30 s left"
     )
     assert activity.progress_text(Progress(7.5)) == "7.5"
+
+
+def test_the_time_of_a_report_is_written_like_all_times_in_json() -> None:
+    page = activity.progress_page(Progress(40, 100, at=1.8e9), 1.8e9)
+
+    assert page is not None
+    assert page["reported_at"] == "2027-01-15T08:00:00Z"

@@ -47,6 +47,17 @@ def test_the_reason_is_shortened_before_anything_is_left_out() -> None:
     assert line.endswith("12.0s")
 
 
+def test_columns_that_are_left_out_are_named() -> None:
+    full = len(format_.table_lines(COLUMNS, [ROW])[1])
+    shown = format_.table_lines(COLUMNS, [ROW], columns_wide=70)[0]
+
+    names = format_.left_out(COLUMNS, [ROW], 70)
+
+    assert names
+    assert not any(name in shown for name in names.split(", "))
+    assert format_.left_out(COLUMNS, [ROW], full) == ""
+
+
 def test_a_table_is_whole_where_there_is_no_terminal() -> None:
     assert "x" * 200 in format_.table_lines(COLUMNS, [ROW])[1]
 
