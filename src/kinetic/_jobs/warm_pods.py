@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kinetic import _hardware as hardware
 from kinetic._config import cluster
 from kinetic._config import target as settings
+from kinetic._config.cluster import PodRequirements
 from kinetic._config.options import read_variable
 from kinetic._hardware import prices
 from kinetic._jobs import cold_start, cost, locate
@@ -27,7 +28,7 @@ from kinetic._wire import documents, folders, keys, warm_pods
 from kinetic._wire.failpoints import step
 from kinetic._wire.fields import seconds_of
 from kinetic._wire.warm_pods import BUSY, Assignment, Greeting, WarmPod
-from kinetic.errors import AccessDeniedError, BackendError, KineticError, OptionError
+from kinetic.errors import AccessDeniedError, BackendError, ImageBuildError, KineticError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.backend import KubeBackend
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _MAX = "KINETIC_WARM_MAX"
 _new: ContextVar[float | None] = ContextVar("kinetic_new_warm_pod", default=None)  # how long one is to take jobs
 _ENDED_SECONDS = 3600.0  # that the Job of a task stays after its end: what reads its log from the pod, finds it
+_PACKAGES = frozenset({"image", "packages"})  # what may be different where both have locks
 _HINT = "warm-pods.json"  # in the home: until when this user may have warm pods, so that other jobs ask for none
 
 
@@ -148,12 +150,48 @@ def _offer(
             if told:
                 return True, ""
             if greeting is not None and greeting.state != BUSY:
+                if unlike and _PACKAGES.issuperset(unlike):
+                    try:
+                        lacking = _lacking(wanted, context, state)
+                    except KineticError as error:
+                        reasons.append(f"{state.name} has other packages: {error.why or error.what}")
+                        idle = idle or state.name
+                        continue
+                    told, greeting = _try(wanted, context, backend, state, mask, fits=True, requirements=lacking)
+                    if told:
+                        return True, ""
                 idle = idle or state.name
         if unlike and is_near:
             reasons.append(f"{state.name} has another {' and '.join(unlike[:3])}")
     if reasons:
         output.report(f"starts in a pod of its own: {'; '.join(reasons[:2])}")
     return False, idle
+
+
+def _lacking(wanted: Launch, context: Place, state: WarmState) -> dict[str, Any]:
+    """Return what a job with other packages than a warm pod's installs there; raise ImageBuildError if it cannot be."""
+    from kinetic._images import lock_difference, lock_store  # only where packages have changed
+
+    own, there = PodRequirements.from_json(wanted.requirements), state.packages
+    locks = [
+        lock_store.find(at.rpartition("/")[2], context.store, os.environ) if at else None
+        for at in (str(there.get("lock") or ""), own.lock)
+    ]
+    before, after = locks
+    if before is None or after is None:
+        raise ImageBuildError(
+            "there is no lock of these packages",
+            why='there is no lock of them; images that kinetic builds, and container_image="bundled", have one',
+        )
+    try:
+        found = lock_difference.between(before, after, wanted.placement.kind)
+        page = lock_difference.requirements_of(found, after.lock, there.get("requirements"), context.store, os.environ)
+    except ImageBuildError:
+        if own.requirements and there.get("requirements") and before.base == after.base:
+            return own.requirements  # all of its layers, as a pod of its own would unpack them
+        raise
+    output.report(f"the warm pod {state.name} gets what it lacks: {found.text}")
+    return page
 
 
 def _umask() -> int:
@@ -184,7 +222,14 @@ def _pod_key(context: Place, pod: str) -> bytes:
 
 
 def _try(
-    wanted: Launch, context: Place, backend: KubeBackend, state: WarmState, mask: int, *, fits: bool
+    wanted: Launch,
+    context: Place,
+    backend: KubeBackend,
+    state: WarmState,
+    mask: int,
+    *,
+    fits: bool,
+    requirements: Mapping[str, Any] | None = None,
 ) -> tuple[bool, Greeting | None]:
     """Give a job to a warm pod that is idle; return whether it is launched, and what the pod said of itself."""
     greeting: Greeting | None = None
@@ -200,7 +245,8 @@ def _try(
             is_ours = placements.assign(context.store, state.name, greeting.sequence, job_id, key)
             step("client:task-assigned")
             if is_ours:
-                assignment = _assignment(wanted, backend.warm.task_of(wanted, mask), greeting.sequence)
+                task = backend.warm.task_of(wanted, mask, requirements)
+                assignment = _assignment(wanted, task, greeting.sequence)
                 refused = connection.ask(assignment.to_bytes(key, greeting.nonce))
                 step("client:task-told")
                 if not refused:

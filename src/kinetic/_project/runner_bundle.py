@@ -185,6 +185,7 @@ SELDOM = (
     "kinetic._runner.pod.cluster_api",
     "kinetic._runner.pod.inspect_process",
     "kinetic._runner.pod.install",
+    "kinetic._runner.pod.kept_packages",
     "kinetic._runner.pod.rendezvous",
     "kinetic._runner.pod.unpacked_layers",
     "kinetic._runner.pod.waiting_jobs",

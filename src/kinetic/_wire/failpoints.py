@@ -107,7 +107,8 @@ COMPILED = (  # of a job that compiles
     "worker:program-sent",  # its bytes are in the store, which no entry names
     "worker:program-listed",  # the next job finds it
 )
-ALL = SINGLE + FOLLOWER + BATCH + COMPILED + WARM
+KEPT = ("worker:packages-made",)  # of a task of a warm pod with other packages: nothing says yet that they are complete
+ALL = SINGLE + FOLLOWER + BATCH + COMPILED + WARM + KEPT
 
 
 def _armed(name: str) -> None:

@@ -19,7 +19,7 @@ from kinetic._backends.kube.job_manifests import RUNNER_PATH
 from kinetic._project import runner_bundle
 from kinetic._wire import warm_pods
 from kinetic._wire.failpoints import step
-from kinetic._wire.task import KEY_FILE, WARM
+from kinetic._wire.task import KEY_FILE, WARM, Task
 from kinetic._wire.warm_pods import Greeting, WarmPod
 from kinetic.errors import BackendError, KineticError
 
@@ -40,6 +40,7 @@ class WarmState(NamedTuple):
     page: WarmPod
     accelerator: str
     fits: Mapping[str, str]  # what a job must ask for, by the word for it
+    packages: Mapping[str, Any]  # "lock": where its lock is in the store; "requirements": what its own jobs install
     job: Mapping[str, str]  # name and uid of the Job that makes it
     pod: str  # the pod whose container runs; "" while there is none
     created: float  # Unix time
@@ -70,11 +71,14 @@ class WarmLauncher:
             if not object_status.status_of(found).is_final and not found["metadata"].get("deletionTimestamp")
         ]
 
-    def task_of(self, launch: Launch, umask: int) -> str:
-        """Return the page of the task of a launch."""
+    def task_of(self, launch: Launch, umask: int, requirements: Mapping[str, Any] | None = None) -> str:
+        """Return the page of the task of a launch; ``requirements``: what it installs in place of its own."""
         own, digest = self._launcher.request(launch), runner_bundle.build().sha256
         cold = manifest_of(own, launch, JOB, key_offset=0, runner_sha256=digest, umask=umask)
-        return task_page(cold)
+        page = task_page(cold)
+        if requirements is not None:
+            page = replace(Task.from_page(page), requirements=dict(requirements)).to_argument()
+        return page
 
     def fits(self, launch: Launch, umask: int) -> dict[str, str]:
         """Return what a launch asks for, by the words that name it where another pod lacks it."""
@@ -99,6 +103,9 @@ class WarmLauncher:
         )
         annotations = {
             job_manifests.FITS_ANNOTATION: json.dumps(fits),
+            job_manifests.PACKAGES_ANNOTATION: json.dumps(
+                {"lock": own.requirements.lock, "requirements": own.requirements.requirements}
+            ),
             job_manifests.WARM_ANNOTATION: page.to_argument(),
         }
         found = client.create(JOB, job_manifests.warm_job(request, annotations, page.most_seconds))
@@ -211,6 +218,7 @@ def _state(found: Object, pods: Mapping[str, str]) -> WarmState:
         page,
         object_status.annotation_of(found, job_manifests.ACCELERATOR_ANNOTATION),
         {str(word): str(value) for word, value in fits.items()},
+        json.loads(object_status.annotation_of(found, job_manifests.PACKAGES_ANNOTATION) or "{}"),
         {"name": str(about["name"]), "uid": str(about["uid"])},
         pods.get(name, ""),
         object_status.created_at(found),

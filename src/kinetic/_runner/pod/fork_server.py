@@ -53,6 +53,7 @@ class ForkServer:
         environment: str = "",
         imports: Sequence[str] = (),
         variables: str = "",
+        packages: str = "",
     ) -> None:
         self.environment, self.imports = environment, frozenset(imports)
         self.is_ready, self.trouble, self.is_over = False, "", False
@@ -68,7 +69,7 @@ class ForkServer:
         if self.pid == 0:
             try:
                 _become_child(parent, libc, orders, reports)
-                _serve(carry_out, runner, libc, orders, reports, imports, variables)
+                _serve(carry_out, runner, libc, orders, reports, imports, variables, packages)
             finally:
                 os._exit(70)
         os.close(orders)
@@ -126,13 +127,14 @@ def _serve(
     reports: int,
     imports: Sequence[str],
     variables: str,
+    packages: str,
 ) -> NoReturn:
     if imports:
         before = set(sys.modules)
         values = json.loads(Path(variables).read_bytes())
         os.unlink(variables)
         with _quiet():
-            _import_all(imports, values)
+            _import_all(imports, values, packages)
         _imported.update(name.partition(".")[0] for name in set(sys.modules) - before)
         if trouble := _why_unsafe():
             os.write(reports, f"useless {trouble}\n".encode())
@@ -170,10 +172,14 @@ def _quiet() -> Any:
         os.close(nothing)
 
 
-def _import_all(names: Sequence[str], variables: Mapping[str, str]) -> None:
+def _import_all(names: Sequence[str], variables: Mapping[str, str], packages: str) -> None:
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(variables)
+    if packages:
+        from kinetic._runner.pod import kept_packages  # as above
+
+        kept_packages.use(Path(packages))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -39,7 +39,9 @@ def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) 
     Where the client brought the packages into the store, they are unpacked instead, and nothing is asked of an index.
     """
     if "layers" in artifact:
-        unpack_layers(store, artifact["layers"], base)
+        packages, programs = unpack_layers(store, artifact["layers"], base, base / "layers")
+        os.environ["PATH"] = f"{programs}:{os.environ.get('PATH', os.defpath)}"
+        add_to_path(packages)
         return
     file = base / "requirements.txt"
     file.write_bytes(function_call.fetch_artifact(store, Artifact(**artifact), "the file with the requirements"))
@@ -59,16 +61,18 @@ def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) 
     add_to_path(folder)
 
 
-def unpack_layers(store: Store, artifact: Mapping[str, Any], base: Path) -> None:
-    """Fetch and unpack layers of packages, several side by side, into a folder that is first on the path.
+def unpack_layers(store: Store, artifact: Mapping[str, Any], base: Path, target: Path) -> tuple[Path, Path]:
+    """Fetch and unpack layers of packages, several side by side; return the folders of packages and of programs.
 
     The list of layers is verified by its digest, and each layer by the one in the list before anything of it is opened.
+
+    ``base``: for files on their way; ``target``: where they are unpacked, an empty folder or a new one.
     """
     from kinetic._runner.pod.unpacked_layers import Unpacker  # for these jobs only
 
-    begun, target = time.monotonic(), base / "layers"
+    begun = time.monotonic()
     found = json.loads(function_call.fetch_artifact(store, Artifact(**artifact), "the list of packages"))["layers"]
-    target.mkdir(mode=0o700)
+    target.mkdir(mode=0o700, exist_ok=True)
     unpacker = Unpacker(target)
 
     def bring(number: int, layer: Mapping[str, Any]) -> None:
@@ -82,13 +86,14 @@ def unpack_layers(store: Store, artifact: Mapping[str, Any], base: Path) -> None
     with ThreadPoolExecutor(_SIDE_BY_SIDE, "kinetic-layers") as pool:
         list(pool.map(bring, range(len(found)), found))
     environment = target / "opt/kinetic/env"
-    _print(f"unpacked {sum(layer['size'] for layer in found)} bytes of packages in {time.monotonic() - begun:.1f} s")
+    size = sum(layer["size"] for layer in found)
+    print_line(f"unpacked {size} bytes of packages in {time.monotonic() - begun:.1f} s")
     for program in (environment / "bin").glob("*"):
         first, _, rest = program.read_bytes().partition(b"\n")
         if first.startswith(b"#!/opt/kinetic/env/"):
             program.write_bytes(f"#!{sys.executable}\n".encode() + rest)
-    os.environ["PATH"] = f"{environment / 'bin'}:{os.environ.get('PATH', os.defpath)}"
-    add_to_path(environment / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages")
+    packages = environment / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    return packages, environment / "bin"
 
 
 def _fetch_layer(store: Store, layer: Mapping[str, Any], base: Path) -> Path:
@@ -112,7 +117,7 @@ def install_beside(folder: Path, base: Path, name: str) -> None:
     ``base``: a folder of this job's own, for uv if there is none.
     """
     requirements = _write_pinned(base, name)
-    _print(f"fetching {name}=={python_runtime.INSTALLER_VERSIONS[name]}")
+    print_line(f"fetching {name}=={python_runtime.INSTALLER_VERSIONS[name]}")
     words = ["pip", "install", "--python", sys.executable, "--target", str(folder)]
     # In a folder of ours: the project, in which this process may be by now, must not influence what we fetch.
     _run([*uv(base), *words, "--require-hashes", "--requirements", requirements], {**os.environ, **_UV}, folder=base)
@@ -158,12 +163,12 @@ def uv(base: Path, *, before_log: bool = False) -> list[str]:
     words += ["--requirement", _write_pinned(base, "uv")]
     version = python_runtime.INSTALLER_VERSIONS["uv"]
     if not program.exists():
-        _print(f"fetching uv=={version}")
+        print_line(f"fetching uv=={version}")
         _run(words, dict(os.environ))
         if before_log:
             unlogged.touch()
     elif unlogged.exists():
-        _print(f"uv=={version} was fetched when this pod started, to open the job's store: {' '.join(words)}")
+        print_line(f"uv=={version} was fetched when this pod started, to open the job's store: {' '.join(words)}")
         unlogged.unlink()
     return [str(program)]
 
@@ -174,13 +179,14 @@ def _write_pinned(base: Path, name: str) -> str:
     return str(file)
 
 
-def _print(line: str) -> None:
+def print_line(line: str) -> None:
+    """Write a line of ours into the log of the job."""
     sys.stdout.write(f"kinetic: {line}\n")
     sys.stdout.flush()
 
 
 def _run(words: list[str], environ: dict[str, str], folder: Path | None = None) -> None:
-    _print(" ".join(words))
+    print_line(" ".join(words))
     code = subprocess.run(words, env=environ, cwd=folder, check=False).returncode
     if code != 0:
         raise RunnerError(
@@ -195,7 +201,8 @@ def add_to_path(folder: Path) -> None:
     """Let this process, and those that it starts, import what was installed."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-        above = os.environ.get("PYTHONPATH")
+    above = os.environ.get("PYTHONPATH", "")
+    if str(folder) not in above.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), above)))
     site.addsitedir(str(folder))
     importlib.invalidate_caches()

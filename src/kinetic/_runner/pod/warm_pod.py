@@ -99,6 +99,7 @@ class WarmProcess:
         self._secret_stamp: object = None
         self._strange_since: float | None = None  # since when the next number is another client's
         self._useless: tuple[str, frozenset[str]] = ("", frozenset())  # what cannot be imported before a fork
+        self._kept: dict[str, object] = {}  # the packages that are kept, and what tells whether a task changed them
         self._listener = self._listen()
 
     def run(self) -> int:
@@ -257,6 +258,11 @@ class WarmProcess:
         if self._about is not None or found.sequence < self._sequence:
             return f"this pod is past its task {found.sequence}"
         task = Task.from_page(found.task, "the task of a warm pod")
+        packages = ""
+        if task.requirements is not None:
+            from kinetic._runner.pod import kept_packages  # of many, all is in the image
+
+            packages = kept_packages.name_of(task.requirements)
         secret = self.task / _SECRET_FOLDER
         settings = replace(container.settings_of(task), secret=str(secret), key_offset=0, warm=self.page.pod)
         variables = container.environment(replace(task, pod=settings), self._place(), 0, os.environ, found.environment)
@@ -265,8 +271,9 @@ class WarmProcess:
             "job_id": found.job_id,
             "sequence": found.sequence,
             "retries": task.retries,
-            "installs": task.requirements is not None,
-            "environment": hashlib.sha256(json.dumps(sorted(own.items())).encode()).hexdigest(),
+            "installs": task.requirements is not None and not packages,
+            "packages": packages,
+            "environment": hashlib.sha256(json.dumps([sorted(own.items()), packages]).encode()).hexdigest(),
         }
         beside = self.inbox / f".{found.sequence}-{os.getpid()}"
         (beside / _SECRET_FOLDER).mkdir(parents=True, mode=0o700)
@@ -420,6 +427,7 @@ class WarmProcess:
             return f"its folder {self.task} cannot be removed"
         if why := self._clean():
             return f"it cannot be cleaned after {about.get('job_id')}: {why}"
+        packages = self._check_packages(str(about.get("packages") or ""))
         self._about = None
         self._sequence += 1
         self._tasks += 1
@@ -428,17 +436,42 @@ class WarmProcess:
         if self._idle_since - self._began >= self.page.most_seconds:
             return f"at its maximum of {self.page.most_seconds:g} s"
         say(f"the warm pod {self.page.pod} is idle; it ends in {self.page.idle_seconds:g} s")
-        self._prepare(imports, str(about.get("environment")), variables)
+        self._prepare(imports, str(about.get("environment")), variables, packages)
         return None
 
-    def _prepare(self, imports: list[str], environment: str, variables: Path) -> None:
+    def _check_packages(self, name: str) -> str:
+        """Remove kept packages that are half made, or that the task at hand has changed; return the folder of its own.
+
+        Like those of the image, they are the task's own to change while it is the one that made them.
+        """
+        if not name and not self._kept:
+            return ""
+        from kinetic._runner.pod import kept_packages  # as above
+
+        root = self.base / kept_packages.FOLDER
+        kept_packages.drop_unfinished(root)
+        there = os.listdir(root) if root.is_dir() else ()
+        self._kept = {each: was for each, was in self._kept.items() if each in there}
+        for each in there:
+            now = kept_packages.stamp(root / each)
+            if self._kept.setdefault(each, now) != now:
+                say(f"{(self._about or {}).get('job_id')} changed the packages that this pod keeps; they are removed")
+                shutil.rmtree(root, ignore_errors=True)
+                self._kept.clear()
+                self._replace(ForkServer(self._carry_out, self.runner, self.libc))
+                return ""
+        return str(root / name) if name in self._kept else ""
+
+    def _prepare(self, imports: list[str], environment: str, variables: Path, packages: str) -> None:
         """Begin to import what the last task imported, unless that is there."""
         known = self._server.imports if self._server.environment == environment else frozenset()
         wanted = list(dict.fromkeys([*imports, *sorted(known)]))
         is_useless = self._useless == (environment, frozenset(wanted))
         if imports and not is_useless and not known.issuperset(imports) and self._next_server is None:
             self._import_limit = time.monotonic() + _IMPORT_SECONDS
-            self._next_server = ForkServer(self._carry_out, self.runner, self.libc, environment, wanted, str(variables))
+            self._next_server = ForkServer(
+                self._carry_out, self.runner, self.libc, environment, wanted, str(variables), packages
+            )
         else:
             variables.unlink(missing_ok=True)
 

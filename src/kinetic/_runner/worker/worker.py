@@ -199,10 +199,8 @@ def _prepare(
         order, function, arguments, last = fetched.pop() if fetched else function_call.fetch(store, task)
     step("worker:verified")
     if task.requirements is not None:
-        from kinetic._runner.pod import install  # in pods only
-
         with phase(INSTALL):
-            install.install_requirements(store, task.requirements, task.folder.parent)
+            _install(task, store, task.requirements)
     with phase(EXTRACT):
         task.folder.mkdir(parents=True, exist_ok=True)
         unpacked = (
@@ -236,6 +234,18 @@ def _prepare(
         with phase(DEBUGGER):
             debug_server.wait(task, order, store, call[0])
     return order, unpacked, call
+
+
+def _install(task: Task, store: Store, requirements: dict[str, Any]) -> None:
+    """Install what the job needs, in pods only; a warm pod keeps it."""
+    if task.pod is not None and task.pod.warm:
+        from kinetic._runner.pod import kept_packages  # most pods have one job
+
+        kept_packages.provide(store, requirements, task.folder.parent)
+    else:
+        from kinetic._runner.pod import install  # of many, all is in the image
+
+        install.install_requirements(store, requirements, task.folder.parent)
 
 
 _at_the_end: list[Callable[[], None]] = []  # what is done when the function has ended, and its value is safe
