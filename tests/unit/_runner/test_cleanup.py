@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kinetic._runner.pod import cleanup
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 
 _BEFORE = """
@@ -56,6 +58,32 @@ def test_new_files_and_folders_go_and_ours_stay(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["home", "ours", "there"]
     assert os.listdir(tmp_path / "home") == []
     assert os.listdir(tmp_path / "ours") == ["runner"]
+
+
+def test_nothing_is_removed_behind_a_link_that_took_the_place_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+
+    (said,) = cleaned(
+        tmp_path / "run",
+        """
+        data = folder.parent / "data"
+        data.mkdir()
+        (data / "of-everybody").write_text("kept")
+        (folder / "home").rmdir()
+        (folder / "home").symlink_to(data)
+        """,
+    )
+
+    assert (tmp_path / "data" / "of-everybody").read_text() == "kept"
+    assert said == f"it changed {tmp_path / 'run' / 'home'}, which was there before it"
+
+
+def test_a_mount_is_found_by_the_name_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "mountinfo"
+    page.write_text("31 23 8:1 / /tmp/\u6570\\040two rw - ext4 /dev/sda1 rw\n")
+    monkeypatch.setattr(cleanup, "Path", lambda _: page)
+
+    assert cleanup._mounts() == [("31", "/tmp/\u6570 two")]
 
 
 @pytest.mark.parametrize("change", ['(folder / "there").write_text("after!")', '(folder / "there").unlink()'])

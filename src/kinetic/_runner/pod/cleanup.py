@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import stat
@@ -25,6 +26,7 @@ _KILL_SECONDS = 5.0
 _PAUSE = 0.005
 _MOST_FILES = 5_000  # in one of these folders, level by level; what lies deeper than so many is not looked at
 _DETACH = 2  # MNT_DETACH
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # how the kernel writes a space, a tab, a line's end or a backslash in a path
 _SYSTEM_V = {"shm": "shmctl", "sem": "semctl", "msg": "msgctl"}
 
 Stamp = tuple[int, int, int, int]
@@ -140,6 +142,8 @@ class Cleaner:
         """Return what is directly in some folders, and what tells whether a file was changed; None for a folder."""
         found: dict[str, Stamp | None] = {}
         for folder in folders:
+            if os.path.realpath(folder) != folder:  # a task put a link in its place: what is behind it is not ours
+                continue
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
                     if entry.path in self._own or entry.path in self._points:
@@ -177,7 +181,7 @@ def _mounts() -> list[tuple[str, str]]:
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
             words = line.split()
-            found.append((words[0], words[4].encode().decode("unicode_escape")))
+            found.append((words[0], _ESCAPED.sub(lambda code: chr(int(code[1], 8)), words[4])))
     return found
 
 
