@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import JobRecord
 
-_UNTAKEN_SECONDS = 180.0  # after which a task that no pod has claimed is started cold; a kubelet needs two minutes
+_UNTAKEN_SECONDS = 180.0  # of a pod that runs and has not taken a task: then it is started cold; a kubelet needs 120
 
 
 def take(store: Store, key: bytes, job_id: str, ended: str = "") -> bool:
@@ -35,19 +35,22 @@ def start_if_left(job: JobRecord, observation: Observation) -> Observation:
     while a warm pod has it, and it is repeated where a process died in between.
     """
     store = locate.store_of(job)
+    backend: Any = locate.backend_of(job)  # of the only kind that has warm pods
     if not observation.warm_ended:
-        age = time.time() - (observation.submitted or time.time())
-        if age < _UNTAKEN_SECONDS:
+        latest = time.time() - _UNTAKEN_SECONDS
+        if observation.submitted is None or observation.submitted > latest:
             return observation
         found = placements.placement_of(store, job.job_id, locate.key_to_read(job))
         if found is not None and found.pod:
+            return observation
+        since = backend.warm.could_take_since(observation.warm)
+        if since is None or since > latest:  # a machine for it may take an hour; a second one would not come earlier
             return observation
     if store.size(keys.result(job.job_id)) is not None:
         return observation
     ended = observation.warm if observation.warm_ended else ""
     if not take(store, locate.key_to_seal(job), job.job_id, ended):
         return observation
-    backend: Any = locate.backend_of(job)  # of the only kind that has warm pods
     if not backend.warm.start_cold(job.job_id):
         return observation
     why = "has ended" if observation.warm_ended else "has not taken it"

@@ -103,6 +103,12 @@ def terminated(pod: Object) -> Object | None:
     return dict(found) if found else None
 
 
+def running_since(pod: Object) -> float:
+    """Return since when our container has run (Unix time); 0.0 where it does not."""
+    running = (main_container(pod).get("state") or {}).get("running") or {}
+    return timestamp(running.get("startedAt"))
+
+
 def waiting(pod: Object) -> tuple[str, str]:
     """Return why our container, or an init container before it, waits: reason and message."""
     before = [each for each in _status(pod).get("initContainerStatuses") or () if each.get("state")]

@@ -167,6 +167,18 @@ class WarmLauncher:
         }
         return self._client().patch(JOB, job_manifests.object_name(job_id), change) is not None
 
+    def could_take_since(self, warm: str) -> float | None:
+        """Return since when a warm pod has run, and could have taken a task (Unix time); None where it still starts.
+
+        Of one that its client did not start, which died: since it was created.
+        """
+        client = self._client()
+        found = client.get(JOB, job_manifests.object_name(warm))
+        if found is None or found["spec"].get("suspend"):
+            return object_status.created_at(found or {})
+        pods = client.list(POD, job_manifests.label_selector(job_id=warm)).objects
+        return max(filter(None, map(object_status.running_since, pods)), default=None)
+
     def check(self, job_id: str, warm: str, seconds: float) -> None:
         """Have a warm pod look into the store for the end of a job, and wait for it, as far as it can be reached."""
         client = self._client()

@@ -1,0 +1,69 @@
+"""A task of a warm pod gets a pod of its own if none takes it, and not while a machine is looked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kinetic._backends.kube.job_manifests import CONTAINER
+from kinetic._backends.kube.warm_launcher import WarmLauncher
+from kinetic._backends.protocol import Observation
+from kinetic._jobs import cold_start, locate
+from kinetic._stores.memory import MemoryStore
+from kinetic._wire import keys
+from kinetic.job_status import JobStatus
+
+JOB_ID, WARM = "cpu-train-20261121-143000-1a2b3c4", "cpu-warm-20261121-143000-1a2b3c4"
+LATER = 4 * cold_start._UNTAKEN_SECONDS
+Start = Callable[[dict[str, Any], list[dict[str, Any]]], list[str]]
+
+
+def ago(seconds: float) -> str:
+    return keys.format_utc(time.time() - seconds)
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Return a function that looks at a task which was submitted long ago, and returns what was started cold."""
+
+    def look(job: dict[str, Any], pods: list[dict[str, Any]]) -> list[str]:
+        client = SimpleNamespace(get=lambda *_: job, list=lambda *_: SimpleNamespace(objects=pods))
+        started: list[str] = []
+        warm = WarmLauncher(lambda: client, launcher=None)  # type: ignore[arg-type,return-value] # only looks
+        monkeypatch.setattr(warm, "start_cold", lambda name: started.append(name) or True)
+        store = MemoryStore("a")
+        monkeypatch.setattr(locate, "store_of", lambda _: store)
+        monkeypatch.setattr(locate, "backend_of", lambda _: SimpleNamespace(warm=warm))
+        for name in ("key_to_read", "key_to_seal"):
+            monkeypatch.setattr(locate, name, lambda _: bytes(32))
+        seen = Observation(JOB_ID, JobStatus.PENDING, submitted=time.time() - LATER, warm=WARM)
+        cold_start.start_if_left(SimpleNamespace(job_id=JOB_ID), seen)  # type: ignore[arg-type] # of a record, its id
+        return started
+
+    return look
+
+
+def warm_job(*, suspend: bool = False) -> dict[str, Any]:
+    return {"metadata": {"name": "kinetic-warm", "creationTimestamp": ago(LATER)}, "spec": {"suspend": suspend}}
+
+
+def pod(*, running_for: float | None) -> dict[str, Any]:
+    state = {"waiting": {}} if running_for is None else {"running": {"startedAt": ago(running_for)}}
+    return {"metadata": {"name": "warm-pod"}, "status": {"containerStatuses": [{"name": CONTAINER, "state": state}]}}
+
+
+@pytest.mark.parametrize("pods", [[], [pod(running_for=None)], [pod(running_for=5.0)]])
+def test_a_job_whose_warm_pod_has_no_machine_or_just_started_gets_no_second_pod(start: Start, pods: Any) -> None:
+    assert start(warm_job(), pods) == []
+
+
+def test_a_job_whose_warm_pod_never_took_it_is_started_cold(start: Start) -> None:
+    assert start(warm_job(), [pod(running_for=LATER)]) == [JOB_ID]
+
+
+def test_a_job_whose_warm_pod_nobody_started_is_started_cold(start: Start) -> None:
+    assert start(warm_job(suspend=True), []) == [JOB_ID]
