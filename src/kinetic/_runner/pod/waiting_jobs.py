@@ -46,7 +46,7 @@ def settle(
     prefix = keys.followers(owner)
     for entry in list(store.entries(prefix)):
         name = entry.key.removeprefix(prefix)
-        with contextlib.suppress(KineticError, ValueError, TypeError):
+        with contextlib.suppress(KineticError, ValueError, TypeError, LookupError):  # of others: the rest is looked at
             page = documents.read(documents.fetch(store, entry.key, _MOST_BYTES, entry.key), entry.key)
             after = [str(each) for each in page.get("after") or ()]
             if succeeded and all(each == job_id or _has_succeeded(store, each, page) for each in after):

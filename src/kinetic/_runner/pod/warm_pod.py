@@ -276,18 +276,19 @@ class WarmProcess:
             "environment": hashlib.sha256(json.dumps([sorted(own.items()), packages]).encode()).hexdigest(),
         }
         beside = self.inbox / f".{found.sequence}-{os.getpid()}"
-        (beside / _SECRET_FOLDER).mkdir(parents=True, mode=0o700)
-        (beside / _SECRET_FOLDER / wire_task.KEY_FILE).write_bytes(found.key)
-        (beside / _SECRET_FOLDER / wire_task.ENVIRONMENT_FILE).write_text(json.dumps(found.environment))
-        if found.cache_key:
-            (beside / _SECRET_FOLDER / wire_task.CACHE_KEY_FILE).write_bytes(found.cache_key)
-        (beside / _VARIABLES).write_text(json.dumps(own))
-        (beside / _PAGE).write_bytes(replace(task, pod=settings).to_bytes())
-        (beside / _ABOUT).write_text(json.dumps(about))
         try:
-            beside.rename(self.inbox / f"{found.sequence}")
-        except OSError:  # it came by another way before
-            shutil.rmtree(beside, ignore_errors=True)
+            (beside / _SECRET_FOLDER).mkdir(parents=True, mode=0o700)
+            (beside / _SECRET_FOLDER / wire_task.KEY_FILE).write_bytes(found.key)
+            (beside / _SECRET_FOLDER / wire_task.ENVIRONMENT_FILE).write_text(json.dumps(found.environment))
+            if found.cache_key:
+                (beside / _SECRET_FOLDER / wire_task.CACHE_KEY_FILE).write_bytes(found.cache_key)
+            (beside / _VARIABLES).write_text(json.dumps(own))
+            (beside / _PAGE).write_bytes(replace(task, pod=settings).to_bytes())
+            (beside / _ABOUT).write_text(json.dumps(about))
+            with contextlib.suppress(OSError):  # it came by another way before
+                beside.rename(self.inbox / f"{found.sequence}")
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)  # of a full disk: the next task must not find its key
         return ""
 
     def _place(self) -> container.HostInPod:
