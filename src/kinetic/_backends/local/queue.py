@@ -449,17 +449,23 @@ class Queue:
         """Let another job have the slot of one that waits for jobs; until its end, or ``take_slot_back``."""
         self._change_rows("INSERT OR REPLACE INTO lent_slots VALUES (?, ?)", job_id, attempt, forced=False)
 
+    def has_lent(self, job_id: str, attempt: int) -> bool:
+        return bool(self._read("SELECT 1 FROM lent_slots WHERE job_id = ? AND attempt = ?", (job_id, attempt)))
+
     def take_slot_back(self, job_id: str) -> None:
         """Count a job again; for a moment, there may be one more than there are slots."""
         self._change_rows("DELETE FROM lent_slots WHERE job_id = ?", job_id, forced=False)
 
+    @_again_if_repaired
     def requeue(self, job_id: str, supervisor: str, *, counted: bool = True) -> None:
         """Put a job back to its old place: its function never started, which is counted, or it has retries left."""
         update = (
             "UPDATE jobs SET state = 'queued', supervisor = NULL, devices = '', started = NULL, verdict = '',"
             f" requeues = requeues + ? WHERE job_id = ? AND supervisor = ? AND {ACTIVE}"
         )
-        self._change_rows(update, int(counted), job_id, supervisor)
+        with self.change() as db:
+            if db.execute(update, (int(counted), job_id, supervisor)).rowcount:
+                db.execute("DELETE FROM lent_slots WHERE job_id = ?", (job_id,))  # it has the same number until it runs
 
     def count_failed_start(self, template_id: str) -> list[JobRow]:
         """Count, for every queued job of a template, that its supervisor did not start; return these jobs."""

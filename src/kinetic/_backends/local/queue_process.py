@@ -25,7 +25,7 @@ sys.path.insert(0, sys.argv.pop(1))
 from kinetic._backends.local.queue_process import answer
 answer(sys.argv[1])
 """
-_ENDED = (EOFError, OSError, pickle.UnpicklingError)
+_ENDED = (EOFError, BrokenPipeError, pickle.UnpicklingError)  # not OSError: a user's handler may raise TimeoutError
 
 
 class QueueOfParent:
@@ -51,26 +51,31 @@ class QueueOfParent:
         """Have a method called; once more if the process was killed: each of them may be repeated."""
         with self._lock:
             try:
-                is_error, value = self._exchange((name, args, named))
-            except _ENDED:
+                is_error, value = self._exchange_patiently((name, args, named))
+            except BaseException:  # also of a signal's handler: an answer that comes late is not that to the next one
                 self._end()
-                try:
-                    is_error, value = self._exchange((name, args, named))
-                except _ENDED as error:
-                    raise BackendUnavailableError(
-                        "the process that reads the queue for this job ended",
-                        why=f"{type(error).__name__}: {error}",
-                        next="submit from a process that is not a job",
-                    ) from error
+                raise
         if is_error:
             raise value
         return value
+
+    def _exchange_patiently(self, question: object) -> tuple[bool, Any]:
+        with contextlib.suppress(*_ENDED):
+            return self._exchange(question)
+        self._end()
+        try:
+            return self._exchange(question)
+        except _ENDED as error:
+            raise _unusable("ended", error) from error
 
     def _exchange(self, question: object) -> tuple[bool, Any]:
         if self._pipes is None or self._pid != os.getpid():
             package = Path(__file__).parents[3]
             words = [sys.executable, "-c", _START, str(package), str(self._path)]
-            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+            try:
+                process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+            except OSError as error:
+                raise _unusable("cannot be started", error) from error
             self._pipes, self._pid = (
                 (process, cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)),
                 os.getpid(),
@@ -84,10 +89,19 @@ class QueueOfParent:
         if pipes is None or self._pid != os.getpid():
             return
         process, *both = pipes
+        process.kill()  # it may wait for the queue; what it had not committed is as if it had never begun
         for pipe in both:
             with contextlib.suppress(OSError):
                 pipe.close()
         process.wait()
+
+
+def _unusable(how: str, error: Exception) -> BackendUnavailableError:
+    return BackendUnavailableError(
+        f"the process that reads the queue for this job {how}",
+        why=f"{type(error).__name__}: {error}",
+        next="submit from a process that is not a job",
+    )
 
 
 def answer(path: str) -> None:

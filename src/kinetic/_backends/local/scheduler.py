@@ -26,7 +26,7 @@ from kinetic._backends.local.runtime_files import Paths
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES
 from kinetic._wire import digests, documents, failpoints, python_runtime
 from kinetic._wire import order as wire_order
-from kinetic.errors import LaunchError
+from kinetic.errors import BackendUnavailableError, LaunchError
 
 if TYPE_CHECKING:
     from kinetic._hardware.placement import Placement
@@ -54,6 +54,7 @@ def advance(
     Inside a job nothing is started: it would be a child of the job, and end with it. The job's supervisor is asked.
     """
     if os.environ.get("KINETIC_JOB_ID"):
+        _lend_again(queue, os.environ)
         _ask_supervisor(paths, os.environ)
         return
     for _ in range(_TRIES):
@@ -80,26 +81,48 @@ def advance(
             return
 
 
-_lenders: Counter[str] = Counter()  # how many threads of this process wait, by the job
+_lenders: Counter[tuple[int, str]] = Counter()  # how many threads of a process wait, by process and job
 _lending = threading.Lock()
+
+
+def _new_lock() -> None:
+    global _lending  # noqa: PLW0603 - the thread that held it does not exist in a forked child
+    _lending = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
 
 
 @contextlib.contextmanager
 def slot_lent(paths: Paths, queue: Queue, environ: Mapping[str, str]) -> Iterator[None]:
     """Let another job have the slot of the job that this process belongs to, as long as one of its threads waits."""
     job_id = environ["KINETIC_JOB_ID"]
+    lender = os.getpid(), job_id
     with _lending:
-        _lenders[job_id] += 1
-        if _lenders[job_id] == 1:
-            queue.lend_slot(job_id, int(environ.get("KINETIC_ATTEMPT") or 0))
+        if not _lenders[lender]:
+            queue.lend_slot(job_id, _attempt(environ))
             _ask_supervisor(paths, environ)
+        _lenders[lender] += 1
     try:
         yield
     finally:
         with _lending:
-            _lenders[job_id] -= 1
-            if not _lenders[job_id]:
-                queue.take_slot_back(job_id)
+            _lenders[lender] -= 1
+            if not _lenders[lender]:
+                with contextlib.suppress(BackendUnavailableError):  # what was waited for has ended; so does the job
+                    queue.take_slot_back(job_id)
+
+
+def _lend_again(queue: Queue, environ: Mapping[str, str]) -> None:
+    """Lend a slot again while this process waits: the queue was rebuilt, or another process of the job took it back."""
+    job_id = environ["KINETIC_JOB_ID"]
+    with _lending:
+        if _lenders[os.getpid(), job_id] and not queue.has_lent(job_id, _attempt(environ)):
+            queue.lend_slot(job_id, _attempt(environ))
+
+
+def _attempt(environ: Mapping[str, str]) -> int:
+    return int(environ.get("KINETIC_ATTEMPT") or 0)
 
 
 def _ask_supervisor(paths: Paths, environ: Mapping[str, str]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,32 @@ def test_one_that_never_answers_is_an_error_with_advice(asked: Any, monkeypatch:
     assert raised.value.next == "submit from a process that is not a job"
 
 
+def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next_one(asked: Any, tmp_path: Path) -> None:
+    asked.add([("one", "", 0)], "template", "{}", Limits(1, ()))
+
+    with Queue(tmp_path / "queue.db").change(), pytest.raises(TimeoutError), interrupted_after(0.3):
+        asked.end("one", "failed")
+
+    assert asked.is_busy() is True
+    assert asked.jobs(["one"])["one"].state == "queued"
+
+
+@contextlib.contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """Have a signal raise an error here, as a user's handler may."""
+
+    def interrupt(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_a_fork_of_a_process_that_has_the_queue_open_knows_it(tmp_path: Path) -> None:
     Queue(tmp_path / "queue.db")
     assert not is_of_parent()
@@ -65,32 +93,3 @@ def test_a_fork_of_a_process_that_has_the_queue_open_knows_it(tmp_path: Path) ->
         os._exit(0 if is_of_parent() else 1)
 
     assert os.waitpid(child, 0)[1] == 0
-
-
-def test_a_slot_that_was_lent_is_another_jobs_until_it_is_taken_back(tmp_path: Path) -> None:
-    queue = Queue(tmp_path / "queue.db")
-    queue.add([(name, "", 0) for name in ("one", "two", "three")], "template", "{}", Limits(1, ()))
-    assert queue.claim("first", "template").job_id == "one"
-    queue.running("one", "first", 0)
-    assert queue.claim("second", "template") is None
-
-    queue.lend_slot("one", 0)
-    claimed = queue.claim("second", "template")
-    queue.end("two", "succeeded")
-    queue.take_slot_back("one")
-
-    assert claimed.job_id == "two"
-    assert queue.claim("third", "template") is None
-
-
-def test_a_slot_that_an_attempt_has_lent_is_held_by_the_next_one(tmp_path: Path) -> None:
-    queue = Queue(tmp_path / "queue.db")
-    queue.add([(name, "", 0) for name in ("one", "two")], "template", "{}", Limits(1, ()))
-    queue.claim("first", "template")
-    queue.running("one", "first", 0)
-    queue.lend_slot("one", 0)
-    queue.requeue("one", "first")
-    queue.claim("first", "template")
-    queue.running("one", "first", 1)
-
-    assert queue.claim("second", "template") is None
