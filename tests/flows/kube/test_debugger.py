@@ -244,5 +244,8 @@ def read_configuration(stream: Any) -> dict[str, Any]:
         line = stream.readline()
         assert line, text
         text += line
-    page: dict[str, Any] = json.loads(text[text.index("{") :])["configurations"][0]
+    try:
+        page: dict[str, Any] = json.loads(text[text.index("{") :])["configurations"][0]
+    except ValueError as error:
+        pytest.fail(f"{error} in what was printed:\n{text}")
     return page

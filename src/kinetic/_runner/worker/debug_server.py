@@ -316,14 +316,17 @@ def _require(task: Task) -> None:
 
 
 def _listen(in_a_pod: bool, token: str) -> int:
-    """Start the server and return its port: in a pod the well-known one, unless another process there has it."""
+    """Start the server and return its port: in a pod the well-known one, unless another process there has it.
+
+    That may be another container, or another pod where both share the network of their machine.
+    """
     os.environ[_NO_CHECKS] = "1"  # for the processes that the function starts, too
     what = "the debug server of this job does not start"
     if not token:
         raise RunnerError(what, why="no token came with the job", code="no-debugger")
     try:
-        if in_a_pod:
-            with contextlib.suppress(RuntimeError):  # another container, or a machine whose network the pod shares
+        if in_a_pod and _is_free(inspection.PORT):  # else debugpy would write a traceback to the job's log
+            with contextlib.suppress(RuntimeError):  # somebody else was faster
                 return listen(inspection.PORT, token)
         return listen(0, token)
     except (RuntimeError, OSError, ImportError, ValueError, AttributeError) as error:
@@ -333,6 +336,16 @@ def _listen(in_a_pod: bool, token: str) -> int:
             next="submit the job again; without debug=True it needs no server",
             code="no-debugger",
         ) from error
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended do not count
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 # ------------------------------------------------------------------------------------------------ stop in the function
