@@ -33,7 +33,7 @@ from kinetic.errors import ImageBuildError, IntegrityError, JobError, KeyMissing
 from kinetic.job_status import JobStatus
 
 FUNCTION = "build_image"
-_UNSUBMITTED_SECONDS = 30.0  # between the page and its job: the other client is packing
+_UNSUBMITTED_SECONDS = 30.0  # between the page and the start of its job: the other client is packing
 _LOOK_SECONDS = 0.5
 _NO_RIGHT = frozenset({"registry-denied", "registry-login"})  # of the pod's account: another builder's may have it
 _CARRIED_BYTES = 64 << 20  # of wheels that travel with the job
@@ -180,9 +180,14 @@ class PodBuilder:
                 if isinstance(found, Untrusted):
                     raise found.error()
                 handle = JobHandle.from_dict(found)
-                if handle.status() not in {JobStatus.FAILED, JobStatus.NOT_FOUND}:
+                status = handle.status()
+                if status is JobStatus.PENDING and _is_held(handle):
+                    if waited >= _UNSUBMITTED_SECONDS:
+                        handle.cancel()
+                elif status not in {JobStatus.FAILED, JobStatus.NOT_FOUND}:
                     return handle
-                waited = _UNSUBMITTED_SECONDS
+                else:
+                    waited = _UNSUBMITTED_SECONDS
             if waited >= _UNSUBMITTED_SECONDS:
                 self._store.delete(at)
                 return None
@@ -230,6 +235,12 @@ class PodBuilder:
 
 
 _INDEXES = frozenset({"UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_FIND_LINKS"})
+
+
+def _is_held(handle: JobHandle) -> bool:
+    """Return whether the client of a job has created it and not started it: it may have died in between."""
+    found = locate.backend_of(handle).explain(handle.job_id)
+    return found is not None and found.code == "held"
 
 
 def _to_stderr(text: str) -> None:

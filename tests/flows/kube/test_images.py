@@ -20,6 +20,8 @@ from servers.image_fixtures import base, index, registry, registry_address
 from servers.registry_proxy import RegistryProxy, Rules
 from servers.wheels import made_wheel
 
+from kinetic._wire import failpoints
+
 __all__ = ["base", "index", "registry", "registry_address"]
 pytestmark = pytest.mark.timeout(300)
 PYTHON = ".".join(platform.python_version_tuple()[:2])
@@ -161,7 +163,7 @@ def test_a_client_that_is_killed_while_a_pod_builds_leaves_the_build_and_the_nex
     first = clients.start(RUN)
     wait_for("the note of the build", lambda: site.bucket.names("data/builds/"), 60)
     index.gate.clear()
-    wait_for("the job of the build", lambda: builds(site), 60)
+    wait_for("the start of its job", lambda: any(not job["spec"]["suspend"] for job in site.jobs()), 60)
     first.send_signal(signal.SIGKILL)
     first.wait()
     next_ = clients.start(RUN)
@@ -171,6 +173,19 @@ def test_a_client_that_is_killed_while_a_pod_builds_leaves_the_build_and_the_nex
 
     assert (next_.returncode, clients.told(out)) == (0, ["one"]), err
     assert site.bucket.names("data/builds/") == []
+
+
+def test_a_client_that_is_killed_before_its_build_starts_keeps_nobody_from_building(
+    images, slow_uplink, clients: Any, site: Any
+) -> None:
+    dead = clients.start(RUN, **{failpoints.VARIABLE: f"client:job-created@{clients.home.parent / 'killed'}"})
+    assert dead.wait(timeout=100) == -signal.SIGKILL
+    (held,) = builds(site)
+
+    told, _ = clients.both(f"from kinetic._jobs import image_job\nimage_job._UNSUBMITTED_SECONDS = 2.0\n{RUN}")
+
+    assert told == "one"
+    assert held not in builds(site)
 
 
 def test_two_clients_that_need_the_same_image_have_one_build(images, slow_uplink, clients: Any, site: Any) -> None:
