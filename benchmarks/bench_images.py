@@ -34,10 +34,10 @@ from servers.wheels import Index, made_wheel
 
 from kinetic._images import bundled, layers, uv
 from kinetic._images import lock as locks
+from kinetic._images.container_registry import Registry
 from kinetic._images.image import ImageBuilder
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock, Platform
-from kinetic._images.registry import Registry
 from kinetic._images.uplink import PATIENCE_SECONDS
 from kinetic._images.wheels import WheelCache
 from kinetic._stores.memory import MemoryStore
@@ -65,7 +65,7 @@ FIRST = """
 import json, os, pickle, sys, time
 from pathlib import Path
 from kinetic._images.image import ImageBuilder
-from kinetic._images.registry import Login, Registry
+from kinetic._images.container_registry import Login, Registry
 from kinetic._images.wheels import WheelCache
 host, name, source, folder, lock, base = pickle.load(sys.stdin.buffer)
 begun = time.perf_counter()

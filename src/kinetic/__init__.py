@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # what type checkers take for True; importing typing woul
 if TYPE_CHECKING:
     from kinetic import collections, debug, errors, job_status, jobs, testing
     from kinetic._data.data import Data
-    from kinetic._jobs.command import run_command
+    from kinetic._jobs.command_jobs import run_command
     from kinetic._remote.callable import RemoteCallable, run
     from kinetic._remote.function_paths import checkpoint_dir, output_dir
     from kinetic._version import __version__
@@ -61,7 +61,7 @@ _MODULE_OF = {
     "output_dir": "_remote.function_paths",
     "progress": "_wire.progress",
     "run": "_remote.callable",
-    "run_command": "_jobs.command",
+    "run_command": "_jobs.command_jobs",
 }
 _SUBMODULES = frozenset({"collections", "debug", "errors", "job_status", "jobs", "testing"})
 

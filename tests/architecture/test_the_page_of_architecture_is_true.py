@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,12 @@ def test_a_module_that_the_page_names_exists(name: str) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_room_has_its_place_in_the_picture(room: str) -> None:
     assert re.search(rf"(?m)^\d .*\b{room}\b", PAGE)
+
+
+def test_a_file_name_says_one_thing() -> None:
+    found = Counter(path.name for path in SOURCE.rglob("*.py"))
+
+    twice = {name for name, count in found.items() if count > 1}
+
+    # Each place to run jobs has a backend, and each border that has several implementations a protocol.
+    assert twice == {"__init__.py", "backend.py", "protocol.py"}

@@ -14,9 +14,9 @@ from pathlib import Path
 from cluster.images import Image, Registry, of_this_python
 from servers.registry import anonymous
 
+from kinetic._images.container_registry import Reference
+from kinetic._images.container_registry import Registry as ContainerRegistry
 from kinetic._images.layers import PREFIX
-from kinetic._images.registry import Reference
-from kinetic._images.registry import Registry as ContainerRegistry
 from kinetic.errors import ImageUnavailableError
 
 

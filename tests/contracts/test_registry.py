@@ -13,7 +13,7 @@ from servers.faults import Fault
 from servers.image_fixtures import registry_address
 from servers.registry_proxy import RegistryProxy, Rules
 
-from kinetic._images.registry import MANIFEST, Login, Registry
+from kinetic._images.container_registry import MANIFEST, Login, Registry
 from kinetic.errors import AccessDeniedError, CredentialsError, ImageBuildError, ImageError, ImageUnavailableError
 
 __all__ = ["registry_address"]

@@ -13,9 +13,9 @@ from servers import podman, python_base
 from servers.image_fixtures import cache, index, lock_of, registry, registry_address, wheel
 
 from kinetic._images import layers, verify
+from kinetic._images.container_registry import Registry
 from kinetic._images.image import ImageBuilder
 from kinetic._images.layers import Wheel
-from kinetic._images.registry import Registry
 from kinetic._images.wheels import WheelCache
 
 __all__ = ["cache", "index", "lock_of", "registry", "registry_address", "wheel"]

@@ -15,8 +15,8 @@ from servers.image_fixtures import base, cache, index, lock_of, registry, regist
 from servers.registry import anonymous
 from servers.registry_proxy import RegistryProxy, Rules
 
+from kinetic._images.container_registry import Registry
 from kinetic._images.image import BuiltImage, ImageBuilder
-from kinetic._images.registry import Registry
 
 __all__ = ["base", "cache", "index", "lock_of", "registry", "registry_address", "wheel"]
 
@@ -27,7 +27,7 @@ PUSH = """
 import pickle, sys
 from pathlib import Path
 from kinetic._images.image import ImageBuilder
-from kinetic._images.registry import Login, Registry
+from kinetic._images.container_registry import Login, Registry
 from kinetic._images.wheels import WheelCache
 host, name, source, folder, lock, base = pickle.load(sys.stdin.buffer)
 target, source = (Registry(host, each, lambda again: Login()) for each in (name, source))

@@ -21,9 +21,9 @@ from servers.wheels import Index, made_wheel
 
 from kinetic._images import base_image, image, layers
 from kinetic._images.base_image import BaseImage
+from kinetic._images.container_registry import Registry
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock, Platform
-from kinetic._images.registry import Registry
 from kinetic._images.wheels import WheelCache
 
 PYTHON = ".".join(platform.python_version_tuple()[:2])

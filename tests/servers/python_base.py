@@ -13,8 +13,8 @@ from pathlib import Path
 from servers.image_fixtures import PYTHON, put_base
 
 from kinetic._images.base_image import BaseImage
+from kinetic._images.container_registry import Registry
 from kinetic._images.layers import LayerWriter
-from kinetic._images.registry import Registry
 
 LEFT_OUT = {"test", "tests", "site-packages", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "__pycache__"}
 LIBRARY = re.compile(r"(/\S+)(?= \(0x)")

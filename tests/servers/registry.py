@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kinetic._images.registry import Login
+from kinetic._images.container_registry import Login
 
 SOURCE = Path(__file__).parent / "registry_server"
 CONFIG = """\

@@ -22,7 +22,7 @@ from kinetic._batches.batch_handle import BatchHandle, handle_of_group
 from kinetic._batches.driver import ChildLauncher
 from kinetic._batches.state import BatchTracker
 from kinetic._config.options import UNSET
-from kinetic._jobs import after, locate, notifications, options
+from kinetic._jobs import after, job_options, locate, notifications
 from kinetic._jobs import submit as job_submit
 from kinetic._jobs.handle import JobHandle
 from kinetic._output import terminal as output
@@ -38,7 +38,7 @@ from kinetic.errors import BackendError, CallableError, KineticError, OptionErro
 
 if TYPE_CHECKING:
     from kinetic._jobs.after import Followed
-    from kinetic._jobs.options import Options
+    from kinetic._jobs.job_options import Options
     from kinetic._jobs.submit import Shipment
     from kinetic._project.archive import Shipped
     from kinetic._project.root import Plan
@@ -259,9 +259,9 @@ class _Packed(NamedTuple):
     rows: Inputs
     project: Shipped
     errors: dict[int, Exception]
-    found: options.FoundData
-    found_by_input: dict[int, options.FoundData]
-    handed: options.HandedOver  # handles among the arguments: the batch follows all of them
+    found: job_options.FoundData
+    found_by_input: dict[int, job_options.FoundData]
+    handed: job_options.HandedOver  # handles among the arguments: the batch follows all of them
 
 
 def prepare(request: BatchRequest) -> Prepared:
@@ -314,7 +314,7 @@ def _new_group_id(store: Store) -> str:
 
 def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
     call = pickler.Call(request.function, request.leading, {}, request.name)
-    found, handed = options.FoundData(), options.HandedOver()
+    found, handed = job_options.FoundData(), job_options.HandedOver()
     function, notes = pickler.pack_function(
         call,
         shipment.plan,
@@ -338,16 +338,16 @@ def _pack_inputs(
     shipment: Shipment,
     group_id: str,
     first: int,
-    handed: options.HandedOver,
+    handed: job_options.HandedOver,
     errors: dict[int, Exception],
-) -> tuple[Inputs, dict[int, options.FoundData]]:
+) -> tuple[Inputs, dict[int, job_options.FoundData]]:
     """Pickle every input; the error of one that cannot be pickled does not affect the others."""
 
     def check(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         pickler.check_arguments(request.function, args, kwargs, request.name)
 
     rows = Inputs()
-    found_by_input: dict[int, options.FoundData] = {}
+    found_by_input: dict[int, job_options.FoundData] = {}
     with InputPacker(
         shipment.plan,
         shipment.context.store,
@@ -355,10 +355,10 @@ def _pack_inputs(
         by_value=shipment.by_value,
     ) as packer:
         for index, item in enumerate(request.inputs):
-            found = options.FoundData(first)
+            found = job_options.FoundData(first)
             try:
                 arguments = checked_arguments(item, request.input_mode, request.leading, check)
-                kwargs = options.with_defaults(request.function, arguments.args, arguments.kwargs)
+                kwargs = job_options.with_defaults(request.function, arguments.args, arguments.kwargs)
                 placed = packer.add(arguments.args, kwargs, handed.swap(found))
                 found.check(arguments.args, kwargs)
             except _INPUT_ERRORS as error:
@@ -379,7 +379,7 @@ def _ship_data(packed: _Packed, shipment: Shipment) -> tuple[DataRef, ...]:
         The data of the function and the volumes.
     """
     shared = shipment.ship_data(packed.found, shipment.options.volumes)
-    together = options.FoundData()
+    together = job_options.FoundData()
     for data in (data for item in packed.found_by_input.values() for data in item.data):
         together(data)
     refs = shipment.ship_data(together, None)

@@ -19,12 +19,12 @@ _TYPO = 0.8  # a word this similar to a command of ours is a typo
 _TREE = """
     run            | run:run                   | Run a function of a file, or any command, as a job.
     dev            | dev:dev                   | Run a function of a file again at each save.
-    jobs           | jobs:jobs                 | List, inspect, collect and cancel jobs.
-    jobs list      | jobs:list_                | List jobs, newest first.
-    jobs show      | jobs:show                 | Show all details of a job.
-    jobs status    | jobs:status               | Print the status of a job.
-    jobs explain   | jobs:explain              | Show why a job is pending or failed, and what to do.
-    jobs wait      | jobs:wait                 | Wait until jobs have ended.
+    jobs           | job_views:jobs            | List, inspect, collect and cancel jobs.
+    jobs list      | job_views:list_           | List jobs, newest first.
+    jobs show      | job_views:show            | Show all details of a job.
+    jobs status    | job_views:status          | Print the status of a job.
+    jobs explain   | job_views:explain         | Show why a job is pending or failed, and what to do.
+    jobs wait      | job_views:wait            | Wait until jobs have ended.
     jobs logs      | job_results:logs          | Print the log of a job.
     jobs debug     | job_actions:debug         | Attach a debugger to a job that was submitted with debug=True.
     jobs stacks    | job_actions:stacks        | Print the stack of each thread of a running job.
@@ -46,19 +46,19 @@ _TREE = """
     top            | top:top                   | Show what running jobs use, live.
     dashboard      | dashboard:dashboard       | Show jobs and batches in the browser, live.
     package        | job_files:package         | Show which files would be sent with a job.
-    image          | image:image               | List, inspect, verify and remove images of jobs.
-    image list     | image:list_               | List the images that were built for jobs, last used first.
-    image show     | image:show                | Show which packages an image has: its lock.
-    image verify   | image:verify              | Verify that an image is what its lock makes.
-    image prune    | image:prune               | Remove images that no job has used for long.
+    image          | images:image              | List, inspect, verify and remove images of jobs.
+    image list     | images:list_              | List the images that were built for jobs, last used first.
+    image show     | images:show               | Show which packages an image has: its lock.
+    image verify   | images:verify             | Verify that an image is what its lock makes.
+    image prune    | images:prune              | Remove images that no job has used for long.
     cache          | cache:cache               | List and remove programs that jobs compiled.
     cache list     | cache:list_               | List the compiled programs in the store, by library and hardware.
     cache prune    | cache:prune               | Remove compiled programs that no job has used for long.
-    build-image    | image:build_image         | Build the images of the prebuilt mode.
+    build-image    | images:build_image        | Build the images of the prebuilt mode.
     accelerators   | accelerators:accelerators | Show what a job can run on.
     cost           | cost:cost                 | Show what accelerators cost per hour.
-    up             | cluster:up                | Make a cluster for jobs in Google Cloud, or complete one.
-    down           | cluster:down              | Remove a cluster that `kinetic up` made.
+    up             | up:up                     | Make a cluster for jobs in Google Cloud, or complete one.
+    down           | up:down                   | Remove a cluster that `kinetic up` made.
     init           | init:init                 | Join or make a cluster: save a profile, repair what jobs lack.
     status         | health:status             | Show how a cluster is now: its nodes, their cost, what waits.
     doctor         | health:doctor             | Check everything that jobs need, and say how each fault is repaired.

@@ -62,7 +62,7 @@ def cost(names: tuple[str, ...], region: str | None, spot: bool, project: str | 
     """
     from kinetic import _hardware as hardware
     from kinetic._hardware import prices
-    from kinetic._jobs import cost as job_cost
+    from kinetic._jobs import job_cost
 
     wanted = [hardware.place(name, spot=spot) for name in names]
     for each in wanted:
@@ -99,7 +99,7 @@ def _place(region: str | None, project: str | None) -> tuple[str, str]:
 
 def _rates(wanted: list[Placement], project: str, report: Callable[[str], object]) -> tuple[Rates | None, str]:
     """Return Google's prices, kept or read now, and why they could not be read; "" for no reason."""
-    from kinetic._jobs import cost as job_cost
+    from kinetic._jobs import job_cost
 
     kept, file = job_cost.kept_rates(os.environ), job_cost.rates_file(os.environ)
     machines = {str(each.machine_type) for each in wanted if each.kind == "gpu"}

@@ -154,7 +154,7 @@ def _joined(project: str) -> set[tuple[str, str]]:
 
 def _make(project: str, cluster: str | None) -> Page:
     """Make a cluster as ``kinetic up`` does, with its plan and its question, and return it."""
-    from kinetic._cli.cluster import up
+    from kinetic._cli.up import up
 
     name = cluster or shared_options.ask("Name of the new cluster", _NEW)
     click.get_current_context().invoke(up, project=project, cluster=name)

@@ -256,11 +256,11 @@ class _Reporter:
         if self._descriptor is None:
             return
         from kinetic._config import profiles
-        from kinetic._jobs import options
+        from kinetic._jobs import job_options
         from kinetic._project import root
 
         plan, profile = root.find_root(function), profiles.choose(os.environ).profile
-        found = options.look_up(plan.root, profile, os.environ, only=["keep_warm"])
+        found = job_options.look_up(plan.root, profile, os.environ, only=["keep_warm"])
         if found.options["keep_warm"].source == "default":
             os.environ[_WARM_VARIABLE] = _WARM  # weaker than the decorator and the option
         signal.signal(signal.SIGTERM, self._end)
@@ -301,7 +301,7 @@ def _tags(written: Sequence[str]) -> dict[str, str]:
 
 def _decorated(function: Callable[..., Any], given: dict[str, Any], names: Sequence[str]) -> RemoteCallable[..., Any]:
     """Return the function with the options of the command line on top of its own."""
-    from kinetic._jobs.options import Fallback
+    from kinetic._jobs.job_options import Fallback
     from kinetic._remote.callable import RemoteCallable
     from kinetic._remote.callable import run as decorate
 

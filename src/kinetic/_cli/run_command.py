@@ -17,7 +17,7 @@ from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
     from kinetic._cli.sweep import Sweep
-    from kinetic._jobs.command import CommandRequest
+    from kinetic._jobs.command_jobs import CommandRequest
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.status import Snapshot
 
@@ -55,19 +55,19 @@ class Submission(NamedTuple):
 
 def run(words: Sequence[str], options: Mapping[str, Any], how: Submission) -> None:
     """Submit a command, or a batch of them, and wait unless it is detached."""
-    from kinetic._jobs import command
+    from kinetic._jobs import command_jobs
 
     as_json = how.as_json
     swept = sweep.read(words, how.sweeps) if how.sweeps else None
-    data = command.data_of_text(how.data) if how.data else None
-    request = command.request_of(swept.words if swept else words, data=data, **options)
+    data = command_jobs.data_of_text(how.data) if how.data else None
+    request = command_jobs.request_of(swept.words if swept else words, data=data, **options)
     if how.dry_run:
         _print_commands(request, swept, as_json=as_json)
         return
     if swept is not None:
         _run_sweep(request, swept, how)
         return
-    handle = command.submit_request(request)
+    handle = command_jobs.submit_request(request)
     output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
     if not how.detach:
         _wait(handle, as_json=as_json)
@@ -91,10 +91,10 @@ def _print_commands(request: CommandRequest, swept: Sweep | None, *, as_json: bo
 
 def _run_sweep(request: CommandRequest, swept: Sweep, how: Submission) -> None:
     from kinetic._batches import submission
-    from kinetic._jobs import command
+    from kinetic._jobs import command_jobs
     from kinetic._runner.worker.command import run as run_words
 
-    command.check_program(request)
+    command_jobs.check_program(request)
     batch_request = submission.request_of(
         run_words,
         (list(request.words), dict(request.links)),

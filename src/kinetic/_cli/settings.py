@@ -190,7 +190,7 @@ class _SettingsReader:
         yield Row("local_gpus", [*found.gpus], _variable("KINETIC_LOCAL_GPUS"))
 
     def _job_rows(self) -> Iterator[Row]:
-        from kinetic._jobs import options as job_options
+        from kinetic._jobs import job_options
 
         root = self._project()
         written = options.read_project_options(root) if root is not None else None
@@ -209,7 +209,7 @@ class _SettingsReader:
         yield Row("stall_after", text or None, _variable(activity.STALL_VARIABLE), default)
 
     def _option_row(self, name: str, root: Path | None) -> Iterator[Row]:
-        from kinetic._jobs import options as job_options
+        from kinetic._jobs import job_options
 
         found = job_options.look_up(root, self._profile, os.environ, only=[name])
         self.notes += [note for note in found.notes if note not in self.notes]
@@ -471,7 +471,7 @@ def _job_options(written: tuple[str, ...]) -> dict[str, object]:
     """Read the values of ``--option``."""
     if not written:
         return {}
-    from kinetic._jobs import options  # only where there is an option
+    from kinetic._jobs import job_options  # only where there is an option
 
     found: dict[str, object] = {}
     for text in written:
@@ -482,7 +482,7 @@ def _job_options(written: tuple[str, ...]) -> dict[str, object]:
                 why="it takes the name of a job option and its value",
                 next="write --option accelerator=gpu-l4, for example",
             )
-        found[key.strip()] = options.of_text(key.strip(), value.strip())
+        found[key.strip()] = job_options.of_text(key.strip(), value.strip())
     return found
 
 

@@ -146,10 +146,10 @@ def job_options(function: Command) -> Command:
 
 def read_job_options(given: dict[str, Any]) -> dict[str, Any]:
     """Read the values of job options as profiles and variables do; leave out what was not given."""
-    from kinetic._jobs import options  # only where jobs are submitted
+    from kinetic._jobs import job_options  # only where jobs are submitted
 
     return {
-        name: options.of_text(name, value) if name in BY_NAME and isinstance(value, str) else value
+        name: job_options.of_text(name, value) if name in BY_NAME and isinstance(value, str) else value
         for name, value in given.items()
         if value is not None
     }

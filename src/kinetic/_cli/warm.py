@@ -17,7 +17,7 @@ from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.backend import KubeBackend
-    from kinetic._jobs.warm_pods import Listed
+    from kinetic._jobs.warm_assignment import Listed
 
 _COLUMNS = (
     Column("WARM POD", spare=1),
@@ -69,12 +69,12 @@ def start(
 
     Example: kinetic warm start tpu-v5e-1 --idle 20m --max 8h
     """
-    from kinetic._jobs import command, warm_pods
+    from kinetic._jobs import command_jobs, warm_assignment
 
     backend = _backend(place)
-    owner = warm_pods.owner_here()
+    owner = warm_assignment.owner_here()
     if not another:
-        for each in warm_pods.listed(backend, owner):
+        for each in warm_assignment.listed(backend, owner):
             if each.greeting is not None and not each.greeting.job_id:
                 raise OptionError(
                     f"the warm pod {each.state.name} is idle already",
@@ -85,11 +85,11 @@ def start(
     options = {name: value for name, value in place.items() if value is not None}
     options |= {"container_image": image} if image else {}
     options |= {"spot": True} if spot else {}
-    request = command.request_of(["true"], accelerator=accelerator, keep_warm=idle, name="warm-start", **options)
-    with warm_pods.starting_new(most):
-        handle = command.submit_request(request)
+    request = command_jobs.request_of(["true"], accelerator=accelerator, keep_warm=idle, name="warm-start", **options)
+    with warm_assignment.starting_new(most):
+        handle = command_jobs.submit_request(request)
     handle.result()
-    found = [each.state for each in warm_pods.listed(backend, owner)]
+    found = [each.state for each in warm_assignment.listed(backend, owner)]
     if not found:
         raise OptionError(
             "no warm pod was started",
@@ -108,9 +108,9 @@ def list_(as_json: bool, **place: Any) -> None:
 
     Example: kinetic warm list
     """
-    from kinetic._jobs import warm_pods
+    from kinetic._jobs import warm_assignment
 
-    found = list(warm_pods.listed(_backend(place), warm_pods.owner_here()))
+    found = list(warm_assignment.listed(_backend(place), warm_assignment.owner_here()))
     if as_json:
         output_format.print_document(warm_pods=[_page(each) for each in found])
         return
@@ -136,7 +136,7 @@ def stop(names: tuple[str, ...], every: bool, **place: Any) -> None:
 
     Example: kinetic warm stop tpu-v5e1-warm
     """
-    from kinetic._jobs import warm_pods
+    from kinetic._jobs import warm_assignment
 
     if every == bool(names):
         raise OptionError(
@@ -144,8 +144,8 @@ def stop(names: tuple[str, ...], every: bool, **place: Any) -> None:
             why="names of warm pods say which ones to stop, and --all stops all of yours",
             next="kinetic warm list",
         )
-    backend, owner = _backend(place), warm_pods.owner_here()
-    chosen = backend.warm.find(owner) if every else [warm_pods.find_one(backend, owner, name) for name in names]
+    backend, owner = _backend(place), warm_assignment.owner_here()
+    chosen = backend.warm.find(owner) if every else [warm_assignment.find_one(backend, owner, name) for name in names]
     for state in chosen:
         backend.warm.end_pod(state)
         output.report(f"{state.name} ends")

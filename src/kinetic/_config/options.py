@@ -1,8 +1,8 @@
 """What can be set: job options, environment variables, and what a project's own file may say.
 
 ``JOB_OPTIONS`` is the one table of job options: the decorator and ``with_options``, profiles, ``[tool.kinetic]``,
-variables, the flags of ``kinetic run``, ``kinetic config`` and the manual follow from it. ``_jobs/options.py`` checks
-the values. What a variable does is described in docs/settings.md only.
+variables, the flags of ``kinetic run``, ``kinetic config`` and the manual follow from it. ``_jobs/job_options.py``
+checks the values. What a variable does is described in docs/settings.md only.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Target(NamedTuple):
     store: Setting
     context: Setting  # of the kubeconfig; "" for GKE's own endpoint
     home: Setting  # the kinetic home on this machine, an absolute path
-    profile: Profile | None = None  # the active profile; its job options are applied by ``_jobs/options``
+    profile: Profile | None = None  # the active profile; its job options are applied by ``_jobs/job_options``
     notes: tuple[str, ...] = ()  # sentences that the user should see once
 
     @property

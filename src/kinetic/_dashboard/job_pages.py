@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._dashboard import pickled_names
 from kinetic._inspect import explanation
-from kinetic._jobs import collect, cost, locate, outputs
+from kinetic._jobs import collect, job_cost, locate, outputs
 from kinetic._jobs import status as job_status
 from kinetic._output import format as output_format
 from kinetic._stores.protocol import Store
@@ -50,7 +50,7 @@ def job_page(handle: JobHandle) -> Page:
     page = job_status.history_of(handle, seen)
     page |= {name: value for name, value in job_status.details_of(handle, seen).items() if name not in page}
     page["place"] = job_status.place_of(handle)
-    page["dollars"] = cost.so_far(handle, page, os.environ)
+    page["dollars"] = job_cost.so_far(handle, page, os.environ)
     order = _order_of(handle)
     return {
         "job": page,

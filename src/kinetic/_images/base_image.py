@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from kinetic._images.container_registry import Reference, Registry
 from kinetic._images.lock import GLIBC, NEWEST_GLIBC
-from kinetic._images.registry import Reference, Registry
 from kinetic._wire import folders
 from kinetic.errors import ImageError, ImageUnavailableError, KineticError
 

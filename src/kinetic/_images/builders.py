@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from kinetic._images.container_registry import Reference
 from kinetic._images.image import BuiltImage, ImageBuilder, Progress
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock
-from kinetic._images.registry import Reference
 from kinetic._images.request import BuildRequest
 from kinetic._images.uplink import ASSUMED_RATE, PATIENCE_SECONDS, Meter, SlowUplinkError, Uplinks
 from kinetic._output import terminal as output

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kinetic._config import home
-from kinetic._images import base_image, builders, image, inventory, lock_store
+from kinetic._images import base_image, builders, image, image_notes, lock_store
 from kinetic._images import lock as locks
 from kinetic._images.builders import CollectedError, RemoteBuilder
+from kinetic._images.container_registry import MANIFEST, Login, Reference, Registry
 from kinetic._images.docker_login import GoogleToken, KnownChallenges, find_login
 from kinetic._images.image import BuiltImage, ImageBuilder
-from kinetic._images.inventory import ImageNote
+from kinetic._images.image_notes import ImageNote
 from kinetic._images.lock import Lock, Platform
 from kinetic._images.lock_store import Locked
-from kinetic._images.registry import MANIFEST, Login, Reference, Registry
 from kinetic._images.request import BuildRequest
 from kinetic._images.uplink import Uplinks
 from kinetic._images.uv import Stop
@@ -267,7 +267,7 @@ def _note_use(built: BuiltImage, locked: Locked, key: str, store: Store, environ
     lock = locked.lock
     size = sum(wheel.size_bytes for wheel in lock.wheels)
     about = (lock.platform.python, lock.platform.machine, len(lock.wheels), size, time.time(), key)
-    inventory.note_use(ImageNote(built.uri, built.tag, *about), store, environ)
+    image_notes.note_use(ImageNote(built.uri, built.tag, *about), store, environ)
 
 
 class _StoppableRegistry(Registry):

@@ -31,11 +31,11 @@ from kinetic._google.artifacts import Repository
 from kinetic._google.builds import Build, Source
 from kinetic._images import builder_project, image, pod_build
 from kinetic._images.builders import CollectedError, NotWaitingError, RemoteImage, UnavailableError, read_note
+from kinetic._images.container_registry import Login, Reference
 from kinetic._images.docker_login import find_login
 from kinetic._images.image import BuiltImage
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import with_built
-from kinetic._images.registry import Login, Reference
 from kinetic._images.request import BuildRequest, logins
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks

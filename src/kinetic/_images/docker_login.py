@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kinetic._images.registry import Login
+from kinetic._images.container_registry import Login
 from kinetic._wire import folders
 from kinetic.errors import CredentialsError
 

@@ -27,9 +27,9 @@ from typing import IO, Any, NamedTuple
 
 from kinetic._images import base_image, bytecode, layers
 from kinetic._images.base_image import BaseImage
+from kinetic._images.container_registry import MANIFEST, Registry
 from kinetic._images.layers import Layer, Wheel, WrittenLayer
 from kinetic._images.lock import Lock
-from kinetic._images.registry import MANIFEST, Registry
 from kinetic._images.wheels import WheelCache, disk_full
 from kinetic._wire import folders
 from kinetic.errors import ImageUnavailableError

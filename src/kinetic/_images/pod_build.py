@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from kinetic._images import docker_login
+from kinetic._images.container_registry import Login, Reference, Registry
 from kinetic._images.image import ImageBuilder, Progress
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Source, with_built
-from kinetic._images.registry import Login, Reference, Registry
 from kinetic._images.request import BuildRequest, plain_wheel
 from kinetic._images.wheels import WheelCache, host_of
 from kinetic._wire import python_runtime

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from kinetic._images import lock as locks
 from kinetic._images import wheels as wheel_files
 from kinetic._images.base_image import BaseImage
+from kinetic._images.container_registry import Reference
 from kinetic._images.docker_login import find_login
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock, Platform, Source
-from kinetic._images.registry import Reference
 
 
 class BuildRequest(NamedTuple):

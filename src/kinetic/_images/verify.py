@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from kinetic._images import image, layers
 from kinetic._images.base_image import BaseImage
+from kinetic._images.container_registry import Registry
 from kinetic._images.layers import Layer, Wheel
 from kinetic._images.lock import Lock, Platform
-from kinetic._images.registry import Registry
 from kinetic._images.wheels import WheelCache
 from kinetic.errors import ImageError
 

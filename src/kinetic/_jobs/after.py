@@ -23,7 +23,7 @@ from kinetic._wire.order import MOST_PREDECESSOR_KEYS, MOST_PREDECESSORS, Predec
 from kinetic.errors import CredentialsError, KeyMissingError, KineticError, OptionError, PredecessorError
 
 if TYPE_CHECKING:
-    from kinetic._jobs.options import HandedOver
+    from kinetic._jobs.job_options import HandedOver
     from kinetic._stores.protocol import Entry, Store
     from kinetic._wire.records import JobRecord
 

@@ -18,8 +18,7 @@ from kinetic._config import options as config_options
 from kinetic._config.cluster import PodRequirements
 from kinetic._config.options import ResourceRequests, read_variable
 from kinetic._images import image_choice, uv
-from kinetic._jobs import locate, status
-from kinetic._jobs import options as job_options
+from kinetic._jobs import job_options, locate, status
 from kinetic._output import terminal as output
 from kinetic._project import dependencies, root
 from kinetic._version import __version__
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from kinetic._images.bundled import Bundled
     from kinetic._images.image_choice import Image
     from kinetic._images.request import BuildRequest
-    from kinetic._jobs.options import Options
+    from kinetic._jobs.job_options import Options
     from kinetic._project.dependencies import Dependencies, Export
     from kinetic._project.root import Plan
     from kinetic._stores.protocol import Store

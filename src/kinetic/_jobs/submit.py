@@ -25,8 +25,7 @@ from kinetic._config import options as config_options
 from kinetic._config import target as settings
 from kinetic._config.options import ResourceRequests, read_variable
 from kinetic._config.target import IN_CLUSTER
-from kinetic._jobs import locate
-from kinetic._jobs import options as job_options
+from kinetic._jobs import job_options, locate
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._output.format import count_text, seconds_text, size_text
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.after import Followed, Here
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.image_job import BuildCall
-    from kinetic._jobs.options import Captured, FoundData, HandedOver, Options
+    from kinetic._jobs.job_options import Captured, FoundData, HandedOver, Options
     from kinetic._jobs.pod_requirements import Unfinished
     from kinetic._project.archive import Shipped
     from kinetic._project.pickler import Call
@@ -381,9 +380,9 @@ def resolve(
     if options.placement() != context.placement:
         context = prepare(options)  # the backend was chosen before the project was read
     if not context.backend.is_here:
-        from kinetic._jobs import cost  # only for clusters
+        from kinetic._jobs import job_cost  # only for clusters
 
-        options = cost.limited(options, context.placement, context.target, plan.root, os.environ)
+        options = job_cost.limited(options, context.placement, context.target, plan.root, os.environ)
     announce(context, options)
     outputs = wire_order.resolve_output_dir(options.output_dir, os.environ)
     is_shared = context.backend.is_here or read_variable("KINETIC_SHARED_STORE", os.environ) == "1"
@@ -686,11 +685,11 @@ def _launch(order: Order, shipment: Shipment, followed: Followed | None) -> None
         followed=followed.keys if followed is not None else b"",
     )
     if not context.backend.is_here and pod is not None:
-        from kinetic._jobs import warm_pods  # only for clusters
+        from kinetic._jobs import warm_assignment  # only for clusters
 
         queue = context.settings.queue if context.settings is not None else ""
         backend: Any = context.backend  # of the only kind with containers
-        place = warm_pods.Place(backend, context.store, context.key, queue)
-        if warm_pods.is_wanted(shipment.options) and warm_pods.launch(launch, place, shipment.options):
+        place = warm_assignment.Place(backend, context.store, context.key, queue)
+        if warm_assignment.is_wanted(shipment.options) and warm_assignment.launch(launch, place, shipment.options):
             return
     context.backend.launch([launch])

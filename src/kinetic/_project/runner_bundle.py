@@ -153,9 +153,8 @@ MODULES = (
     "kinetic._config.profiles",
     "kinetic._config.target",
     "kinetic._jobs",
-    "kinetic._jobs.options",
+    "kinetic._jobs.job_options",
     "kinetic._project",
-    "kinetic._jobs.options",
     "kinetic._version",
     "kinetic.collections",
     "kinetic.debug",
@@ -211,7 +210,7 @@ SELDOM = (
     "kinetic.testing",
 )
 _FILES = "files.xz"
-_BYTECODE = Path(__file__).with_name("bytecode.py")
+_COMPILER = Path(__file__).with_name("runner_compiler.py")
 _COMPILE_SECONDS = 120.0
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest time that a zip can hold
 _FILE_MODE = 0o100644 << 16
@@ -375,7 +374,7 @@ def _is_below(module: str, rooms: tuple[str, ...]) -> bool:
 
 def _pod_digest(found: dict[str, Path]) -> str:
     """Return the digest under which a built zip is kept."""
-    parts = found | {"bytecode": _BYTECODE, "zip": Path(__file__)}
+    parts = found | {"compiler": _COMPILER, "zip": Path(__file__)}
     return _digest(f"{sys.version}\0{_ZIP_START}{_UNPACK}{left_out()}\0", parts)[:32]
 
 
@@ -429,7 +428,7 @@ def _zipped(found: dict[str, Path]) -> bytes:
 
 
 def _packed(found: dict[str, Path]) -> bytes:
-    """Compile and compress what travels, in an interpreter of its own; see ``bytecode.py``."""
+    """Compile and compress what travels, in an interpreter of its own; see ``runner_compiler.py``."""
     import json
     import subprocess
 
@@ -437,7 +436,7 @@ def _packed(found: dict[str, Path]) -> bytes:
     for name, path in found.items():
         asked["keep" if _is_below(module_of(name), SELDOM) else "compile"][name] = os.fspath(path)
     asked["texts"] = {"worker.py": WORKER, LEFT_OUT: json.dumps(left_out())}
-    words = [sys.executable, "-I", "-S", "-X", "no_debug_ranges", str(_BYTECODE)]
+    words = [sys.executable, "-I", "-S", "-X", "no_debug_ranges", str(_COMPILER)]
     try:
         done = subprocess.run(
             words, input=json.dumps(asked).encode(), capture_output=True, check=True, timeout=_COMPILE_SECONDS

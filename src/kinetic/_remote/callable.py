@@ -30,7 +30,7 @@ from typing import (
 )
 
 from kinetic._config.options import UNSET, documented
-from kinetic._jobs.options import Options, why_no_submission
+from kinetic._jobs.job_options import Options, why_no_submission
 from kinetic._output import tracebacks
 from kinetic._wire import naming_shadowing_files, references
 from kinetic.errors import CallableError, OptionError, OptionTypeError

@@ -45,8 +45,8 @@ def test_what_an_ended_task_left_in_the_cluster_goes_when_the_next_warm_pod_star
     clients: Any, site: Any, kinetic: Any
 ) -> None:
     submit = """
-        from kinetic._jobs import warm_pods
-        warm_pods._ENDED_SECONDS = float(words[0])
+        from kinetic._jobs import warm_assignment
+        warm_assignment._ENDED_SECONDS = float(words[0])
         from one import add
         job = add.with_options(keep_warm='10m').run_async(1, 2)
         job.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinetic._batches import submission
-from kinetic._jobs.options import Options
+from kinetic._jobs.job_options import Options
 from kinetic._wire.records import Settings
 from kinetic.errors import OptionError, OptionTypeError
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kinetic._backends.local.limits import Limits
-from kinetic._cli import jobs
+from kinetic._cli import job_views
 from kinetic._jobs import locate
 from kinetic._jobs.index import Row
 
@@ -111,7 +111,7 @@ def test_a_batch_with_a_cancelled_job_has_not_succeeded() -> None:
     page = dict.fromkeys(Row._fields) | {"group_id": "grp-1", "created_at": "2026-11-20T14:30:00Z", "reason": ""}
     cancelled = Row(**page)._replace(status="NOT_FOUND", reason="it was cancelled")
 
-    (row,) = jobs.fold_batches([Row(**page)._replace(status="SUCCEEDED"), cancelled], {})
+    (row,) = job_views.fold_batches([Row(**page)._replace(status="SUCCEEDED"), cancelled], {})
 
     assert (row.status, row.reason) == ("CANCELLED", "batch: 2 jobs: 1 CANCELLED, 1 SUCCEEDED")
 
@@ -119,6 +119,6 @@ def test_a_batch_with_a_cancelled_job_has_not_succeeded() -> None:
 def test_a_batch_that_was_cleaned_up_while_it_was_read_is_still_one_row() -> None:
     page = dict.fromkeys(Row._fields) | {"group_id": "grp-1", "status": "RUNNING", "created_at": "2026-11-20T14:30:00Z"}
 
-    (row,) = jobs.fold_batches([Row(**page), Row(**page)._replace(status="PENDING")], {})
+    (row,) = job_views.fold_batches([Row(**page), Row(**page)._replace(status="PENDING")], {})
 
     assert (row.job_id, row.status, row.reason) == ("grp-1", "RUNNING", "batch: 2 jobs: 1 RUNNING, 1 PENDING")

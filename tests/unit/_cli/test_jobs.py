@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._cli import jobs
+from kinetic._cli import job_views
 from kinetic._jobs import locate
 from kinetic._jobs.index import Row
 
@@ -25,7 +25,7 @@ WAITING = Row(**dict.fromkeys(Row._fields))._replace(status="PENDING", where="th
 def test_waiting_jobs_without_a_supervisor_are_told(rows, kept, told, monkeypatch, capsys) -> None:
     monkeypatch.setattr(locate, "is_supervised", lambda: kept)
 
-    jobs._warn_if_unsupervised(rows)
+    job_views._warn_if_unsupervised(rows)
 
     said = capsys.readouterr()
     assert said.out == ""

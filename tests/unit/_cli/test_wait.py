@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kinetic._cli import jobs as command_jobs
+from kinetic._cli import job_views as command_jobs
 from kinetic._cli import shared_options
 from kinetic._jobs import wait as job_wait
 from kinetic.errors import JobTimeoutError

@@ -13,7 +13,7 @@ from servers.wheels import Index, made_wheel
 from kinetic._images import bundled
 from kinetic._images.base_image import BaseImage
 from kinetic._images.bundled import Bundled
-from kinetic._images.registry import Registry
+from kinetic._images.container_registry import Registry
 from kinetic._stores.memory import MemoryStore
 
 __all__ = ["base", "cache", "index", "lock_of", "registry", "registry_address", "wheel"]

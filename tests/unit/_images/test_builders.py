@@ -14,9 +14,9 @@ from servers.registry import anonymous
 
 from kinetic._images import builders, uplink
 from kinetic._images.builders import NotWaitingError, RemoteImage, UnavailableError
+from kinetic._images.container_registry import Registry
 from kinetic._images.image import BuiltImage, ImageBuilder, Progress
 from kinetic._images.lock import Lock, Platform, Source
-from kinetic._images.registry import Registry
 from kinetic._images.request import BuildRequest, logins
 from kinetic._images.uplink import Meter, SlowUplinkError, Uplinks
 from kinetic.errors import ImageBuildError

@@ -20,7 +20,7 @@ from servers.registry_proxy import RegistryProxy, Rules
 
 from kinetic._images import base_image, bundled, uv
 from kinetic._images.bundled import Bundled
-from kinetic._images.registry import Registry
+from kinetic._images.container_registry import Registry
 from kinetic._wire.http_client import HttpClient
 from kinetic.errors import ImageBuildError, ImageError, ImageUnavailableError, KineticError
 

@@ -19,8 +19,8 @@ from servers.registry import anonymous
 from kinetic._images import bundled, cloud_build, lock_store
 from kinetic._images.builders import NotWaitingError, UnavailableError
 from kinetic._images.cloud_build import CloudBuilder
+from kinetic._images.container_registry import Registry
 from kinetic._images.image import ImageBuilder
-from kinetic._images.registry import Registry
 from kinetic._images.request import BuildRequest
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store

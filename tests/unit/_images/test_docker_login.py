@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kinetic._images.container_registry import Login
 from kinetic._images.docker_login import find_login
-from kinetic._images.registry import Login
 from kinetic.errors import CredentialsError
 
 

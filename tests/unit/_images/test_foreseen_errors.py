@@ -21,7 +21,7 @@ from servers.image_fixtures import PYTHON, base_layer, put_base
 from servers.registry_proxy import RegistryProxy, Rules
 from servers.wheels import Index, made_wheel
 
-from kinetic._images.registry import Registry
+from kinetic._images.container_registry import Registry
 from kinetic.errors import KineticError
 
 pytestmark = pytest.mark.timeout(180)  # the first test builds the registry

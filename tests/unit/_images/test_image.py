@@ -22,10 +22,10 @@ import pytest
 from servers.registry import anonymous
 
 from kinetic._images import bytecode, image, layers, verify
+from kinetic._images.container_registry import Registry
 from kinetic._images.image import ImageBuilder
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Platform
-from kinetic._images.registry import Registry
 from kinetic._images.wheels import WheelCache
 from kinetic.errors import AccessDeniedError, ImageBuildError
 
@@ -306,7 +306,7 @@ import pickle, sys
 from pathlib import Path
 from typing import Any
 from kinetic._images.image import ImageBuilder
-from kinetic._images.registry import Login, Registry
+from kinetic._images.container_registry import Login, Registry
 from kinetic._images.wheels import WheelCache
 from kinetic.errors import ImageBuildError
 lock, base = pickle.load(sys.stdin.buffer)

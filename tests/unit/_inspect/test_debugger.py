@@ -15,7 +15,7 @@ from kinetic._backends.protocol import SYSTEM, DebugAddress
 from kinetic._inspect import debugger, port_forward
 from kinetic._jobs import locate, wait
 from kinetic._jobs import submit as job_submit
-from kinetic._jobs.options import Options
+from kinetic._jobs.job_options import Options
 from kinetic._jobs.status import Snapshot
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import inspection, keys

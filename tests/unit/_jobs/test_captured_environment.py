@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._jobs import options
+from kinetic._jobs import job_options
 from kinetic.errors import OptionError, OptionTypeError
 
 ENVIRON = {
@@ -21,11 +21,11 @@ ENVIRON = {
 
 
 def captured(*patterns: str) -> dict[str, str]:
-    return options.capture(options.check(patterns), ENVIRON).values
+    return job_options.capture(job_options.check(patterns), ENVIRON).values
 
 
 def notes(*patterns: str) -> tuple[str, ...]:
-    return options.capture(options.check(patterns), ENVIRON).notes
+    return job_options.capture(job_options.check(patterns), ENVIRON).notes
 
 
 def test_an_exact_name_is_captured_with_its_value() -> None:
@@ -38,7 +38,7 @@ def test_a_name_that_is_not_set_is_passed_over_in_silence() -> None:
 
 
 def test_an_empty_value_is_a_value() -> None:
-    assert options.capture(("EMPTY",), {"EMPTY": ""}).values == {"EMPTY": ""}
+    assert job_options.capture(("EMPTY",), {"EMPTY": ""}).values == {"EMPTY": ""}
 
 
 def test_a_name_with_a_star_at_its_end_matches_beginnings() -> None:
@@ -52,7 +52,7 @@ def test_a_star_alone_is_everything_that_does_not_describe_this_machine() -> Non
 
 def test_a_star_elsewhere_is_refused_rather_than_silently_matching_nothing() -> None:
     with pytest.raises(OptionError, match="matches no variable"):
-        options.check(["A*B"])
+        job_options.check(["A*B"])
 
 
 def test_an_exact_name_takes_what_a_star_would_not() -> None:
@@ -62,19 +62,19 @@ def test_an_exact_name_takes_what_a_star_would_not() -> None:
 
 
 def test_eighteen_names_describe_a_machine() -> None:
-    assert sorted(options.PROCESS_NAMES) == sorted(
+    assert sorted(job_options.PROCESS_NAMES) == sorted(
         "PATH HOME PYTHONPATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV SHELL TMPDIR TEMP "
         "TMP HOSTNAME USER LOGNAME SSH_AUTH_SOCK KUBERNETES_SERVICE_HOST KERAS_BACKEND".split()
     )
 
 
-@pytest.mark.parametrize("name", sorted(options.PROCESS_NAMES))
+@pytest.mark.parametrize("name", sorted(job_options.PROCESS_NAMES))
 def test_a_star_never_takes_a_name_that_describes_a_machine(name: str) -> None:
     environ = {name: "value", "OTHER": "1"}
 
-    assert options.capture(("*",), environ).values == {"OTHER": "1"}
-    assert options.capture((f"{name[:2]}*",), environ).values.get(name) is None
-    assert options.capture((name,), environ).values == {name: "value"}
+    assert job_options.capture(("*",), environ).values == {"OTHER": "1"}
+    assert job_options.capture((f"{name[:2]}*",), environ).values.get(name) is None
+    assert job_options.capture((name,), environ).values == {name: "value"}
 
 
 def test_what_was_captured_is_said_by_name_and_number() -> None:
@@ -93,7 +93,7 @@ def test_what_looks_like_a_secret_is_named_even_when_it_was_asked_for() -> None:
 
 @pytest.mark.parametrize("name", ["my_token", "A_SECRET_B", "SSHKEYS", "DbPassword", "AWS_CREDENTIALS"])
 def test_five_words_make_a_name_a_secret(name: str) -> None:
-    assert any("secrets by their names" in note for note in options.capture((name,), {name: "x"}).notes)
+    assert any("secrets by their names" in note for note in job_options.capture((name,), {name: "x"}).notes)
 
 
 def test_no_value_is_ever_said() -> None:
@@ -103,24 +103,24 @@ def test_no_value_is_ever_said() -> None:
 
 
 def test_the_repr_of_what_was_captured_is_no_place_for_a_value_either() -> None:
-    found = options.capture(("HF_TOKEN",), ENVIRON)
+    found = job_options.capture(("HF_TOKEN",), ENVIRON)
 
     assert "hf_abcdef" not in repr(found)
 
 
 def test_capturing_happens_when_it_is_asked_and_not_before() -> None:
     environ = {"A": "1"}
-    patterns = options.check(["A"])
+    patterns = job_options.check(["A"])
     environ["A"] = "2"
 
-    assert options.capture(patterns, environ).values == {"A": "2"}
+    assert job_options.capture(patterns, environ).values == {"A": "2"}
 
 
 def test_nothing_is_captured_by_default() -> None:
-    assert options.check(None) == ()
-    assert options.capture((), ENVIRON) == ({}, ())
+    assert job_options.check(None) == ()
+    assert job_options.capture((), ENVIRON) == ({}, ())
 
 
 def test_a_bare_string_is_refused() -> None:
     with pytest.raises(OptionTypeError, match="letter by letter"):
-        options.check("HF_TOKEN")
+        job_options.check("HF_TOKEN")

@@ -20,9 +20,8 @@ from kinetic._cli.run import run as command_run
 from kinetic._config import options as config_options
 from kinetic._config.options import JOB_OPTIONS, ResourceRequests
 from kinetic._config.profiles import Profile
-from kinetic._jobs import options
-from kinetic._jobs import options as job_options
-from kinetic._jobs.options import Options
+from kinetic._jobs import job_options
+from kinetic._jobs.job_options import Options
 from kinetic.errors import OptionError, SettingsError
 
 SOURCE = Path(__file__).parents[3] / "src"
@@ -375,7 +374,7 @@ def test_where_nothing_says_what_a_process_holds_the_memory_is_not_enforced_and_
     ],
 )
 def test_a_typed_value_gets_the_type_of_its_option(name, text, value):
-    found = options.of_text(name, text)
+    found = job_options.of_text(name, text)
 
     assert found == value
     assert json.loads(json.dumps(found)) == value
@@ -398,7 +397,7 @@ def test_a_typed_value_gets_the_type_of_its_option(name, text, value):
 )
 def test_a_typed_value_that_cannot_work_is_refused(name, text, words):
     with pytest.raises(OptionError) as caught:
-        options.of_text(name, text)
+        job_options.of_text(name, text)
 
     assert words in str(caught.value)
 

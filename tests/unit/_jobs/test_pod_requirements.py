@@ -22,9 +22,8 @@ from kinetic._config.cluster import ClusterSettings, PodRequirements
 from kinetic._config.options import ResourceRequests
 from kinetic._hardware import place
 from kinetic._images import uv
-from kinetic._jobs import options as job_options
-from kinetic._jobs import pod_requirements
-from kinetic._jobs.options import Options
+from kinetic._jobs import job_options, pod_requirements
+from kinetic._jobs.job_options import Options
 from kinetic._output import terminal as output
 from kinetic._project.root import Plan
 from kinetic._stores.files import FileStore

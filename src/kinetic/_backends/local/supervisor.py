@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # What a decorator loads in every job. The first job of this process loads it itself, which keeps it from waiting.
-_IN_EVERY_JOB = ("kinetic._remote.callable", "kinetic._jobs.options", "kinetic._hardware.placement")
+_IN_EVERY_JOB = ("kinetic._remote.callable", "kinetic._jobs.job_options", "kinetic._hardware.placement")
 _IDLE_SECONDS = 60.0
 _ADVANCE_SECONDS = 0.5  # how often a supervisor with one job after the other looks after the rest of the queue
 

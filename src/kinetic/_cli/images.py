@@ -24,9 +24,9 @@ from kinetic.errors import ImageError, KineticError, OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kinetic._images.container_registry import Registry
     from kinetic._images.docker_login import GoogleToken
-    from kinetic._images.inventory import ImageNote, Listed
-    from kinetic._images.registry import Registry
+    from kinetic._images.image_notes import ImageNote, Listed
 
 _COLUMNS = (
     Column("IMAGE"),
@@ -64,9 +64,9 @@ def list_(as_json: bool) -> None:
 
     Example: kinetic image list
     """
-    from kinetic._images import inventory
+    from kinetic._images import image_notes
 
-    found, others = inventory.images(_store(), os.environ)
+    found, others = image_notes.images(_store(), os.environ)
     now = time.time()
     if as_json:
         output_format.print_document(images=[_page(each) for each in found], of_others=others)
@@ -136,7 +136,7 @@ def verify(name: str, as_json: bool) -> None:
     """
     from kinetic._config import home
     from kinetic._images import verify as verification
-    from kinetic._images.registry import Reference
+    from kinetic._images.container_registry import Reference
     from kinetic._images.wheels import WheelCache
 
     reference = Reference.parse(name if "/" in name else _find(name).uri)
@@ -161,10 +161,10 @@ def prune(older: float, yes: bool, dry_run: bool) -> None:
 
     Example: kinetic image prune --older 7d
     """
-    from kinetic._images import inventory
+    from kinetic._images import image_notes
 
     store, now = _store(), time.time()
-    found, _ = inventory.images(store, os.environ)
+    found, _ = image_notes.images(store, os.environ)
     old = [each for each in found if now - each.used_at > older]
     if old:
         used = _images_in_use()
@@ -191,8 +191,8 @@ def prune(older: float, yes: bool, dry_run: bool) -> None:
         with _registry(repository) as registry:
             for each in old:
                 if each.image.uri.startswith(f"{repository}@"):
-                    inventory.remove(each.image, registry, store)
-            count += inventory.remove_unused_layers(registry)
+                    image_notes.remove(each.image, registry, store)
+            count += image_notes.remove_unused_layers(registry)
     click.echo(f"removed {removed} and {count_text(count, 'layer')}", err=True)
 
 
@@ -365,7 +365,7 @@ def _store() -> Any:
 
 def _registry(repository: str) -> Registry:
     from kinetic._images import bundled
-    from kinetic._images.registry import Reference
+    from kinetic._images.container_registry import Reference
 
     connect = bundled.connector(_google_token(), os.environ)
     return connect(Reference.parse(f"{repository}:env"))
@@ -390,9 +390,9 @@ def _images_in_use() -> set[str]:
 
 
 def _find(name: str) -> ImageNote:
-    from kinetic._images import inventory
+    from kinetic._images import image_notes
 
-    found = inventory.find(name, _store(), os.environ)
+    found = image_notes.find(name, _store(), os.environ)
     if found is None:
         raise ImageError(
             f"no image is named {name!r}", why="or several begin so", next="kinetic image list", code="no-image"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._images.registry import Reference
+from kinetic._images.container_registry import Reference
 from kinetic.errors import ImageError
 
 

@@ -20,7 +20,7 @@ from kinetic._config import target as settings
 from kinetic._config.cluster import PodRequirements
 from kinetic._config.options import read_variable
 from kinetic._hardware import prices
-from kinetic._jobs import cold_start, cost, locate
+from kinetic._jobs import cold_start, job_cost, locate
 from kinetic._output import terminal as output
 from kinetic._output.format import duration_text
 from kinetic._runner.supervisor import placements
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.backend import KubeBackend
     from kinetic._backends.kube.warm_launcher import WarmState
     from kinetic._backends.protocol import Launch
-    from kinetic._jobs.options import Options
+    from kinetic._jobs.job_options import Options
     from kinetic._stores.protocol import Store
 
 _MAX = "KINETIC_WARM_MAX"
@@ -327,7 +327,7 @@ def _dollars(accelerator: str, *, spot: bool) -> float | None:
         placement = hardware.place(accelerator, spot=spot)
     except KineticError:
         return None
-    found = prices.price_of(placement, "", cost.kept_rates(os.environ)) if placement.kind != "cpu" else None
+    found = prices.price_of(placement, "", job_cost.kept_rates(os.environ)) if placement.kind != "cpu" else None
     return None if found is None else found.dollars_per_hour
 
 

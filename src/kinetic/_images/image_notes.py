@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kinetic._config import home
-from kinetic._images.registry import Registry
+from kinetic._images.container_registry import Registry
 from kinetic._stores.protocol import Store
 from kinetic._wire import dataclass, documents, fields, folders, keys
 from kinetic.errors import ImageUnavailableError, IntegrityError, KeyMissingError

@@ -1,4 +1,4 @@
-"""The files of a runner for pods, packed by an interpreter of its own: ``python -I -S -X no_debug_ranges bytecode.py``.
+"""The files of a runner for pods, packed by an interpreter of its own: ``python -I -S -X no_debug_ranges FILE``.
 
 It reads one JSON object from standard input: ``compile`` and ``keep`` have source files by their names in the runner's
 folder, ``texts`` has what is written as it is. It writes one dict of code objects and bytes, marshalled and compressed.

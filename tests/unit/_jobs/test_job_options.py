@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._config import options
-from kinetic._jobs.options import Options
+from kinetic._jobs.job_options import Options
 from kinetic.errors import OptionError, OptionTypeError
 
 

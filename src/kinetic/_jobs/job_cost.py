@@ -16,7 +16,7 @@ from kinetic import _hardware as hardware
 from kinetic._backends import registry
 from kinetic._config import home as config_home
 from kinetic._hardware import prices
-from kinetic._jobs import options as job_options
+from kinetic._jobs import job_options
 from kinetic._output import terminal as output
 from kinetic._output.format import duration_text
 from kinetic.errors import KineticError, OptionError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kinetic._config.target import Target
     from kinetic._hardware import Placement
     from kinetic._hardware.prices import Price, Rates
-    from kinetic._jobs.options import Options
+    from kinetic._jobs.job_options import Options
     from kinetic._wire.records import JobRecord
 
 _HOUR = 3600.0  # seconds

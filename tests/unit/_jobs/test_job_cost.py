@@ -9,8 +9,8 @@ import pytest
 from kinetic._config import target as settings
 from kinetic._hardware import place
 from kinetic._hardware.prices import Rates
-from kinetic._jobs import cost
-from kinetic._jobs.options import Options
+from kinetic._jobs import job_cost
+from kinetic._jobs.job_options import Options
 from kinetic.errors import OptionError
 
 
@@ -21,7 +21,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 def limited(root: Path, environ: dict[str, str], name: str, **given: object) -> Options:
     target = settings.resolve(environ=environ)
-    return cost.limited(Options.checked(accelerator=name, **given), place(name), target, root, environ)
+    return job_cost.limited(Options.checked(accelerator=name, **given), place(name), target, root, environ)
 
 
 def project(root: Path, text: str) -> None:
@@ -108,8 +108,8 @@ JOB = {"backend": "gke", "accelerator": "tpu-v5litepod-2x2", "duration_seconds":
     ],
 )
 def test_a_job_costs_its_hardware_while_its_function_runs(change, zone, spot, dollars) -> None:
-    assert cost.dollars_of(JOB | change, zone, RATES, spot=spot) == dollars
+    assert job_cost.dollars_of(JOB | change, zone, RATES, spot=spot) == dollars
 
 
 def test_an_amount_is_written_in_cents() -> None:
-    assert [cost.dollars_text(each) for each in (None, 0.0, 0.004, 1.239)] == ["", "$0.00", "<$0.01", "$1.24"]
+    assert [job_cost.dollars_text(each) for each in (None, 0.0, 0.004, 1.239)] == ["", "$0.00", "<$0.01", "$1.24"]

@@ -213,17 +213,17 @@ def _table(rows: Sequence[Row], now: float, *, cost: bool) -> tuple[tuple[Column
     shown = cells(rows, now)
     if not cost:
         return COLUMNS, shown
-    from kinetic._jobs.cost import dollars_text
+    from kinetic._jobs.job_cost import dollars_text
 
     return (*COLUMNS, _COST), [[*texts, dollars_text(row.dollars)] for texts, row in zip(shown, rows, strict=True)]
 
 
 def _with_dollars(rows: Sequence[Row]) -> list[Row]:
     """Add what each job cost so far."""
-    from kinetic._jobs import cost
+    from kinetic._jobs import job_cost
 
-    rates = cost.kept_rates(os.environ)
-    return [row._replace(dollars=cost.dollars_of(row.to_json(), row.zone, rates)) for row in rows]
+    rates = job_cost.kept_rates(os.environ)
+    return [row._replace(dollars=job_cost.dollars_of(row.to_json(), row.zone, rates)) for row in rows]
 
 
 def _rows(request: _ListRequest) -> list[Row]:
@@ -405,13 +405,13 @@ def show(handle: JobRecord, as_json: bool) -> None:
 
     Example: kinetic jobs show @last
     """
-    from kinetic._jobs import cost
+    from kinetic._jobs import job_cost
     from kinetic._jobs import status as job_status
 
     with output.phase("looking at the job", summary=False):
         seen = job_status.observe(handle)
         page = job_status.job_to_json(handle, seen) | job_status.details_of(handle, seen)
-        page["dollars"] = cost.so_far(handle, page, os.environ)
+        page["dollars"] = job_cost.so_far(handle, page, os.environ)
         page["usage"] = _usage_page(handle)
         page["progress"] = _progress_page(handle)
     if as_json:
@@ -419,7 +419,7 @@ def show(handle: JobRecord, as_json: bool) -> None:
         return
     page["usage"] = _usage_text(page["usage"])
     page["progress"] = (page["progress"] or {}).get("told", "")
-    page["dollars"] = cost.dollars_text(page["dollars"])
+    page["dollars"] = job_cost.dollars_text(page["dollars"])
     page["lock"] = _lock_text(page["lock"])
     page["command"] = shlex.join(page["command"]) if page["command"] else ""
     output_format.print_fields([(name, _text(value)) for name, value in page.items()])

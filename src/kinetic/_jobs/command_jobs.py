@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends import registry
 from kinetic._jobs import submit
-from kinetic._jobs.options import Fallback, Options, why_no_submission
+from kinetic._jobs.job_options import Fallback, Options, why_no_submission
 from kinetic._output import tracebacks
 from kinetic._project import ignore, pickler, root
 from kinetic._runner.worker import command
