@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import signal
 import threading
 from collections import Counter
@@ -52,13 +54,29 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what only `make test-all` runs, and give each test the time-out of its folder unless it names its own."""
+    """Mark what only `make test-all` or `make nightly` runs, and give each test the time-out of its folder."""
     for item in items:
         if folder_of(item.path) in WHOLE_FOLDERS and test_of(item) not in promises.TESTS:
             item.add_marker(pytest.mark.whole)
         seconds = SECONDS_BY_FOLDER.get(folder_of(item.path))
         if seconds is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(seconds))
+    for item in beyond_the_samples(items):
+        item.add_marker(pytest.mark.nightly)
+
+
+def beyond_the_samples(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the variants of tests marked `sampled(n)` that are not among the n that KINETIC_SAMPLE_SEED draws."""
+    variants: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("nightly"):
+            variants.setdefault(test_of(item), []).append(item)
+    for test, each in variants.items():
+        marker = each[0].get_closest_marker("sampled")
+        count = marker.args[0] if marker else len(each)
+        draw = random.Random(f"{os.environ.get('KINETIC_SAMPLE_SEED', '0')} {test}")
+        drawn = {id(item) for item in draw.sample(each, min(count, len(each)))}
+        yield from (item for item in each if id(item) not in drawn)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,7 +2,7 @@
 
 Killed is a process before each call from the first write on, and after the effect of each: the call that waits for an
 operation is one of them, so "before its wait" is too. Refused and cut off is each call, reads included: each read by a
-third of the faults, and in `make nightly` by all of them.
+third of the faults, and of the faults a sample; in `make nightly` all of them.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ def test_killed_at_any_call_and_run_again_the_end_is_the_same(
         assert maker.cloud.writes == []
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after its effect"])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("command", COMMANDS)
@@ -145,6 +146,7 @@ def reads_of(calls: list[Call]) -> list[int]:
     return sorted({number for found in indices.values() for number in (found[0], found[-1])})
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("command", COMMANDS)

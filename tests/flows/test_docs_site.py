@@ -132,6 +132,7 @@ def test_every_page_opens_without_errors_and_asks_no_other_machine(browser, addr
     assert (empty, visit.errors, visit.strangers) == ([], [], [])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("width", browsers.WIDTHS.values(), ids=list(browsers.WIDTHS))
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_page_fits_its_window_and_is_accessible(browser, address: str, site: Path, name: str, width: int):

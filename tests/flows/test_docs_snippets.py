@@ -42,6 +42,8 @@ CAN_BE_MISSING = {
     "uv",
     "wandb",
 }  # anything else is a misspelling, never run
+TRAIN = {"jax", "keras", "optuna", "sklearn"}  # half a minute for each page
+TAKE_LONG = pytest.mark.sampled(3)
 NAME = re.compile(r"# (\S+)\n")
 JOB = re.compile(r"\b([a-z0-9]+-[a-z-]+)-\d{8}-\d{6}-[0-9a-f]{7}\b|\bJOB\b")
 GROUP = re.compile(r"\bgrp-[0-9a-f]{8}\b")
@@ -92,7 +94,7 @@ def blocks_of(page: Path) -> list[Block]:
 def cases() -> list[object]:
     """Return each page, once for what always runs and once for each set of things that some blocks need."""
     return [
-        pytest.param(page, needs, id="-".join([page.stem, *needs]))
+        pytest.param(page, needs, id="-".join([page.stem, *needs]), marks=[TAKE_LONG] if TRAIN & {*needs} else [])
         for page in PAGES
         for needs in sorted({(), *(block.needs for block in blocks_of(page))})
     ]
