@@ -6,15 +6,12 @@ something. Needs the test cluster (`make cluster`), and is passed over without i
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
+import _cluster
 from _measure import NOOP, Bench, Ground, alternate
-
-sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
 
 JOB = (
     NOOP
@@ -44,44 +41,7 @@ serve(call=call, submit=submit, drive=drive)
 
 
 def main() -> None:
-    bench = Bench("a job that does nothing, on a cluster", runs=5, quick_runs=3)
-    from cluster import binaries, containers
-
-    if binaries.missing() or not containers.isolated():
-        bench.skip("jobs on a cluster", "there is no test cluster that runs pods here: make cluster, as root")
-        bench.end()
-        return
-    with Ground() as ground:
-        _measure(bench, ground)
-    bench.end()
-
-
-def _measure(bench: Bench, ground: Ground) -> None:
-    from cluster import nodes
-    from cluster.agent import Agent
-    from cluster.plane import Plane
-    from servers.gcs import GcsServer
-
-    folder = ground.folder / "cluster"
-    folder.mkdir()
-    plane = Plane(folder).start()
-    agent = Agent(plane.nodes, plane.authority, folder / "nodes").start()
-    server = GcsServer().start()
-    server.bucket("jobs")
-    try:
-        agent.add_node(nodes.cpu("cpu"))
-        ground.environ |= {
-            "KUBECONFIG": str(plane.kubeconfig),
-            "KINETIC_BACKEND": "gke",
-            "KINETIC_KUBE_CONTEXT": "test",
-            "KINETIC_STORE": "gs://jobs/bench",
-            "STORAGE_EMULATOR_HOST": server.url,
-        }
-        _figures(bench, ground, plane)
-    finally:
-        server.close()
-        agent.stop()
-        plane.stop()
+    _cluster.measure(Bench("a job that does nothing, on a cluster", runs=5, quick_runs=3), _figures)
 
 
 def _figures(bench: Bench, ground: Ground, plane: Any) -> None:

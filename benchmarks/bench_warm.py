@@ -9,12 +9,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
+import _cluster
 from _measure import Bench, Ground
-
-sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
 
 DELAY_SECONDS = 0.02
 MODULES = ("numpy", "jax", "keras")
@@ -46,49 +44,11 @@ if __name__ == "__main__":
 
 
 def main() -> None:
-    bench = Bench("a job in a warm pod", runs=5, quick_runs=2)
-    from cluster import binaries, containers
-
-    if binaries.missing() or not containers.isolated():
-        bench.skip("warm pods", "there is no test cluster that runs pods here: make cluster, as root")
-        bench.end()
-        return
-    with Ground() as ground:
-        _measure(bench, ground)
-    bench.end()
-
-
-def _measure(bench: Bench, ground: Ground) -> None:
-    from cluster import nodes
-    from cluster.agent import Agent
-    from cluster.plane import Plane
-    from servers.gcs import GcsServer
-
-    folder = ground.folder / "cluster"
-    folder.mkdir()
-    plane = Plane(folder).start()
-    agent = Agent(plane.nodes, plane.authority, folder / "nodes").start()
-    server = GcsServer().start()
-    server.bucket("jobs")
-    try:
-        agent.add_node(nodes.cpu("cpu"))
-        ground.environ |= {
-            "KUBECONFIG": str(plane.kubeconfig),
-            "KINETIC_BACKEND": "gke",
-            "KINETIC_KUBE_CONTEXT": "test",
-            "KINETIC_STORE": "gs://jobs/bench",
-            "STORAGE_EMULATOR_HOST": server.url,
-            "KINETIC_BASE_PACKAGES": "0",
-        }
-        plane.proxy.delay_seconds = DELAY_SECONDS
-        _figures(bench, ground, plane)
-    finally:
-        server.close()
-        agent.stop()
-        plane.stop()
+    _cluster.measure(Bench("a job in a warm pod", runs=5, quick_runs=2), _figures, KINETIC_BASE_PACKAGES="0")
 
 
 def _figures(bench: Bench, ground: Ground, plane: Any) -> None:
+    plane.proxy.delay_seconds = DELAY_SECONDS
     runs = [0]
     project = ground.folder / "edits"
     project.mkdir()

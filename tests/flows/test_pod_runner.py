@@ -26,6 +26,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from flows.programs import COMPILES
 from servers.faults import Fault, FaultyProxy
 from servers.gcs import GcsServer
 from servers.moto_s3 import MotoServer
@@ -308,22 +309,6 @@ def test_a_pod_begins_with_one_interpreter_and_five_requests(cloud_pods: Pods, b
     assert threads == ["MainThread", "kinetic-log-flush"]
     assert [method for method, _ in before].count("HEAD") == 2  # the outcome and the history, at the same time
     assert sorted(method for method, _ in before if method != "HEAD") == ["GET", "GET", "PUT"]
-
-
-COMPILES = """
-    def compiles():
-        import time
-        import jax
-        import jax.numpy as jnp
-        def program(x):
-            for i in range(60):
-                x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * i, axis=i % 2)
-            return x
-        lowered = jax.jit(program).lower(jnp.ones((8, 8)))
-        begun = time.monotonic()
-        lowered.compile()
-        return time.monotonic() - begun
-"""
 
 
 @pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")

@@ -7,34 +7,22 @@ import sys
 from importlib.util import find_spec
 
 import pytest
+from flows.programs import COMPILES
 
 needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
 needs_torch = pytest.mark.skipif(
     find_spec("torch") is None, reason="real PyTorch is needed, and it is not installed here"
 )
 
-COMPILES = """
+JOBS = f"""
     import os
     import sys
 
     import kinetic
-
+    {COMPILES}
     @kinetic.run(accelerator="cpu")
     def compiles(number):
-        import time
-
-        import jax
-        import jax.numpy as jnp
-
-        def program(x):
-            for i in range(60):
-                x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * i, axis=i % 2)
-            return x
-
-        lowered = jax.jit(program).lower(jnp.ones((8, 8)))
-        begun = time.monotonic()
-        lowered.compile()
-        return time.monotonic() - begun, os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
+        return seconds_to_compile(), os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
 
     @kinetic.run(accelerator="cpu")
     def nothing(number):
@@ -47,7 +35,7 @@ COMPILES = """
 
 @needs_jax
 def test_a_job_finds_what_another_compiled_unless_that_is_turned_off(project, home, monkeypatch) -> None:
-    script = f"""{COMPILES}
+    script = f"""{JOBS}
     if __name__ == "__main__":
         job = compiles.run_async(0)
         print(*job.result(cleanup=False), job.job_id)
@@ -72,7 +60,7 @@ def test_a_job_finds_what_another_compiled_unless_that_is_turned_off(project, ho
 def test_the_first_job_of_a_batch_fills_the_cache_for_those_that_start_after_it(project, monkeypatch) -> None:
     monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "1")
 
-    out = project.out(f"""{COMPILES}
+    out = project.out(f"""{JOBS}
     if __name__ == "__main__":
         batch = compiles.run_async_map([1, 2], input_mode="single")
         print(*(seconds for seconds, _ in batch.results()))
@@ -83,7 +71,7 @@ def test_the_first_job_of_a_batch_fills_the_cache_for_those_that_start_after_it(
 
 
 def test_a_job_that_compiles_nothing_loads_nothing_and_leaves_nothing(project, home) -> None:
-    out = project.out(f"""{COMPILES}
+    out = project.out(f"""{JOBS}
     if __name__ == "__main__":
         print(nothing(0))
     """)

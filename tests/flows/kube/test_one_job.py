@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from cluster import nodes
 from cluster.plane import wait_for
+from flows.programs import COMPILES
 
 pytestmark = pytest.mark.usefixtures("machine")
 
@@ -421,30 +422,16 @@ def test_doctor_tries_a_job_that_writes_to_the_store_and_removes_it(kinetic: Any
     assert [name for name in site.bucket.names() if name.startswith("hello")] == []
 
 
-COMPILES = """
-    import kinetic
-
-    @kinetic.run(accelerator="cpu")
-    def compiles(number):
-        import time
-        import jax
-        import jax.numpy as jnp
-
-        def program(x):
-            for i in range(60):
-                x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * i, axis=i % 2)
-            return x
-
-        lowered = jax.jit(program).lower(jnp.ones((8, 8)))
-        begun = time.monotonic()
-        lowered.compile()
-        return time.monotonic() - begun
-"""
-
-
 @pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
 def test_a_child_of_a_batch_finds_what_a_job_compiled(clients: Any) -> None:
-    clients.project.write("compiles.py", COMPILES)
+    text = f"""
+    import kinetic
+    {COMPILES}
+    @kinetic.run(accelerator="cpu")
+    def compiles(number):
+        return seconds_to_compile()
+    """
+    clients.project.write("compiles.py", text)
 
     first, log = clients.run(
         "from compiles import compiles\njob = compiles.run_async(0)\ntell([job.result(cleanup=False), job.tail(20)])"

@@ -55,6 +55,14 @@ def is_idle(site: Any, times: int) -> Any:
     return look
 
 
+def busy_task(clients: Any, shared: Any) -> str:
+    """Submit a job whose first attempt keeps its warm pod busy, and return its id."""
+    call = f"again.with_options(keep_warm='10m').run_async({str(shared)!r}, '/never')"
+    job_id = clients.run(f"from one import again\ntell({call}.job_id)")
+    wait_for("its first attempt", (shared / "attempt-0").exists)
+    return str(job_id)
+
+
 @pytest.mark.real_node
 def test_the_next_job_runs_in_the_pod_of_the_last_one(clients: Any, site: Any) -> None:
     values, logs = clients.run("""
@@ -131,9 +139,7 @@ def test_a_cancelled_task_ends_and_its_pod_takes_the_next_one(clients: Any, site
 
 
 def test_a_task_continues_with_the_next_attempt_after_its_pod_was_deleted(clients: Any, site: Any, shared: Any) -> None:
-    call = f"again.with_options(keep_warm='10m').run_async({str(shared)!r}, '/never')"
-    job_id = clients.run(f"from one import again\ntell({call}.job_id)")
-    wait_for("its first attempt", (shared / "attempt-0").exists)
+    job_id = busy_task(clients, shared)
     (pod,) = pods_of_warm(site)
 
     site.api.delete(f"{site.core}/pods/{pod['metadata']['name']}")
@@ -146,9 +152,7 @@ def test_a_task_continues_with_the_next_attempt_after_its_pod_was_deleted(client
 def test_whoever_waits_starts_a_task_cold_when_its_warm_pod_was_stopped(
     clients: Any, site: Any, shared: Any, kinetic: Any
 ) -> None:
-    call = f"again.with_options(keep_warm='10m').run_async({str(shared)!r}, '/never')"
-    job_id = clients.run(f"from one import again\ntell({call}.job_id)")
-    wait_for("its first attempt", (shared / "attempt-0").exists)
+    job_id = busy_task(clients, shared)
 
     listed = json.loads(kinetic("warm", "list", "--json").out)["warm_pods"]
     stopped = kinetic("warm", "stop", listed[0]["name"][:12])

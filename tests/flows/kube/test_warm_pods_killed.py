@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cluster.plane import wait_for
-from flows.kube.test_warm_pods import is_idle, pods_of_warm
+from flows.kube.test_warm_pods import busy_task, is_idle, pods_of_warm
 
 from kinetic._wire import failpoints
 
@@ -98,9 +98,7 @@ def test_a_process_of_the_pod_that_is_killed_is_followed_by_the_next_attempt(
 def test_a_first_process_that_is_killed_takes_the_pod_along_and_not_the_job(
     clients: Any, site: Any, shared: Any, agent: Any
 ) -> None:
-    call = f"again.with_options(keep_warm='10m').run_async({str(shared)!r}, '/never')"
-    job_id = clients.run(f"from one import again\ntell({call}.job_id)")
-    wait_for("its first attempt", (shared / "attempt-0").exists)
+    job_id = busy_task(clients, shared)
     (pod,) = pods_of_warm(site)
     (first,) = agent.pids(site.namespace, pod["metadata"]["name"]).values()
 

@@ -1,0 +1,21 @@
+"""Code of jobs that several tests run."""
+
+from __future__ import annotations
+
+# Compiling this takes XLA a second or more on a CPU, so it is kept in the compile cache.
+COMPILES = """
+    def seconds_to_compile():
+        import time
+        import jax
+        import jax.numpy as jnp
+
+        def program(x):
+            for i in range(60):
+                x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * i, axis=i % 2)
+            return x
+
+        lowered = jax.jit(program).lower(jnp.ones((8, 8)))
+        begun = time.monotonic()
+        lowered.compile()
+        return time.monotonic() - begun
+"""
