@@ -15,8 +15,8 @@ import pytest
 
 from kinetic import _hardware as hardware
 from kinetic._backends.kube.client import Kind, Listing
-from kinetic._cluster import apply, teardown
-from kinetic._cluster.plan import Plan, make_plan
+from kinetic._cluster import teardown
+from kinetic._cluster.plan import Plan, carry_out, make_plan
 from kinetic._cluster.project_apis import ProjectApis
 from kinetic._cluster.resource import Setup, Spec
 from kinetic._google import api
@@ -115,7 +115,7 @@ class Maker:
         plan = self.plan(*accelerators, **more)
         if plan.blocking is not None:
             raise plan.blocking
-        apply.make(plan)
+        carry_out(plan)
         return plan
 
     def down(self, *, delete_data: bool = True, keep_cluster: bool = False, **more: Any) -> teardown.Remains:

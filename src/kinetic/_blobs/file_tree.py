@@ -111,8 +111,6 @@ class Selection:
     Where a method returns None, the entry is sent.
     """
 
-    is_exact = True  # a file whose content is not what was hashed before is an error
-
     def asks_about(self, names: Sequence[str]) -> bool:  # noqa: ARG002 - for those that override it, as below
         """Return whether any file of a folder with these names may be left out; else ``file`` is not called for it."""
         return False

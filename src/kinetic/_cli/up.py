@@ -112,8 +112,8 @@ def up(
     Example: kinetic up --accelerator v5litepod-4
     """
     from kinetic import _hardware as hardware
-    from kinetic._cluster import apply, resource
-    from kinetic._cluster.plan import make_plan
+    from kinetic._cluster import resource
+    from kinetic._cluster.plan import make_plan, save_profile
 
     if as_commands and (not dry_run or as_json):
         why = "it prints what would be done, and changes nothing" if not dry_run else "--json prints one document"
@@ -141,7 +141,7 @@ def up(
     if plan.to_do:
         _make(plan)
     setup.client()  # it answers: reading its namespace succeeded
-    name = apply.save_profile(setup, dict(os.environ))
+    name = save_profile(setup, dict(os.environ))
     click.echo(f"the cluster {spec.cluster} is ready after {duration_text(time.monotonic() - begun)}", err=True)
     click.echo(f"profile {name} leads to it: kinetic profile use {name}", err=True)
     if try_it:
@@ -170,13 +170,13 @@ def _print_commands(setup: Setup) -> None:
 
 
 def _make(plan: Plan) -> None:
-    from kinetic._cluster import apply
+    from kinetic._cluster.plan import carry_out
 
     doing = [""]
     plan.setup.report = lambda text: doing.__setitem__(0, text)
     try:
         with output.phase("making the cluster", detail=lambda: doing[0]):
-            apply.make(plan, lambda step: output.report(f"made {step.resource.title}"))
+            carry_out(plan, lambda step: output.report(f"made {step.resource.title}"))
     except KeyboardInterrupt:
         _explain_interruption(plan.setup, "makes", "kinetic up continues, and kinetic down removes it")
         sys.exit(INTERRUPTED)

@@ -199,7 +199,6 @@ class NodeAccount(Resource):
     needs = ("services",)
     api = IAM
     rights = ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.actAs")
-    removal_rights = ("iam.serviceAccounts.delete",)
     seconds = (1, 60)
 
     @property
@@ -239,7 +238,6 @@ class NodeRole(Resource):
     needs = ("node-account",)
     api = PROJECTS
     rights = ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy")
-    removal_rights = rights
     seconds = (1, 2)
 
     @property

@@ -78,7 +78,6 @@ class Cluster(_ContainerResource):
 
     key = "cluster"
     rights = ("container.clusters.create", "container.clusters.get", "container.operations.get")
-    removal_rights = ("container.clusters.delete",)
     dollars_per_hour = CONTROL_PLANE_DOLLARS
 
     def __init__(self, setup: Setup, needs: tuple[str, ...]) -> None:
@@ -278,7 +277,6 @@ class Pool(_ContainerResource):
 
     needs = ("cluster",)
     rights = ("container.clusters.update",)
-    removal_rights = ("container.clusters.update",)
     seconds = (40, 90)
     is_local = True
 

@@ -70,7 +70,6 @@ class Network(_ComputeResource):
     key = "network"
     needs = ("services",)
     rights = ("compute.networks.create", "compute.networks.get")
-    removal_rights = ("compute.networks.delete",)
     seconds = (10, 25)
     collection = "networks"
 
@@ -88,7 +87,6 @@ class Subnet(_ComputeResource):
     key = "subnet"
     needs = ("network",)
     rights = ("compute.subnetworks.create", "compute.subnetworks.get", "compute.networks.updatePolicy")
-    removal_rights = ("compute.subnetworks.delete",)
     seconds = (10, 20)
     is_local = True
     collection = "subnetworks"
@@ -119,7 +117,6 @@ class Router(_ComputeResource):
     key = "router"
     needs = ("subnet",)
     rights = ("compute.routers.create", "compute.routers.get", "compute.routers.update")
-    removal_rights = ("compute.routers.delete",)
     seconds = (10, 30)
     dollars_per_hour = 0.0064  # one address and one node; cloud.google.com/nat/pricing, 2026-11
     is_local = True

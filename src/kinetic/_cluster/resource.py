@@ -200,7 +200,6 @@ class Resource(ABC):
         needs: Keys of what must exist before it.
         api: The API that it belongs to; "" for what is inside the cluster.
         rights: Permissions that making it needs.
-        removal_rights: Permissions that removing it needs.
         seconds: How long making it usually takes (shortest, longest). Not measured by us: reports of others.
         dollars_per_hour: Its list price while no job runs, in us-central1.
         is_local: Whether the region must be known to read it.
@@ -211,7 +210,6 @@ class Resource(ABC):
     needs: tuple[str, ...] = ()
     api: str = ""
     rights: tuple[str, ...] = ()
-    removal_rights: tuple[str, ...] = ()
     seconds: tuple[int, int] = (1, 2)
     dollars_per_hour: float = 0.0
     is_local: bool = False

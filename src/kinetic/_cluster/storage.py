@@ -24,7 +24,6 @@ class Bucket(Resource):
     needs = ("services",)
     api = STORAGE
     rights = ("storage.buckets.create", "storage.buckets.get")
-    removal_rights = ("storage.buckets.delete", "storage.objects.list", "storage.objects.delete")
     seconds = (1, 2)
 
     @property
@@ -138,7 +137,6 @@ class BucketAccess(Resource):
     needs = ("bucket", "cluster")
     api = STORAGE
     rights = ("storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy")
-    removal_rights = rights
     seconds = (1, 2)
 
     @property
@@ -178,7 +176,6 @@ class Repository(Resource):
         "artifactregistry.repositories.setIamPolicy",
         "artifactregistry.repositories.getIamPolicy",
     )
-    removal_rights = ("artifactregistry.repositories.delete",)
     seconds = (5, 15)
     is_local = True
 

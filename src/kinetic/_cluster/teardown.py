@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from kinetic._backends.kube.client import NODE, POD
 from kinetic._backends.kube.job_manifests import JOB_LABEL
-from kinetic._cluster import leftovers
 from kinetic._cluster.accounts import Billing, Project
 from kinetic._cluster.control_plane import Cluster, Pool
 from kinetic._cluster.inventory import Inventory, read_all, resources_of
 from kinetic._cluster.jobset import JobSet
-from kinetic._cluster.leftovers import Leftover
 from kinetic._cluster.namespace import Quota
 from kinetic._cluster.network import Network
 from kinetic._cluster.plan import Step, levels_of
-from kinetic._cluster.project_apis import explained
-from kinetic._cluster.resource import Found, Resource, Setup
+from kinetic._cluster.project_apis import COMPUTE, ProjectApis, explained
+from kinetic._cluster.resource import Found, Resource, Setup, Spec
 from kinetic._cluster.storage import Bucket
 from kinetic._config import profiles
-from kinetic._google.api import ApiError
+from kinetic._google.api import ApiError, Page
 from kinetic._output.format import count_text, names_text, size_text
 from kinetic._stores.parallel import in_parallel
 from kinetic._wire import dataclass
@@ -33,6 +31,23 @@ _NAMED = 5  # jobs in a line
 
 Action = Literal["remove", "keep", "foreign", "with the cluster"]
 _SIGNS = {"remove": "-", "keep": "=", "foreign": "!", "with the cluster": "-"}
+_AGGREGATED = {
+    "forwardingRules": "forwarding rule",
+    "networkEndpointGroups": "network endpoint group",
+    "disks": "disk",
+}
+_CLUSTER_LABEL = "goog-k8s-cluster-name"
+
+
+class Leftover(NamedTuple):
+    """One thing that is left."""
+
+    kind: str  # "firewall", "forwarding rule", "network endpoint group", "disk"
+    name: str
+    path: str  # in Compute Engine
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
 
 
 class Removal(NamedTuple):
@@ -154,7 +169,7 @@ def plan_removal(setup: Setup, *, delete_data: bool = False, keep_cluster: bool 
         if (found := inventory.of(each.key)).state not in {"missing", "given"} or found.why
     ]
     try:
-        left = leftovers.find(setup.apis, setup.spec) if not stays else []
+        left = _leftovers(setup.apis, setup.spec) if not stays else []
     except ApiError as error:
         raise explained(error, "list what is left on the network", setup.project) from error
     if cluster.state != "missing":  # its own firewalls go with it
@@ -285,7 +300,7 @@ def _sweep(plan: RemovalPlan, report: Callable[[str], object]) -> list[KineticEr
     errors: list[KineticError] = []
     for each in plan.swept:
         try:
-            leftovers.remove(plan.setup.apis, each)
+            _remove_leftover(plan.setup.apis, each)
         except ApiError as error:
             errors.append(explained(error, f"remove the {each}", plan.setup.project))
         except KineticError as error:
@@ -320,7 +335,7 @@ def _names_left(plan: RemovalPlan) -> list[str]:
     names = [each.title for each in some if found.get(each, _GONE).state not in {"missing", "given"}]
     kinds = {each.path for each in plan.swept}
     try:
-        names += [str(each) for each in leftovers.find(plan.setup.apis, plan.setup.spec) if each.path in kinds]
+        names += [str(each) for each in _leftovers(plan.setup.apis, plan.setup.spec) if each.path in kinds]
     except (ApiError, KineticError):
         names += [str(each) for each in plan.swept]
     return names
@@ -337,3 +352,57 @@ def forget_profiles(setup: Setup, environ: Mapping[str, str]) -> list[str]:
     for name in named:
         profiles.remove(environ, name)
     return named
+
+
+# ------------------------------------------------------------------------------------- what others left on our network
+# A Service of type LoadBalancer leaves firewalls, forwarding rules and network endpoint groups, which keep the network
+# from being removed; a volume leaves a disk. They have no mark, and are removed only where they are on a network that
+# is ours. Disks may hold data: they are removed only together with the data of the bucket.
+
+
+def _leftovers(apis: ProjectApis, spec: Spec) -> list[Leftover]:
+    """Return what is on our own network, and the disks of our cluster."""
+    base, network = f"compute/v1/projects/{spec.project}", f"/networks/{spec.own_name}"
+    found = [
+        Leftover("firewall", str(each["name"]), f"{base}/global/firewalls/{each['name']}")
+        for page in _pages(apis, f"{base}/global/firewalls")
+        for each in page.get("items") or ()
+        if str(each.get("network", "")).endswith(network)
+    ]
+    for collection, kind in _AGGREGATED.items():
+        scopes = [
+            scope
+            for page in _pages(apis, f"{base}/aggregated/{collection}")
+            for scope in (page.get("items") or {}).items()
+        ]
+        for scope, listed in scopes:
+            for each in listed.get(collection) or ():
+                labels = each.get("labels") or {}
+                is_ours = (
+                    labels.get(_CLUSTER_LABEL) == spec.cluster
+                    if collection == "disks"
+                    else str(each.get("network", "")).endswith(network)
+                )
+                if is_ours:
+                    found.append(Leftover(kind, str(each["name"]), f"{base}/{scope}/{collection}/{each['name']}"))
+    return found
+
+
+def _pages(apis: ProjectApis, path: str) -> Iterator[Page]:
+    """Yield all pages of a list: one has at most 500 items, of a whole project."""
+    query: dict[str, str] = {}
+    while True:
+        page = apis.read(COMPUTE, path, **query) or {}
+        yield page
+        if not page.get("nextPageToken"):
+            return
+        query["pageToken"] = str(page["nextPageToken"])
+
+
+def _remove_leftover(apis: ProjectApis, leftover: Leftover) -> None:
+    """Remove one; one that is gone already is success."""
+    try:
+        apis.write_compute("DELETE", leftover.path)
+    except ApiError as error:
+        if error.status != 404:
+            raise

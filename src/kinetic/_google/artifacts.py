@@ -47,17 +47,6 @@ class Repository(NamedTuple):
         return f"{self.parent}/repositories/{self.name}"
 
 
-def may_write(service: Service, repository: Repository) -> bool | None:
-    """Return whether this account may push; None where the repository does not exist, or is not shown to it."""
-    try:
-        page = service.request("POST", f"{repository.path}:testIamPermissions", {"permissions": [_WRITE]})
-    except ApiError as error:
-        if error.status in {403, 404}:
-            return None
-        raise _error(error, repository) from error
-    return _WRITE in page.get("permissions", ())
-
-
 def ensure_repository(
     service: Service,
     repository: Repository,

@@ -7,10 +7,9 @@ printed keeps its own colors, which are not ours.
 from __future__ import annotations
 
 import os
-from typing import Literal, TextIO, get_args
+from typing import Literal, TextIO
 
 Choice = Literal["auto", "always", "never"]
-CHOICES: tuple[Choice, ...] = get_args(Choice)
 _RESET = "\x1b[0m"
 _CODES = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36", "dim": "2"}
 _OF_STATUS = {

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from servers.google_cloud import Fault
 
-from kinetic._cluster import apply, jobset
+from kinetic._cluster import jobset
+from kinetic._cluster import plan as cluster_plan
 from kinetic._config import profiles
 from kinetic.errors import AccessDeniedError, CapacityError, ClusterError, KineticError, OptionError
 
@@ -39,7 +40,7 @@ def test_the_profile_says_where_images_go_and_how_much_disk_jobs_need(maker: Mak
     plan = maker.up(registry=True, standard=standard)
     environ = {"KINETIC_HOME": str(tmp_path / "home")}
 
-    name = apply.save_profile(plan.setup, environ)
+    name = cluster_plan.save_profile(plan.setup, environ)
     found = profiles.load(environ).saved[name]
 
     assert found.image_repo == f"us-central1-docker.pkg.dev/{plan.setup.project}/kn-team/jobs"
@@ -472,7 +473,7 @@ def test_two_at_once_make_one_of_each(maker: Maker, cloud: GoogleCloud) -> None:
     plans = [maker.plan(), other.plan()]
 
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(apply.make, plans))
+        list(pool.map(cluster_plan.carry_out, plans))
 
     assert maker.plan().to_do == []
     assert [kind for _, kind, _ in maker.state()["compute"]].count("networks") == 1

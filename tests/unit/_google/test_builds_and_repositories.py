@@ -110,16 +110,6 @@ def test_an_operation_that_fails_says_why(google) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected"),
-    [({"permissions": ["artifactregistry.repositories.uploadArtifacts"]}, True), ({}, False), (error(404, "no"), None)],
-)
-def test_whether_this_account_may_push_is_known_before_anything_is_built(google, answer, expected) -> None:
-    service, _ = google(artifacts.API, answer)
-
-    assert artifacts.may_write(service, HERE) is expected
-
-
-@pytest.mark.parametrize(
     ("host", "image", "expected"),
     [
         ("us-docker.pkg.dev", "team/kinetic/kinetic", HERE),
