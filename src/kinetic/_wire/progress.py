@@ -62,7 +62,8 @@ class Progress:
         if self.total is None or done <= 0 or seconds <= 0 or self.done >= self.total:
             return None
         since = max((time.time() if now is None else now) - self.at, 0.0)
-        return max((self.total - self.done) * seconds / done - since, 0.0)
+        left = max((self.total - self.done) * seconds / done - since, 0.0)
+        return left if left <= fields.SECONDS else None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -86,7 +87,7 @@ def read(path: str | os.PathLike[str]) -> Progress | None:
     except OSError:
         return None
     with contextlib.suppress(OSError, ValueError, RecursionError), open(descriptor, "rb") as file:
-        return READER(json.loads(file.read(_MOST_BYTES)))
+        return READER(json.loads(file.read(_MOST_BYTES) or b""))  # of a pipe that is empty, it reads None
     return None
 
 

@@ -165,6 +165,18 @@ def test_a_file_that_holds_something_else_is_no_report(reported: Path, data: byt
     assert wire.read(reported) is None
 
 
+def test_a_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writing = os.open(tmp_path / "pipe", os.O_RDWR)
+
+    assert wire.read(tmp_path / "pipe") is None
+    os.close(writing)
+
+
+def test_a_time_that_no_clock_has_is_not_told() -> None:
+    assert Progress(1e-200, 1e300, {}, 10.0, 1.0).seconds_left(11.0) is None
+
+
 def test_a_link_in_the_place_of_the_file_is_not_followed(reported: Path, tmp_path: Path) -> None:
     target = tmp_path / "theirs"
     target.write_text(json.dumps(Progress(1.0).to_json()))
