@@ -238,7 +238,9 @@ class _Reasons:
             return "running", reason
         backend = locate.backend_of(self._job)
         if backend.is_here:
-            return "waiting for a slot", reason.removeprefix("waits for ")
+            what = reason.removeprefix("waits for ")
+            is_follower = what.partition(" ")[0] in (self._job.after or ())
+            return "waiting for other jobs" if is_follower else "waiting for a slot", what
         now = backend.clock.monotonic()
         if now >= self._next:
             self._next = now + self._pause

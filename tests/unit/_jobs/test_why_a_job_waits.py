@@ -9,7 +9,7 @@ import pytest
 
 from kinetic._backends.kube import diagnosis
 from kinetic._backends.kube.diagnosis import JobState
-from kinetic._backends.protocol import SYSTEM
+from kinetic._backends.protocol import SYSTEM, Observation
 from kinetic._jobs import locate, pod_requirements, wait
 from kinetic._jobs.status import Snapshot
 from kinetic._wire import python_runtime
@@ -110,3 +110,19 @@ def test_an_image_that_the_user_named_is_not_built_by_anybody(ask, capsys, monke
     ask(GONE)
 
     assert "next:  check its name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("waits for grp-0a1b2c3d and cpu-b", ("waiting for other jobs", "grp-0a1b2c3d and cpu-b")),
+        ("waits for one of 2 slots; it is next", ("waiting for a slot", "one of 2 slots; it is next")),
+    ],
+)
+def test_a_job_of_this_machine_waits_for_jobs_and_then_for_a_slot(monkeypatch, reason, told) -> None:
+    monkeypatch.setattr(locate, "backend_of", lambda _: SimpleNamespace(is_here=True))
+    reasons = wait._Reasons(SimpleNamespace(job_id=JOB_ID, after=["grp-0a1b2c3d", "cpu-b"]))
+
+    seen = Observation(JOB_ID, JobStatus.PENDING, reason=reason)
+
+    assert reasons.phase(Snapshot(JobStatus.PENDING, None, seen)) == told

@@ -29,6 +29,7 @@ from kinetic._backends.kube.event_patterns import (
 )
 from kinetic._backends.kube.object_status import Object
 from kinetic._backends.protocol import Diagnosis
+from kinetic._runner.supervisor import predecessors
 from kinetic.errors import KineticError
 from kinetic.job_status import JobStatus
 
@@ -211,7 +212,7 @@ def _suspended(evidence: Evidence) -> JobState | None:
     if reason := object_status.waits_for(evidence.job):
         first = reason.split()[2]
         return JobState(JobStatus.PENDING, "follows", reason, "it is suspended, and holds no machine",
-                        f"kinetic jobs explain {first}")  # fmt: skip
+                        predecessors.command_about(first))  # fmt: skip
     if not context["queue"]:
         return JobState(
             JobStatus.PENDING,

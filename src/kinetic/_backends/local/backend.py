@@ -426,9 +426,11 @@ class LocalBackend:
             return None
         if row.state == "waiting":
             from kinetic._backends.local import followers  # only where a job follows another
+            from kinetic._runner.supervisor import predecessors
 
-            show = f"kinetic jobs explain {self.queue.waits_for(name)[0]}" if self.queue.waits_for(name) else None
-            return Diagnosis(f"{name} {self._waits_for(row)}", followers.states(self.queue, name), show or "")
+            names = self.queue.waits_for(name)
+            show = predecessors.command_about(names[0]) if names else ""
+            return Diagnosis(f"{name} {self._waits_for(row)}", followers.states(self.queue, name), show)
         if row.state == "queued":
             return Diagnosis(f"{name} {self._waits_for(row)}", why=self._blockers(row), next="kinetic jobs list")
         if reason := _reason(row):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kinetic._backends.local import notifier, recovery, runtime_files
-from kinetic._backends.local.queue import Queue
+from kinetic._backends.local.queue import JobRow, Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner.supervisor import attempts, predecessors
 from kinetic._stores import open_store
@@ -23,55 +23,69 @@ if TYPE_CHECKING:
     from kinetic._wire.task import Task
 
 
-def settle(paths: Paths, queue: Queue) -> bool:
+def settle(paths: Paths, queue: Queue) -> None:
     """Let every job start whose predecessors have all succeeded, and close those of which one did not.
 
-    A job that is closed may be followed by others, so it is repeated until nothing changes. Returns whether anything
-    changed.
+    A job that is closed may be followed by others, so it is repeated until nothing changes.
     """
-    changed, unsettled = False, set[tuple[str, ...]]()
-    while found := {job_id: names for job_id, names in queue.followers().items() if (job_id, *names) not in unsettled}:
+    seen = set[tuple[str, ...]]()
+    while found := {job_id: names for job_id, names in queue.followers().items() if (job_id, *names) not in seen}:
         step("follower:found")
         for job_id, names in found.items():
-            unsettled.add((job_id, *names))
+            seen.add((job_id, *names))
             with contextlib.suppress(KineticError, OSError):  # a store that is out of reach: the next look tries again
-                changed = _settle_one(paths, queue, job_id, names) or changed
-    return changed
+                _settle_one(paths, queue, job_id, names)
 
 
-def _settle_one(paths: Paths, queue: Queue, job_id: str, names: Sequence[str]) -> bool:
-    task = runtime_files.read_task(paths, job_id)
+def _settle_one(paths: Paths, queue: Queue, job_id: str, names: Sequence[str]) -> None:
+    try:
+        task = runtime_files.read_task(paths, job_id)
+        followed = runtime_files.read_followed_keys(paths, job_id) if task is not None else b""
+    except (IntegrityError, FileNotFoundError) as error:  # as below; the row says so where no outcome can
+        if row := _waiting(queue, job_id):
+            recovery.settle(paths, queue, row, why=f"it could not be started: {error}")
+        return
     if task is None:
-        queue.end(job_id, recovery.NO_PAGE)
-        return True
-    after = predecessors.of_task(task.after)
+        if _waiting(queue, job_id):  # else another process has closed it
+            queue.end(job_id, recovery.NO_PAGE)
+        return
     store = open_store(task.store_url)
     try:
-        key_of = predecessors.key_finder(after, runtime_files.read_followed_keys(paths, job_id))
-        succeeded = []
-        for each in after:
-            if each.job_id not in names:
-                continue
-            finding = predecessors.look(store, each, key_of)
-            if finding.is_over:
-                raise predecessors.why_closed(each, finding)
-            if finding.status and each.value and not finding.has_value:
-                raise predecessors.value_gone(each)
-            if finding.status:
-                succeeded.append(each.job_id)
-            elif not each.group and (lost := _lost(paths, queue, each.job_id)):
-                raise predecessors.why_closed(each, predecessors.Finding("failed", lost))
-    except PredecessorError as error:
-        close(paths, queue, store, task, error)
-        return True
-    except IntegrityError as error:  # it will not pass
-        why = PredecessorError(f"it did not start: {error.what}", why=error.why, next=error.next)
-        close(paths, queue, store, task, why)
-        return True
+        succeeded = _succeeded(paths, queue, store, task, followed, names)
+    except (PredecessorError, IntegrityError) as error:  # neither will pass
+        if _waiting(queue, job_id):  # else another process has started or closed it since
+            close(paths, queue, store, task, predecessors.as_closed(error))
+        return
     if succeeded:
         queue.note_successes(job_id, succeeded)
         step("follower:noted")
-    return bool(succeeded)
+
+
+def _succeeded(
+    paths: Paths, queue: Queue, store: Store, task: Task, followed: bytes, names: Sequence[str]
+) -> list[str]:
+    """Return which of these have succeeded; raises PredecessorError for one that will not."""
+    after = predecessors.of_task(task.after)
+    key_of = predecessors.key_finder(after, followed)
+    succeeded = []
+    for each in after:
+        if each.job_id not in names:
+            continue
+        finding = predecessors.look(store, each, key_of)
+        if finding.is_over:
+            raise predecessors.why_closed(each, finding)
+        if finding.status and each.value and not finding.has_value:
+            raise predecessors.value_gone(each)
+        if finding.status:
+            succeeded.append(each.job_id)
+        elif not each.group and (lost := _lost(paths, queue, each.job_id)):
+            raise predecessors.why_closed(each, predecessors.Finding("failed", lost))
+    return succeeded
+
+
+def _waiting(queue: Queue, job_id: str) -> JobRow | None:
+    row = queue.jobs([job_id]).get(job_id)
+    return row if row is not None and row.state == "waiting" else None
 
 
 def _lost(paths: Paths, queue: Queue, job_id: str) -> str:

@@ -273,9 +273,10 @@ class QueueSource:
         from kinetic._backends.local import followers  # as above
         from kinetic._runner.supervisor import predecessors
 
+        after = predecessors.of_task(self.task.after)
+        data = runtime_files.read_followed_keys(self._paths, self.task.job_id)
         try:
-            data = runtime_files.read_followed_keys(self._paths, self.task.job_id)
-            return predecessors.check_ready(self.store, predecessors.of_task(self.task.after), data)
+            return self.reach(lambda: predecessors.check_ready(self.store, after, data))
         except PredecessorError as error:
             followers.close(self._paths, self._queue, self.store, self.task, error)
             return None

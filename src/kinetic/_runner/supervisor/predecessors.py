@@ -39,6 +39,9 @@ class Finding(NamedTuple):
         return self.status not in {"", SUCCEEDED}
 
 
+_GONE = Finding(REMOVED, "nothing of it is stored any more")
+
+
 def key_finder(after: Sequence[Predecessor], data: bytes) -> KeyOf:
     """Return what looks up the keys that a job was given: one behind the other, in the order of its predecessors."""
     size = documents.KEY_BYTES
@@ -59,7 +62,7 @@ def look(store: Store, each: Predecessor, key_of: KeyOf) -> Finding:
         return _look_at_batch(store, each, key_of)
     outcome = _read_outcome(store, each.job_id, key_of(each.job_id))
     if outcome is None:
-        return _in_history(store, each.job_id, key_of(each.job_id))
+        return _without_outcome(store, each, key_of(each.job_id))
     if outcome.succeeded:
         return Finding(SUCCEEDED)
     advice = str(outcome.error.get("next", "")) if outcome.cause == CAUSE else ""
@@ -85,8 +88,21 @@ def _read_outcome(store: Store, job_id: str, key: bytes | None) -> Outcome | Non
     return found
 
 
-def _in_history(store: Store, job_id: str, key: bytes | None) -> Finding:
+def _without_outcome(store: Store, each: Predecessor, key: bytes | None) -> Finding:
     """Return what is known of a job without an outcome: it has not ended, or it was removed."""
+    found = _in_history(store, each.job_id, key)
+    if found is None and _is_gone(store, each):
+        found = _in_history(store, each.job_id, key) or _GONE  # it was removed between the two, and is noted since
+    return found or Finding()
+
+
+def _is_gone(store: Store, each: Predecessor) -> bool:
+    """Return whether that is removed by which a job or a batch is found: then nothing of it starts any more."""
+    at = keys.group_manifest(each.owner) if keys.is_group_id(each.owner) else keys.record(each.job_id)
+    return store.size(at) is None
+
+
+def _in_history(store: Store, job_id: str, key: bytes | None) -> Finding | None:
     from kinetic._wire.records import HISTORY  # 4 ms; most predecessors have an outcome
 
     with contextlib.suppress(KeyMissingError, IntegrityError):
@@ -97,7 +113,7 @@ def _in_history(store: Store, job_id: str, key: bytes | None) -> Finding:
         if status in {"FAILED", "CANCELLED"}:
             return Finding(status.lower(), str(page.get("reason") or ""))
         return Finding(REMOVED, "before it had ended")
-    return Finding()
+    return None
 
 
 def _look_at_batch(store: Store, each: Predecessor, key_of: KeyOf) -> Finding:
@@ -109,6 +125,8 @@ def _look_at_batch(store: Store, each: Predecessor, key_of: KeyOf) -> Finding:
     for index, (attempt, word) in sorted(ended.items()):
         if index not in succeeded and (attempt == last or word in {CANCELLED, REMOVED}):
             return Finding(FAILED, f"its input {index} was {word}" if word != FAILED else f"its input {index} failed")
+    if _is_gone(store, each):
+        return _GONE
     so_many = f"{len(succeeded)} of its {each.inputs} inputs"
     if stop := _stop_of(store, each, key_of):
         how = CANCELLED if stop == CANCELLED else FAILED
@@ -154,14 +172,19 @@ def _stop_of(store: Store, each: Predecessor, key_of: KeyOf) -> str:
 def why_closed(each: Predecessor, finding: Finding) -> PredecessorError:
     """Return the error of a job that cannot start, because this predecessor did not succeed."""
     how = {FAILED: "failed", CANCELLED: "was cancelled", REMOVED: "was removed"}[finding.status]
-    look = f"kinetic batch status {each.job_id}" if each.inputs else f"kinetic jobs explain {each.job_id}"
-    if finding.status == REMOVED and not each.inputs:
-        look = "kinetic jobs list --all"  # nothing explains what was removed
+    look = command_about(each.job_id)
+    if finding.status == REMOVED:
+        look = "kinetic batch list" if each.inputs else "kinetic jobs list --all"  # nothing explains what was removed
     return PredecessorError(
         f"{each.shown} {how}, so the job that follows it cannot start",
         why=finding.detail or None,
         next=finding.next or f"{look}     then submit it, and what follows it, again",
     )
+
+
+def command_about(name: str) -> str:
+    """Return the command that tells how a job or a batch stands that another job waits for."""
+    return f"kinetic batch status {name}" if keys.is_group_id(name) else f"kinetic jobs explain {name}"
 
 
 def value_gone(each: Predecessor) -> PredecessorError:
@@ -172,6 +195,13 @@ def value_gone(each: Predecessor) -> PredecessorError:
         next="pass the value itself, or collect with result(cleanup=False)",
         code="predecessor-collected",
     )
+
+
+def as_closed(error: PredecessorError | IntegrityError) -> PredecessorError:
+    """Return the error of a job that cannot start, whatever keeps it from that."""
+    if isinstance(error, PredecessorError):
+        return error
+    return PredecessorError(f"it did not start: {error.what}", why=error.why, next=error.next)
 
 
 def verdict_of(job_id: str, key_id: str, error: PredecessorError, *, witness: str, attempt: int = -1) -> Outcome:

@@ -33,8 +33,27 @@ def test_each_job_of_a_chain_leads_to_the_one_that_failed_first() -> None:
     [
         (Predecessor("cpu-a", "a"), "cancelled", "kinetic jobs explain cpu-a"),
         (Predecessor("cpu-a", "a"), REMOVED, "kinetic jobs list --all"),
+        (Predecessor("grp-0a1b2c3d", "a", inputs=2), REMOVED, "kinetic batch list"),
         (Predecessor("grp-0a1b2c3d", "a", inputs=2), "failed", "kinetic batch status grp-0a1b2c3d"),
     ],
 )
 def test_the_command_is_one_that_has_an_answer(each: Predecessor, status: str, command: str) -> None:
     assert str(predecessors.why_closed(each, Finding(status)).next).startswith(f"{command}  ")
+
+
+@pytest.mark.parametrize(
+    ("each", "at"),
+    [
+        (Predecessor("cpu-a-20261123-103059-1234567"), "cpu-a-20261123-103059-1234567/handle.json"),
+        (Predecessor("cpu-a-20261123-103059-1234567", group="grp-0a1b2c3d"), "_groups/grp-0a1b2c3d/manifest.json"),
+        (Predecessor("grp-0a1b2c3d", inputs=2), "_groups/grp-0a1b2c3d/manifest.json"),
+    ],
+)
+def test_what_is_removed_is_not_waited_for(each: Predecessor, at: str) -> None:
+    store = MemoryStore("a")
+    gone = predecessors.look(store, each, lambda _: KEY)
+    store.put(at, b"it is there")
+    there = predecessors.look(store, each, lambda _: KEY)
+
+    assert (gone.status, gone.is_over) == (REMOVED, True)
+    assert (there.status, there.is_over) == ("", False)
