@@ -147,19 +147,22 @@ def _not_submitted(error: PredecessorError) -> PredecessorError:
 def register(followed: Followed, store: Store, job_id: str, job: JobRecord | None = None) -> None:
     """Make known to those who collect or end the predecessors that a job, or a batch, follows them.
 
-    ``job``: of a job on a cluster, its record. Then the page also has the verdict for each predecessor that may fail,
+    ``job``: of a job on a cluster, its record. Then the page below a predecessor also has the verdict for its failure,
     sealed already: the pod that fails has no key of this job, and can write it all the same.
     """
-    owners = dict.fromkeys(each.owner for each in followed.after)
     page: dict[str, Any] = {
         "schema": documents.SCHEMA,
         "values": [each.job_id for each in followed.after if each.value],
         "after": followed.names,
         "inputs": {each.job_id: each.inputs for each in followed.after if each.inputs},
     }
+    of: dict[str, dict[str, Any]] = {each.owner: {} for each in followed.after}
     if job is not None:
-        page |= {"name": job.k8s_name, "closed": {each.job_id: _closed(each, job) for each in followed.after}}
-    put_many(store, [(keys.follower(owner, job_id), documents.write(page)) for owner in owners])
+        for each in followed.after:
+            more = of[each.owner]
+            more["name"] = job.k8s_name
+            more.setdefault("closed", {})[each.job_id] = _closed(each, job)
+    put_many(store, [(keys.follower(owner, job_id), documents.write(page | more)) for owner, more in of.items()])
     step("client:follows")
 
 
