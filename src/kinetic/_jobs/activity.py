@@ -57,15 +57,15 @@ def progress_of_many(jobs: Sequence[JobRecord]) -> dict[str, Progress]:
         return found
     from kinetic._stores import parallel
 
-    def ask(job: JobRecord) -> Progress | None:
+    def ask(job: JobRecord) -> tuple[str, Progress | None]:
         with contextlib.suppress(KineticError, OSError):
-            return progress_of(job)
-        return None
+            return job.job_id, progress_of(job)
+        return job.job_id, None
 
     asked = elsewhere[:_MOST_ASKED]
     tasks = [functools.partial(ask, job) for job in asked]
     answers = parallel.in_parallel(locate.store_of(asked[0]), tasks)
-    return found | {job.job_id: each for job, each in zip(asked, answers, strict=True) if each is not None}
+    return found | {job_id: each for job_id, each in answers if each is not None}
 
 
 def live_progress_of(job: JobRecord, attempt: int) -> Progress | None:

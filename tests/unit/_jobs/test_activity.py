@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -163,3 +165,22 @@ def test_the_time_of_a_report_is_written_like_all_times_in_json() -> None:
 
     assert page is not None
     assert page["reported_at"] == "2027-01-15T08:00:00Z"
+
+
+def test_each_job_of_a_list_has_its_own_progress_whoever_answers_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = threading.Event()
+
+    def ask(job: JobRecord) -> Progress:
+        if job.job_id == "cpu-f-1":
+            later.wait(10)
+        else:
+            later.set()
+        return Progress(float(job.job_id[-1]))
+
+    monkeypatch.setattr(activity, "progress_of", ask)
+    monkeypatch.setattr(activity.locate, "store_of", lambda _: SimpleNamespace(url="gs://b"))
+    jobs = [JobRecord(**dict.fromkeys(REQUIRED, "") | {"job_id": f"cpu-f-{n}", "backend": "gke"}) for n in (1, 2)]
+
+    found = activity.progress_of_many(jobs)
+
+    assert {job_id: each.done for job_id, each in found.items()} == {"cpu-f-1": 1.0, "cpu-f-2": 2.0}
