@@ -128,8 +128,8 @@ def check(followed: Followed, store: Store) -> list[str]:
     """
     key_of = predecessors.key_finder(followed.after, followed.keys)
     waits = []
-    for each in followed.after:
-        finding = predecessors.look(store, each, key_of)
+    findings = predecessors.look_at_all(store, followed.after, key_of)
+    for each, finding in zip(followed.after, findings, strict=True):
         if finding.is_over:
             raise _not_submitted(predecessors.why_closed(each, finding))
         if finding.status and each.value and not finding.has_value:

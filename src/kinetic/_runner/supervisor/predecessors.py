@@ -69,6 +69,20 @@ def look(store: Store, each: Predecessor, key_of: KeyOf) -> Finding:
     return Finding(outcome.status, "" if outcome.status == CANCELLED else _failure(outcome), next=advice)
 
 
+def look_at_all(store: Store, after: Sequence[Predecessor], key_of: KeyOf) -> list[Finding]:
+    """Return how predecessors stand, in their order."""
+
+    def numbered(number: int) -> tuple[int, Finding]:
+        return number, look(store, after[number], key_of)
+
+    found = in_parallel(store, (partial(numbered, at) for at in range(len(after))), limit=_lanes(store, len(after)))
+    return [finding for _, finding in sorted(found, key=lambda pair: pair[0])]
+
+
+def _lanes(store: Store, count: int) -> int | None:
+    return 1 if store.local is not None or count == 1 else None  # no threads before a fork
+
+
 def _failure(outcome: Outcome) -> str:
     kind, message = outcome.error.get("type", ""), str(outcome.error.get("message", outcome.cause))
     return (f"{kind}: {message}" if kind else message)[:_MESSAGE_CHARACTERS]
@@ -237,8 +251,7 @@ def check_ready(store: Store, after: Sequence[Predecessor], data: bytes) -> list
     """
     key_of = key_finder(after, data)
     found = []
-    for each in after:
-        finding = look(store, each, key_of)
+    for each, finding in zip(after, look_at_all(store, after, key_of), strict=True):
         if finding.is_over:
             raise why_closed(each, finding)
         if not finding.status:
@@ -257,8 +270,8 @@ def _value(store: Store, each: Predecessor, key_of: KeyOf) -> dict[str, Any]:
     def part(index: int) -> tuple[int, list[Any]]:
         return index, _part(store, each, each.child_id(index, succeeded[index]), key_of)
 
-    limit = 1 if store.local is not None else None  # no threads before a fork
-    parts = sorted(in_parallel(store, (partial(part, index) for index in succeeded), limit=limit))
+    tasks = (partial(part, index) for index in succeeded)
+    parts = sorted(in_parallel(store, tasks, limit=_lanes(store, len(succeeded))))
     return {"many": True, "parts": [found for _, found in parts]}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from kinetic._runner.supervisor import attempts, predecessors
@@ -57,3 +59,24 @@ def test_what_is_removed_is_not_waited_for(each: Predecessor, at: str) -> None:
 
     assert (gone.status, gone.is_over) == (REMOVED, True)
     assert (there.status, there.is_over) == ("", False)
+
+
+def test_many_in_a_bucket_are_looked_at_side_by_side_and_stay_in_order() -> None:
+    both = threading.Barrier(2)
+
+    class Bucket(MemoryStore):
+        local = None
+
+        def size(self, key: str) -> int | None:
+            both.wait(10)
+            return super().size(key)
+
+    store = Bucket("a")
+    store.url = "gs://bucket"
+    after = [Predecessor(f"cpu-{name}-20261123-103059-1234567", name) for name in "ab"]
+    for each, status in zip(after, ("succeeded", "cancelled"), strict=True):
+        attempts.seal_outcome(store, Outcome(each.job_id, status), KEY)
+
+    found = predecessors.look_at_all(store, after, lambda _: KEY)
+
+    assert [each.status for each in found] == ["succeeded", "cancelled"]
