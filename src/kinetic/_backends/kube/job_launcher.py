@@ -308,11 +308,13 @@ def manifest_of(
     )
     argument = task.to_argument()
     if len(argument) > _MOST_ARGUMENT_BYTES:  # every container of the job would fail to start
-        data = f", {len(task.placed)} references to data among them" if task.placed else ""
+        data, jobs = len(task.placed or ()), len(task.after or ())
+        what = f"{data} references to data" if data > jobs else f"{jobs} jobs that it follows"
+        fewer = "put what the job reads into fewer folders, each one Data or volume"
         raise LaunchError(
             f"the task of {task.job_id} is too long for a command line",
-            why=f"{len(argument):,} bytes{data}; Linux allows {_MOST_ARGUMENT_BYTES:,}",
-            next="put what the job reads into fewer folders, each one Data or volume",
+            why=f"{len(argument):,} bytes, with {what}; Linux allows {_MOST_ARGUMENT_BYTES:,}",
+            next=fewer if data > jobs else "follow one job that waits for the others, or a batch",
         )
     return job_manifests.manifest(replace(request, command=("python3", RUNNER_PATH, argument)), kind)
 

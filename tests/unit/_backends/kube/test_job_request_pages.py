@@ -13,7 +13,7 @@ from kinetic._backends.protocol import Launch
 from kinetic._config.cluster import ClusterSettings, PodRequirements
 from kinetic._config.options import ResourceRequests
 from kinetic._hardware import place
-from kinetic._wire.order import Artifact, Child, DataRef, Order
+from kinetic._wire.order import Artifact, Child, DataRef, Order, Predecessor
 from kinetic._wire.task import Task
 from kinetic.errors import LaunchError
 
@@ -135,6 +135,16 @@ def test_a_store_of_amazon_gets_variables_only() -> None:
 def test_a_pod_gets_what_opens_a_bucket_in_the_version_of_the_client_and_nothing_for_a_folder() -> None:
     assert page(launch()).pod.store_requirement == f"obstore=={metadata.version('obstore')}"
     assert page(replace(launch(), store_url="file:///shared/store")).pod.store_requirement == ""
+
+
+def test_a_task_that_follows_too_many_jobs_for_a_command_line_is_refused_with_what_to_do() -> None:
+    after = tuple(Predecessor(f"cpu-train-20261123-103059-{number:07}", "train") for number in range(900))
+
+    with pytest.raises(LaunchError, match="too long") as raised:
+        page(launch(after=after))
+
+    assert "with 900 jobs that it follows" in str(raised.value.why)
+    assert raised.value.next == "follow one job that waits for the others, or a batch"
 
 
 def test_data_that_shall_be_shown_is_mounted_under_its_number() -> None:
