@@ -1,10 +1,10 @@
-"""What a warm pod is given waits in its inbox, whole or not at all."""
+"""What a warm pod is given waits in its inbox, whole or not at all; and whom it asks while it is idle."""
 
 from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,3 +48,18 @@ def test_a_task_that_came_twice_is_there_once(process: WarmProcess) -> None:
 
     assert os.listdir(process.inbox) == ["0"]
     assert (process.inbox / "0" / "secret" / KEY_FILE).read_bytes() == GIVEN.key
+
+
+def test_a_store_that_does_not_answer_is_asked_by_one_child(process: WarmProcess) -> None:
+    asking: list[Callable[[int], None]] = []
+    process._fork = lambda _, then: asking.append(then)  # type: ignore[method-assign] # no child is needed
+    process._next_look = process._next_stat = 0.0
+    process._is_asking, process._secret_stamp = False, None
+
+    for minute in range(1, 4):
+        process._look(minute * 61.0)
+    while_it_asks = len(asking)
+    asking[0](0)
+    process._look(300.0)
+
+    assert (while_it_asks, len(asking)) == (1, 2)

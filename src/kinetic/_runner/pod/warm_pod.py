@@ -96,6 +96,7 @@ class WarmProcess:
         self._tries = self._tasks = 0
         self._began = self._idle_since = time.monotonic()
         self._next_look = self._next_stat = self._import_limit = 0.0
+        self._is_asking = False  # whether a child of ours asks the store
         self._secret_stamp: object = None
         self._strange_since: float | None = None  # since when the next number is another client's
         self._useless: tuple[str, frozenset[str]] = ("", frozenset())  # what cannot be imported before a fork
@@ -301,7 +302,8 @@ class WarmProcess:
         if now >= self._next_stat:
             self._next_stat = now + _SECRET_SECONDS
             self._look_into_secret()
-        if now >= self._next_look:
+        if now >= self._next_look and not self._is_asking:  # a store that does not answer is asked by one child
+            self._is_asking = True
             self._next_look = now + _LOOK_SECONDS
             self._fork(self._ask_store, self._after_store)
 
@@ -336,6 +338,7 @@ class WarmProcess:
         return 1 if following > self._sequence else 0
 
     def _after_store(self, code: int) -> None:
+        self._is_asking = False
         if code != 1 or self._about is not None:
             self._strange_since = None if code == 0 else self._strange_since
             return
