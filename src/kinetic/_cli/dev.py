@@ -233,7 +233,7 @@ class _Session:
             output.report(f"{self._run.job_id} is cancelled")
 
     def close(self) -> None:
-        """Let nothing run behind us."""
+        """End what still runs."""
         if self._run is not None:
             self._run.close()
         self._watcher.close()
@@ -250,7 +250,7 @@ class _Session:
         poller.poll(None if is_told else file_watcher.LOOK_SECONDS * 1000)
 
     def _end_run(self, run: _Run) -> str:
-        """End a run before the next one; return in a few words how it went."""
+        """End a run before the next one; return a phrase that says how it ended."""
         if self._keeps:
             run.wait_for_submission()
         if not run.read():

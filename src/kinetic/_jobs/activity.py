@@ -154,7 +154,7 @@ def stall_text(measured: list[Measurements], environ: Mapping[str, str]) -> str:
 
 
 class StallWatch:
-    """Warns once, for whoever follows a job, that it seems to hang."""
+    """Warns once, in a process that follows a job, that the job seems to hang."""
 
     def __init__(self, job: JobRecord, environ: Mapping[str, str] = os.environ) -> None:
         self._job, self._environ = job, environ

@@ -84,7 +84,7 @@ def resolve(handed: HandedOver, after: Sequence[Any] | None, here: Here) -> Foll
 
 
 def _check_place(each: Predecessor, about: Mapping[str, Any], here: Here) -> None:
-    """Refuse to follow what runs in another place, or is in another store: who ends it could not start the follower."""
+    """Refuse to follow a job of another place or store: the process that ends it could not start this one."""
     store, is_here = str(about.get("store") or "") or locate.local_store().url, registry.is_here(str(about["backend"]))
     theirs, ours = _place(about, is_here=is_here), _place(here.fields, is_here=here.is_here)
     if store == here.store_url and theirs == ours:
@@ -290,7 +290,7 @@ def readers_of(store: Store, owner: str, inside: Sequence[Entry], has_ended: Has
 
 
 def _reads(store: Store, at: str) -> bool:
-    """Return whether who follows also reads a value; what cannot be read does, so that nothing is lost."""
+    """Return whether a follower reads a value too; True for one that cannot be read, so that no value is lost."""
     with contextlib.suppress(KineticError):
         return bool(documents.read(documents.fetch(store, at, _MOST_BYTES, at), at).get("values", True))
     return True

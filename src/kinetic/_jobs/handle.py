@@ -198,9 +198,10 @@ class JobHandle(JobRecord, Generic[R]):
         another machine is seen once it has ended. Of a job that takes less than a second nothing is measured.
 
         Args:
-            attempt: Which attempt, from 0; None means the last one that began.
+            attempt: Which attempt, from 0; None means the last one that began. One that has not begun has no hosts.
 
         Raises:
+            OptionError: The attempt is not a number from 0.
             IntegrityError: What is stored of it was changed.
             CredentialsError: The key without which it cannot be verified is not here.
         """

@@ -13,7 +13,7 @@ from kinetic._backends import registry
 from kinetic._jobs import locate, logs
 from kinetic._wire import documents, fields, keys, measurements
 from kinetic._wire.measurements import CPU, DEVICES, DISK, MEMORY, PAGE, READ, SECONDS, WRITTEN, Measurements
-from kinetic.errors import KeyMissingError, KineticError
+from kinetic.errors import KeyMissingError, KineticError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend
@@ -236,10 +236,17 @@ def usage_of(job: JobRecord, *, attempt: int | None = None, most_samples: int | 
         most_samples: Of all hosts together; by default all that are known.
 
     Raises:
+        OptionError: The attempt is not a number from 0.
         IntegrityError: What is stored of it was changed.
         CredentialsError: The key without which it cannot be verified is not here.
         StoreUnreachableError: Its store is out of reach.
     """
+    if attempt is not None and (type(attempt) is not int or attempt < 0):
+        raise OptionError(
+            f"attempt must be 0 or more, got {attempt!r}",
+            why="the attempts of a job are counted from 0",
+            next="job.usage(attempt=0), or job.usage() for the last attempt",
+        )
     return usage_from(job, *measurements_of(job, attempt=attempt), most_samples=most_samples)
 
 

@@ -221,6 +221,12 @@ def context(**changed: object) -> SimpleNamespace:
     return SimpleNamespace(**{**fields, **changed})
 
 
+@pytest.mark.parametrize("attempt", [-1, "0", True, 0.0])
+def test_the_usage_of_what_is_no_attempt_is_refused(attempt: object) -> None:
+    with pytest.raises(OptionError, match="attempt must be 0 or more, got"):
+        handle().usage(attempt)  # type: ignore[arg-type]
+
+
 def test_a_handle_is_built_from_any_object_with_these_attributes() -> None:
     job = kinetic.JobHandle.from_job_context(context(), "gke", "default", "keras-job")
 
