@@ -72,6 +72,20 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "A batch whose client died continues where it stopped": (
         f"{FLOWS}/test_batches_resumed.py::test_another_process_takes_over_what_was_not_submitted_and_runs_nothing_twice",
     ),
+    "A job starts when the jobs before it have succeeded, and gets their values": (
+        f"{FLOWS}/test_chained_jobs.py::test_a_function_gets_values_in_the_place_of_handles_and_the_client_never_opens_them",
+        f"{FLOWS}/test_chained_jobs.py::test_a_chain_goes_on_without_the_process_that_submitted_it",
+    ),
+    "A job shows how far it is, and what it uses": (
+        f"{FLOWS}/test_progress.py::test_progress_is_shown_while_a_job_runs_and_kept_when_it_was_collected",
+        f"{FLOWS}/test_usage.py::test_cpu_and_memory_are_true_while_a_job_runs_afterwards_from_another_process_and_once_it_was_collected",
+    ),
+    "A save runs the function again": (
+        f"{FLOWS}/test_dev.py::test_each_save_runs_the_function_again_and_an_error_waits_for_the_next_save",
+    ),
+    "A program that one job compiled is not compiled by the next": (
+        f"{FLOWS}/test_programs_compiled_once.py::test_a_job_finds_what_another_compiled_unless_that_is_turned_off",
+    ),
     "Data is sent once and is a path in the job": (
         f"{FLOWS}/test_data.py::test_data_is_found_anywhere_in_the_arguments_and_is_a_path_in_the_job",
         f"{FLOWS}/test_data.py::test_unchanged_data_is_not_sent_again",

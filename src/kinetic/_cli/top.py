@@ -211,7 +211,7 @@ def _live(looker: Looker, seconds: float) -> None:
 
 
 def _ends(pressed: Callable[[float], bytes | None], news: threading.Event, seconds: float) -> bool:
-    """Wait for something new to show, and at most some seconds; return whether to end: q was pressed, or input has ended."""
+    """Wait for something new to show, or some seconds; return whether to end: q was pressed, or input has ended."""
     until = time.monotonic() + seconds
     while not news.is_set() and time.monotonic() < until:
         keys = pressed(0.1)
