@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 
@@ -25,6 +26,7 @@ __all__ = [
     "Store",
     "open_anew",
     "open_store",
+    "preload",
     "put_file",
     "put_hint",
     "put_many",
@@ -72,6 +74,16 @@ def open_anew(url: str) -> Store:
         for known in [known for known in _open if known[0] == url]:
             del _open[known]
     return open_store(url)
+
+
+def preload(url: str) -> None:
+    """Import what opens the store at an address, if it is there; no thread starts, so a process may fork afterwards."""
+    if url.startswith(("gs://", "s3://")):
+        with contextlib.suppress(ImportError):
+            import obstore.exceptions
+            import obstore.store  # noqa: F401 - 20 ms
+
+            from kinetic._stores import bucket  # noqa: F401 - as above
 
 
 def _open_bucket(url: str) -> Store:

@@ -47,6 +47,11 @@ _CODE = re.compile(r"<Code>([^<]+)</Code>")  # of the XML in which both services
 _first_process: int | None = None  # in which obstore started its threads
 
 
+def was_used() -> bool:
+    """Return whether obstore has started its threads, here or in a process that this one was forked from."""
+    return _first_process is not None
+
+
 def is_forked() -> bool:
     """Return whether obstore cannot work here: its threads stayed in the process that this one was forked from."""
     return _first_process not in {None, os.getpid()}

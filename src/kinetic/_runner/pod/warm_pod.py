@@ -30,6 +30,7 @@ from kinetic._runner.pod import cleanup, container, fork_server
 from kinetic._runner.pod.fork_server import CarryOut, ForkServer
 from kinetic._runner.pod.log_pump import say
 from kinetic._runner.worker import worker
+from kinetic._stores import preload
 from kinetic._wire import documents, warm_pods
 from kinetic._wire import task as wire_task
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, Task
@@ -87,6 +88,7 @@ class WarmProcess:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         worker.preload()  # once, instead of by each process that is forked
+        preload(page.store_url)
         self._cleaner = cleanup.Cleaner((base,), self.libc)
         self._children: dict[int, Callable[[int], None]] = {}  # that talk or look, and what follows their end
         self._server = ForkServer(carry_out, runner, self.libc)

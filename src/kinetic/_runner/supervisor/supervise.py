@@ -46,7 +46,7 @@ Entry = Callable[[Task, int], NoReturn]  # what a worker does with its task and 
 DECIDED, REMOVED, TAKEN = "decided", "removed", "taken"  # why there is nothing to do for a task
 WORKER_SCRIPT = "worker.py"  # in the folder of the runner
 
-_THREADED = "obstore"  # starts threads: after it was imported, a fork is not safe
+_CLOUD_CLIENT = "kinetic._stores.obstore_client"  # starts threads with its first request, and none when imported
 _GRACE_SECONDS = 5.0  # for atexit handlers after the result is complete, and between SIGTERM and SIGKILL
 _STACKS_SECONDS = 0.5  # for writing the stacks before the deadline's kill
 _PEER_SECONDS = 2.0  # between the first failure on a slice and the end of its peers, which wait for it in vain
@@ -383,8 +383,9 @@ def _watch(task: Task, pid: int, *closing: int) -> WatchedWorker:
 
 
 def needs_own_interpreter() -> bool:
-    """Return whether this process has loaded what a forked child could not use."""
-    return _THREADED in sys.modules
+    """Return whether this process has used a store in the cloud, and with it threads that a forked child has not."""
+    client = sys.modules.get(_CLOUD_CLIENT)
+    return client is not None and client.was_used()
 
 
 def exec_worker(task: Task, report: int) -> NoReturn:

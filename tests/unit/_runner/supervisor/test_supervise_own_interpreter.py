@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -28,11 +29,23 @@ def test_values_of_variables_that_are_not_utf_8_arrive_as_they_were(tmp_path: Pa
         assert supervise.receive_task(file) == sent
 
 
-def test_a_fork_will_do_until_something_with_threads_is_loaded():
-    code = (
-        "from kinetic._runner.supervisor import supervise as workers; "
-        "print(workers.needs_own_interpreter()); import obstore; print(workers.needs_own_interpreter())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+def test_a_fork_will_do_until_a_store_in_the_cloud_was_used():
+    code = """
+import os
+from kinetic import _stores
+from kinetic._runner.supervisor import supervise
+from kinetic._stores.parallel import Retry
+from kinetic.errors import KineticError
 
-    assert done.stdout.split() == ["False", "True"]
+_stores.preload("gs://bucket")
+store = _stores.bucket.BucketStore("gs://bucket", retry=Retry(attempts=1))
+print(supervise.needs_own_interpreter(), len(os.listdir("/proc/self/task")))
+try:
+    store.size("key")
+except KineticError:
+    print(supervise.needs_own_interpreter(), len(os.listdir("/proc/self/task")) > 1)
+"""
+    environ = {**os.environ, "STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"}  # where nothing listens
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ)
+
+    assert done.stdout.splitlines() == ["False 1", "True True"]
