@@ -171,7 +171,7 @@ class _Roles:
             self.remove([name for name in names if name in self._jobs and not self._jobs[name].status.is_final])
         return True
 
-    def remove(self, names: Sequence[str]) -> None:
+    def remove(self, names: Sequence[str], *, later: bool = False) -> None:
         with self._lock:
             for name in names:
                 job = self._jobs.pop(name, None)

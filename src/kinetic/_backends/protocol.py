@@ -83,6 +83,7 @@ class Observation:
     version: str = ""  # changes whenever something about the job changes; "" where nothing can be concluded from it
     warm: str = ""  # the warm pod that it was assigned to
     warm_ended: bool = False  # whether that pod is gone for good
+    is_told: bool = False  # whether that pod tells this process of its end, so that nothing else need be followed
 
 
 class DebugAddress(NamedTuple):
@@ -160,8 +161,11 @@ class Launcher(Protocol):
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         """End the processes of jobs; True when all are known to be gone within ``wait`` seconds."""
 
-    def remove(self, names: Sequence[str]) -> None:
-        """Remove the rows or resources of jobs that have ended, and their files on that machine."""
+    def remove(self, names: Sequence[str], *, later: bool = False) -> None:
+        """Remove the rows or resources of jobs that have ended, and their files on that machine.
+
+        ``later``: it may be done while the caller continues, and before this process ends.
+        """
 
     def sweep(
         self, scratch: Path | None, history: Callable[[Store, str], Mapping[str, Any] | None] | None = None

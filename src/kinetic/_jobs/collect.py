@@ -434,14 +434,16 @@ def mark_of(job: JobRecord) -> str:
     return keys.mark(job.group_id, job.group_index, job.group_attempt or 0)
 
 
-def _delete(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, wait: float) -> None:
+def _delete(
+    job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, wait: float, later: bool = False
+) -> None:
     """Remove what the history says is removed."""
     backend, store = locate.backend_of(job), locate.store_of(job)
     if resource:
         ended = seen.outcome is not None and seen.outcome.witness != "client"  # then its worker is gone already
         if (not ended or not artifacts) and not backend.stop([job.job_id], wait=wait):
             locate.log().warning("%s was asked to end and has not ended within %g s", job.job_id, wait)
-        backend.remove([job.job_id])
+        backend.remove([job.job_id], later=later)
         if not seen.status.is_final:
             _report_another_host(job)
     if artifacts:
@@ -465,7 +467,7 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
         page = collected_page(job, seen, inside)
         mark_as_removed(job, store)
         step("client:history-written")
-        _delete(job, seen, resource=True, artifacts=True, wait=wait)
+        _delete(job, seen, resource=True, artifacts=True, wait=wait, later=True)
         if job.after:
             _remove_kept_predecessors(job, store, wait=wait)
     except (KineticError, OSError) as error:

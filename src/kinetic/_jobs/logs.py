@@ -406,6 +406,9 @@ class Follower:
 
         What is open is read first: of a log whose end did not reach the store, it may have more.
         """
+        is_unread = self._log is None and not self._position
+        if is_unread and (known := self._sealed(self._attempt)) is not None and not known.size_bytes:
+            return
         if self._log is None:
             self._log = self._stored(self._attempt) or self._reopen(self._attempt)
         yield from self._read()

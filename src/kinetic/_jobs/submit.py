@@ -92,6 +92,7 @@ def prepare(options: Options) -> SubmitContext:
     with _phase("asking the cluster", is_remote=not registry.is_here(target.backend.value)):
         backend = locate.backend_at(target, strict=strict)
         target = target._replace(namespace=target.namespace._replace(value=backend.namespace))
+        backend = locate.backend_at(target, strict=strict)  # by the same address as the job's: one for both
         wanted = None
         if registry.find(backend.name).containers:
             from kinetic._config import cluster  # only for clusters
@@ -197,6 +198,10 @@ def submit_call(
     try:
         with naming_shadowing_files():
             context = prepare(options)
+            if not context.backend.is_here and context.placement.hosts == 1:
+                from kinetic._jobs import warm_assignment  # only for clusters
+
+                warm_assignment.begin(context.backend, options)
             from kinetic._jobs import handle  # 40 ms with the pickler on first use, beside the supervisor's own start
             from kinetic._project import pickler
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.activity import StallWatch
     from kinetic._output.job_text import JobOutput
     from kinetic._wire.digests import LogDigest
+    from kinetic._wire.outcomes import Outcome
     from kinetic._wire.records import JobRecord
 
 _AWAY_SECONDS = 600.0  # how long a wait bears a store or a cluster that does not answer: the job keeps running
@@ -146,7 +147,13 @@ class _Display:
         self._follow = follow
         self._attempt = Attempt(job)
         self._log_seconds = locate.backend_of(job).log_poll_seconds
-        self._follower = make_follower(job, attempt=self._attempt) if follow is not None else None
+        self._is_told, self._is_first = False, True  # whether its end is told; whether nothing was seen of it
+        self._outcome: Outcome | None = None
+        self._follower: logs.Follower | None = None
+        if follow is not None:
+            self._follower = make_follower(
+                job, attempt=self._attempt, seconds=self._reopen_seconds, outcome=lambda: self._outcome
+            )
         self._own = output.Progress() if follow is not None and progress is None else None
         self._progress = progress or self._own
         self._reasons = _Reasons(job)
@@ -162,7 +169,9 @@ class _Display:
     def show(self, seen: Snapshot) -> None:
         """Show what is new after a look."""
         self._attempt.see(seen)
-        if seen.status is not JobStatus.PENDING:
+        self._is_told = seen.observation is not None and seen.observation.is_told
+        is_first, self._is_first, self._outcome = self._is_first, False, seen.outcome
+        if seen.status is not JobStatus.PENDING and not (is_first and self._is_told):  # it may end before it has a log
             self._print_log(last=seen.status.is_final)
         if not seen.status.is_final:
             self._show_phase(seen)
@@ -173,6 +182,9 @@ class _Display:
             self._show_phase(seen)
         else:
             self._print_log()
+
+    def _reopen_seconds(self) -> float:
+        return self._log_seconds if self._is_told else _ATTEMPT_SECONDS
 
     def _show_phase(self, seen: Snapshot) -> None:
         if self._progress is None:
@@ -325,14 +337,31 @@ class Attempt:
         return self.number
 
 
-def make_follower(job: JobRecord, *, attempt: Callable[[], int], host: int = 0, start: int = 0) -> logs.Follower:
-    """Return a reader of the job's log, from its beginning or from a position in the attempt that it begins with."""
+def make_follower(
+    job: JobRecord,
+    *,
+    attempt: Callable[[], int],
+    host: int = 0,
+    start: int = 0,
+    seconds: Callable[[], float] = lambda: _ATTEMPT_SECONDS,
+    outcome: Callable[[], Outcome | None] = lambda: None,
+) -> logs.Follower:
+    """Return a reader of the job's log, from its beginning or from a position in the attempt that it begins with.
+
+    Args:
+        job: The job.
+        attempt: Which attempt runs now.
+        host: Which host of it.
+        start: A position in the log of the first attempt.
+        seconds: How long to wait between two tries to open the log, on a cluster.
+        outcome: The verdict, once it was read.
+    """
     backend, store = locate.backend_of(job), locate.store_of(job)
     last = float("-inf")
 
     def reopen(number: int) -> LiveLog | None:
         nonlocal last
-        if not backend.is_here and backend.clock.monotonic() - last < _ATTEMPT_SECONDS:
+        if not backend.is_here and backend.clock.monotonic() - last < seconds():
             return None  # each try is a question to the cluster
         last = backend.clock.monotonic()
         with contextlib.suppress(StoreUnreachableError, BackendUnavailableError):  # it is tried again
@@ -343,7 +372,7 @@ def make_follower(job: JobRecord, *, attempt: Callable[[], int], host: int = 0, 
         return logs.stored_log(store, job.job_id, attempt=number, host=host)
 
     def sealed(number: int) -> LogDigest | None:
-        return logs.sealed_digest(job, attempt=number, host=host)
+        return logs.sealed_digest(job, attempt=number, host=host, outcome=outcome())
 
     report = functools.partial(logs.report, job.job_id)
     pause = 0.0 if backend.is_here else _ATTEMPT_SECONDS

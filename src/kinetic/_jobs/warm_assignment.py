@@ -7,6 +7,7 @@ be repeated by any process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import time
@@ -75,6 +76,12 @@ def is_wanted(options: Options) -> bool:
         return False
 
 
+def begin(backend: Any, options: Options) -> None:
+    """Begin to look for a warm pod and to connect to it, while the client packs the job."""
+    if is_wanted(options) and _new.get() is None:
+        backend.warm.begin(owner_here(), str(options.accelerator))
+
+
 def launch(wanted: Launch, context: Place, options: Options) -> bool:
     """Give a job to a warm pod, or start one for it; False if it is to be launched as any other."""
     backend = context.backend
@@ -88,10 +95,14 @@ def launch(wanted: Launch, context: Place, options: Options) -> bool:
         _start_with(wanted, context, backend, mask, keep, most)
         return True
     try:
+        fits = backend.warm.fits(wanted, mask)
+        known = [state for state in backend.warm.free() if state.fits == fits]
+        told, _ = _offer(wanted, context, backend, known, fits, mask, keeps=bool(keep))
+        if told:
+            return True
         found = backend.warm.find(wanted.owner)
         if not found and not keep:
             return False
-        fits = backend.warm.fits(wanted, mask)
         told, idle = _offer(wanted, context, backend, found, fits, mask, keeps=bool(keep))
         if told:
             return True
@@ -236,24 +247,24 @@ def _try(
     made: Any = None
     job_id, key = wanted.order.job_id, _pod_key(context, state.name)
     try:
-        with backend.warm.dial(state) as connection:
-            greeting = connection.greeting()
-            if greeting.state == BUSY or not fits:
-                return False, greeting
-            made = backend.warm.make_task(wanted, mask, state)
-            backend.add(wanted, made)
-            is_ours = placements.assign(context.store, state.name, greeting.sequence, job_id, key)
-            step("client:task-assigned")
-            if is_ours:
-                task = backend.warm.task_of(wanted, mask, requirements)
-                assignment = _assignment(wanted, task, greeting.sequence)
-                refused = connection.ask(assignment.to_bytes(key, greeting.nonce))
-                step("client:task-told")
-                if not refused:
-                    _keep_assignment(backend, state, assignment, key)
-                    return True, greeting
-            taken = f"{state.name} has taken another job meanwhile"
-            output.report(f"starts in a pod of its own: {refused if is_ours else taken}")
+        connection = backend.warm.connect(state)
+        greeting = connection.greeting()
+        if greeting.state == BUSY or not fits:
+            return False, greeting
+        made = backend.warm.make_task(wanted, mask, state)
+        backend.add(wanted, made)
+        is_ours = placements.assign(context.store, state.name, greeting.sequence, job_id, key)
+        step("client:task-assigned")
+        refused = f"{state.name} has taken another job meanwhile"
+        if is_ours:
+            assignment = _assignment(wanted, backend.warm.task_of(wanted, mask, requirements), greeting.sequence)
+            message = assignment.to_bytes(key, greeting.nonce)
+            keep = functools.partial(_keep_assignment, backend, state, assignment, key)
+            refused = backend.warm.tell(connection, message, job_id, keep)
+            step("client:task-told")
+            if not refused:
+                return True, greeting
+        output.report(f"starts in a pod of its own: {refused}")
     except KineticError as error:
         if made is None and isinstance(error, AccessDeniedError):
             raise  # no warm pod can be told: a new one would be idle for nothing
@@ -266,7 +277,7 @@ def _try(
 
 
 def _keep_assignment(backend: KubeBackend, state: WarmState, assignment: Assignment, key: bytes) -> None:
-    """Put the assignment of a pod that was told where it finds it if it is started again."""
+    """Put an assignment where its pod finds it if it is started again; it is of no use where the pod refuses it."""
     try:
         backend.warm.write_assignment(state, assignment.to_bytes(key), key)
     except KineticError as error:

@@ -79,13 +79,14 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Greeting:
-    """What a warm pod says to whoever connects."""
+    """What a warm pod says to whoever connects, and on each connection again when it changes."""
 
     pod: str
     state: str  # IDLE or BUSY
     sequence: int  # of the task that it takes next, or has
-    nonce: str
+    nonce: str  # for the next message on this connection
     job_id: str = ""  # what it does
+    decided: str = ""  # the last job that has its verdict: what it does if it still removes what is left of that
     until: float = 0.0  # Unix time at which it ends, if it stays idle
     tasks: int = 0  # how many it has carried out (count)
 
@@ -119,9 +120,10 @@ def answer(why: str = "") -> bytes:
     return documents.write({"schema": documents.SCHEMA, "why": why})
 
 
-def refusal(data: bytes) -> str:
-    """Return why a warm pod does not do what it was asked to do, or ""."""
-    return str(documents.read(data, "the answer of a warm pod", most_bytes=MOST_LINE).get("why") or "")
+def refusal(data: bytes) -> str | None:
+    """Return why a warm pod does not do what it was asked to do, or ""; None if this is a greeting and no answer."""
+    found = documents.read(data, "the answer of a warm pod", most_bytes=MOST_LINE)
+    return None if "state" in found else str(found.get("why") or "")
 
 
 def _purpose(do: str, nonce: str) -> str:
@@ -164,7 +166,7 @@ _GREETING_READERS = {
     "pod": _NAME,
     "state": fields.one_of(IDLE, BUSY),
     **fields.each(_SEQUENCE, "sequence", "tasks"),
-    **fields.each(fields.text(fields.NAME), "nonce", "job_id"),
+    **fields.each(fields.text(fields.NAME), "nonce", "job_id", "decided"),
     "until": _SPAN,
 }
 

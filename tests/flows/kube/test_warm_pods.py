@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -79,6 +80,35 @@ def test_the_next_job_runs_in_the_pod_of_the_last_one(clients: Any, site: Any) -
     (pod,) = site.pods_of()
     assert (pod["metadata"]["labels"]["app"], pod["status"]["phase"]) == ("kinetic-warm", "Running")
     assert [job["spec"]["suspend"] for job in site.jobs() if "kinetic/warm" in job["metadata"]["labels"]] == [True] * 2
+
+
+def test_a_call_of_a_client_that_knows_its_warm_pod_sends_four_requests_that_change_something(
+    clients: Any, site: Any
+) -> None:
+    clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
+    wait_for("an idle pod", is_idle(site, 1))
+    site.forget()
+
+    values = clients.run("""
+        from one import add
+        add = add.with_options(keep_warm="10m")
+        tell([add(number, 1) for number in range(5)])
+    """)
+
+    assert values == [1, 2, 3, 4, 5]
+    writes = [(each.method, each.target.partition("?")[0].rpartition(f"/{site.namespace}/")[2].split("/")[0])
+              for each in site.writes()]  # fmt: skip
+    assert Counter(writes) == {
+        ("POST", "jobs"): 5,  # the task, suspended
+        ("POST", "secrets"): 5,
+        ("PATCH", "secrets"): 5,  # what the pod reads if it is started again; while it is told
+        ("DELETE", "jobs"): 5,  # while the client continues
+    }
+    reads = [each for each in site.asked() if each.method == "GET"]
+    assert len([each for each in reads if "/portforward?" in each.target]) == 1, "one connection for all of them"
+    others = [each for each in reads if "/portforward?" not in each.target and "/log?" not in each.target]
+    assert len(others) <= 10, others  # of the first call: what may run here, the pods, the watch
+    assert len(site.pods_of()) == 1
 
 
 def test_a_save_under_kinetic_dev_runs_in_the_pod_of_the_run_before(clients: Any, site: Any) -> None:

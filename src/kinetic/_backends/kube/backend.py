@@ -81,7 +81,7 @@ class KubeBackend:
         self._seen = _SeenByThread()
         self._verdicts: list[VerdictFollower] = []
         self._launcher = JobLauncher(lambda: self.client, self.environ)
-        self.warm = WarmLauncher(lambda: self.client, self._launcher)
+        self.warm = WarmLauncher(lambda: self.client, self._launcher, self._notify)
 
     def _make_informer(self, selector: str) -> Informer:
         """Make an informer; of a batch, whose logs are not followed, it follows the ends of pods as well."""
@@ -155,6 +155,7 @@ class KubeBackend:
         for informer in self._informers.alive():
             if informer.selector in selectors:
                 informer.add(made)
+                self._seen.changes[job_id] = informer.changes_of(job_id)  # a look that follows sees all until now
 
     def release(self, names: Sequence[str]) -> None:
         """Resume what waits; where Kueue has the say, hand it over to its queue."""
@@ -187,7 +188,9 @@ class KubeBackend:
             status = self._warm_status(warm)
             for name, seen_one in list(seen.items()):
                 if seen_one.warm == warm:
-                    seen[name] = replace(seen_one, warm_ended=status is None, status=status or JobStatus.PENDING)
+                    is_told = status is not None and self.warm.is_followed(name)
+                    now = status or JobStatus.PENDING
+                    seen[name] = replace(seen_one, warm_ended=status is None, status=now, is_told=is_told)
         return seen
 
     def _warm_status(self, warm: str) -> JobStatus | None:
@@ -234,7 +237,8 @@ class KubeBackend:
             self._seen.changes[name] = now
             return True
         if informer.is_alive:
-            self._follow_verdict(name, informer)
+            if not self.warm.is_followed(name):
+                self._follow_verdict(name, informer)
             if self._is_unfollowed(name, informer):  # the Job of such a task changes neither when it begins nor ends
                 seconds = min(seconds, _UNFOLLOWED_SECONDS)
             informer.wait(name, before, seconds)
@@ -268,7 +272,7 @@ class KubeBackend:
         """Return whether nothing would report the end of a task of a warm pod."""
         _, follower = self._seen.verdicts.get(name, (0, None))
         found = informer.find(name)
-        is_task = found is not None and bool(object_status.warm_pod_of(found))
+        is_task = found is not None and bool(object_status.warm_pod_of(found)) and not self.warm.is_followed(name)
         return is_task and name not in self._seen.followed and (follower is None or follower.is_over)
 
     def without_slot(self) -> AbstractContextManager[None]:
@@ -342,8 +346,11 @@ class KubeBackend:
         if not pods:
             return None
         if follow:
+            block = 0.0 if self.warm.is_followed(name) else pod_logs.BLOCK_SECONDS
             notify = partial(self._notify, name)
-            return pod_logs.follow_live(self.client, pods, host=host, attempt=attempt, on_verdict=notify)
+            return pod_logs.follow_live(
+                self.client, pods, host=host, attempt=attempt, on_verdict=notify, block_seconds=block
+            )
         return pod_logs.snapshot(self.client, pods, host=host, attempt=attempt)
 
     def last_log(self, name: str, *, host: int, attempt: int) -> LiveLog | None:
@@ -354,7 +361,9 @@ class KubeBackend:
 
     def _pods(self, name: str) -> list[Object]:
         warm, since = self._warm_pod_of(name)
-        pods = self.client.list(POD, job_manifests.label_selector(job_id=warm or name)).objects
+        selector = job_manifests.label_selector(job_id=warm or name)
+        list_them = partial(self.client.list, POD, selector)
+        pods = self.warm.pods_of(warm, lambda: list_them().objects) if warm else list_them().objects
         if warm:
             for pod in pods:
                 pod |= {pod_logs.WARM_JOB: name, pod_logs.WARM_SINCE: since}
@@ -404,12 +413,24 @@ class KubeBackend:
         job_launcher.delete_jobs(self.client, alive)
         return job_launcher.wait_until_gone(self.client, names, wait)
 
-    def remove(self, names: Sequence[str]) -> None:
+    def remove(self, names: Sequence[str], *, later: bool = False) -> None:
         informers = [each for each in self._informers.alive() if each.is_current]
         known = {name: each for name in names for informer in informers if (each := informer.find(name)) is not None}
         requested = self._objects([name for name in names if name not in known])
         found = {object_status.job_id_of(each): each for each in requested} | known
-        job_launcher.delete_jobs(self.client, [found[name] for name in names if name in found])
+        doomed = [found[name] for name in names if name in found]
+        if later and doomed and all(map(object_status.warm_pod_of, doomed)):  # its next job need not wait for that
+            remove = partial(self._remove_behind, doomed)
+            if python_runtime.start_thread(remove, "kinetic-remove", daemon=False) is not None:
+                return
+        job_launcher.delete_jobs(self.client, doomed)
+
+    def _remove_behind(self, doomed: list[Object]) -> None:
+        try:
+            job_launcher.delete_jobs(self.client, doomed)
+        except KineticError as error:
+            names = ", ".join(map(object_status.object_name, doomed))
+            output.warn(f"{names} of a collected job stays in the cluster", why=error.what, next=error.next or "")
 
     # ------------------------------------------------------------------------------------------------ batches
 

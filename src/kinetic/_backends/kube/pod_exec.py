@@ -276,6 +276,14 @@ class Tunnel:
         with suppress(HTTPXWSException, LocalProtocolError, OSError):
             self._socket.send(CloseConnection(code=1000))
 
+    def close(self) -> None:
+        """Close the connection, from any thread: those of the library that serve it end."""
+        from httpx2 import HTTPError
+        from httpx2.websockets import HTTPXWSException
+
+        with suppress(HTTPError, HTTPXWSException, OSError):
+            self._socket.close()
+
     def receive(self) -> bytes:
         """Return the next bytes that come, b"" when the other end has closed."""
         while message := _receive(self._socket):

@@ -294,7 +294,7 @@ class PodLog:
 
 # ------------------------------------------------------------------------------------------------------ whose log it is
 
-_BLOCK_SECONDS = 0.3  # for the line that says whose log it is
+BLOCK_SECONDS = 0.3  # for the line that says whose log it is
 _FORGET_SECONDS = 15.0  # after which a log that was about to be opened is no longer wanted
 
 
@@ -406,14 +406,20 @@ def last_log(client: Client, pods: Sequence[Object], *, host: int, attempt: int)
 
 
 def follow_live(
-    client: Client, pods: Sequence[Object], *, host: int, attempt: int, on_verdict: OnVerdict
+    client: Client,
+    pods: Sequence[Object],
+    *,
+    host: int,
+    attempt: int,
+    on_verdict: OnVerdict,
+    block_seconds: float = BLOCK_SECONDS,
 ) -> PodLog | None:
     """Follow the log of an attempt from its beginning, or return None when only the store may have it.
 
     None is also the answer for a pod that does not say yet which attempt it carries out: ask again in a second.
     `on_verdict` is called on another thread when the pod says that the verdict is in the store.
     """
-    known, limit = _known_pods.setdefault(client, _KnownPods()), time.monotonic() + _BLOCK_SECONDS
+    known, limit = _known_pods.setdefault(client, _KnownPods()), time.monotonic() + block_seconds
     for pod in object_status.newest_first(pods):
         if _uid(pod) in known.useless or not known.may_carry_out(pod, host, attempt):
             continue

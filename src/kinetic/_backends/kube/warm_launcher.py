@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import job_manifests, object_status, pod_exec
@@ -17,7 +19,7 @@ from kinetic._backends.kube.client import JOB, POD, SECRET
 from kinetic._backends.kube.job_launcher import JobLauncher, manifest_of
 from kinetic._backends.kube.job_manifests import RUNNER_PATH
 from kinetic._project import runner_bundle
-from kinetic._wire import warm_pods
+from kinetic._wire import python_runtime, warm_pods
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import KEY_FILE, WARM, Task
 from kinetic._wire.warm_pods import Greeting, WarmPod
@@ -29,8 +31,12 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.pod_exec import Tunnel
     from kinetic._backends.protocol import Launch
 
+T = TypeVar("T")
 _DIGEST = 16  # hexadecimal digits
 _CHECK_TRIES = 3
+_BEGUN_SECONDS = 10.0  # how long a look for warm pods is believed that was begun before it was needed
+_CLEAR_SECONDS = 5.0  # that a warm pod may need to remove what is left of a task
+_ANSWER_SECONDS = 20.0  # for the greeting and the answers of a warm pod, on a connection that stays open
 
 
 class WarmState(NamedTuple):
@@ -48,14 +54,37 @@ class WarmState(NamedTuple):
     is_started: bool = True  # else its Job is suspended: its client died before it was started
 
 
-class WarmLauncher:
-    """The warm pods of one namespace; ``client`` returns the current connection."""
+class _Begun:
+    """A look for warm pods that was begun before it was needed."""
 
-    def __init__(self, client: Callable[[], Client], launcher: JobLauncher) -> None:
-        self._client, self._launcher = client, launcher
+    def __init__(self, owner: str) -> None:
+        self.owner, self.is_over, self._since = owner, threading.Event(), time.monotonic()
+        self.found: list[WarmState] | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it was answered, and lately."""
+        return self.found is not None and time.monotonic() - self._since < _BEGUN_SECONDS
+
+
+class WarmLauncher:
+    """The warm pods of one namespace; ``client`` returns the current client, ``notify`` wakes who waits for a job."""
+
+    def __init__(self, client: Callable[[], Client], launcher: JobLauncher, notify: Callable[[str], object]) -> None:
+        self._client, self._launcher, self._notify = client, launcher, notify
+        self._kept: dict[str, KeptConnection] = {}  # by warm pod
+        self._begun: _Begun | None = None
+        self._lock = threading.Lock()
 
     def find(self, owner: str) -> list[WarmState]:
-        """Return an owner's warm pods that have not ended, the newest first: two requests."""
+        """Return an owner's warm pods that have not ended, the newest first: two requests, or what was begun."""
+        with self._lock:
+            begun, self._begun = self._begun, None
+        if begun is not None and begun.owner == owner and begun.is_over.wait(_BEGUN_SECONDS) and begun.is_current:
+            return begun.found or []
+        return self._list(owner)
+
+    def _list(self, owner: str) -> list[WarmState]:
         selector = f"{job_manifests.APP_LABEL}={job_manifests.APP_WARM}"
         if owner:
             selector += f",{job_manifests.label_selector(owner=owner)}"
@@ -133,6 +162,61 @@ class WarmLauncher:
         with pod_exec.connect_port(self._client(), state.pod, state.page.port) as tunnel:
             yield WarmConnection(tunnel)
 
+    def connect(self, state: WarmState) -> KeptConnection:
+        """Return the connection to a warm pod that this process keeps, made now if there is none."""
+        with self._lock:
+            self._kept = {name: each for name, each in self._kept.items() if not each.is_over}
+            if state.name not in self._kept:
+                self._kept[state.name] = KeptConnection(self.dial(state), state, self._notify)
+            return self._kept[state.name]
+
+    def begin(self, owner: str, accelerator: str) -> None:
+        """Begin to list an owner's warm pods and to connect to the newest one that has an accelerator."""
+        with self._lock:
+            is_known = any(each.is_free for each in self._kept.values())
+            if is_known or self._begun is not None:
+                return
+            self._begun = begun = _Begun(owner)
+
+        def look() -> None:
+            try:
+                begun.found = self._list(owner)
+                for state in begun.found:
+                    if state.pod and state.accelerator == accelerator:
+                        self.connect(state)
+                        break
+            except KineticError:  # the same question is asked again, where there is somewhere to report an error
+                begun.found = None
+            finally:
+                begun.is_over.set()
+
+        if python_runtime.start_thread(look, "kinetic-warm-pods") is None:
+            self._begun = None
+
+    def free(self) -> list[WarmState]:
+        """Return the warm pods that are known to be idle, or about to be so, without a request."""
+        with self._lock:
+            return [each.state for each in self._kept.values() if each.is_free]
+
+    def tell(self, connection: KeptConnection, message: bytes, job_id: str, keep: Callable[[], object]) -> str:
+        """Tell a warm pod of its next task, while ``keep`` puts it where a pod finds it that is started again."""
+        asks: list[Callable[[], object]] = [partial(connection.ask, message, job_id), keep]
+        return str(kube_client.request_all(asks)[0])
+
+    def is_followed(self, job_id: str) -> bool:
+        """Return whether a connection would tell of the end of a job."""
+        with self._lock:
+            return any(each.follows(job_id) for each in self._kept.values())
+
+    def pods_of(self, name: str, request: Callable[[], list[Object]]) -> list[Object]:
+        """Return the pods of a warm pod's Job: as they were, while the connection to one of them stays open."""
+        with self._lock:
+            kept = self._kept.get(name)
+        if kept is None or kept.is_over:
+            return request()
+        kept.pods = kept.pods or request()
+        return [dict(pod) for pod in kept.pods]
+
     def make_task(self, launch: Launch, umask: int, state: WarmState) -> Object:
         """Create what a task is in the cluster, as far as nothing runs."""
         return self._launcher.make_task(launch, umask, state.name)
@@ -204,14 +288,25 @@ class WarmConnection:
 
     def greeting(self) -> Greeting:
         """Return what it says first."""
-        return Greeting.from_bytes(self._line())
+        return Greeting.from_bytes(self.line())
 
     def ask(self, message: bytes) -> str:
         """Send a message, and return why it is not done, or ""."""
-        self._tunnel.send(message + b"\n")
-        return warm_pods.refusal(self._line())
+        self.send(message)
+        while (why := warm_pods.refusal(self.line())) is None:
+            pass  # a greeting: the pod's state has changed
+        return why
 
-    def _line(self) -> bytes:
+    def send(self, message: bytes) -> None:
+        """Send a message."""
+        self._tunnel.send(message + b"\n")
+
+    def close(self) -> None:
+        """Close it, from any thread."""
+        self._tunnel.close()
+
+    def line(self) -> bytes:
+        """Wait for what it says next."""
         while b"\n" not in self._rest:
             data = self._tunnel.receive()
             if not data:
@@ -219,6 +314,126 @@ class WarmConnection:
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
         return line
+
+
+class KeptConnection:
+    """A connection to a warm pod that stays open: the next job needs no other, and the pod tells on it how it is.
+
+    A thread reads it. Python waits for the library's own threads before it calls what ``atexit`` has, so what is open
+    then is closed by what ``concurrent.futures`` uses for its threads.
+    """
+
+    _open: ClassVar[set[KeptConnection]] = set()
+    _closes_at_exit: ClassVar[bool] = False
+
+    def __init__(
+        self, dialed: AbstractContextManager[WarmConnection], state: WarmState, notify: Callable[[str], object]
+    ) -> None:
+        self.state, self._dialed, self._notify = state, dialed, notify
+        self._changed = threading.Condition()
+        self._connection: WarmConnection | None = None
+        self._greeting: Greeting | None = None
+        self._answer: str | None = None
+        self._asked = ""  # the job that it was given last
+        self.pods: list[Object] = []  # once they were asked for
+        self._error: KineticError | None = None
+        self._process = os.getpid()
+        self._open.add(self)
+        self.is_over = not self._will_close() or python_runtime.start_thread(self._read, "kinetic-warm-pod") is None
+
+    @classmethod
+    def _will_close(cls) -> bool:
+        """Arrange that what is open is closed when the interpreter ends."""
+        import concurrent.futures.thread  # noqa: F401 - whose own function is called after ours
+
+        register = getattr(threading, "_register_atexit", None)
+        if register is None:
+            return False
+        if not cls._closes_at_exit:
+            with suppress(RuntimeError):  # the interpreter is about to end
+                register(cls._close_all)
+                cls._closes_at_exit = True
+        return cls._closes_at_exit
+
+    @classmethod
+    def _close_all(cls) -> None:
+        for each in list(cls._open):
+            each.close()
+
+    def close(self) -> None:
+        """Close it, unless it is the one of a process that this one was forked from."""
+        self.is_over = True
+        connection = self._connection
+        if connection is not None and self._process == os.getpid():
+            connection.close()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the pod was idle when it was heard of last, or about to be so: its task was decided."""
+        found = self._greeting
+        return not self.is_over and found is not None and (found.state == warm_pods.IDLE or self._is_clearing())
+
+    def greeting(self) -> Greeting:
+        """Return what the pod said last of itself; wait for it while it is about to be idle."""
+        with self._changed:
+            self._wait_for(lambda: self._greeting)
+            self._changed.wait_for(lambda: self.is_over or not self._is_clearing(), _CLEAR_SECONDS)
+            return self._wait_for(lambda: None if self.is_over else self._greeting)
+
+    def _is_clearing(self) -> bool:
+        found = self._greeting
+        return found is not None and found.state == warm_pods.BUSY and found.decided == found.job_id
+
+    def ask(self, message: bytes, job_id: str) -> str:
+        """Send a task, and return why it is not done, or ""."""
+        with self._changed:
+            connection = self._wait_for(lambda: self._connection)
+            self._answer, self._asked = None, job_id
+            connection.send(message)
+            return self._wait_for(lambda: self._answer)
+
+    def follows(self, job_id: str) -> bool:
+        """Return whether a change of this job would be heard of."""
+        return not self.is_over and job_id == self._asked
+
+    def _wait_for(self, find: Callable[[], T | None]) -> T:
+        """Wait until something is known, with the lock held, and return it; raise what ended the connection."""
+        heard = self._changed.wait_for(lambda: find() is not None or self.is_over, _ANSWER_SECONDS)
+        found = find()
+        if found is not None:
+            return found
+        self.is_over = True
+        why = "it ended, or is about to" if heard else f"no answer within {_ANSWER_SECONDS:g} s"
+        raise self._error or BackendError(f"the warm pod {self.state.name} closed the connection", why=why)
+
+    def _read(self) -> None:
+        try:
+            with self._dialed as connection:
+                self._connection = connection
+                while not self.is_over:
+                    line = connection.line()
+                    answer = warm_pods.refusal(line)
+                    with self._changed:
+                        if answer is not None:
+                            self._answer = answer
+                        else:
+                            self._greeting = Greeting.from_bytes(line)
+                        self._changed.notify_all()
+                    if answer is None and self._has_decided():
+                        self._notify(self._asked)
+        except KineticError as error:
+            self._error = error
+        finally:
+            self._open.discard(self)
+            with self._changed:
+                self.is_over = True
+                self._changed.notify_all()
+            if self._asked:
+                self._notify(self._asked)  # who waits for it looks by itself from now on
+
+    def _has_decided(self) -> bool:
+        found = self._greeting
+        return found is not None and bool(self._asked) and found.decided == self._asked
 
 
 def _state(found: Object, pods: Mapping[str, str]) -> WarmState:

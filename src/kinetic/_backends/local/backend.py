@@ -241,7 +241,7 @@ class LocalBackend:
             self.watch(left[0], seconds=min(seconds, 0.1))
         return True
 
-    def remove(self, names: Sequence[str]) -> None:
+    def remove(self, names: Sequence[str], *, later: bool = False) -> None:
         from kinetic._backends.local import recovery
 
         for name, row in self.queue.jobs(names).items():

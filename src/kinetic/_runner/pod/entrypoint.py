@@ -544,6 +544,10 @@ class PodSource:
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:  # noqa: ARG002 - one host
         if self.task.hosts > 1:
             self.peers.notify()
+        if self.settings.warm:
+            from kinetic._runner.pod import fork_server  # most pods have one job
+
+            fork_server.report_decided()
         failed = created and not verdict.succeeded
         words = f"the job failed: {verdict.error.get('message', verdict.cause)}" if failed else "the job succeeded"
         say(f"{self._verdict}: {words if created else 'another one was there first; it is valid'}")

@@ -30,6 +30,7 @@ _NEVER = ("kinetic", "obstore", "cloudpickle", "__main__", "antigravity")  # obs
 _PR_SET_PDEATHSIG = 1
 _MOST_NAMES = 20_000
 _imported: set[str] = set()  # packages that were imported here before the fork
+_reports = -1  # in a supervisor: where its parents read that its task is decided
 
 
 class ForkServer:
@@ -41,6 +42,7 @@ class ForkServer:
         is_ready: Whether it can fork.
         trouble: Why it is of no use, or "".
         supervisor: The number of the process that it forked; 0 for none.
+        is_decided: Whether the task of that one has its verdict in the store, though its process still ends.
         code: How that one ended, as ``os.waitpid`` gives it; None while it runs.
         is_over: Whether the process has ended.
     """
@@ -57,7 +59,7 @@ class ForkServer:
     ) -> None:
         self.environment, self.imports = environment, frozenset(imports)
         self.is_ready, self.trouble, self.is_over = False, "", False
-        self.supervisor = 0
+        self.supervisor, self.is_decided = 0, False
         self.code: int | None = None
         self._rest = b""
         orders, self._orders = os.pipe()
@@ -77,7 +79,7 @@ class ForkServer:
 
     def start(self, folder: Path) -> None:
         """Have it fork a supervisor for the task in a folder."""
-        self.supervisor, self.code = -1, None
+        self.supervisor, self.is_decided, self.code = -1, False, None
         os.write(self._orders, f"{folder}\n".encode())
 
     def read(self) -> None:
@@ -94,6 +96,8 @@ class ForkServer:
                 self.is_ready = True
             elif word == "useless":
                 self.trouble = value
+            elif word == "decided":
+                self.is_decided = True
             elif word == "pid":
                 self.supervisor = int(value)
             elif word == "code":
@@ -147,12 +151,21 @@ def _serve(
             folder = Path(os.fsdecode(line.rstrip(b"\n")))
             me, pid = os.getpid(), os.fork()
             if pid == 0:
-                _become_child(me, libc)
+                _become_child(me, libc, reports)
+                global _reports  # noqa: PLW0603 - of this process
+                _reports = reports
                 carry_out([f"@{folder / 'task.json'}"], str(folder), runner)
             os.write(reports, f"pid {pid}\n".encode())
             _, status = os.waitpid(pid, 0)
             os.write(reports, f"code {status}\n".encode())
     os._exit(0)
+
+
+def report_decided() -> None:
+    """Report, in a supervisor, that its task has its verdict: who waits for it need not wait for what is left to do."""
+    if _reports >= 0:
+        with contextlib.suppress(OSError):
+            os.write(_reports, b"decided\n")
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
 """The first process of a warm pod: it takes tasks one after the other, and ends by itself.
 
-It only forks: it opens no store and holds no key. A child of its own talks to each client that connects, verifies what
-it is given, and puts it into the inbox, a folder for each number. A task is carried out by a supervisor that a fork
-server forks, the same as the first process of any other pod. See docs/design/decisions/0028-warm-pods.md.
+It only forks: it opens no store and holds no key. It tells each client that connects how it is, and again when that
+changes. What a client sends is read and verified by a child, which puts it into the inbox, a folder for each number. A
+task is carried out by a supervisor that a fork server forks, the same as the first process of any other pod. See
+docs/design/decisions/0028-warm-pods.md.
 
     idle   ── the inbox has a task, or the pod's Secret does ──▶  busy
     busy   ── the supervisor has ended, all is removed       ──▶  idle, or the end
@@ -39,7 +40,8 @@ from kinetic.errors import KineticError
 
 _LOOK_SECONDS = 60.0  # between two questions to the store while idle
 _SECRET_SECONDS = 2.0  # between two looks at the mounted Secret: no request, the kubelet brings it
-_CLIENT_SECONDS = 30.0  # for a client that has connected
+_CLIENT_SECONDS = 30.0  # for the rest of a message
+_QUIET_SECONDS = 900.0  # after which a client that sends nothing is disconnected
 _CHECK_SECONDS = 20.0  # for the end of a task that was cancelled
 _HARSH_SECONDS = 3.0  # of them, until a supervisor is asked to end that has not by itself
 _TERM_SECONDS = 25.0  # for a supervisor's last words, of the 30 s that a pod has
@@ -70,6 +72,16 @@ def main(words: list[str], base: str, runner: str, carry_out: CarryOut) -> NoRet
         os._exit(code)
 
 
+class _Client:
+    """A client that is connected."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.nonce = ""  # of its next message
+        self.is_heard = False  # whether a child reads a message of it
+        self.since = time.monotonic()
+
+
 class WarmProcess:
     """The first process; single-threaded."""
 
@@ -90,7 +102,10 @@ class WarmProcess:
         worker.preload()  # once, instead of by each process that is forked
         preload(page.store_url)
         self._cleaner = cleanup.Cleaner((base,), self.libc)
-        self._children: dict[int, Callable[[int], None]] = {}  # that talk or look, and what follows their end
+        self._children: dict[int, Callable[[int], None]] = {}  # that hear or look, and what follows their end
+        self._clients: dict[int, _Client] = {}  # by descriptor
+        self._greeted: tuple[object, ...] = ()  # what they know
+        self._decided = ""  # the last job that has its verdict
         self._server = ForkServer(carry_out, runner, self.libc)
         self._next_server: ForkServer | None = None  # which still imports
         self._sequence = 0  # of the task that it has or takes next
@@ -124,6 +139,7 @@ class WarmProcess:
                 if now - self._began >= self.page.most_seconds:
                     return self._leave(f"at its maximum of {self.page.most_seconds:g} s")
                 self._look(now)
+            self._greet_all()
             self._wait()
 
     # --------------------------------------------------------------------------------------------------------- events
@@ -145,8 +161,10 @@ class WarmProcess:
             poll.register(descriptor, select.POLLIN)
         if self._next_server is not None:
             poll.register(self._next_server.reports, select.POLLIN)
-        if len(self._children) < _MOST_CLIENTS:
-            poll.register(self._listener.fileno(), select.POLLIN)
+        poll.register(self._listener.fileno(), select.POLLIN)
+        for descriptor, client in self._clients.items():
+            if not client.is_heard:
+                poll.register(descriptor, select.POLLIN)
         seconds = _LOOK_SECONDS
         if self._about is None:
             now = time.monotonic()
@@ -160,9 +178,9 @@ class WarmProcess:
                 os.read(self.wake, 4096)
         if self._listener.fileno() in ready:
             with contextlib.suppress(OSError):
-                connection, _ = self._listener.accept()
-                self._fork(lambda: self._talk(connection), lambda _: None)
-                connection.close()
+                self._accept(self._listener.accept()[0])
+        for descriptor in ready & self._clients.keys():
+            self._hear(self._clients[descriptor])
 
     def _fork(self, do: Callable[[], int], then: Callable[[int], None]) -> None:
         """Have a child of our own do something; ``then`` gets its exit code."""
@@ -200,29 +218,91 @@ class WarmProcess:
 
     # -------------------------------------------------------------------------------------------------------- clients
 
-    def _talk(self, connection: socket.socket) -> int:
-        """Talk to one client, in a child."""
-        connection.settimeout(_CLIENT_SECONDS)
-        nonce = os.urandom(16).hex()
-        about = self._about or {}
+    def _accept(self, connection: socket.socket) -> None:
+        """Greet a client; one too many takes the place of the one that was quiet for the longest time."""
+        connection.settimeout(0.0)
+        quiet = sorted((each for each in self._clients.values() if not each.is_heard), key=lambda each: each.since)
+        if len(self._clients) >= _MOST_CLIENTS and not quiet:
+            connection.close()
+            return
+        if len(self._clients) >= _MOST_CLIENTS:
+            self._disconnect(quiet[0])
+        client = self._clients[connection.fileno()] = _Client(connection)
+        self._greet(client)
+
+    def _disconnect(self, client: _Client) -> None:
+        self._clients.pop(client.connection.fileno(), None)
+        client.connection.close()
+
+    def _greet_all(self) -> None:
+        """Tell all clients what has changed, and drop those that were quiet for long."""
+        if self._about is not None and self._server.is_decided:
+            self._decided = str(self._about.get("job_id") or "")
+        now = self._state(), self._sequence, self._tasks, self._decided
+        if now != self._greeted:
+            self._greeted = now
+            for client in list(self._clients.values()):
+                self._greet(client)
+        for client in list(self._clients.values()):
+            if not client.is_heard and time.monotonic() - client.since > _QUIET_SECONDS:
+                self._disconnect(client)
+
+    def _state(self) -> str:
+        return warm_pods.BUSY if self._about is not None else warm_pods.IDLE
+
+    def _greet(self, client: _Client) -> None:
+        """Tell a client how this pod is; one that does not read is dropped."""
+        if not client.is_heard:
+            client.nonce = os.urandom(16).hex()
         left = min(
             self.page.idle_seconds - (time.monotonic() - self._idle_since),
             self.page.most_seconds - (time.monotonic() - self._began),
         )
         greeting = Greeting(
             self.page.pod,
-            warm_pods.BUSY if self._about is not None else warm_pods.IDLE,
+            self._state(),
             self._sequence,
-            nonce,
-            str(about.get("job_id") or ""),
+            client.nonce,
+            str((self._about or {}).get("job_id") or ""),
+            self._decided,
             until=time.time() + max(0.0, left),
             tasks=self._tasks,
         )
-        connection.sendall(greeting.to_bytes() + b"\n")
-        with connection.makefile("rb") as lines:
+        data = greeting.to_bytes() + b"\n"
+        try:
+            if client.connection.send(data) == len(data):
+                return
+        except OSError:
+            pass
+        self._disconnect(client)
+
+    def _hear(self, client: _Client) -> None:
+        """Have a child read what a client sends: this process keeps nothing of it."""
+        try:
+            is_over = not client.connection.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError:
+            is_over = True
+        if is_over:
+            self._disconnect(client)
+            return
+        client.is_heard = True
+
+        def heard(code: int) -> None:
+            client.is_heard, client.since = False, time.monotonic()
+            if code != 0:
+                self._disconnect(client)
+
+        self._fork(lambda: self._answer(client.connection, client.nonce), heard)
+
+    def _answer(self, connection: socket.socket, nonce: str) -> int:
+        """Read one message and answer it, in a child."""
+        connection.settimeout(_CLIENT_SECONDS)
+        with connection.makefile("rb") as lines:  # who sends one waits for its answer, so no other follows it
             line = lines.readline(warm_pods.MOST_LINE)
-        if not line.strip():
-            return 0
+        if not line.endswith(b"\n"):
+            return 1
         try:
             if job_id := warm_pods.checked_job(line):
                 why = self._check(job_id)
@@ -434,7 +514,7 @@ class WarmProcess:
         if why := self._clean():
             return f"it cannot be cleaned after {about.get('job_id')}: {why}"
         packages = self._check_packages(str(about.get("packages") or ""))
-        self._about = None
+        self._about, self._decided = None, str(about.get("job_id") or "")
         self._sequence += 1
         self._tasks += 1
         self._idle_since = time.monotonic()

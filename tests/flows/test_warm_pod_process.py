@@ -1,0 +1,242 @@
+"""The processes of a warm pod, started as a container would: what a thousand jobs and an idle hour leave and cost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cloudpickle
+import pytest
+from servers.gcs import GcsServer
+
+from kinetic._project import runner_bundle
+from kinetic._runner import processes
+from kinetic._stores import open_store
+from kinetic._stores.protocol import Store
+from kinetic._wire import digests, keys, outcomes, python_runtime
+from kinetic._wire.order import Artifact, Order
+from kinetic._wire.task import KEY_FILE, WARM, PodSettings, Task
+from kinetic._wire.warm_pods import IDLE, MOST_LINE, Assignment, Greeting, WarmPod, refusal
+
+SOURCE = Path(__file__).parents[2] / "src"
+KEY, POD_KEY = bytes(range(32)), bytes(range(1, 33))
+POD = "cpu-warm-20261123-120000-abcdef0"
+MOST_IDLE_BYTES = 80_000_000
+# A warm pod whose clock runs faster: of an hour, it sees all.
+FAST = """
+import sys, time
+from types import SimpleNamespace
+from kinetic._runner.pod import entrypoint, warm_pod
+FASTER, began = 120.0, time.monotonic()
+real = dict(vars(time))
+warm_pod.time = SimpleNamespace(**real | {"monotonic": lambda: began + FASTER * (real["monotonic"]() - began)})
+warm_pod._SECRET_SECONDS /= FASTER
+warm_pod.main([sys.argv[1]], sys.argv[2], sys.argv[3], entrypoint.main)
+"""
+
+
+class State(NamedTuple):
+    """What processes of a pod hold."""
+
+    processes: int
+    descriptors: int
+    files: list[str]
+    bytes: int  # of memory, shared pages counted by share
+
+
+class Pod:
+    """The processes of a warm pod, and a client that is connected to it all the time."""
+
+    def __init__(self, folder: Path, store: Store, **environ: str) -> None:
+        self.folder, self.store = folder, store
+        secret = folder / "secret"
+        for path in (secret, folder / "tmp", folder / "home", folder / "base"):
+            path.mkdir()
+        (secret / KEY_FILE).write_bytes(POD_KEY)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.page = WarmPod(
+            POD, store.url, idle_seconds=100_000.0, most_seconds=100_000.0, secret=str(secret), port=port
+        )
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("KINETIC_", "PYTHON"))}
+        own = {"TMPDIR": str(folder / "tmp"), "HOME": str(folder / "home"), "PYTHONPATH": str(SOURCE)}
+        self.environ = {**clean, **own, **environ}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.greetings: list[Greeting] = []
+        self._rest = b""
+
+    def start(self, zipped: Path | None = None) -> Pod:
+        """Start it: the zip as in a container, or with a faster clock."""
+        fast = [sys.executable, "-c", FAST, self.page.to_argument(), str(self.folder / "base"), str(SOURCE)]
+        words = [sys.executable, str(zipped), WARM, self.page.to_argument()] if zipped else fast
+        with (self.folder / "out").open("wb") as out:
+            self.process = subprocess.Popen(words, env=self.environ, stdout=out)
+        limit = time.monotonic() + 20
+        while True:
+            try:
+                self.client = socket.create_connection(("127.0.0.1", self.page.port), timeout=60)
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < limit, (self.folder / "out").read_text()
+                time.sleep(0.02)
+        return self
+
+    def run(self, function: Callable[..., object], *args: object) -> Any:
+        """Give it a job on the one connection, wait until it is idle again, and return the job's value."""
+        hello = self.hear(lambda found: found.state == IDLE)
+        job_id = f"cpu-train-20261123-120000-{hello.sequence:07x}"
+        order = Order(
+            job_id,
+            "train",
+            Artifact.within(cloudpickle.dumps(function)),
+            Artifact.within(pickle.dumps((args, {}))),
+            fingerprint={"python": python_runtime.python_version()},
+        ).to_bytes()
+        self.store.put(keys.order(job_id), order)
+        self.store.put(keys.record(job_id), b"{}")
+        settings = PodSettings(last_words=str(self.folder / "last"))
+        task = Task(job_id, digests.of_bytes(order), self.store.url, "key-1", 0o022, None, {}, pod=settings)
+        assignment = Assignment(hello.sequence, job_id, task.to_argument(), KEY, {})
+        self.greetings.clear()
+        self.client.sendall(assignment.to_bytes(POD_KEY, hello.nonce) + b"\n")
+        self.hear(lambda found: found.decided == job_id)
+        value = self.value(job_id)  # it is there once the pod says so
+        self.hear(lambda found: found.state == IDLE and found.sequence > hello.sequence)
+        return value
+
+    def hear(self, holds: Callable[[Greeting], bool]) -> Greeting:
+        """Read until the last greeting is of some kind, and return it; an answer must not be a refusal."""
+        while not (self.greetings and holds(self.greetings[-1])):
+            while b"\n" not in self._rest:
+                data = self.client.recv(MOST_LINE)
+                assert data, (self.folder / "out").read_text()
+                self._rest += data
+            line, _, self._rest = self._rest.partition(b"\n")
+            if (why := refusal(line)) is None:
+                self.greetings.append(Greeting.from_bytes(line))
+            else:
+                assert why == ""
+        return self.greetings[-1]
+
+    def value(self, job_id: str) -> Any:
+        at = keys.result(job_id)
+        size = self.store.size(at)
+        assert size is not None
+        read = outcomes.read(size, lambda start, length: self.store.get(at, start=start, length=length), KEY)
+        assert read.succeeded, read.error
+        return pickle.loads(self.store.get(at, length=read.body_length))
+
+    def state(self) -> State:
+        """Return what its processes hold now."""
+        assert self.process is not None
+        found = processes.tree_of(self.process.pid)
+        descriptors = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in found)
+        files = sorted(str(path) for name in ("tmp", "home") for path in (self.folder / name).rglob("*"))
+        return State(len(found), descriptors, files, sum(map(shared_bytes, found)))
+
+    def end(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.client.close()
+
+
+def shared_bytes(pid: int) -> int:
+    """Return the memory of a process; pages that it shares with others are counted by its share."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    found = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
+    assert found
+    return int(found[1]) * 1024
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Pod]]:
+    """Return a function that starts the processes of a warm pod whose store is at an address."""
+    with contextlib.ExitStack() as ending:
+
+        def run(url: str, *, zipped: Path | None = None, **environ: str) -> Pod:
+            pod = Pod(tmp_path, open_store(url), **environ)
+            ending.callback(pod.end)
+            return pod.start(zipped)
+
+        yield run
+
+
+@pytest.fixture(scope="module")
+def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("zip") / "runner.zip"
+    path.write_bytes(runner_bundle.build().data)
+    return path
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    server = GcsServer().start()
+    server.bucket("jobs")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "store"),
+    [
+        (50, "a folder"),
+        pytest.param(1000, "a bucket", marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_nothing_grows_in_a_warm_pod_with_each_job(
+    start: Any, cloud: GcsServer, zipped: Path, tmp_path: Path, jobs: int, store: str
+) -> None:
+    url = "gs://jobs/below" if store == "a bucket" else f"file://{tmp_path}/store"
+    pod = start(url, zipped=zipped, STORAGE_EMULATOR_HOST=cloud.url)
+    early = [pod.run(abs, -number) for number in range(10)]
+    before = pod.state()
+
+    values = [pod.run(abs, -number) for number in range(jobs - 10)]
+    after = pod.state()
+
+    assert early + values == [*range(10), *range(jobs - 10)]
+    assert (after.processes, after.descriptors, after.files) == (before.processes, before.descriptors, before.files)
+    assert after.bytes < before.bytes + 2_000_000
+
+
+def test_an_idle_warm_pod_takes_80_mb_and_asks_its_store_once_a_minute(start: Any, cloud: GcsServer) -> None:
+    pod = start("gs://jobs/below", STORAGE_EMULATOR_HOST=cloud.url)
+    pod.run(abs, -1)
+    cloud.seen.clear()
+    time.sleep(5.0)  # ten minutes of its clock
+    asked = list(cloud.seen)
+
+    assert 8 <= len(asked) <= 11, asked
+    assert {method for method, _ in asked} == {"GET"}
+    assert pod.state().bytes <= MOST_IDLE_BYTES
+
+
+def test_a_client_too_many_takes_the_place_of_the_one_that_was_quiet_for_the_longest_time(
+    start: Any, zipped: Path, tmp_path: Path
+) -> None:
+    pod = start(f"file://{tmp_path}/store", zipped=zipped)
+    pod.hear(lambda found: found.state == IDLE)
+
+    with contextlib.ExitStack() as ending:
+        others = [ending.enter_context(socket.create_connection(("127.0.0.1", pod.page.port), 60)) for _ in range(8)]
+        greeted = [Greeting.from_bytes(each.recv(MOST_LINE)).state for each in others]
+        rest = pod.client.recv(MOST_LINE)
+        pod.client.close()
+        pod.client, pod.greetings[:] = socket.create_connection(("127.0.0.1", pod.page.port), 60), []
+        value = pod.run(abs, -3)
+
+    assert greeted == [IDLE] * 8
+    assert rest == b"", "its connection was closed"
+    assert value == 3
