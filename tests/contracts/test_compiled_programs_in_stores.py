@@ -9,7 +9,7 @@ import pytest
 from servers.faults import Fault
 
 from kinetic._maintenance import compiled_programs
-from kinetic._runner.worker import compile_cache
+from kinetic._runner.worker import compilers
 from kinetic._runner.worker.compile_cache import CompileCache
 from kinetic._wire import cache_entries, keys
 from kinetic._wire.task import Task
@@ -24,7 +24,7 @@ def job(tmp_path, monkeypatch):
     folders = iter(range(100))
 
     def run(store, *names, data=b"machine code"):
-        for library in compile_cache.LIBRARIES.values():
+        for library in compilers.LIBRARIES.values():
             for name in (*library.folders, *dict(library.settings)):
                 monkeypatch.setenv(name, "")
                 monkeypatch.delenv(name)

@@ -153,3 +153,56 @@ def test_torch_compile_finds_what_another_job_compiled(project) -> None:
 
     assert first.stdout.splitlines()[-1:] == ["(0, 1)"], first.stderr
     assert again.stdout.splitlines()[-1:] == ["(1, 0)"], again.stderr
+
+
+FAKE_TORCH = """
+    import os, pathlib
+
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        file = pathlib.Path(os.environ[name], "kernel.so")
+        print(name, file.read_text() if file.exists() else "compiles")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            file.write_text(f"made by {os.getppid()}")
+            os.utime(file, (1, 1))
+"""
+
+
+@needs_jax
+@pytest.mark.nightly
+def test_a_command_finds_what_another_job_compiled_and_its_log_has_the_same_line(project) -> None:
+    project.write("programs.py", COMPILES)
+    project.write("train.py", "import programs\nprint(*programs.compiles.local(0))\n")
+    train = [sys.executable, "-m", "kinetic", "run", "--", "sh", "-c", "python train.py"]
+    job = "import programs\nif __name__ == '__main__':\n    print(programs.compiles(0)[0])\n"
+
+    first = project.run("", instead=train).stdout
+    again = project.run("", instead=train).stdout
+    function = project.out(job)
+
+    assert "kinetic: compiled " in first
+    assert "from cache" not in first
+    assert "1 from cache (saved" in again
+    assert float(again.split()[0]) < float(first.split()[0]) / 2
+    assert float(function.split()[-1]) < float(first.split()[0]) / 2
+
+
+def test_a_command_that_uses_torch_gets_the_folders_of_torch_filled_and_one_that_does_not_leaves_nothing(
+    project, home
+) -> None:
+    project.write("torch/__init__.py", "")
+    project.write("torch/_inductor.py", FAKE_TORCH)
+    command = [sys.executable, "-m", "kinetic", "run", "--", "python", "-c"]
+
+    nothing = project.run("", instead=[*command, "import torch, os; print(os.environ['VLLM_CACHE_ROOT'])"]).stdout
+    left = (home / "store" / "data" / "compiled").exists()
+    first = project.run("", instead=[*command, "import torch._inductor"]).stdout
+    again = project.run("", instead=[*command, "import torch._inductor"]).stdout
+
+    assert nothing.rstrip().endswith("/compiled/vllm/vllm")
+    assert not left
+    assert first.splitlines()[:2] == ["TORCHINDUCTOR_CACHE_DIR compiles", "TRITON_CACHE_DIR compiles"]
+    assert "compile cache of torch: 0 files found, 2 added" in first
+    assert [line.split()[1] for line in again.splitlines()[:2]] == ["made", "made"]
+    assert "compile cache of torch: 2 files found, 0 added" in again
+    assert list(home.glob("run/*/jobs/*/data-*")) == []

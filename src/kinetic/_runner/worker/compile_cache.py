@@ -4,8 +4,8 @@ Nothing of this is loaded before the job imports a library that compiles. Then a
 what the listing proves to be ours, while the library is still being imported; its first compilation waits for that.
 Whatever fails costs one line in the log, and the job compiles.
 
-JAX keys a program by all that its compilation depends on, also by paths in its options; see ``LIBRARIES``. Process 0
-writes, so of a slice only the first host has something to send. A file is sent once it is complete: JAX's own writes
+JAX keys a program by all that its compilation depends on, also by paths in its options; see ``compilers.py``. Process
+0 writes, so of a slice only the first host has something to send. A file is sent once it is complete: JAX's own writes
 are over when it reports the duration of a compilation, others' when the function has ended, or a while after.
 """
 
@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
 
+from kinetic._runner.worker import compilers
+from kinetic._runner.worker.compilers import Library
 from kinetic._stores.parallel import in_parallel, parallelism
 from kinetic._stores.protocol import Store, put_hint
 from kinetic._wire import cache_entries, digests, documents, keys, python_runtime
@@ -47,43 +48,6 @@ _MOST_OUTAGES = 3  # of the store; then new programs are not kept
 _LEAST_SECONDS = 1.0  # of compiling, which is worth a line
 _LIST_SECONDS = 30.0  # how long a slice waits for its first host's listing
 _UNFINISHED = (".lock", ".tmp", ".part")
-_OFF = frozenset({"0", "false", "off", "no"})
-
-# Of JAX's events: a program is about to be looked up; it was found; it is written; and the whole of it took so long.
-_REQUEST = "/jax/compilation_cache/compile_requests_use_cache"
-_HIT = "/jax/compilation_cache/cache_hits"
-_WRITE = "/jax/compilation_cache/cache_misses"
-_SAVED = "/jax/compilation_cache/compile_time_saved_sec"
-_TOOK = "/jax/core/compile/backend_compile_duration"
-
-
-class Library(NamedTuple):
-    """A library that compiles, and how its cache is told where to be."""
-
-    name: str
-    distributions: tuple[str, ...]  # whose versions decide whether a program can be used
-    folders: dict[str, str]  # variables, and the folders below ours that they get
-    settings: tuple[tuple[str, str], ...] = ()  # more variables, where they are not set
-    switch: str = ""  # a variable that turns the library's own cache off
-    only: str = ""  # what of the folder is sent; "" for all
-
-
-LIBRARIES = {
-    library.name: library
-    for library in (
-        Library(
-            "jax",
-            ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin"),
-            {"JAX_COMPILATION_CACHE_DIR": "jax"},
-            # XLA's own caches put their path into JAX's keys: in another folder nothing would be found (JAX 0.10.2).
-            (("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none"),),
-            switch="JAX_ENABLE_COMPILATION_CACHE",
-        ),
-        Library("torch", ("torch", "triton"), {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}),
-        # Its folder also gets downloads; only what it compiled is kept.
-        Library("vllm", ("vllm", "torch", "triton"), {"VLLM_CACHE_ROOT": "vllm"}, only="vllm/torch_compile_cache/"),
-    )
-}
 
 
 class CompileCache:
@@ -104,18 +68,13 @@ class CompileCache:
 
         With ``shares``, this host uses what the first host of its slice finds; see ``publish`` and ``follow``.
         """
-        library = LIBRARIES[name]
+        library = compilers.LIBRARIES[name]
         if os.getpid() != self._pid or name in self.libraries:  # a process that user code forked has what it inherits
             return self.libraries.get(name) if os.getpid() == self._pid else None
-        if any(os.environ.get(each) for each in library.folders) or (
-            library.switch and os.environ.get(library.switch, "").lower() in _OFF
-        ):
+        folder = compilers.folder_of(self.task.data, name)
+        if not compilers.set_variables(library, folder):
             return None  # the user's own settings
-        found = LibraryCache(self, library, Path(self.task.data) / "compiled" / name, shares=shares)
-        for variable, folder in library.folders.items():
-            os.environ[variable] = str(found.folder / folder)
-        for variable, value in library.settings:
-            os.environ.setdefault(variable, value)
+        found = LibraryCache(self, library, folder, shares=shares)
         self.libraries[name] = found
         if not found.is_follower:
             found.start_fetching(found.list_entries)
@@ -373,18 +332,17 @@ class LibraryCache:
     def listen(self, jax: ModuleType) -> None:
         """Have JAX tell of each program; its first one waits until the folder is filled."""
 
-        def on_event(event: str, **_: Any) -> None:
-            if event == _REQUEST:
+        def on_event(event: str) -> None:
+            if event == compilers.REQUEST:
                 self.wait()
             self.tally.on_event(event)
 
-        def on_duration(event: str, seconds: float, **_: Any) -> None:
-            if self.tally.on_duration(event, seconds):
-                self._news.set()
+        compilers.listen(jax, on_event, self.take_duration)
 
-        monitoring = getattr(jax, "monitoring", None) or __import__("jax.monitoring").monitoring
-        monitoring.register_event_listener(on_event)
-        monitoring.register_event_duration_secs_listener(on_duration)
+    def take_duration(self, event: str, seconds: float, who: object = None) -> None:
+        """Take note of a duration that JAX reports; ``who``: of another process, which thread."""
+        if self.tally.on_duration(event, seconds, who):
+            self._news.set()
 
     def publish(self) -> None:
         """Tell the other hosts of a slice what this first one found; called before they can meet it.
@@ -433,31 +391,31 @@ class Tally:
     def __init__(self) -> None:
         self.compiled = self.found = 0
         self.seconds = self.saved = 0.0
-        self._here = threading.local()
-        self._writing: set[int] = set()  # threads that are writing a program
+        self._hits: set[object] = set()  # threads that have just found a program
+        self._writing: set[object] = set()  # threads that are writing one
         self._lock = threading.Lock()
 
     def is_writing(self) -> bool:
         """Return whether some program is only half written."""
         return bool(self._writing)
 
-    def on_event(self, event: str) -> None:
-        """Take note of an event."""
-        if event == _HIT:
-            self._here.hit = True
-        elif event == _WRITE:
-            self._writing.add(threading.get_ident())
+    def on_event(self, event: str, who: object = None) -> None:
+        """Take note of an event; ``who``: the thread, of another process."""
+        if event == compilers.HIT:
+            self._hits.add(who or threading.get_ident())
+        elif event == compilers.WRITE:
+            self._writing.add(who or threading.get_ident())
 
-    def on_duration(self, event: str, seconds: float) -> bool:
+    def on_duration(self, event: str, seconds: float, who: object = None) -> bool:
         """Take note of a duration; return whether there may be a new file, or a new use of one."""
-        if event == _SAVED:
+        if event == compilers.SAVED:
             with self._lock:
                 self.saved += max(0.0, seconds)
-        if event != _TOOK:
+        if event != compilers.TOOK:
             return False
-        is_hit, self._here.hit = getattr(self._here, "hit", False), False
-        me = threading.get_ident()
-        wrote = me in self._writing
+        me = who or threading.get_ident()
+        is_hit, wrote = me in self._hits, me in self._writing
+        self._hits.discard(me)
         self._writing.discard(me)
         with self._lock:
             if is_hit:

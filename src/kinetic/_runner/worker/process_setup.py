@@ -279,9 +279,7 @@ class ImportHooks:
         begin: Makes the compile cache; None where that is not possible.
     """
 
-    def __init__(
-        self, process: JaxProcess, compilers: Mapping[str, str], begin: Callable[[], CompileCache | None]
-    ) -> None:
+    def __init__(self, process: JaxProcess, compilers: Mapping[str, str], begin: Callable[[], Any]) -> None:
         self._process, self._begin = process, begin
         self._joins = process.hosts > 1 and bool(process.coordinator)
         self._made: list[CompileCache | None] = []

@@ -263,6 +263,12 @@ def _hook_imports(task: Task, order: Order, store: Store) -> None:
             process_setup.write_to_log(f"kinetic: there is no compile cache: {type(error).__name__}: {error}\n")
             return None
 
+    if task.is_command:
+        if task.cache_key and task.hosts == 1:  # hosts of a slice would have to agree, in programs that we do not see
+            from kinetic._runner.worker import command_cache  # only commands
+
+            _at_the_end.append(command_cache.CommandCache(task.data, begin).finish)
+        return
     process = process_setup.JaxProcess(task.host, task.hosts, task.coordinator)
     hooks = process_setup.ImportHooks(process, COMPILERS if task.cache_key else {}, begin)
     hooks.install()

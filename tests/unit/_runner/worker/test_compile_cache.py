@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kinetic._runner.worker import compile_cache
+from kinetic._runner.worker import compile_cache, compilers
 from kinetic._runner.worker.compile_cache import CompileCache, LibraryCache
 from kinetic._stores.files import FileStore
 from kinetic._wire import cache_entries, keys
@@ -83,7 +83,7 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
-    for library in compile_cache.LIBRARIES.values():
+    for library in compilers.LIBRARIES.values():
         for name in (*library.folders, *dict(library.settings), library.switch):
             if name:
                 monkeypatch.setenv(name, "")  # so that it is restored
@@ -106,7 +106,7 @@ def job(tmp_path, store, log, monkeypatch):
     numbers = iter(range(100))
 
     def make(**how) -> Job:
-        for name in compile_cache.LIBRARIES["jax"].folders:
+        for name in compilers.LIBRARIES["jax"].folders:
             monkeypatch.delenv(name, raising=False)
         folder = tmp_path / f"job-{next(numbers)}"
         folder.mkdir()

@@ -1,0 +1,71 @@
+"""What a Python of a command does for the compile cache: nothing to others, and nothing that lasts when it fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kinetic._runner.worker import compilers
+from kinetic._runner.worker.command_cache import CommandCache
+
+SOURCE = Path(__file__).parents[4] / "src"
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandCache]:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "project"))
+    for library in compilers.LIBRARIES.values():
+        for name in (*library.folders, *(variable for variable, _ in library.settings)):
+            monkeypatch.setenv(name, "")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/of/the/user")
+    jax = tmp_path / "project" / "jax"
+    jax.mkdir(parents=True)
+    (jax / "__init__.py").write_text("print('jax is imported')\n")
+    kinds = ("event", "event_duration_secs")
+    (jax / "monitoring.py").write_text("".join(f"def register_{kind}_listener(_): ...\n" for kind in kinds))
+    made = CommandCache(tmp_path / "data", lambda: None)
+    yield made
+    made.finish()
+
+
+def run(code: str, *paths: Path, python: str = sys.executable) -> str:
+    path = os.pathsep.join([os.environ["PYTHONPATH"], *map(str, paths)])
+    environ = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([python, "-c", code], check=False, capture_output=True, text=True, env=environ)
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_a_module_of_that_name_that_is_there_already_is_executed_as_well(command: CommandCache, tmp_path: Path) -> None:
+    other = tmp_path / "site"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("import sys\nsys.of_a_test = 'theirs'\n")
+
+    assert run("import sys, jax; print(sys.of_a_test)", other, SOURCE) == "jax is imported\ntheirs\n"
+
+
+def test_a_python_that_does_not_find_kinetic_or_outlives_its_job_imports_as_ever(
+    command: CommandCache, tmp_path: Path
+) -> None:
+    without = run("import jax", python=sys._base_executable)  # type: ignore[attr-defined]
+    (tmp_path / "data/compiled/command/events").unlink()
+
+    assert without == run("import jax", SOURCE) == "jax is imported\n"
+
+
+def test_a_library_whose_folder_the_user_chose_is_left_alone(command: CommandCache, tmp_path: Path) -> None:
+    assert os.environ["TRITON_CACHE_DIR"] == "/of/the/user"
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"].startswith(str(tmp_path))
+    assert not (tmp_path / "data/compiled/command/torch").exists()
+
+
+def test_a_folder_that_cannot_be_filled_is_not_waited_for(command: CommandCache, tmp_path: Path) -> None:
+    waits = "import fcntl, jax; fcntl.flock(open(__import__('sys').argv[-1]), fcntl.LOCK_SH); print('goes on')"
+    waits = waits.replace("__import__('sys').argv[-1]", repr(str(tmp_path / "data/compiled/command/jax")))
+
+    assert run(waits, SOURCE) == "jax is imported\ngoes on\n"
