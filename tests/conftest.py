@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def beyond_the_samples(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the variants of tests marked `sampled(n)` that are not among the n that KINETIC_SAMPLE_SEED draws."""
+    """Yield the variants of tests marked `sampled(n)` that are not among the n that KINETIC_TEST_SAMPLE_SEED draws."""
     variants: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sampled") and not item.get_closest_marker("nightly"):
@@ -74,7 +74,7 @@ def beyond_the_samples(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     for test, each in variants.items():
         marker = each[0].get_closest_marker("sampled")
         count = marker.args[0] if marker else len(each)
-        draw = random.Random(f"{os.environ.get('KINETIC_SAMPLE_SEED', '0')} {test}")
+        draw = random.Random(f"{os.environ.get('KINETIC_TEST_SAMPLE_SEED', '0')} {test}")
         drawn = {id(item) for item in draw.sample(each, min(count, len(each)))}
         yield from (item for item in each if id(item) not in drawn)
 

@@ -1,6 +1,6 @@
 """A disk that fails once, at any operation of a job: nothing computed is lost, and every error says the cause.
 
-KINETIC_SAMPLE_SEED draws which of the places run; `make nightly` has all.
+KINETIC_TEST_SAMPLE_SEED draws which of the places run; `make nightly` has all.
 """
 
 from __future__ import annotations
