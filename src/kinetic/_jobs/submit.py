@@ -31,7 +31,7 @@ from kinetic._output import tracebacks
 from kinetic._output.format import count_text, seconds_text, size_text
 from kinetic._project import root
 from kinetic._stores import open_store, protocol, put_many
-from kinetic._wire import digests, documents, inspection, keys, naming_shadowing_files, python_runtime, records
+from kinetic._wire import digests, documents, folders, inspection, keys, naming_shadowing_files, python_runtime, records
 from kinetic._wire import order as wire_order
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Order
@@ -542,7 +542,8 @@ def _submit(
     if secrets:
         captured = shipment.captured
         shipment = shipment._replace(captured=captured._replace(values={**captured.values, **secrets}))
-    with shipment.building():
+    # A supervisor of this machine begins a job while we force it to the disk: what has been accepted is there.
+    with shipment.building(), folders.forced_later() if context.backend.is_here else contextlib.nullcontext():
         return _send(call, shipment, job_id)
 
 
@@ -585,6 +586,7 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
         _launch(order, shipment, followed)
         if followed is not None and not context.backend.is_here and not after.check(followed, context.store):
             context.backend.release([job_id])  # they have ended meanwhile, so perhaps nobody else starts it
+        folders.force()
         step("client:launched")
     except BaseException:
         with contextlib.suppress(KineticError, OSError):  # this must not hide what went wrong

@@ -259,7 +259,7 @@ class FileStore:
         try:
             _write_all(descriptor, source)
             if forced:
-                os.fsync(descriptor)
+                folders.sync_open(descriptor, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(path)  # hot path

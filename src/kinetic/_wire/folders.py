@@ -11,11 +11,13 @@ import contextlib
 import errno
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from os import write as _write
 from pathlib import Path
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+_MOST_OWED = 64  # descriptors; a project or a data folder may have thousands of files
 _MAX_WRITE = 64 << 20  # macOS refuses 2 GiB and more
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # of a pipe, opening would wait for a writer
@@ -44,16 +46,78 @@ def make(folder: str | os.PathLike[str]) -> None:
     sync(above)
 
 
+class _Owed(threading.local):
+    descriptors: dict[str, int] | None = None  # by path, of what `force` has still to do
+
+
+_owed = _Owed()
+
+
+@contextlib.contextmanager
+def forced_later() -> Iterator[None]:
+    """Let what this thread forces to the disk inside wait for `force`, so that other processes can begin with it.
+
+    For what nothing is promised of before. After an error it is left to the kernel.
+    """
+    if _owed.descriptors is not None:  # user code that is pickled may submit a job
+        yield
+        return
+    _owed.descriptors = {}
+    try:
+        yield
+        force()
+    finally:
+        for descriptor in _owed.descriptors.values():
+            os.close(descriptor)
+        _owed.descriptors = None
+
+
+def force() -> None:
+    """Force to the disk what `forced_later` let wait."""
+    owed = _owed.descriptors or {}
+    while owed:
+        _, descriptor = owed.popitem()
+        try:
+            _sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def is_forced_later() -> bool:
+    """Return whether this thread is inside `forced_later`."""
+    return _owed.descriptors is not None
+
+
 def sync(path: str | os.PathLike[str]) -> None:
     """Force a file, or the names in a folder, to the disk; file systems that cannot sync a folder say EINVAL."""
+    owed, name = _owed.descriptors, os.fspath(path)
+    if owed is not None and name in owed:  # a folder: its descriptor has also the names that came later
+        return
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if owed is not None and len(owed) < _MOST_OWED:
+        owed[name] = descriptor
+        return
+    try:
+        _sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_open(descriptor: int, path: str) -> None:
+    """Force a file that is open to the disk."""
+    owed = _owed.descriptors
+    if owed is not None and len(owed) < _MOST_OWED:
+        owed[path] = os.dup(descriptor)  # its name may be another one by then
+    else:
+        os.fsync(descriptor)
+
+
+def _sync(descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
         if error.errno not in {errno.EINVAL, errno.EBADF, errno.EROFS, errno.EACCES}:
             raise
-    finally:
-        os.close(descriptor)
 
 
 def opener(path: str, flags: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -36,3 +37,58 @@ def test_below_a_file_nothing_is_written(tmp_path: Path):
 
     with pytest.raises(OSError, match="file"):
         folders.write_whole(tmp_path / "file" / "page", b"data")
+
+
+@pytest.fixture
+def forced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of what is forced to the disk, in order."""
+    names: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: names.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    return names
+
+
+def test_what_is_forced_later_is_forced_under_its_new_name_when_it_is_asked_for(tmp_path: Path, forced) -> None:
+    with folders.forced_later():
+        with open(tmp_path / "beside", "wb") as file:
+            file.write(b"1")
+            folders.sync_open(file.fileno(), str(tmp_path / "beside"))
+        os.replace(tmp_path / "beside", tmp_path / "file")
+        folders.sync(tmp_path)
+        folders.sync(tmp_path)
+        assert forced == []
+        folders.force()
+        assert sorted(forced) == [str(tmp_path), str(tmp_path / "file")]
+
+    assert len(forced) == 2
+
+
+def test_after_an_error_nothing_is_forced_and_no_descriptor_stays(tmp_path: Path, forced) -> None:
+    before = os.listdir("/proc/self/fd")
+    with contextlib.suppress(ValueError), folders.forced_later():
+        folders.sync(tmp_path)
+        raise ValueError("theirs")
+
+    assert forced == []
+    assert os.listdir("/proc/self/fd") == before
+    folders.sync(tmp_path)
+    assert forced == [str(tmp_path)]
+
+
+def test_more_files_than_descriptors_are_forced_at_once(tmp_path: Path, forced) -> None:
+    with folders.forced_later():
+        for number in range(100):
+            (tmp_path / str(number)).touch()
+            folders.sync(tmp_path / str(number))
+        assert len(forced) == 36
+
+
+def test_a_job_that_is_submitted_inside_another_submission_is_forced_before_it_is_accepted(
+    tmp_path: Path, forced
+) -> None:
+    with folders.forced_later():
+        folders.sync(tmp_path)
+        with folders.forced_later():
+            (tmp_path / "inner").touch()
+            folders.sync(tmp_path / "inner")
+            folders.force()
+            assert len(forced) == 2

@@ -218,11 +218,15 @@ class Queue:
         later one, and never the earlier of two alone: for what a restart makes void, or finds out anew
         (docs/design/decisions/0024-what-is-forced-to-the-disk.md).
         """
+        is_forced_later = forced and folders.is_forced_later()
         with self._lock:
-            db = self._patiently(functools.partial(self._begin, forced))
+            db = self._patiently(functools.partial(self._begin, forced and not is_forced_later))
             try:
                 yield db
                 _patiently(self._path, lambda: db.execute("COMMIT"))
+                if is_forced_later:
+                    with contextlib.suppress(FileNotFoundError):  # not in WAL: SQLite has forced it
+                        folders.sync(f"{self._path}-wal")
             except BaseException as error:
                 if db.in_transaction:  # SQLite itself rolls back when the disk is full
                     with contextlib.suppress(sqlite3.Error):
