@@ -135,3 +135,10 @@ class Away:
         if self._asked == 1:
             raise StoreUnreachableError("it does not answer")
         return getattr(self._site.store, name)
+
+
+@pytest.mark.parametrize(("count", "text"), [(1, "1 of its jobs is"), (3, "3 of its jobs are")])
+def test_a_batch_is_counted(count: int, text: str) -> None:
+    queue: Any = SimpleNamespace(waits_for=lambda _: ["grp-1"], jobs=lambda _: {}, group_rows=lambda _: [None] * count)
+
+    assert followers.states(queue, "cpu-a") == f"grp-1: {text} pending or running"
