@@ -319,13 +319,17 @@ def remove_ended_tasks(backend: KubeBackend, owner: str, store: Store) -> None:
     """
     latest = time.time() - _ENDED_SECONDS
     old = [job_id for job_id, submitted in backend.warm.tasks(owner).items() if submitted < latest]
-    backend.warm.remove_tasks([job_id for job_id in old if _is_over(store, job_id, latest)])
+    backend.warm.remove_tasks([job_id for job_id in old if _is_over(backend, store, job_id, latest)])
 
 
-def _is_over(store: Store, job_id: str, latest: float) -> bool:
-    """Return whether a job ended before a time."""
+def _is_over(backend: KubeBackend, store: Store, job_id: str, latest: float) -> bool:
+    """Return whether a job ended before a time, or was never submitted; one of another store is left alone."""
     found = store.entry(keys.result(job_id))
-    return found.modified < latest if found is not None else store.size(keys.record(job_id)) is None
+    if found is not None:
+        return found.modified < latest
+    if store.size(keys.history(job_id)) is not None:
+        return True
+    return store.size(keys.record(job_id)) is None and backend.warm.store_of(job_id) == store.url
 
 
 def _price_text(wanted: Launch) -> str:

@@ -23,7 +23,7 @@ from kinetic._wire import python_runtime, warm_pods
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import KEY_FILE, WARM, Task
 from kinetic._wire.warm_pods import Greeting, WarmPod
-from kinetic.errors import BackendError, KineticError
+from kinetic.errors import BackendError, IntegrityError, KineticError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Object
@@ -226,6 +226,13 @@ class WarmLauncher:
         selector = job_manifests.WARM_LABEL + (f",{job_manifests.label_selector(owner=owner)}" if owner else "")
         found = self._client().list(JOB, selector, reduce=object_status.reduced).objects
         return {object_status.job_id_of(each): object_status.created_at(each) for each in found}
+
+    def store_of(self, job_id: str) -> str:
+        """Return the store of a task, or "" if its Job is gone, or of another version of kinetic."""
+        found = self._client().get(JOB, job_manifests.object_name(job_id))
+        with suppress(IntegrityError):
+            return Task.from_page(task_page(found)).store_url if found is not None else ""
+        return ""
 
     def remove_tasks(self, job_ids: Iterable[str]) -> None:
         """Remove the Jobs of tasks, and with them their Secrets."""
