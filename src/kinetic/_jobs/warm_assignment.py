@@ -22,6 +22,7 @@ from kinetic._config.cluster import PodRequirements
 from kinetic._config.options import read_variable
 from kinetic._hardware import prices
 from kinetic._jobs import cold_start, job_cost, locate
+from kinetic._output import notebook
 from kinetic._output import terminal as output
 from kinetic._output.format import duration_text
 from kinetic._runner.supervisor import placements
@@ -42,6 +43,8 @@ _MAX = "KINETIC_WARM_MAX"
 _new: ContextVar[float | None] = ContextVar("kinetic_new_warm_pod", default=None)  # how long one is to take jobs
 _ENDED_SECONDS = 3600.0  # that the Job of a task stays after its end: what reads its log from the pod, finds it
 _PACKAGES = frozenset({"image", "packages"})  # what may be different where both have locks
+_NOTEBOOK_SECONDS = 300.0  # between two looks of a notebook for warm pods that others may have started: two requests
+_none_since = [float("-inf")]  # when this process looked last and found none
 _HINT = "warm-pods.json"  # in the home: until when this user may have warm pods, so that other jobs ask for none
 
 
@@ -66,14 +69,19 @@ class Listed(NamedTuple):
 
 
 def is_wanted(options: Options) -> bool:
-    """Return whether a job may run in a warm pod: it asks for one, or this user has started some lately."""
+    """Return whether a job may run in a warm pod: it asks for one, or this user has started some lately.
+
+    A notebook, which often runs on another machine, looks for one now and then.
+    """
     if options.keep_warm is not None:
         return bool(options.keep_warm)
     try:
         until = json.loads((settings.kinetic_home(os.environ) / _HINT).read_bytes())["until"]
-        return isinstance(until, int | float) and time.time() < until
+        if isinstance(until, int | float) and time.time() < until:
+            return True
     except (OSError, ValueError, KeyError, TypeError):
-        return False
+        pass
+    return notebook.is_kernel() and time.monotonic() - _none_since[-1] >= _NOTEBOOK_SECONDS
 
 
 def begin(backend: Any, options: Options) -> None:
@@ -102,6 +110,7 @@ def launch(wanted: Launch, context: Place, options: Options) -> bool:
             return True
         found = backend.warm.find(wanted.owner)
         if not found and not keep:
+            _none_since[:] = [time.monotonic()]
             return False
         told, idle = _offer(wanted, context, backend, found, fits, mask, keeps=bool(keep))
         if told:
@@ -168,19 +177,25 @@ def _offer(
                         reasons.append(f"{state.name} has other packages: {error.why or error.what}")
                         idle = idle or state.name
                         continue
-                    told, greeting = _try(wanted, context, backend, state, mask, fits=True, requirements=lacking)
-                    if told:
-                        return True, ""
+                    if lacking is not None:
+                        told, greeting = _try(wanted, context, backend, state, mask, fits=True, requirements=lacking)
+                        if told:
+                            return True, ""
                 idle = idle or state.name
         if unlike and is_near:
-            reasons.append(f"{state.name} has another {' and '.join(unlike[:3])}")
+            is_packages = unlike == ["packages"]
+            what = "other packages, without a lock" if is_packages else f"another {' and '.join(unlike[:3])}"
+            reasons.append(f"{state.name} has {what}")
     if reasons:
         output.report(f"starts in a pod of its own: {'; '.join(reasons[:2])}")
     return False, idle
 
 
-def _lacking(wanted: Launch, context: Place, state: WarmState) -> dict[str, Any]:
-    """Return what a job with other packages than a warm pod's installs there; raise ImageBuildError if it cannot be."""
+def _lacking(wanted: Launch, context: Place, state: WarmState) -> dict[str, Any] | None:
+    """Return what a job with other packages than a warm pod's installs there; None where either has no lock.
+
+    Raises ImageBuildError if the difference cannot be installed.
+    """
     from kinetic._images import lock_difference, lock_store  # only where packages have changed
 
     own, there = PodRequirements.from_json(wanted.requirements), state.packages
@@ -190,10 +205,7 @@ def _lacking(wanted: Launch, context: Place, state: WarmState) -> dict[str, Any]
     ]
     before, after = locks
     if before is None or after is None:
-        raise ImageBuildError(
-            "there is no lock of these packages",
-            why='there is no lock of them; images that kinetic builds, and container_image="bundled", have one',
-        )
+        return None
     try:
         found = lock_difference.between(before, after, wanted.placement.kind)
         page = lock_difference.requirements_of(found, after.lock, there.get("requirements"), context.store, os.environ)
@@ -201,7 +213,7 @@ def _lacking(wanted: Launch, context: Place, state: WarmState) -> dict[str, Any]
         if own.requirements and there.get("requirements") and before.base == after.base:
             return own.requirements  # all of its layers, as a pod of its own would unpack them
         raise
-    output.report(f"the warm pod {state.name} gets what it lacks: {found.text}")
+    output.report(f"the warm pod {state.name} gets what it lacks: {found.text or 'nothing'}")
     return page
 
 
