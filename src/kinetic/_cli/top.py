@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from kinetic._wire.records import JobRecord
 
 COLUMNS = (
-    Column("JOB ID", flexible=True),
-    Column("FUNCTION", flexible=True, spare=4),
-    Column("STATUS", spare=3),
-    Column("CPU", right=True),
-    Column("MEMORY", right=True),
-    Column("GPU/TPU", right=True, spare=1),
-    Column("DISK", right=True, spare=5),
-    Column("TIME", right=True, spare=2),
-    Column("DONE", right=True, spare=1),
-    Column("LEFT", right=True, spare=1),
+    Column("JOB ID"),  # never cut: ids of one function differ at their ends
+    Column("FUNCTION", flexible=True, spare=8),  # its name is in the id
+    Column("STATUS", spare=7),
+    Column("CPU", right=True, spare=1),
+    Column("MEMORY", right=True, spare=4),
+    Column("GPU/TPU", right=True, spare=2),
+    Column("DISK", right=True, spare=9),
+    Column("TIME", right=True, spare=6),
+    Column("DONE", right=True, spare=3),
+    Column("LEFT", right=True, spare=5),
 )
 _IF_ANY = {"GPU/TPU", "DONE", "LEFT"}  # columns that are only there where a job has some
 _LEAST_SECONDS = 1.0
