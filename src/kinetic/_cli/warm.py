@@ -145,7 +145,9 @@ def stop(names: tuple[str, ...], every: bool, **place: Any) -> None:
             next="kinetic warm list",
         )
     backend, owner = _backend(place), warm_assignment.owner_here()
-    chosen = backend.warm.find(owner) if every else [warm_assignment.find_one(backend, owner, name) for name in names]
+    chosen = (
+        backend.warm.find_all(owner) if every else [warm_assignment.find_one(backend, owner, name) for name in names]
+    )
     for state in chosen:
         backend.warm.end_pod(state)
         output.report(f"{state.name} ends")

@@ -147,7 +147,7 @@ def read_status(client: Client, apis: ProjectApis | None, project: str, location
         running=sum(_phase(each) == "Running" for each in pods),
         quotas=_accelerators(found.get("quotas") or ()),
         unknown=tuple(sorted(unknown)),
-        warm=tuple(str(each["metadata"]["labels"][JOB_LABEL]) for each in warm),
+        warm=tuple(dict.fromkeys(str(each["metadata"]["labels"][JOB_LABEL]) for each in warm)),
         warm_dollars_per_hour=sum(each.dollars_per_hour or 0.0 for each in nodes if each.name in held),
     )
 

@@ -29,7 +29,7 @@ from kinetic._runner.supervisor import placements
 from kinetic._wire import documents, folders, keys, warm_pods
 from kinetic._wire.failpoints import step
 from kinetic._wire.fields import seconds_of
-from kinetic._wire.warm_pods import BUSY, Assignment, Greeting, WarmPod
+from kinetic._wire.warm_pods import IDLE, Assignment, Greeting, WarmPod
 from kinetic.errors import AccessDeniedError, BackendError, ImageBuildError, KineticError, OptionError
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _offer(
             told, greeting = _try(wanted, context, backend, state, mask, fits=not unlike)
             if told:
                 return True, ""
-            if greeting is not None and greeting.state != BUSY:
+            if greeting is not None and greeting.state == IDLE:
                 if unlike and _PACKAGES.issuperset(unlike):
                     try:
                         lacking = _lacking(wanted, context, state)
@@ -225,8 +225,8 @@ def _umask() -> int:
 
 def _why_not(wanted: Launch, context: Place) -> str:
     """Return why a job cannot run in a warm pod, whatever pods there are."""
-    if wanted.placement.hosts > 1:
-        return f"{wanted.placement.name} has {wanted.placement.hosts} hosts, and warm pods have one"
+    if wanted.placement.hosts > 1 and (why := context.backend.warm.why_not(wanted)):
+        return why
     if wanted.order.after:
         return "it waits for other jobs"
     if context.queue:
@@ -236,8 +236,9 @@ def _why_not(wanted: Launch, context: Place) -> str:
     return ""
 
 
-def _assignment(wanted: Launch, task: str, sequence: int) -> Assignment:
-    return Assignment(sequence, wanted.order.job_id, task, wanted.key, dict(wanted.captured), wanted.cache_key)
+def _assignment(wanted: Launch, task: str, sequence: int, restarts: int = 0) -> Assignment:
+    captured = dict(wanted.captured)
+    return Assignment(sequence, wanted.order.job_id, task, wanted.key, captured, wanted.cache_key, restarts)
 
 
 def _pod_key(context: Place, pod: str) -> bytes:
@@ -261,7 +262,7 @@ def _try(
     try:
         connection = backend.warm.connect(state)
         greeting = connection.greeting()
-        if greeting.state == BUSY or not fits:
+        if greeting.state != IDLE or not fits:
             return False, greeting
         made = backend.warm.make_task(wanted, mask, state)
         backend.add(wanted, made)
@@ -269,10 +270,15 @@ def _try(
         step("client:task-assigned")
         refused = f"{state.name} has taken another job meanwhile"
         if is_ours:
-            assignment = _assignment(wanted, backend.warm.task_of(wanted, mask, requirements), greeting.sequence)
+            task = backend.warm.task_of(wanted, mask, requirements)
+            assignment = _assignment(wanted, task, greeting.sequence, greeting.restarts)
             message = assignment.to_bytes(key, greeting.nonce)
-            keep = functools.partial(_keep_assignment, backend, state, assignment, key)
-            refused = backend.warm.tell(connection, message, job_id, keep)
+            if wanted.placement.hosts > 1:  # before any host begins: if one is lost, all find the task again
+                backend.warm.write_assignment(state, assignment.to_bytes(key), key)
+                refused = connection.ask(message, job_id)
+            else:
+                keep = functools.partial(_keep_assignment, backend, state, assignment, key)
+                refused = backend.warm.tell(connection, message, job_id, keep)
             step("client:task-told")
             if not refused:
                 return True, greeting
@@ -315,9 +321,10 @@ def _start_with(wanted: Launch, context: Place, backend: KubeBackend, mask: int,
         backend.warm.end_pod(state, delete=True)
         raise
     _note(most)
-    output.report(
-        f"its pod stays for {duration_text(keep)} after the last job as the warm pod {name}{_price_text(wanted)}"
-    )
+    hosts = wanted.placement.hosts
+    stays = "its pod stays" if hosts == 1 else f"its {hosts} hosts stay"
+    kept = f"the warm {'pod' if hosts == 1 else 'slice'} {name}{_price_text(wanted)}"
+    output.report(f"{stays} for {duration_text(keep)} after the last job as {kept}")
     try:
         remove_ended_tasks(backend, wanted.owner, context.store)
     except KineticError as error:
@@ -372,7 +379,7 @@ def _note(seconds: float) -> None:
 
 def listed(backend: KubeBackend, owner: str) -> Iterator[Listed]:
     """Yield an owner's warm pods, each with what it says of itself."""
-    for state in backend.warm.find(owner):
+    for state in backend.warm.find_all(owner):
         greeting = None
         if state.pod:
             try:
@@ -389,7 +396,7 @@ def find_one(backend: KubeBackend, owner: str, beginning: str) -> WarmState:
     Raises:
         OptionError: None, or several.
     """
-    found = {state.name: state for state in backend.warm.find(owner)}
+    found = {state.name: state for state in backend.warm.find_all(owner)}
     name = keys.only_match(beginning, [each for each in found if each.startswith(beginning)], "warm pods")
     if name is None:
         raise OptionError(

@@ -191,6 +191,7 @@ SELDOM = (
     "kinetic._runner.supervisor.device_metrics",
     "kinetic._runner.supervisor.predecessors",
     "kinetic._runner.pod.warm_pod",
+    "kinetic._runner.pod.warm_slice",
     "kinetic._runner.supervisor.placements",
     "kinetic._runner.worker.command",
     "kinetic._runner.worker.command_cache",

@@ -38,6 +38,10 @@ WARM = (
     "client:task-told",
     "client:placed-cold",  # the job is one of a pod of its own, which is not started yet
 )
+SLICE = (  # of a warm slice, on its first host
+    "leader:took",  # the job is the slice's
+    "leader:hands-over",  # it has begun with a task, and other hosts have not heard of it
+)
 CANCELLER = (
     "canceller:sealed",  # the job counts as cancelled
     "canceller:stopped",
@@ -108,7 +112,7 @@ COMPILED = (  # of a job that compiles
     "worker:program-listed",  # the next job finds it
 )
 KEPT = ("worker:packages-made",)  # of a task of a warm pod with other packages: nothing says yet that they are complete
-ALL = SINGLE + FOLLOWER + BATCH + COMPILED + WARM + KEPT
+ALL = SINGLE + FOLLOWER + BATCH + COMPILED + WARM + SLICE + KEPT
 
 
 def _armed(name: str) -> None:

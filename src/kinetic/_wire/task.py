@@ -77,6 +77,8 @@ class PodSettings:
     runner_sha256: str = ""  # digest of the zip, for the note
     key_offset: int = 0  # where the job's key begins in its file, in bytes
     warm: str = ""  # the warm pod that carries the job out; "" for a pod of its own
+    first_restart: int = 0  # of a warm slice: how often it had been started again before it was given the job (count)
+    was_assigned: bool = False  # whether a warm slice had the job, or was to have it, before hosts of its own
     secret: str = SECRET_FOLDER
     last_words: str = TERMINATION_LOG
     poll_seconds: float = 5.0  # how often a slice of several hosts looks for what its hosts report
@@ -236,7 +238,8 @@ POD_READERS = {
     "most_attempts": fields.optional(fields.integer(0, keys.MOST_ATTEMPTS)),
     "holds": fields.boolean,
     **fields.each(fields.text(), "removes", "store_requirement", "runner_sha256", "warm"),
-    "key_offset": _MANY,
+    **fields.each(_MANY, "key_offset", "first_restart"),
+    "was_assigned": fields.boolean,
     **fields.each(_SECONDS, "poll_seconds", "grace_seconds", "patience_seconds"),
 }
 READERS = {

@@ -2,11 +2,16 @@
 
 A warm pod takes tasks by their numbers. Whoever creates the key of a number has assigned its job; whoever creates the
 placement of a job carries it out. See docs/design/decisions/0028-warm-pods.md.
+
+The hosts of a slice talk to their leader over the network of pods, which may be read by others: so what the leader
+hands over is encrypted.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 import re
 import zlib
 from dataclasses import field
@@ -18,12 +23,14 @@ from kinetic.errors import IntegrityError
 
 _FIRST_PORT, _PORTS = 20_000, 10_000
 ASSIGNMENT_FILE = "assignment.json"  # of the pod's Secret
-IDLE, BUSY = "idle", "busy"  # what a warm pod says of itself
+HOSTS_PORT = 8480  # of process 1 of a slice's first host, at its pod's address, for the other hosts
+IDLE, BUSY, STARTING = "idle", "busy", "starting"  # what a warm pod says of itself; of a slice, hosts may be missing
 MOST_LINE = 2 << 20  # bytes of one message: a task of 128 KiB, and 1 MiB of variables
+MOST_HANDED = 2 * MOST_LINE  # the same from host to host, in base64
 IDLE_SECONDS, MOST_SECONDS = 1200.0, 28_800.0  # 20 minutes, and 8 hours
 UNTOLD_SECONDS = 150.0  # until a number is skipped whose client died; a kubelet brings a Secret within two minutes
 _POD = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_RUN, _CHECK = "run", "check"
+_RUN, _CHECK, _READY, _TAKE, _END = "run", "check", "ready", "take", "end"
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,9 @@ class WarmPod:
     most_seconds: float = MOST_SECONDS
     secret: str = "/kinetic/secret"  # noqa: S105 - a folder
     port: int = _FIRST_PORT
+    hosts: int = 1  # of a slice (count)
+    leader: str = ""  # name of the first host of a slice in the network of pods
+    until: float = 0.0  # Unix time after which a slice is not started again; 0 for never
 
     def to_argument(self) -> str:
         """Return the page as one word of a command line, in which Kubernetes finds no ``$(NAME)`` to replace."""
@@ -63,6 +73,7 @@ class Assignment:
     key: bytes = field(repr=False)  # the job's own
     environment: dict[str, str] = field(repr=False)  # captured variables
     cache_key: bytes = field(repr=False, default=b"")  # of the compile cache; empty where that is off
+    restarts: int = 0  # how often the slice had been started again when it was given the task (count)
 
     def to_bytes(self, key: bytes, nonce: str = "") -> bytes:
         """Write it, sealed with the pod's key; the nonce is the pod's own, of one connection."""
@@ -89,6 +100,7 @@ class Greeting:
     decided: str = ""  # the last job that has its verdict: what it does if it still removes what is left of that
     until: float = 0.0  # Unix time at which it ends, if it stays idle
     tasks: int = 0  # how many it has carried out (count)
+    restarts: int = 0  # how often the slice was started again (count)
 
     def to_bytes(self) -> bytes:
         """Write it."""
@@ -126,12 +138,74 @@ def refusal(data: bytes) -> str | None:
     return None if "state" in found else str(found.get("why") or "")
 
 
+# --------------------------------------------------------------------------------------------------- hosts of a slice
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a host of a slice says to the leader: it is clean, and waits for a task."""
+
+    host: int
+    sequence: int  # of the task that it takes next
+    nonce: str  # its own
+
+    def to_bytes(self, key: bytes, nonce: str) -> bytes:
+        """Write it, sealed with the pod's key; the nonce is the leader's."""
+        page = {**vars(self), "schema": documents.SCHEMA, "do": _READY}
+        return documents.write(documents.with_seal(page, key, _purpose(_READY, nonce)))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, key: bytes, nonce: str) -> Ready:
+        """Read and verify it."""
+        return fields.build(cls, _READY_READERS, _verified(data, key, _READY, nonce), "the report of a host")
+
+
+def leader_greeting(nonce: str) -> bytes:
+    """Return what a slice's leader says to whoever connects."""
+    return documents.write({"schema": documents.SCHEMA, "nonce": nonce})
+
+
+def leader_nonce(data: bytes) -> str:
+    """Return the nonce of such a greeting."""
+    return str(documents.read(data, "the greeting of a slice's leader", most_bytes=4096).get("nonce") or "")
+
+
+def handed_over(assignment: bytes, key: bytes, nonce: str) -> bytes:
+    """Return an assignment for another host, encrypted and sealed; the nonce is that host's, and used once."""
+    hidden = base64.b64encode(_crypt(assignment, key, nonce)).decode()
+    page = {"schema": documents.SCHEMA, "do": _TAKE, "hidden": hidden}
+    return documents.write(documents.with_seal(page, key, _purpose(_TAKE, nonce)))
+
+
+def end_request(key: bytes, nonce: str) -> bytes:
+    """Return the request of the leader that a host end, since the slice does."""
+    page = {"schema": documents.SCHEMA, "do": _END}
+    return documents.write(documents.with_seal(page, key, _purpose(_END, nonce)))
+
+
+def assignment_from_leader(data: bytes, key: bytes, nonce: str) -> bytes:
+    """Return the assignment in a leader's message, or nothing if it asks this host to end."""
+    page = documents.read(data, "a message of a slice's leader", most_bytes=MOST_HANDED)
+    do = str(page.get("do"))
+    if do == _END and documents.has_seal(page, key, _purpose(_END, nonce)):
+        return b""
+    page = _verified(data, key, _TAKE, nonce)
+    return _crypt(_bytes_of(page.get("hidden")), key, nonce)
+
+
+def _crypt(data: bytes, key: bytes, nonce: str) -> bytes:
+    """Encrypt or decrypt: exclusive or with a stream that SHAKE-256 makes of the key and a nonce that is used once."""
+    stream = hashlib.shake_256(hmac.digest(key, f"warm stream\0{nonce}".encode(), "sha256")).digest(len(data))
+    mixed = int.from_bytes(data, "little") ^ int.from_bytes(stream, "little")
+    return mixed.to_bytes(len(data), "little")
+
+
 def _purpose(do: str, nonce: str) -> str:
     return f"warm {do}\0{nonce}"
 
 
 def _verified(data: bytes, key: bytes, do: str, nonce: str) -> dict[str, Any]:
-    page = documents.read(data, "a message to a warm pod", most_bytes=MOST_LINE)
+    page = documents.read(data, "a message to a warm pod", most_bytes=MOST_HANDED)
     if page.get("do") != do or not documents.has_seal(page, key, _purpose(do, nonce)):
         raise IntegrityError(
             "a message to this warm pod has a wrong seal", why="its sender does not have the pod's key"
@@ -152,11 +226,13 @@ _SPAN = fields.number(0, fields.SECONDS)
 _WARM_POD = {
     "pod": _NAME,
     **fields.each(fields.text(fields.PATH), "store_url", "secret"),
-    **fields.each(_SPAN, "idle_seconds", "most_seconds"),
+    **fields.each(_SPAN, "idle_seconds", "most_seconds", "until"),
     "port": fields.integer(1, 65_535),
+    "hosts": fields.integer(1, 100_000),
+    "leader": fields.text(fields.NAME),
 }
 _ASSIGNMENT = {
-    "sequence": _SEQUENCE,
+    **fields.each(_SEQUENCE, "sequence", "restarts"),
     "job_id": keys.JOB_ID,
     "task": fields.text(MOST_LINE, least=1),
     **fields.each(_bytes_of, "key", "cache_key"),
@@ -164,11 +240,12 @@ _ASSIGNMENT = {
 }
 _GREETING_READERS = {
     "pod": _NAME,
-    "state": fields.one_of(IDLE, BUSY),
-    **fields.each(_SEQUENCE, "sequence", "tasks"),
+    "state": fields.one_of(IDLE, BUSY, STARTING),
+    **fields.each(_SEQUENCE, "sequence", "tasks", "restarts"),
     **fields.each(fields.text(fields.NAME), "nonce", "job_id", "decided"),
     "until": _SPAN,
 }
+_READY_READERS = {"host": fields.integer(0, 100_000), "sequence": _SEQUENCE, "nonce": fields.text(fields.NAME)}
 
 # ---------------------------------------------------------------------------------------------------------- placements
 
@@ -179,6 +256,7 @@ class Placement:
 
     pod: str  # a warm pod; "" for a pod of the job's own
     placed: float = 0.0  # Unix time, by the clock of whoever decided it
+    attempts: int = 0  # how many a warm slice had made before, which is gone: those of the job's own hosts follow
 
 
 @dataclass(frozen=True)
@@ -191,7 +269,10 @@ class Numbered:
 
 _TEXT_OR_NONE = fields.text(63, re.compile(rf"(?:{_POD.pattern})?"))
 PLACEMENT = PageKind(
-    "placement", "the placement", fields.builder(Placement, {"pod": _TEXT_OR_NONE, "placed": _SPAN}), 4096
+    "placement",
+    "the placement",
+    fields.builder(Placement, {"pod": _TEXT_OR_NONE, "placed": _SPAN, "attempts": _SEQUENCE}),
+    4096,
 )
 NUMBERED = PageKind(
     "assignment", "the assignment", fields.builder(Numbered, {"job_id": keys.JOB_ID, "assigned": _SPAN}), 4096

@@ -31,9 +31,9 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
     """Return a function that looks at a task which was submitted long ago, and returns what was started cold."""
 
     def look(job: dict[str, Any], pods: list[dict[str, Any]]) -> list[str]:
-        client = SimpleNamespace(get=lambda *_: job, list=lambda *_: SimpleNamespace(objects=pods))
+        client = SimpleNamespace(list=lambda *_: SimpleNamespace(objects=pods))
         started: list[str] = []
-        warm = WarmLauncher(lambda: client, launcher=None)  # type: ignore[arg-type,return-value] # only looks
+        warm = WarmLauncher(lambda: client, None, lambda _: None, lambda _: job, tuple)  # type: ignore[arg-type,return-value] # only looks
         monkeypatch.setattr(warm, "start_cold", lambda name: started.append(name) or True)
         store = MemoryStore("a")
         monkeypatch.setattr(locate, "store_of", lambda _: store)

@@ -55,13 +55,13 @@ def test_fields_that_this_version_does_not_know_are_passed_over() -> None:
     ],
 )
 def test_which_host_this_is(hosts: int, environ: dict[str, str], host: int) -> None:
-    assert container.host_of(replace(PAGE, hosts=hosts), environ) == host
+    assert container.host_of(hosts, environ) == host
 
 
 @pytest.mark.parametrize("environ", [{}, {"JOB_COMPLETION_INDEX": "4"}, {"TPU_WORKER_ID": "-1"}])
 def test_a_host_that_nothing_names_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(RunnerError, match="which of 4 hosts"):
-        container.host_of(replace(PAGE, hosts=4), environ)
+        container.host_of(4, environ)
 
 
 def test_what_was_captured_wins_over_the_image_and_never_over_what_is_ours(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ class Host:
     end_requested = False
     passes = ()
     code = -1
+    verdict_words = "the verdict is there"
 
     def __init__(self) -> None:
         self.did: list[str] = []

@@ -81,7 +81,7 @@ class KubeBackend:
         self._seen = _SeenByThread()
         self._verdicts: list[VerdictFollower] = []
         self._launcher = JobLauncher(lambda: self.client, self.environ)
-        self.warm = WarmLauncher(lambda: self.client, self._launcher, self._notify)
+        self.warm = WarmLauncher(lambda: self.client, self._launcher, self._notify, self._whole, self.kinds)
 
     def _make_informer(self, selector: str) -> Informer:
         """Make an informer; of a batch, whose logs are not followed, it follows the ends of pods as well."""
@@ -197,7 +197,7 @@ class KubeBackend:
         """Return the status of a warm pod, or None if it is gone for good."""
         known = (informer.find(warm) for informer in self._informers.alive() if informer.is_current)
         found = next((each for each in known if each is not None), None)
-        found = found or self.client.get(JOB, job_manifests.object_name(warm))
+        found = found or next(iter(self._objects([warm])), None)
         if found is None or found["metadata"].get("deletionTimestamp"):
             return None
         status = object_status.status_of(found)
@@ -208,6 +208,10 @@ class KubeBackend:
             return []
         every = len(names) > MOST_NAMES  # too many for one selector
         return self._list(job_manifests.label_selector() if every else job_manifests.jobs_selector(names))
+
+    def _whole(self, name: str) -> Object | None:
+        """Return the object that makes the pods of a job or a warm pod, with all that it has."""
+        return next(iter(self._list(job_manifests.jobs_selector([name]), dict)), None)
 
     def _list(
         self, selector: str, reduce: Callable[[Object], Object] = object_status.reduced, *, fields: str = ""
@@ -316,7 +320,7 @@ class KubeBackend:
     # ------------------------------------------------------------------------------------------------ explaining, logs
 
     def explain(self, name: str) -> Diagnosis | None:
-        found = next(iter(self._list(job_manifests.jobs_selector([name]), dict)), None)  # with all that it has
+        found = self._whole(name)
         if found is None:
             return None
         list_nodes = self.where.command_for_pools or diagnosis.LIST_NODES
@@ -333,7 +337,7 @@ class KubeBackend:
         if self._warm_status(warm) is None:
             what = f"its warm pod {warm} has ended; who waits for it starts it in a pod of its own"
             return Diagnosis(what)
-        pod = self.client.get(JOB, job_manifests.object_name(warm)) or {}
+        pod = self._whole(warm) or {}
         state = diagnosis.diagnose(diagnosis.gather_evidence(self.client, pod, list_nodes=list_nodes))
         if state.status is JobStatus.RUNNING:
             return Diagnosis(f"it is in the warm pod {warm}", waits=False, next=f"kinetic warm stop {warm}")
@@ -374,7 +378,7 @@ class KubeBackend:
         known = (informer.find(name) for informer in self._informers.alive() if informer.is_current)
         found = next((each for each in known if each is not None), None)
         if found is None:
-            found = self.client.get(JOB, job_manifests.object_name(name)) or {}
+            found = next(iter(self._objects([name])), {})
         return object_status.warm_pod_of(found), object_status.created_at(found)
 
     def _runs_in(self, name: str) -> str:

@@ -63,7 +63,7 @@ _NOT_FOR_CLIENTS = (
 MOST_KEYS = 20_000  # in one Secret: 640 KB of 1 MiB; further children bring their own
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 MOST_NAMES = 40  # jobs in one selector
-_KINDS = {kind.name: kind for kind in (JOB, JOB_SET, LEADER_WORKER_SET)}
+KINDS = {kind.name: kind for kind in (JOB, JOB_SET, LEADER_WORKER_SET)}
 
 
 class JobLauncher:
@@ -94,15 +94,21 @@ class JobLauncher:
         The warm pod does not own it, so it outlives that: whoever looks next starts a task that is left.
         """
         client, request = self._client(), replace(self.request(launch), warm=pod)
-        digest = runner_bundle.build().sha256
-        manifest = manifest_of(request, launch, JOB, key_offset=0, runner_sha256=digest, umask=umask)
-        made: Object = {"apiVersion": JOB.api_version, "kind": JOB.name, **client.create(JOB, manifest)}
+        kind, digest = self.kind_of(launch), runner_bundle.build().sha256
+        manifest = manifest_of(request, launch, kind, key_offset=0, runner_sha256=digest, umask=umask)
+        made: Object = {"apiVersion": kind.api_version, "kind": kind.name, **client.create(kind, manifest)}
         step("client:job-created")
         entries = {KEY_FILE: launch.key, ENVIRONMENT_FILE: json.dumps(dict(launch.captured)).encode()}
         entries |= {CACHE_KEY_FILE: launch.cache_key} if launch.cache_key else {}
         client.create(SECRET, job_manifests.secret(request, entries, made))
         step("client:secret-created")
+        if kind is JOB and launch.placement.hosts > 1:  # nothing looks for it before the task is started cold
+            client.create(SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
         return made
+
+    def kind_of(self, launch: Launch) -> Kind:
+        """Return the kind of object that makes the pods of a launch."""
+        return JOB if launch.placement.hosts == 1 else discovery.kind_for_slices(self._client())
 
     def make(self, launch: Launch, umask: int) -> Object:
         """Create everything that one job needs, start it, and return the object that makes its pods."""
@@ -110,7 +116,7 @@ class JobLauncher:
         shared = self._shared_key(launch)
         request = self.request(launch, shared)
         request = replace(request, needs_token=preflight.starts_followers(client, request.service_account))
-        kind = JOB if hosts == 1 else discovery.kind_for_slices(client)
+        kind = self.kind_of(launch)
         if launch.order.after and kind is LEADER_WORKER_SET:
             raise LaunchError(
                 f"{launch.order.job_id} cannot follow other jobs",
@@ -280,6 +286,7 @@ def manifest_of(
         store_requirement=_store_requirements(launch),
         runner_sha256=runner_sha256,
         key_offset=key_offset,
+        was_assigned=bool(request.warm) and request.placement.hosts > 1,
     )
     task = Task(
         job_id=order.job_id,
@@ -336,12 +343,12 @@ def release(client: Client, found: Object) -> None:
     """Resume an object that was made to wait for other jobs; one that does not wait any more stays as it is."""
     change = job_manifests.release_of(found)
     if change is not None:
-        client.patch(_KINDS[found["kind"]], found["metadata"]["name"], change)
+        client.patch(KINDS[found["kind"]], found["metadata"]["name"], change)
 
 
 def delete_jobs(client: Client, objects: Sequence[Object]) -> None:
     """Delete what makes pods; the pods, and what the objects own, follow in the background."""
-    owners = [(_KINDS[found["kind"]], found["metadata"]) for found in objects]
+    owners = [(KINDS[found["kind"]], found["metadata"]) for found in objects]
     kube_client.request_all([partial(client.delete, kind, about["name"], uid=about["uid"]) for kind, about in owners])
 
 

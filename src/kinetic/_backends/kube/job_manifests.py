@@ -518,9 +518,19 @@ def coordinator(request: JobRequest, kind: Kind) -> str:
         return ""
     if request.placement.kind == "tpu":
         return DETECT
-    name = resource_name(kind, request.job_id, hosts)
+    return f"{first_host(request, kind)}:{_COORDINATOR_PORT}"
+
+
+def first_host(request: JobRequest, kind: Kind) -> str:
+    """Return the name of the first host of a slice in the network of pods."""
+    name = resource_name(kind, request.job_id, request.placement.hosts)
     first = f"{name}-{SLICE_PREFIX}-0-0" if kind == JOB_SET else f"{name}-0"
-    return f"{first}.{name}:{_COORDINATOR_PORT}"
+    return f"{first}.{name}"
+
+
+def jobs_name(kind: Kind, name: str) -> str:
+    """Return the name of the Job that makes the pods: the object itself, or the one Job of a JobSet."""
+    return f"{name}-{SLICE_PREFIX}-0" if kind == JOB_SET else name
 
 
 def _object(version: str, kind: str, about: Manifest, spec: Manifest) -> Manifest:
@@ -567,13 +577,26 @@ def warm_secret(request: JobRequest, entries: Mapping[str, bytes], owned_by: Man
     return secret(request, entries, owned_by) | {"immutable": False}
 
 
-def warm_job(request: JobRequest, annotations: Mapping[str, str], most_seconds: float) -> Manifest:
-    """Return the Job of a warm pod; the server ends it after twice its maximum, should it not end by itself."""
-    made = job(request)
-    made["spec"]["activeDeadlineSeconds"] = int(2 * most_seconds) + 60
-    for about in (made["metadata"], made["spec"]["template"]["metadata"]):
-        about["annotations"] = {**about.get("annotations", {}), **annotations}
+def warm_job(request: JobRequest, kind: Kind, annotations: Mapping[str, str], most_seconds: float) -> Manifest:
+    """Return what makes a warm pod, or the pods of a warm slice.
+
+    The server ends it after twice its maximum, should it not end by itself.
+    """
+    made = manifest(request, kind)
+    _job_of(made)["spec"]["activeDeadlineSeconds"] = int(2 * most_seconds) + 60
+    made["metadata"]["annotations"] = {**made["metadata"].get("annotations", {}), **annotations}
     return made
+
+
+def pods_of(made: Mapping[str, Any]) -> Manifest:
+    """Return the template of the pods of a Job, or of the one Job of a JobSet."""
+    template: Manifest = _job_of(made)["spec"]["template"]
+    return template
+
+
+def _job_of(made: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Sequence[Mapping[str, Any]] = made["spec"].get("replicatedJobs") or ()
+    return found[0]["template"] if found else made
 
 
 def group_secret(group: str, namespace: str, owner: str, entries: Mapping[str, bytes]) -> Manifest:

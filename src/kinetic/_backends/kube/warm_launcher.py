@@ -7,16 +7,16 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from kinetic._backends.kube import client as kube_client
-from kinetic._backends.kube import job_manifests, object_status, pod_exec
-from kinetic._backends.kube.client import JOB, POD, SECRET
-from kinetic._backends.kube.job_launcher import JobLauncher, manifest_of
+from kinetic._backends.kube import discovery, job_launcher, job_manifests, object_status, pod_exec
+from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET, SERVICE
+from kinetic._backends.kube.job_launcher import KINDS, JobLauncher, manifest_of
 from kinetic._backends.kube.job_manifests import RUNNER_PATH
 from kinetic._project import runner_bundle
 from kinetic._wire import python_runtime, warm_pods
@@ -26,7 +26,7 @@ from kinetic._wire.warm_pods import Greeting, WarmPod
 from kinetic.errors import BackendError, IntegrityError, KineticError
 
 if TYPE_CHECKING:
-    from kinetic._backends.kube.client import Client, Object
+    from kinetic._backends.kube.client import Client, Kind, Object
     from kinetic._backends.kube.job_manifests import JobRequest
     from kinetic._backends.kube.pod_exec import Tunnel
     from kinetic._backends.protocol import Launch
@@ -37,6 +37,9 @@ _CHECK_TRIES = 3
 _BEGUN_SECONDS = 10.0  # how long a look for warm pods is believed that was begun before it was needed
 _CLEAR_SECONDS = 5.0  # that a warm pod may need to remove what is left of a task
 _ANSWER_SECONDS = 20.0  # for the greeting and the answers of a warm pod, on a connection that stays open
+# Of a pod's spec: compared by its parts, each job's own, or of the job's own name.
+_OWN_FIELDS = {"containers", "volumes", "activeDeadlineSeconds", "subdomain", "affinity"}
+_END_TRIES, _END_PAUSE = 20, 1.0
 
 
 class WarmState(NamedTuple):
@@ -47,8 +50,8 @@ class WarmState(NamedTuple):
     accelerator: str
     fits: Mapping[str, str]  # what a job must ask for, by the word for it
     packages: Mapping[str, Any]  # "lock": where its lock is in the store; "requirements": what its own jobs install
-    job: Mapping[str, str]  # name and uid of the Job that makes it
-    pod: str  # the pod whose container runs; "" while there is none
+    job: Mapping[str, str]  # apiVersion, kind, name and uid of what makes it: a Job, or of a slice mostly a JobSet
+    pod: str  # the pod whose container runs, of a slice that of its leader; "" while there is none
     created: float  # Unix time
     is_spot: bool = False
     is_started: bool = True  # else its Job is suspended: its client died before it was started
@@ -68,43 +71,72 @@ class _Begun:
 
 
 class WarmLauncher:
-    """The warm pods of one namespace; ``client`` returns the current client, ``notify`` wakes who waits for a job."""
+    """The warm pods of one namespace.
 
-    def __init__(self, client: Callable[[], Client], launcher: JobLauncher, notify: Callable[[str], object]) -> None:
+    Args:
+        client: Returns the current client.
+        launcher: Of jobs with pods of their own.
+        notify: Wakes who waits for a job.
+        find: Returns the object that makes the pods of a job or a warm pod, by its id; None where there is none.
+        kinds: Returns the kinds of such objects.
+    """
+
+    def __init__(
+        self,
+        client: Callable[[], Client],
+        launcher: JobLauncher,
+        notify: Callable[[str], object],
+        find: Callable[[str], Object | None],
+        kinds: Callable[[], Sequence[Kind]],
+    ) -> None:
         self._client, self._launcher, self._notify = client, launcher, notify
+        self._find, self._kinds = find, kinds
         self._kept: dict[str, KeptConnection] = {}  # by warm pod
         self._begun: _Begun | None = None
         self._lock = threading.Lock()
 
     def find(self, owner: str) -> list[WarmState]:
-        """Return an owner's warm pods that have not ended, the newest first: two requests, or what was begun."""
+        """Return an owner's warm pods that have not ended, the newest first: two requests, or what was begun.
+
+        Of a backend of slices, theirs as well, with a third request at the same time.
+        """
         with self._lock:
             begun, self._begun = self._begun, None
         if begun is not None and begun.owner == owner and begun.is_over.wait(_BEGUN_SECONDS) and begun.is_current:
             return begun.found or []
-        return self._list(owner)
+        return self._list(owner, self._kinds())
 
-    def _list(self, owner: str) -> list[WarmState]:
+    def find_all(self, owner: str) -> list[WarmState]:
+        """Return the same of one host and of slices, whichever backend this is of."""
+        return self._list(owner, [JOB, JOB_SET] if discovery.serves(self._client(), JOB_SET) else [JOB])
+
+    def _list(self, owner: str, kinds: Sequence[Kind]) -> list[WarmState]:
         selector = f"{job_manifests.APP_LABEL}={job_manifests.APP_WARM}"
         if owner:
             selector += f",{job_manifests.label_selector(owner=owner)}"
         client = self._client()
-        listed, jobs = kube_client.request_all([partial(client.list, kind, selector) for kind in (POD, JOB)])
+        listed, *made = kube_client.request_all([partial(client.list, kind, selector) for kind in (POD, *kinds)])
         pods: dict[str, str] = {}
         for pod in reversed(object_status.newest_first(listed.objects)):
-            if object_status.is_running(pod) and not pod["metadata"].get("deletionTimestamp"):
+            is_first = object_status.host_index(pod) == 0
+            if is_first and object_status.is_running(pod) and not pod["metadata"].get("deletionTimestamp"):
                 pods[object_status.job_id_of(pod)] = object_status.object_name(pod)
+        objects = [found for each in made for found in each.objects if not object_status.belongs_to_job_set(found)]
         return [
             _state(found, pods)
-            for found in object_status.newest_first(jobs.objects)
+            for found in object_status.newest_first(objects)
             if not object_status.status_of(found).is_final and not found["metadata"].get("deletionTimestamp")
         ]
 
+    def why_not(self, launch: Launch) -> str:
+        """Return why this cluster cannot keep the pods of a launch, or ""."""
+        if self._launcher.kind_of(launch) != LEADER_WORKER_SET:
+            return ""
+        return "a LeaderWorkerSet starts again what has ended, so a slice of it could not end by itself; JobSet can"
+
     def task_of(self, launch: Launch, umask: int, requirements: Mapping[str, Any] | None = None) -> str:
         """Return the page of the task of a launch; ``requirements``: what it installs in place of its own."""
-        own, digest = self._launcher.request(launch), runner_bundle.build().sha256
-        cold = manifest_of(own, launch, JOB, key_offset=0, runner_sha256=digest, umask=umask)
-        page = task_page(cold)
+        page = task_page(self._cold(self._launcher.request(launch), launch, umask))
         if requirements is not None:
             page = replace(Task.from_page(page), requirements=dict(requirements)).to_argument()
         return page
@@ -112,15 +144,17 @@ class WarmLauncher:
     def fits(self, launch: Launch, umask: int) -> dict[str, str]:
         """Return what a launch asks for, by the words that name it where another pod lacks it."""
         request = self._launcher.request(launch)
-        cold = manifest_of(request, launch, JOB, key_offset=0, runner_sha256=runner_bundle.build().sha256, umask=umask)
-        return _fits(request, launch, cold)
+        return _fits(request, launch, self._cold(request, launch, umask))
+
+    def _cold(self, request: JobRequest, launch: Launch, umask: int) -> Object:
+        kind, digest = self._launcher.kind_of(launch), runner_bundle.build().sha256
+        return manifest_of(request, launch, kind, key_offset=0, runner_sha256=digest, umask=umask)
 
     def make_pod(self, launch: Launch, umask: int, page: WarmPod, key: bytes, assignment: bytes = b"") -> WarmState:
         """Create a warm pod for jobs like this one; it is started by ``start_pod``."""
-        client = self._client()
+        client, kind, hosts = self._client(), self._launcher.kind_of(launch), launch.placement.hosts
         own = self._launcher.request(launch)
-        cold = manifest_of(own, launch, JOB, key_offset=0, runner_sha256=runner_bundle.build().sha256, umask=umask)
-        fits = _fits(own, launch, cold)
+        fits = _fits(own, launch, self._cold(own, launch, umask))
         request = replace(
             own,
             job_id=page.pod,
@@ -128,8 +162,11 @@ class WarmLauncher:
             secret=job_manifests.object_name(page.pod),
             deadline_seconds=None,
             is_warm_pod=True,
-            command=("python3", RUNNER_PATH, WARM, page.to_argument()),
         )
+        if hosts > 1:
+            until = time.time() + 2 * page.most_seconds
+            page = replace(page, hosts=hosts, leader=job_manifests.first_host(request, kind), until=until)
+        request = replace(request, command=("python3", RUNNER_PATH, WARM, page.to_argument()))
         annotations = {
             job_manifests.FITS_ANNOTATION: json.dumps(fits),
             job_manifests.PACKAGES_ANNOTATION: json.dumps(
@@ -137,24 +174,35 @@ class WarmLauncher:
             ),
             job_manifests.WARM_ANNOTATION: page.to_argument(),
         }
-        found = client.create(JOB, job_manifests.warm_job(request, annotations, page.most_seconds))
-        made: Object = {"apiVersion": JOB.api_version, "kind": JOB.name, **found}
+        found = client.create(kind, job_manifests.warm_job(request, kind, annotations, page.most_seconds))
+        made: Object = {"apiVersion": kind.api_version, "kind": kind.name, **found}
         step("client:warm-job-created")
         entries = {KEY_FILE: key} | ({warm_pods.ASSIGNMENT_FILE: assignment} if assignment else {})
         client.create(SECRET, job_manifests.warm_secret(request, entries, made))
         step("client:warm-secret-created")
+        if kind is JOB and hosts > 1:
+            client.create(SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
         return _state(made, {})
 
     def start_pod(self, state: WarmState) -> None:
-        """Resume the Job of a warm pod."""
-        self._client().patch(JOB, state.job["name"], {"spec": {"suspend": False}})
+        """Resume what makes a warm pod."""
+        self._client().patch(KINDS[state.job["kind"]], state.job["name"], {"spec": {"suspend": False}})
 
     def end_pod(self, state: WarmState, *, delete: bool = False) -> None:
         """End a warm pod: by its deadline, so that its Job stays a day; with ``delete``, or if it never began, now."""
+        client, kind, name = self._client(), KINDS[state.job["kind"]], state.job["name"]
         if delete or not state.is_started:
-            self._client().delete(JOB, state.job["name"], uid=state.job["uid"])
-        else:
-            self._client().patch(JOB, state.job["name"], {"spec": {"activeDeadlineSeconds": 1}})
+            client.delete(kind, name, uid=state.job["uid"])
+            return
+        for _ in range(_END_TRIES):  # a slice that is being started again has no Job for a moment
+            if client.patch(JOB, job_manifests.jobs_name(kind, name), {"spec": {"activeDeadlineSeconds": 1}}):
+                return
+            time.sleep(_END_PAUSE)
+        raise BackendError(
+            f"the warm slice {state.name} could not be stopped",
+            why="the cluster is starting its hosts again",
+            next=f"kinetic warm stop {state.name}",
+        )
 
     @contextmanager
     def dial(self, state: WarmState) -> Iterator[WarmConnection]:
@@ -180,7 +228,7 @@ class WarmLauncher:
 
         def look() -> None:
             try:
-                begun.found = self._list(owner)
+                begun.found = self._list(owner, self._kinds())
                 for state in begun.found:
                     if state.pod and state.accelerator == accelerator:
                         self.connect(state)
@@ -222,22 +270,22 @@ class WarmLauncher:
         return self._launcher.make_task(launch, umask, state.name)
 
     def tasks(self, owner: str) -> dict[str, float]:
-        """Return when an owner's tasks were submitted, by job, those that have ended included: one request."""
+        """Return when an owner's tasks were submitted, by job, those that have ended included."""
         selector = job_manifests.WARM_LABEL + (f",{job_manifests.label_selector(owner=owner)}" if owner else "")
-        found = self._client().list(JOB, selector, reduce=object_status.reduced).objects
+        lists = [partial(self._client().list, kind, selector, reduce=object_status.reduced) for kind in self._kinds()]
+        found = [each for listed in kube_client.request_all(lists) for each in listed.objects]
         return {object_status.job_id_of(each): object_status.created_at(each) for each in found}
 
     def store_of(self, job_id: str) -> str:
         """Return the store of a task, or "" if its Job is gone, or of another version of kinetic."""
-        found = self._client().get(JOB, job_manifests.object_name(job_id))
+        found = self._find(job_id)
         with suppress(IntegrityError):
             return Task.from_page(task_page(found)).store_url if found is not None else ""
         return ""
 
     def remove_tasks(self, job_ids: Iterable[str]) -> None:
-        """Remove the Jobs of tasks, and with them their Secrets."""
-        client = self._client()
-        kube_client.request_all([partial(client.delete, JOB, job_manifests.object_name(each)) for each in job_ids])
+        """Remove what would make the pods of tasks, and with it their Secrets."""
+        job_launcher.delete_jobs(self._client(), [each for each in map(self._find, job_ids) if each is not None])
 
     def write_assignment(self, state: WarmState, assignment: bytes, key: bytes) -> None:
         """Put a task into the pod's Secret, for a pod that is told in no other way or is started again."""
@@ -250,13 +298,17 @@ class WarmLauncher:
 
         Returns False if the Job is gone, or has no Secret: its client died before anything could have begun.
         """
-        if self._client().get(SECRET, job_manifests.object_name(job_id)) is None:
+        client = self._client()
+        if client.get(SECRET, job_manifests.object_name(job_id)) is None:
+            return False
+        found = self._find(job_id)
+        if found is None:
             return False
         change: dict[str, Any] = {
             "metadata": {"labels": {job_manifests.WARM_LABEL: None}, "ownerReferences": None},
             "spec": {"suspend": False},
         }
-        return self._client().patch(JOB, job_manifests.object_name(job_id), change) is not None
+        return client.patch(KINDS[found["kind"]], object_status.object_name(found), change) is not None
 
     def could_take_since(self, warm: str) -> float | None:
         """Return since when a warm pod has run, and could have taken a task (Unix time); None where it still starts.
@@ -264,7 +316,7 @@ class WarmLauncher:
         Of one that its client did not start, which died: since it was created.
         """
         client = self._client()
-        found = client.get(JOB, job_manifests.object_name(warm))
+        found = self._find(warm)
         if found is None or found["spec"].get("suspend"):
             return object_status.created_at(found or {})
         pods = client.list(POD, job_manifests.label_selector(job_id=warm)).objects
@@ -274,8 +326,8 @@ class WarmLauncher:
         """Have a warm pod look into the store for the end of a job, and wait for it, as far as it can be reached."""
         client = self._client()
         pods = pod_exec.pods_of(client, warm)
-        found = client.get(JOB, job_manifests.object_name(warm))
-        if not pods or found is None:
+        found = self._find(warm)
+        if 0 not in pods or found is None:
             return
         state = _state(found, {warm: pods[0]})
         limit = time.monotonic() + seconds
@@ -389,7 +441,9 @@ class KeptConnection:
 
     def _is_clearing(self) -> bool:
         found = self._greeting
-        return found is not None and found.state == warm_pods.BUSY and found.decided == found.job_id
+        if found is None or found.state == warm_pods.IDLE:
+            return False
+        return found.state == warm_pods.STARTING or found.decided == found.job_id  # some hosts are not ready yet
 
     def ask(self, message: bytes, job_id: str) -> str:
         """Send a task, and return why it is not done, or ""."""
@@ -453,7 +507,11 @@ def _state(found: Object, pods: Mapping[str, str]) -> WarmState:
         object_status.annotation_of(found, job_manifests.ACCELERATOR_ANNOTATION),
         {str(word): str(value) for word, value in fits.items()},
         json.loads(object_status.annotation_of(found, job_manifests.PACKAGES_ANNOTATION) or "{}"),
-        {"name": str(about["name"]), "uid": str(about["uid"])},
+        {
+            "name": str(about["name"]),
+            "uid": str(about["uid"]),
+            **{key: str(found[key]) for key in ("apiVersion", "kind")},
+        },
         pods.get(name, ""),
         object_status.created_at(found),
         is_spot=fits.get("spot") == "True",
@@ -463,11 +521,10 @@ def _state(found: Object, pods: Mapping[str, str]) -> WarmState:
 
 def _fits(request: JobRequest, launch: Launch, cold: Mapping[str, Any]) -> dict[str, str]:
     """Return what must be equal, by the words that a line to the user has; all else of the pod is in the last one."""
-    template = json.loads(json.dumps(cold["spec"]["template"]))
-    spec = template["spec"]
+    spec = job_manifests.pods_of(cold)["spec"]
     (container,) = spec["containers"]
     rest = {
-        "spec": {name: spec[name] for name in spec if name not in {"containers", "volumes", "activeDeadlineSeconds"}},
+        "spec": {name: spec[name] for name in spec if name not in _OWN_FIELDS},
         "container": {name: container[name] for name in container if name not in {"command", "image", "resources"}},
         "volumes": [volume for volume in spec["volumes"] if volume["name"] != "secret"],
         "store": launch.store_url,
@@ -486,7 +543,7 @@ def _fits(request: JobRequest, launch: Launch, cold: Mapping[str, Any]) -> dict[
 
 def task_page(job: Mapping[str, Any]) -> str:
     """Return the page of a job's task, which is the last argument of its container."""
-    (container,) = job["spec"]["template"]["spec"]["containers"]
+    (container,) = job_manifests.pods_of(job)["spec"]["containers"]
     return str(container["command"][-1]).replace("$$", "$")
 
 

@@ -85,17 +85,17 @@ def settings_of(task: Task) -> PodSettings:
     return task.pod
 
 
-def host_of(task: Task, environ: Mapping[str, str]) -> int:
+def host_of(hosts: int, environ: Mapping[str, str]) -> int:
     """Return which host this is; raises RunnerError if there are several, and no variable has the number."""
-    if task.hosts == 1:
+    if hosts == 1:
         return 0
     for name in wire_task.HOST_VARIABLES:
         value = environ.get(name, "")
-        if value.isdecimal() and int(value) < task.hosts:
+        if value.isdecimal() and int(value) < hosts:
             return int(value)
     raise RunnerError(
-        f"it is unknown which of {task.hosts} hosts this one is",
-        why=f"none of {', '.join(wire_task.HOST_VARIABLES)} is a number below {task.hosts}",
+        f"it is unknown which of {hosts} hosts this one is",
+        why=f"none of {', '.join(wire_task.HOST_VARIABLES)} is a number below {hosts}",
         next="launch the job with completionMode: Indexed, or as a JobSet",
     )
 

@@ -24,6 +24,7 @@ from kinetic._runner.supervisor.verdicts import Ending
 from kinetic._runner.worker import worker
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, keys, outcomes, pod_log_format, python_runtime
+from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import FAILED, AttemptNote, Outcome
 from kinetic._wire.task import (
     FAILED_EXIT,
@@ -64,6 +65,8 @@ _ASKING_SECONDS = 1.0  # of those last ones, for the question whether the job is
 _DRAIN_SECONDS = 2.0  # for a reader of the container's output
 _VERDICT_SECONDS = 60.0  # between two checks of a single host whether the job was cancelled
 _LINGER_SECONDS = 300.0  # JAX's processes wait so long for each other at their end
+_UNTAKEN_SECONDS = 150.0  # for the leader of a warm slice, which may hear of a job by the kubelet only
+_FIRST_LOOK_SECONDS = 0.05  # at who carries a job of a warm slice out, while its leader decides that
 _LEAST_POLL_SECONDS = 0.1  # notifications that come together are one
 
 
@@ -79,7 +82,9 @@ def main(words: list[str], base: str, runner: str) -> NoReturn:
         task = Task.from_page(container.page_of(words[0] if words else ""))
         settings = container.settings_of(task)
         message_file = settings.last_words
-        place = HostInPod(container.host_of(task, os.environ), container.restarts_of(os.environ), Path(base), runner)
+        place = HostInPod(
+            container.host_of(task.hosts, os.environ), container.restarts_of(os.environ), Path(base), runner
+        )
         code = PodSource(task, place, os.environ).run()
     except (KineticError, OSError) as error:
         # Another attempt may succeed that finds the store in reach, and room on the disk.
@@ -157,7 +162,7 @@ class PodSource:
         self._usage: UsageUpload | None = None
         self._key = b""
         self._said = self._shortage = self._log_trouble = ""
-        self._interruptions = 0
+        self._interruptions = self._first_attempt = 0
         self.wake, self._waker = os.pipe()
         for end in (self.wake, self._waker):
             os.set_blocking(end, False)
@@ -195,7 +200,7 @@ class PodSource:
         return self.code
 
     @property
-    def _verdict(self) -> str:
+    def verdict_words(self) -> str:
         """How a line begins that says that there is a verdict; of a warm pod, whose log has many, with the job."""
         return pod_log_format.verdict_of(self.task.job_id) if self.settings.warm else pod_log_format.VERDICT
 
@@ -279,7 +284,7 @@ class PodSource:
 
     def skip(self, why: str) -> None:
         if why == DECIDED:
-            say(f"{self._verdict} already; nothing is left to do")
+            say(f"{self.verdict_words} already; nothing is left to do")
             self.code = 0
         elif why == supervise.TAKEN:
             say("the job was started in another pod meanwhile; nothing is left to do here")
@@ -291,11 +296,8 @@ class PodSource:
     def claim(self, key: bytes) -> AttemptNote | None:
         """Make the next attempt ours; of several hosts all have the number of their set's restarts."""
         task, host = self.task, self.place.host
-        if self.settings.warm:
-            from kinetic._runner.supervisor import placements  # most pods have one job
-
-            if not placements.take(self.store, task.job_id, self.settings.warm, key):
-                return None
+        if (self.settings.warm or self.settings.was_assigned) and not self._has_the_job(key):
+            return None
         machine, python = os.uname().nodename, python_runtime.python_version()
         details: dict[str, object] = {"pod": machine, "host": host}
         note = AttemptNote(task.job_id, 0, machine, time.time(), self.settings.runner_sha256, python, details)
@@ -318,8 +320,28 @@ class PodSource:
                 self.peers.begin(key)
         return found
 
+    def _has_the_job(self, key: bytes) -> bool:
+        """Return whether this pod's job is its own to carry out: of a warm slice the leader takes it for all hosts."""
+        from kinetic._runner.supervisor import placements  # most pods have one job
+
+        task, warm = self.task, self.settings.warm
+        if warm and not self.place.host:
+            taken = placements.take(self.store, task.job_id, warm, key)
+            if task.hosts > 1:
+                step("leader:took")
+            return taken
+        limit, pause = time.monotonic() + _UNTAKEN_SECONDS, _FIRST_LOOK_SECONDS
+        while (found := placements.placement_of(self.store, task.job_id, key)) is None:
+            if time.monotonic() > limit:
+                raise StoreError("the first host of this slice has not taken the job")
+            self.wait(pause)  # it is about to: both were told at the same time
+            pause = min(2 * pause, 2.0)
+        self._first_attempt = found.attempts
+        return found.pod == warm
+
     def _claim_together(self, note: AttemptNote, key: bytes) -> AttemptNote:
-        note = replace(note, attempt=self.place.restarts or 0)
+        restarts = max(0, (self.place.restarts or 0) - self.settings.first_restart)
+        note = replace(note, attempt=self._first_attempt + restarts)
         if self.place.restarts is None:  # as below; a longer log of that life would follow the end of ours
             self.store.delete(keys.logs(note.job_id, note.attempt, self.place.host))
         if self.place.host == 0:
@@ -384,7 +406,7 @@ class PodSource:
     def _seal_at_once(self, verdict: Outcome, message: str) -> None:
         attempts.seal_outcome(self.store, verdict, self.key(), mark=self.task.mark)
         self._settle_followers(succeeded=False)
-        say(f"{self._verdict}: the job failed: {message}")
+        say(f"{self.verdict_words}: the job failed: {message}")
         write_termination_message(self.settings.last_words, message)
         self.code = FAILED_EXIT
 
@@ -486,7 +508,9 @@ class PodSource:
         return verdict, task.body
 
     def leave_to_the_verdict(self) -> None:
-        say(f"{self._verdict}, from another process; the worker was ended")
+        say(f"{self.verdict_words}, from another process; the worker was ended")
+        if self.task.hosts > 1 and self.settings.warm:
+            self.peers.notify()  # the pods of the others stay, so nothing else tells them before their next poll
         if not self._is_forgotten():
             self.send_log()
         self.code = 0
@@ -550,7 +574,7 @@ class PodSource:
             fork_server.report_decided()
         failed = created and not verdict.succeeded
         words = f"the job failed: {verdict.error.get('message', verdict.cause)}" if failed else "the job succeeded"
-        say(f"{self._verdict}: {words if created else 'another one was there first; it is valid'}")
+        say(f"{self.verdict_words}: {words if created else 'another one was there first; it is valid'}")
         if self._log_trouble and not self._is_forgotten() and (trouble := self._finish_log(_LATE_LOG_SECONDS)):
             say(f"the end of the log is not in the store: {trouble}")
         if failed:

@@ -44,7 +44,7 @@ from kinetic._runner.supervisor.supervise import Decision, Source, store_patient
 from kinetic._runner.supervisor.verdicts import PREEMPTED, Ending
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
-from kinetic._wire import dataclass, digests, documents, fields, keys, outcomes, pod_log_format
+from kinetic._wire import dataclass, digests, documents, fields, keys, outcomes
 from kinetic._wire.outcomes import FAILED, HOST_PURPOSE, SUCCEEDED, Outcome
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodSettings, Task
 from kinetic.errors import KineticError
@@ -193,6 +193,9 @@ class Host(Source, Protocol):
     is_settled: bool
     code: int
 
+    @property
+    def verdict_words(self) -> str: ...
+
     def leave(self, why: str, more: Callable[[], object] | None = None) -> None: ...
 
     def leave_to_the_verdict(self) -> None: ...
@@ -280,7 +283,7 @@ def follow(source: Host, task: Task, verdict: Outcome, ending: Ending, why: str)
     seconds = FOREVER if verdict.succeeded else _SLICE_VERDICT_SECONDS + source.settings.grace_seconds
     source.wait_for(lambda: source.is_settled or source.end_requested, seconds)
     if source.is_settled:
-        say(pod_log_format.VERDICT)
+        say(source.verdict_words)
         source.code = 0 if verdict.succeeded else FAILED_EXIT
     else:
         say("no verdict came")

@@ -8,6 +8,10 @@ docs/design/decisions/0028-warm-pods.md.
     idle   ── the inbox has a task, or the pod's Secret does ──▶  busy
     busy   ── the supervisor has ended, all is removed       ──▶  idle, or the end
     idle   ── idle for its time, at its maximum, or asked to ──▶  the end: exit code 0
+
+Of a slice each host has such a process; see ``warm_slice.py``. Only the leader, host 0, talks to clients, looks into
+the store, and decides when the slice ends. Whatever else goes wrong on a host ends its process with the code by which
+the cluster starts all hosts again: they find their task in the Secret, and make the next attempt.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from kinetic._runner import processes
 from kinetic._runner.pod import cleanup, container, fork_server
@@ -38,6 +43,9 @@ from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, Task
 from kinetic._wire.warm_pods import Assignment, Greeting, WarmPod
 from kinetic.errors import KineticError
 
+if TYPE_CHECKING:
+    from kinetic._runner.pod.warm_slice import Leader
+
 _LOOK_SECONDS = 60.0  # between two questions to the store while idle
 _SECRET_SECONDS = 2.0  # between two looks at the mounted Secret: no request, the kubelet brings it
 _CLIENT_SECONDS = 30.0  # for the rest of a message
@@ -49,7 +57,11 @@ _IMPORT_SECONDS = 120.0
 _MOST_CLIENTS = 8
 _TRIES = 4  # supervisors for one task that end without a verdict, and more if it has retries
 _PAUSE = 0.02
+_READY_SECONDS = 15.0  # for the other hosts of a slice after a task, until clients hear that they are not ready
+_DISMISS_SECONDS = 10.0  # for the others to be told that the slice ends
+_LEADER_SECONDS = 300.0  # by which the other hosts are idle longer than the leader, which tells them to end
 _PAGE, _SECRET_FOLDER, _ABOUT, _VARIABLES = "task.json", "secret", "about.json", "variables.json"
+_ASSIGNMENT = "assignment.json"  # in the folder of a task: what the leader of a slice hands over
 
 
 def main(words: list[str], base: str, runner: str, carry_out: CarryOut) -> NoReturn:
@@ -118,29 +130,62 @@ class WarmProcess:
         self._strange_since: float | None = None  # since when the next number is another client's
         self._useless: tuple[str, frozenset[str]] = ("", frozenset())  # what cannot be imported before a fork
         self._kept: dict[str, object] = {}  # the packages that are kept, and what tells whether a task changed them
-        self._listener = self._listen()
+        self._host = container.host_of(page.hosts, os.environ)
+        self._restarts = container.restarts_of(os.environ) or 0  # of the slice
+        self._leader: Leader | None = None  # of a slice, on its first host
+        self._waiting = 0  # the child that waits for the leader, on the others
+        self._is_over = False  # the leader ends the slice
+        self._trouble = ""  # why the cluster must start the slice again
+        if page.hosts > 1 and not self._host:
+            from kinetic._runner.pod.warm_slice import Leader  # most warm pods have one host
+
+            self._leader = Leader(page, base)
+        self._listener = self._listen() if not self._host else None
 
     def run(self) -> int:
         """Take tasks until it is time to end; return the exit code."""
-        say(f"the warm pod {self.page.pod} is ready")
+        host = f", host {self._host} of {self.page.hosts}" if self.page.hosts > 1 else ""
+        say(f"the warm pod {self.page.pod}{host} is ready")
+        if self.page.until and time.time() > self.page.until:
+            return self._leave("it is past its end, and was started again")
         self._look_into_secret()
         while True:
             self._reap()
             self._see_servers()
             if self.end_requested:
                 return self._end()
+            if self._trouble:
+                say(f"this host ends, and the cluster starts the slice again: {self._trouble}")
+                return INFRASTRUCTURE_EXIT
+            if self._leader is not None and self._about is not None:
+                self._leader.hand_over(self.task / _ASSIGNMENT, self._sequence, self._fork)
             if self._about is not None:
                 if (why := self._see_task()) is not None:
                     return self._leave(why) if why else INFRASTRUCTURE_EXIT
             elif not self._begin():
-                now = time.monotonic()
-                if now - self._idle_since >= self.page.idle_seconds:
-                    return self._leave(f"idle for {self.page.idle_seconds:g} s")
-                if now - self._began >= self.page.most_seconds:
-                    return self._leave(f"at its maximum of {self.page.most_seconds:g} s")
-                self._look(now)
+                if (why := self._why_end()) and not self._expects_hosts():
+                    return self._leave(why)
+                self._look(time.monotonic())
+                if self._host and not self._waiting:
+                    self._wait_for_leader()
             self._greet_all()
             self._wait()
+
+    def _why_end(self) -> str:
+        """Return why it is time to end, or ""; the other hosts of a slice leave that to the leader while it lives."""
+        now, longer = time.monotonic(), _LEADER_SECONDS if self._host else 0.0
+        if self._is_over:
+            return "the slice does"
+        if now - self._idle_since >= self.page.idle_seconds + longer:
+            return f"idle for {self.page.idle_seconds:g} s"
+        if now - self._began >= self.page.most_seconds + longer:
+            return f"at its maximum of {self.page.most_seconds:g} s"
+        return ""
+
+    def _expects_hosts(self) -> bool:
+        """Return whether hosts of a slice are about to be ready, which they are some seconds after a task."""
+        is_complete = self._leader is None or self._leader.is_complete
+        return not is_complete and time.monotonic() - self._idle_since < _READY_SECONDS
 
     # --------------------------------------------------------------------------------------------------------- events
 
@@ -155,35 +200,43 @@ class WarmProcess:
     def _on_term(self, *_: object) -> None:
         self.end_requested = True
 
+    def _descriptors(self) -> Iterator[int]:
+        yield from (self.wake, self._server.reports)
+        if self._next_server is not None:
+            yield self._next_server.reports
+        if self._leader is not None:
+            yield from self._leader.descriptors()
+        if self._listener is not None:
+            yield self._listener.fileno()
+        yield from (descriptor for descriptor, client in self._clients.items() if not client.is_heard)
+
     def _wait(self) -> None:
         poll = select.poll()
-        for descriptor in (self.wake, self._server.reports):
+        for descriptor in self._descriptors():
             poll.register(descriptor, select.POLLIN)
-        if self._next_server is not None:
-            poll.register(self._next_server.reports, select.POLLIN)
-        poll.register(self._listener.fileno(), select.POLLIN)
-        for descriptor, client in self._clients.items():
-            if not client.is_heard:
-                poll.register(descriptor, select.POLLIN)
         seconds = _LOOK_SECONDS
         if self._about is None:
             now = time.monotonic()
             left = self.page.idle_seconds - (now - self._idle_since)
             seconds = max(0.0, min(_SECRET_SECONDS, left, self.page.most_seconds - (now - self._began)))
+            if self.page.hosts > 1:
+                seconds = seconds or 1.0
         elif self._next_server is not None:
             seconds = 1.0
         ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000)}
         if self.wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self.wake, 4096)
-        if self._listener.fileno() in ready:
+        if self._listener is not None and self._listener.fileno() in ready:
             with contextlib.suppress(OSError):
                 self._accept(self._listener.accept()[0])
         for descriptor in ready & self._clients.keys():
             self._hear(self._clients[descriptor])
+        if self._leader is not None:
+            self._leader.react(self._fork)
 
-    def _fork(self, do: Callable[[], int], then: Callable[[int], None]) -> None:
-        """Have a child of our own do something; ``then`` gets its exit code."""
+    def _fork(self, do: Callable[[], int], then: Callable[[int], None]) -> int:
+        """Have a child of our own do something, and return its number; ``then`` gets its exit code."""
         me, pid = os.getpid(), os.fork()
         if pid == 0:
             code = 70
@@ -200,6 +253,7 @@ class WarmProcess:
             finally:
                 os._exit(code)
         self._children[pid] = then
+        return pid
 
     def _reap(self) -> None:
         """Collect every child that has ended: those that talk or look, fork servers, and orphans of tasks."""
@@ -248,7 +302,9 @@ class WarmProcess:
                 self._disconnect(client)
 
     def _state(self) -> str:
-        return warm_pods.BUSY if self._about is not None else warm_pods.IDLE
+        if self._about is not None:
+            return warm_pods.BUSY
+        return warm_pods.IDLE if self._leader is None or self._leader.is_complete else warm_pods.STARTING
 
     def _greet(self, client: _Client) -> None:
         """Tell a client how this pod is; one that does not read is dropped."""
@@ -267,6 +323,7 @@ class WarmProcess:
             self._decided,
             until=time.time() + max(0.0, left),
             tasks=self._tasks,
+            restarts=self._restarts,
         )
         data = greeting.to_bytes() + b"\n"
         try:
@@ -308,7 +365,7 @@ class WarmProcess:
                 why = self._check(job_id)
             else:
                 with documents.temporary_key(Path(self.page.secret, wire_task.KEY_FILE)) as key:
-                    why = self._stage(Assignment.from_bytes(line, key, nonce))
+                    why = self._stage(Assignment.from_bytes(line, key, nonce), key)
         except KineticError as error:
             why = str(error)
         connection.sendall(warm_pods.answer(why) + b"\n")
@@ -336,7 +393,7 @@ class WarmProcess:
             return f"{job_id} has not ended yet"
         return ""
 
-    def _stage(self, found: Assignment) -> str:
+    def _stage(self, found: Assignment, key: bytes) -> str:
         """Put an assignment into the inbox; return why not, or ""."""
         if self._about is not None or found.sequence < self._sequence:
             return f"this pod is past its task {found.sequence}"
@@ -347,7 +404,16 @@ class WarmProcess:
 
             packages = kept_packages.name_of(task.requirements)
         secret = self.task / _SECRET_FOLDER
-        settings = replace(container.settings_of(task), secret=str(secret), key_offset=0, warm=self.page.pod)
+        settings = replace(
+            container.settings_of(task),
+            secret=str(secret),
+            key_offset=0,
+            warm=self.page.pod,
+            was_assigned=False,
+            first_restart=found.restarts,
+        )
+        if ":" in task.coordinator:  # else JAX finds it by itself
+            task = replace(task, coordinator=f"{self.page.leader}:{task.coordinator.rpartition(':')[2]}")
         variables = container.environment(replace(task, pod=settings), self._place(), 0, os.environ, found.environment)
         own = {name: value for name, value in variables.items() if not _is_of_one_task(name)}
         about = {
@@ -368,6 +434,8 @@ class WarmProcess:
             (beside / _VARIABLES).write_text(json.dumps(own))
             (beside / _PAGE).write_bytes(replace(task, pod=settings).to_bytes())
             (beside / _ABOUT).write_text(json.dumps(about))
+            if self._leader is not None:
+                (beside / _ASSIGNMENT).write_bytes(found.to_bytes(key))
             with contextlib.suppress(OSError):  # it came by another way before
                 beside.rename(self.inbox / f"{found.sequence}")
         finally:
@@ -375,7 +443,24 @@ class WarmProcess:
         return ""
 
     def _place(self) -> container.HostInPod:
-        return container.HostInPod(0, None, self.task, self.runner)
+        return container.HostInPod(self._host, None, self.task, self.runner)
+
+    def _wait_for_leader(self) -> None:
+        """Have a child tell the leader of the slice that this host is ready, and wait for what it says."""
+        from kinetic._runner.pod import warm_slice  # most warm pods have one host
+
+        def stage(assignment: bytes) -> str:
+            with documents.temporary_key(Path(self.page.secret, wire_task.KEY_FILE)) as key:
+                return self._stage(Assignment.from_bytes(assignment, key), key)
+
+        def after(code: int) -> None:
+            self._waiting = 0
+            self._is_over = self._is_over or code == warm_slice.ENDS
+            if code == warm_slice.PAST:
+                self._trouble = f"the leader has another task than its {self._sequence}"
+
+        do = partial(warm_slice.wait_for_leader, self.page, self._host, self._sequence, stage)
+        self._waiting = self._fork(do, after)
 
     # ----------------------------------------------------------------------------------------------- Secret and store
 
@@ -387,7 +472,8 @@ class WarmProcess:
         if now >= self._next_look and not self._is_asking:  # a store that does not answer is asked by one child
             self._is_asking = True
             self._next_look = now + _LOOK_SECONDS
-            self._fork(self._ask_store, self._after_store)
+            if not self._host:
+                self._fork(self._ask_store, self._after_store)
 
     def _look_into_secret(self) -> None:
         path = Path(self.page.secret, warm_pods.ASSIGNMENT_FILE)
@@ -402,7 +488,7 @@ class WarmProcess:
 
         def read() -> int:
             with documents.temporary_key(Path(self.page.secret, wire_task.KEY_FILE)) as key:
-                return 1 if self._stage(Assignment.from_bytes(path.read_bytes(), key)) else 0
+                return 1 if self._stage(Assignment.from_bytes(path.read_bytes(), key), key) else 0
 
         self._fork(read, lambda _: None)
 
@@ -443,6 +529,9 @@ class WarmProcess:
                 (self.inbox / f"{number}").rename(self.task)
                 self._sequence, self._tries = number, 0
                 self._about = json.loads((self.task / _ABOUT).read_bytes())
+                if self._waiting:  # the task came with the Secret
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(self._waiting, signal.SIGKILL)
                 self._start()
                 return True
             shutil.rmtree(self.inbox / f"{number}", ignore_errors=True)
@@ -492,7 +581,8 @@ class WarmProcess:
         is_stopped = (self.task / "stopped").exists()
         if code not in {0, FAILED_EXIT} and not is_stopped:
             retries = about.get("retries")
-            if self._tries < _TRIES + (retries if isinstance(retries, int) else 0):
+            tries = _TRIES + (retries if isinstance(retries, int) else 0)
+            if self.page.hosts == 1 and self._tries < tries:
                 say(f"the supervisor of {about.get('job_id')} ended with {code}; another one follows")
                 if why := self._clean():
                     say(f"this pod cannot be cleaned: {why}")
@@ -502,7 +592,8 @@ class WarmProcess:
                 shutil.rmtree(self.task / "work", ignore_errors=True)
                 self._start()
                 return None
-            say(f"{about.get('job_id')} has ended without a verdict {self._tries} times")
+            times = f" {self._tries} times" if self.page.hosts == 1 else ""
+            say(f"{about.get('job_id')} has ended without a verdict{times}")
             return ""
         imports = fork_server.noted_imports(self.task)
         variables = self.base / f"{self._sequence}-{_VARIABLES}"
@@ -510,20 +601,27 @@ class WarmProcess:
             (self.task / _VARIABLES).rename(variables)
         shutil.rmtree(self.task, ignore_errors=True)
         if self.task.exists():
-            return f"its folder {self.task} cannot be removed"
+            return self._unclean(f"its folder {self.task} cannot be removed")
         if why := self._clean():
-            return f"it cannot be cleaned after {about.get('job_id')}: {why}"
+            return self._unclean(f"it cannot be cleaned after {about.get('job_id')}: {why}")
         packages = self._check_packages(str(about.get("packages") or ""))
         self._about, self._decided = None, str(about.get("job_id") or "")
         self._sequence += 1
         self._tasks += 1
         self._idle_since = time.monotonic()
         self._next_look = self._idle_since + _LOOK_SECONDS
-        if self._idle_since - self._began >= self.page.most_seconds:
-            return f"at its maximum of {self.page.most_seconds:g} s"
+        if self.page.hosts == 1 and (why := self._why_end()):
+            return why
         say(f"the warm pod {self.page.pod} is idle; it ends in {self.page.idle_seconds:g} s")
         self._prepare(imports, str(about.get("environment")), variables, packages)
         return None
+
+    def _unclean(self, why: str) -> str:
+        """Return why this pod ends; a slice is started again instead, with all its hosts."""
+        if self.page.hosts > 1:
+            say(why)
+            return ""
+        return why
 
     def _check_packages(self, name: str) -> str:
         """Remove kept packages that are half made, or that the task at hand has changed; return the folder of its own.
@@ -569,15 +667,27 @@ class WarmProcess:
 
     def _leave(self, why: str) -> int:
         say(f"the warm pod {self.page.pod} ends: {why}")
+        if self._leader is not None:
+            self._fork(self._leader.send_end, lambda _: None)
+            limit = time.monotonic() + _DISMISS_SECONDS
+            while self._children and time.monotonic() < limit:
+                self._reap()
+                time.sleep(_PAUSE)
+            self._leader.close()
         return 0
 
     def _end(self) -> int:
         """Pass the cluster's request on to the supervisor of the task at hand, and wait for its last words."""
-        if self._about is None:
+        if self._about is None and self.page.hosts == 1:
             return self._leave("it was asked to")
         limit = time.monotonic() + _TERM_SECONDS
         is_told = False
-        while time.monotonic() < limit and self._server.code is None and not self._server.is_over:
+        while (
+            self._about is not None
+            and time.monotonic() < limit
+            and self._server.code is None
+            and not self._server.is_over
+        ):
             if self._server.supervisor > 0 and not is_told:
                 is_told = True
                 with contextlib.suppress(ProcessLookupError):
@@ -586,6 +696,8 @@ class WarmProcess:
             with contextlib.suppress(BlockingIOError):
                 os.read(self.wake, 4096)
             self._server.read()
+        if self.page.hosts > 1:
+            return INFRASTRUCTURE_EXIT  # a host that ended well would be missing, and the others would wait for it
         code = os.waitstatus_to_exitcode(self._server.code) if self._server.code is not None else INFRASTRUCTURE_EXIT
         return INFRASTRUCTURE_EXIT if code not in {0, FAILED_EXIT} else 0
 

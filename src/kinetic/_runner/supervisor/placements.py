@@ -25,7 +25,8 @@ def take(store: Store, job_id: str, pod: str, key: bytes, *, ended: str = "") ->
     while True:
         at = keys.placement(job_id, number)
         if last is None or (ended and last.pod == ended != pod):
-            page = documents.seal_page(PLACEMENT, {"pod": pod, "placed": time.time()}, at, key)
+            about = {"pod": pod, "placed": time.time(), "attempts": _attempts(store, job_id) if ended else 0}
+            page = documents.seal_page(PLACEMENT, about, at, key)
             if store.put(at, page, if_absent=True):
                 return True
         try:
@@ -45,6 +46,11 @@ def placement_of(store: Store, job_id: str, key: bytes | None) -> Placement | No
         except KeyMissingError:
             return last
         number += 1
+
+
+def _attempts(store: Store, job_id: str) -> int:
+    """Return the number of the attempt that follows the last one."""
+    return max((number + 1 for number, _ in keys.numbered(store.entries(keys.attempts(job_id)))), default=0)
 
 
 def assign(store: Store, pod: str, sequence: int, job_id: str, key: bytes) -> bool:
