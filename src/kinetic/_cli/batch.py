@@ -95,7 +95,6 @@ def wait_for(batch: Batch, timeout: float | None) -> None:
 @click.group(
     cls=LazyGroup,
     path=["batch"],
-    aliases={"ls": "list"},
     epilog="GROUP is the id of a batch, a unique beginning of it, or @last or - for the newest one. "
     "INDEX is the position of an input in the submitted list, from 0.",
 )

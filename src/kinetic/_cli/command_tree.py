@@ -92,8 +92,9 @@ _ANYWHERE = """
     logs log tail attach follow       | jobs logs @last
     stat state                        | jobs status @last
     ps ls list get queue squeue       | jobs list
-    usage htop stats nvidia-smi       | top
-    describe show info inspect        | jobs show @last
+    top htop stats nvidia-smi         | top
+    describe show info inspect usage  | jobs show @last
+    progress                          | jobs show @last
     cancel kill stop scancel abort    | jobs cancel @last
     rm delete del remove cleanup      | jobs cleanup @last
     explain why events                | jobs explain @last
@@ -118,7 +119,15 @@ _OF_A_BATCH = """
     log tail                          | batch logs @last
     retry restart start continue      | batch resume @last
 """
-_TABLES = {"kinetic": _ANYWHERE, "kinetic jobs": _ANYWHERE, "kinetic batch": _OF_A_BATCH}
+_OF_THE_CACHE = """
+    clear clean rm remove delete gc   | cache prune
+"""
+_TABLES = {
+    "kinetic": _ANYWHERE,
+    "kinetic jobs": _ANYWHERE,
+    "kinetic batch": _OF_A_BATCH,
+    "kinetic cache": _OF_THE_CACHE,
+}
 
 
 class LazyCommand(NamedTuple):
@@ -146,7 +155,7 @@ class LazyGroup(click.Group):
         settings = {"help_option_names": ["-h", "--help"]}  # every command below inherits them
         super().__init__(context_settings=settings, invoke_without_command=True, no_args_is_help=False, **options)
         self.lazy_commands = commands_of(*path)
-        self._aliases = dict(aliases or {})
+        self._aliases = ({"ls": "list"} if "list" in self.lazy_commands else {}) | dict(aliases or {})
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, or show the help of the group."""
@@ -200,7 +209,7 @@ class LazyGroup(click.Group):
         else:
             near = get_close_matches(name.lower(), known, 1)
             best = self._aliases.get(near[0], near[0]) if near else ""
-            line = f"{ctx.command_path} {best or '-h'}"
+            line = f"{ctx.command_path} {best or '-h'}" + (f" {_typed(args[1:])}".rstrip() if best else "")
         raise SuggestionError(
             f"there is no command {name!r}" + (f"; did you mean {best!r}?" if best else ""),
             ctx,
@@ -216,11 +225,15 @@ def suggest(group: str, word: str, words: Sequence[str]) -> tuple[str, str] | No
             command = " ".join(part for part in ours if not _is_example(part))
             if not _is_example(ours[-1]):
                 return command, f"kinetic {command}"
-            from shlex import join  # 2 ms; only on the way to an error
-
-            typed = join(words) if all(each.isprintable() for each in words) else ""
-            return command, f"kinetic {command} {typed or ours[-1]}"
+            return command, f"kinetic {command} {_typed(words) or ours[-1]}"
     return None
+
+
+def _typed(words: Sequence[str]) -> str:
+    """Return words so that they can be pasted, "" where one of them controls a terminal."""
+    from shlex import join  # 2 ms; only on the way to an error
+
+    return join(words) if all(each.isprintable() for each in words) else ""
 
 
 def rows(table: str) -> list[tuple[list[str], list[str]]]:

@@ -47,7 +47,6 @@ _WATCH_SECONDS = 2.0
 @click.group(
     cls=LazyGroup,
     path=["jobs"],
-    aliases={"ls": "list"},
     epilog="JOB_ID is the id of a job, a unique beginning of it, or @last or - for the newest job.",
 )
 def jobs() -> None:

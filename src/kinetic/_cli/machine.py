@@ -126,7 +126,7 @@ def _warn(overdue: list[Waiting]) -> None:
     click.echo("  remove:  kinetic jobs cleanup --all --older-than 30d", err=True)
 
 
-@click.group(cls=LazyGroup, path=["key"], aliases={"ls": "list"})
+@click.group(cls=LazyGroup, path=["key"])
 def key() -> None:
     """Export and import the keys that seal results.
 

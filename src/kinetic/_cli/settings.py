@@ -251,7 +251,7 @@ def _variable(name: str) -> str:
 @click.group(
     cls=LazyGroup,
     path=["profile"],
-    aliases={"ls": "list", "remove": "rm"},
+    aliases={"remove": "rm"},
     epilog=f"The active profile is the one of --profile, else of {_VARIABLE}, else the current one. It provides "
     "values that neither an argument nor an environment variable sets. The profile 'local' is built in: this machine.",
 )

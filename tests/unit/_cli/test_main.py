@@ -94,7 +94,14 @@ def test_the_version_is_the_package_s(kinetic) -> None:
 
 @pytest.mark.parametrize(
     ("words", "near"),
-    [(("jbos",), "kinetic jobs"), (("jobs", "listt"), "kinetic jobs list"), (("jobs", "LOGS"), "kinetic jobs logs")],
+    [
+        (("jbos",), "kinetic jobs"),
+        (("jobs", "listt"), "kinetic jobs list"),
+        (("jobs", "LOGS"), "kinetic jobs logs"),
+        (("jobs", "log", "cpu-a-1", "-f"), "kinetic jobs logs cpu-a-1 -f"),
+        (("warm", "startt", "tpu-v5e-1"), "kinetic warm start tpu-v5e-1"),
+        (("jobs", "lst", "x\x1b[2J"), "kinetic jobs list"),
+    ],
 )
 def test_a_misspelt_command_is_answered_with_the_nearest(words, near, kinetic) -> None:
     told = kinetic(*words)
@@ -123,6 +130,9 @@ def test_a_misspelt_command_is_answered_with_the_nearest(words, near, kinetic) -
         (("jobs", "get"), "jobs list"),
         (("jobs", "kill"), "jobs cancel @last"),
         (("batch", "delete", "grp-1"), "batch cleanup grp-1"),
+        (("usage", "cpu-a"), "jobs show cpu-a"),
+        (("jobs", "progress"), "jobs show @last"),
+        (("cache", "clear"), "cache prune"),
     ],
 )
 def test_the_words_of_other_tools_lead_to_ours(words, near, kinetic) -> None:
@@ -131,8 +141,15 @@ def test_the_words_of_other_tools_lead_to_ours(words, near, kinetic) -> None:
     assert (told.exit_code, told.stdout) == (2, "")
     assert told.stderr.splitlines()[-1] == f"next:  kinetic {near}"
     command = near.split()[0] if near.startswith("run") else " ".join(near.split()[:2])
-    assert f"there is no command {next(word for word in words if word not in ('jobs', 'batch'))!r}" in told.stderr
+    assert (
+        f"there is no command {next(word for word in words if word not in {'jobs', 'batch', 'cache'})!r}" in told.stderr
+    )
     assert f"did you mean {command!r}?" in told.stderr
+
+
+@pytest.mark.parametrize("group", ["jobs", "batch", "cache", "image", "key", "pool", "profile", "warm"])
+def test_ls_is_list_in_every_group(group, kinetic) -> None:
+    assert kinetic(group, "ls", "-h").output == kinetic(group, "list", "-h").output
 
 
 def test_every_command_that_words_of_other_tools_lead_to_exists(kinetic) -> None:
