@@ -101,6 +101,34 @@ def test_without_a_registry_layers_are_unpacked_once_and_imported_before_the_for
 
 
 @pytest.mark.nightly
+def test_kept_packages_that_a_task_changes_are_removed_and_made_again(
+    wheels: None, no_registry: None, clients: Any, site: Any
+) -> None:
+    clients.project.write("uses.py", USES.replace("{more}", ', container_image="bundled"'))
+    clients.project.write(
+        "changes.py",
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu", keep_warm="10m", container_image="bundled")
+        def change():
+            import alpha
+            with open(alpha.__file__, "a") as file:
+                file.write("VERSION = 'changed'\\n")
+        """,
+    )
+    depends_on(clients, "alpha==1.0", "beta")
+
+    clients.run("from changes import change\ntell(change())")
+    wait_for("an idle pod", is_idle(site, 1), 30)
+    after, log, _ = run(clients, site, 2, "alpha==1.0", "beta")
+
+    (pod,) = pods_of_warm(site)
+    assert "changed the packages that this pod keeps; they are removed" in site.log(pod["metadata"]["name"])
+    assert (after, "bytes of packages in" in log) == (ONE, True)
+
+
+@pytest.mark.nightly
 def test_packages_that_cannot_be_a_difference_start_a_pod_of_their_own_and_a_line_says_why(
     wheels: None, clients: Any, site: Any, index: Any, tmp_path: Path
 ) -> None:

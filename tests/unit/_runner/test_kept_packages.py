@@ -127,10 +127,20 @@ def test_a_difference_replaces_adds_and_hides_and_the_first_environment_stays_wh
     assert pod.run(second) == SECOND
     assert "installed what this warm pod lacks in" in pod.said
     assert pod.run(first) == FIRST
-    stamps = [kept_packages.stamp(each) for each in sorted(pod.packages.iterdir())]
+    stamps = [kept_packages.stamps(each) for each in sorted(pod.packages.iterdir())]
     assert pod.run(second) == SECOND
     assert "kept from a task before" in pod.said
-    assert [kept_packages.stamp(each) for each in sorted(pod.packages.iterdir())] == stamps
+    assert [kept_packages.stamps(each) for each in sorted(pod.packages.iterdir())] == stamps
+    assert all(made == now for made, now in stamps)
+    (pod.packages / kept_packages.name_of(second) / "site-packages" / "alpha.py").unlink()
+    assert [made == now for made, now in map(kept_packages.stamps, pod.packages.iterdir())].count(False) == 1
+
+
+def test_a_lock_that_the_environment_satisfies_is_a_view_of_it(pod: Pod, before: tuple[Wheel, ...]) -> None:
+    found = pod.run(pod.difference(before, before[:1] + before[2:]))
+
+    assert found == {**FIRST, "beta": None, "installed": ["alpha 1.0", "one 1.0"]}
+    assert "without beta" in pod.said
 
 
 @pytest.mark.nightly

@@ -59,7 +59,7 @@ def provide(store: Store, requirements: Mapping[str, Any], base: Path) -> None:
         folder.mkdir(parents=True, mode=0o700)
         about = (_make_difference if is_difference else _make)(store, requirements, folder, base)
         step("worker:packages-made")
-        about["bytes"] = _size(folder)
+        about |= {"bytes": _size(folder), "stamp": _stamp(about["path"])}
         (folder / f".{_ABOUT}").write_text(json.dumps(about))
         os.replace(folder / f".{_ABOUT}", folder / _ABOUT)
         if is_difference:
@@ -86,18 +86,24 @@ def is_complete(folder: Path) -> bool:
     return (folder / _ABOUT).is_file()
 
 
-def stamp(folder: Path) -> list[tuple[str, int, int]]:
-    """Return what changes when something is put among the packages of a folder, or replaced there."""
-    found = []
+def stamps(folder: Path) -> tuple[object, object]:
+    """Return what tells whether something at the top of a folder's packages was changed: when it was made, and now."""
     try:
-        for path in json.loads((folder / _ABOUT).read_bytes())["path"]:
-            with os.scandir(path) as entries:
-                for each in entries:
+        about = json.loads((folder / _ABOUT).read_bytes())
+        return about["stamp"], _stamp(about["path"])
+    except (OSError, ValueError, KeyError, TypeError) as error:  # a task could write there
+        return "made", str(error)
+
+
+def _stamp(paths: Collection[str]) -> list[list[object]]:
+    found: list[list[object]] = []
+    for path in paths:
+        with os.scandir(path) as entries:
+            for each in entries:
+                if each.name != "__pycache__":
                     about = each.stat(follow_symlinks=False)
-                    found.append((each.path, about.st_ino, 0 if each.is_dir() else about.st_mtime_ns))
-    except (OSError, ValueError, KeyError, TypeError) as error:  # it is files of the task's
-        return [(str(error), 0, 0)]
-    return sorted(each for each in found if not each[0].endswith("__pycache__"))
+                    found.append([each.path, about.st_ino, 0 if each.is_dir() else about.st_mtime_ns])
+    return sorted(found, key=str)
 
 
 def drop_unfinished(root: Path) -> None:

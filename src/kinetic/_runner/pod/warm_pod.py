@@ -605,6 +605,8 @@ class WarmProcess:
         if why := self._clean():
             return self._unclean(f"it cannot be cleaned after {about.get('job_id')}: {why}")
         packages = self._check_packages(str(about.get("packages") or ""))
+        if about.get("packages") and not packages:
+            imports = []  # they would be imported from somewhere else
         self._about, self._decided = None, str(about.get("job_id") or "")
         self._sequence += 1
         self._tasks += 1
@@ -624,10 +626,7 @@ class WarmProcess:
         return why
 
     def _check_packages(self, name: str) -> str:
-        """Remove kept packages that are half made, or that the task at hand has changed; return the folder of its own.
-
-        Like those of the image, they are the task's own to change while it is the one that made them.
-        """
+        """Remove kept packages that are half made, or that the task at hand changed; return the folder of its own."""
         if not name and not self._kept:
             return ""
         from kinetic._runner.pod import kept_packages  # as above
@@ -637,8 +636,8 @@ class WarmProcess:
         there = os.listdir(root) if root.is_dir() else ()
         self._kept = {each: was for each, was in self._kept.items() if each in there}
         for each in there:
-            now = kept_packages.stamp(root / each)
-            if self._kept.setdefault(each, now) != now:
+            made, now = kept_packages.stamps(root / each)
+            if self._kept.setdefault(each, made) != now:
                 say(f"{(self._about or {}).get('job_id')} changed the packages that this pod keeps; they are removed")
                 shutil.rmtree(root, ignore_errors=True)
                 self._kept.clear()
