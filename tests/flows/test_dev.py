@@ -137,12 +137,16 @@ def test_each_save_runs_the_function_again_and_an_error_waits_for_the_next_save(
     terminal.see("train.py cannot be imported: TypeError")
     project.write("model.py", "LAYERS = 4\n")
     terminal.see("\n40")
+    project.write("train.py", TRAIN.replace("def train(", "def other("))
+    terminal.see("next:  kinetic dev train.py::other")
     terminal.press(CTRL_C)
     shown = terminal.end()
 
     assert terminal.code == 130
     between = [line for line in shown.splitlines() if "changed (last run: " in line]
-    assert [line.split(":")[1].split("(")[0].strip() for line in between] == ["model.py changed"] * 4
+    assert [line.split(":")[1].split("(")[0].strip() for line in between] == ["model.py changed"] * 4 + [
+        "train.py changed"
+    ]
     assert "s, returned 10)" in between[0]
     assert "s, returned 20)" in between[1]
     assert "s, train.py cannot be imported: SyntaxError" in between[2]

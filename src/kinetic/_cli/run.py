@@ -172,6 +172,8 @@ def run(
     """
     from kinetic._cli import target_function
 
+    if report_to is not None:
+        ctx.info_name = "dev"  # what was typed, for usage and errors
     if upgrade:
         os.environ["KINETIC_UPGRADE"] = "1"  # of this process, which submits one job
     if wait_image is not None:

@@ -163,13 +163,17 @@ def _attribute(module: types.ModuleType, name: str, place: str) -> Any:
     if callable(found):
         return found
     if found is not None:
-        raise OptionError(f"{name} in {place} cannot be called", why=f"it is a {type(found).__qualname__}")
+        raise OptionError(
+            f"{name} in {place} cannot be called",
+            why=f"it is a {type(found).__qualname__}",
+            next=f"name a function: {_program()} {place}::FUNCTION",
+        )
     known = [*_decorated(module), *_plain(module)]
     near = get_close_matches(name, known, 1)
     raise OptionError(
         f"there is no function {name!r} in {place}",
         why=f"it has {names_text(known, _MANY) or 'no functions'}",
-        next=f"kinetic run {place}::{near[0]}" if near else f"kinetic run {place}::{known[0]}" if known else None,
+        next=f"{_program()} {place}::{(near or known)[0]}" if known else f"define a function in {place}",
     )
 
 
@@ -182,7 +186,7 @@ def _only_one(module: types.ModuleType, place: str) -> Target:
     raise OptionError(
         f"{place} has more than one candidate function",
         why=why + (names_text(known, _MANY) or "no functions"),
-        next=f"kinetic run {place}::{known[0]}" if known else f"define a function in {place}",
+        next=f"{_program()} {place}::{known[0]}" if known else f"define a function in {place}",
     )
 
 
@@ -262,12 +266,12 @@ def read_arguments(function: Callable[..., Any], words: Sequence[str], target: s
     parameters = _parameters(function)
     command = _command(function, parameters, options)
     try:
-        context = command.make_context(f"kinetic run [OPTIONS] {target}", [*options], ignore_unknown_options=True)
+        context = command.make_context(f"{_program()} [OPTIONS] {target}", [*options], ignore_unknown_options=True)
         given = [*context.params[_VALUES]]
         _check_options(command, given)
         return _bound(context, parameters, [*given, *values])
     except click.UsageError as error:
-        refused = OptionError(error.format_message(), next=f"kinetic run {target} --help", code="arguments")
+        refused = OptionError(error.format_message(), next=f"{_program()} {target} --help", code="arguments")
         refused.add_note(usage(function, target))
         raise refused from None
 
@@ -275,7 +279,14 @@ def read_arguments(function: Callable[..., Any], words: Sequence[str], target: s
 def usage(function: Callable[..., Any], target: str) -> str:
     """Return the help of a function: its signature, the first line of its docstring, and its options."""
     command = _command(function, _parameters(function), ())
-    return command.get_help(click.Context(command, info_name=f"kinetic run [OPTIONS] {target}", max_content_width=100))
+    title = f"{_program()} [OPTIONS] {target}"
+    return command.get_help(click.Context(command, info_name=title, max_content_width=100))
+
+
+def _program() -> str:
+    """Return what was typed before the function: kinetic run, or kinetic dev."""
+    context = click.get_current_context(silent=True)
+    return "kinetic dev" if context is not None and context.info_name == "dev" else "kinetic run"
 
 
 class Value(click.ParamType):  # type: ignore[type-arg] # not generic before click 8.3
