@@ -225,3 +225,22 @@ def test_a_job_whose_slice_was_stopped_continues_on_hosts_of_its_own(
 
     assert stopped.code == 0, stopped.err
     assert value == 1
+
+
+@pytest.mark.nightly
+def test_a_slice_that_was_started_before_its_first_job_takes_it_on_any_kind_of_cluster(
+    team: Any, site: Any, machines: Any, kinetic: Any, kind: str
+) -> None:
+    machines()
+
+    started = kinetic("warm", "start", "tpu-v4-2x2x2", "--idle", "10m")
+    before = ran_in(site)
+    values = team.run("from team import report\ntell([report.with_options(keep_warm=None)() for _ in range(2)])")
+    listed = json.loads(kinetic("warm", "list", "--json").out)["warm_pods"]
+
+    assert started.code == 0, started.err
+    assert len(site.job_sets()) == (kind == "JobSet")
+    assert values == [{"host": 0, "attempt": 0}] * 2
+    assert [(each["name"], each["jobs"]) for each in listed] == [(started.out.strip(), 3)]
+    assert ran_in(site) == before
+    assert len(before) == HOSTS

@@ -82,3 +82,15 @@ def test_an_assignment_is_read_with_the_key_and_the_nonce_that_sealed_it() -> No
     for key, nonce in ((bytes(32), "nonce"), (KEY, ""), (KEY, "another")):
         with pytest.raises(IntegrityError):
             Assignment.from_bytes(data, key, nonce)
+
+
+def test_attempts_that_follow_those_of_a_slice_which_is_gone_have_other_numbers(store: MemoryStore) -> None:
+    placements.take(store, JOB, "warm-1", KEY)
+    for attempt in range(3):
+        store.put(keys.attempt(JOB, attempt), b"a note")
+
+    placements.take(store, JOB, "", KEY, ended="warm-1")
+
+    found = placements.placement_of(store, JOB, KEY)
+    assert found is not None
+    assert (found.pod, found.attempts) == ("", 3)
