@@ -108,6 +108,8 @@ def launch(wanted: Launch, context: Place, options: Options) -> bool:
         told, _ = _offer(wanted, context, backend, known, fits, mask, keeps=bool(keep))
         if told:
             return True
+        if keep:
+            backend.warm.check_permissions()
         found = backend.warm.find(wanted.owner)
         if not found and not keep:
             _none_since[:] = [time.monotonic()]
@@ -121,7 +123,7 @@ def launch(wanted: Launch, context: Place, options: Options) -> bool:
     if not keep:
         return False
     if idle:
-        output.report(f"the pod is not kept warm: {idle} is idle already; to end that one: kinetic warm stop {idle}")
+        output.report(f"the pod is not kept warm: {idle}")
         return False
     _start_with(wanted, context, backend, mask, keep, _most_seconds())
     return True
@@ -160,7 +162,7 @@ def _offer(
     *,
     keeps: bool,
 ) -> tuple[bool, str]:
-    """Offer a job to warm pods, one after the other; return whether one took it, and the name of one that is idle."""
+    """Offer a job to warm pods, one after the other; return whether one took it, and why a new one is not made."""
     idle, reasons = "", []
     for state in found:
         unlike = [word for word, value in fits.items() if state.fits.get(word) != value]
@@ -169,19 +171,21 @@ def _offer(
             told, greeting = _try(wanted, context, backend, state, mask, fits=not unlike)
             if told:
                 return True, ""
-            if greeting is not None and greeting.state == IDLE:
-                if unlike and _PACKAGES.issuperset(unlike):
+            if greeting is None or greeting.state == IDLE:
+                why = "is idle already" if greeting is not None else "cannot be reached, and may be idle"
+                why = f"{state.name} {why}; to end that one: kinetic warm stop {state.name}"
+                if greeting is not None and unlike and _PACKAGES.issuperset(unlike):
                     try:
                         lacking = _lacking(wanted, context, state)
                     except KineticError as error:
                         reasons.append(f"{state.name} has other packages: {error.why or error.what}")
-                        idle = idle or state.name
+                        idle = idle or why
                         continue
                     if lacking is not None:
                         told, greeting = _try(wanted, context, backend, state, mask, fits=True, requirements=lacking)
                         if told:
                             return True, ""
-                idle = idle or state.name
+                idle = idle or why
         if unlike and is_near:
             is_packages = unlike == ["packages"]
             what = "other packages, without a lock" if is_packages else f"another {' and '.join(unlike[:3])}"
@@ -287,6 +291,7 @@ def _try(
         if made is None and isinstance(error, AccessDeniedError):
             raise  # no warm pod can be told: a new one would be idle for nothing
         if made is None:
+            output.report_once(f"the warm pod {state.name} cannot be reached: {error.what}")
             return False, greeting
         output.report_once(f"the warm pod {state.name} cannot be told: {error.what}")
     if cold_start.take(context.store, wanted.key, job_id):

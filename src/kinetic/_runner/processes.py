@@ -18,7 +18,7 @@ from typing import Any
 CHECK_SECONDS = 1.0
 TOLERANCE = 0.1  # of the limit: a job that runs at its limit is not ended for an error of measurement
 
-_PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
+_PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 4, 15, 36
 _NAME_BYTES = 15  # the kernel cuts a name there
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _ARGUMENTS = 45, 46  # of /proc/PID/stat behind the name: where the arguments begin and end in memory
@@ -42,6 +42,15 @@ def adopt_orphans(libc: Any, *, on: bool = True) -> None:
     """Become the parent of every descendant whose own parent ends, so that none escapes; or stop being that."""
     if libc is not None:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+
+
+def hide_memory(libc: Any, *, on: bool = True) -> None:
+    """Let no process of the same user read this one's memory or open its files, nor that of what it forks; or end that.
+
+    A process that may trace all others (CAP_SYS_PTRACE) can do so all the same.
+    """
+    if libc is not None:
+        libc.prctl(_PR_SET_DUMPABLE, int(not on), 0, 0, 0)
 
 
 def status(pid: int, task: str = "") -> dict[str, str]:

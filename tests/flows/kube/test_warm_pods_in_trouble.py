@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from cluster import nodes
+from cluster.accounts import account_token
 from cluster.plane import wait_for
-from flows.kube.test_warm_pods import warm_job
+from flows.kube.test_warm_pods import is_idle, pods_of_warm, warm_job
 
 # One after the other: the pods of these tests share the ports of this machine, and each warm pod listens on the same.
 pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300), pytest.mark.xdist_group("warm")]
 
+PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
 FIRST = "from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))"
+ADD = """
+    from one import add
+    job = add.with_options(keep_warm='10m').run_async(3, 4)
+    tell([job.job_id, job.result(cleanup=False)])
+"""
+LOSING = """
+from kinetic._backends.kube.warm_launcher import WarmConnection
+from kinetic.errors import BackendError
+def ask(self, message):
+    self._tunnel.send(message + b"\\n")
+    raise BackendError("the answer was lost")
+WarmConnection.ask = ask
+"""
 BEGIN = """
     from one import again
     tell(again.with_options(keep_warm='10m').run_async(words[0], words[1]).job_id)
@@ -65,3 +85,262 @@ def test_what_an_ended_task_left_in_the_cluster_goes_when_the_next_warm_pod_star
     assert len(kept) == 2
     wait_for("the end of what is left", lambda: site.left(job_id) == site.left(kept_id) == [])
     assert clients.run(COLLECT, job_id) == 3
+
+
+# ------------------------------------------------------------------------------------------------------------ the store
+
+
+def test_a_store_that_refuses_the_assignment_means_a_pod_of_its_own(clients: Any, site: Any) -> None:
+    clients.run(FIRST)
+    wait_for("an idle pod", is_idle(site, 1))
+    refused = site.bucket.fail(target="below(/|%2F)warm", method="POST|PUT", status=403)
+
+    (job_id, value), err = clients.both(ADD)
+    site.bucket.heal()
+    after = clients.run(FIRST)
+
+    assert refused.met
+    assert (value, after) == (7, 3)
+    assert "cannot be told" in err
+    assert [each["metadata"]["labels"]["app"] for each in site.pods_of()] == ["kinetic-warm", "kinetic"]
+    assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
+
+
+def test_a_store_that_refuses_everything_from_the_assignment_on_means_no_job_and_an_error(
+    clients: Any, site: Any
+) -> None:
+    clients.run(FIRST)
+    wait_for("an idle pod", is_idle(site, 1))
+    jobs = len(site.jobs())
+    site.bucket.fail(target="(warm|placements)", method="POST|PUT", status=403)
+
+    refused = clients.run("""
+        from one import add
+        try:
+            add.with_options(keep_warm='10m')(3, 4)
+        except Exception as error:
+            tell([type(error).__name__, message(error)])
+    """)
+    site.bucket.heal()
+    after = clients.run(FIRST)
+
+    assert refused[0] == "CredentialsError", refused
+    assert after == 3
+    wait_for("the end of what was refused", lambda: len(site.jobs()) == jobs)
+
+
+@pytest.mark.parametrize("where", ["placements", "attempts", "result"])
+def test_a_store_that_is_away_while_a_task_is_claimed_or_sealed_loses_nothing(
+    clients: Any, site: Any, where: str
+) -> None:
+    clients.run(FIRST)
+    wait_for("an idle pod", is_idle(site, 1))
+    away = site.bucket.fail(target=where, method="POST|PUT", times=3)
+
+    job_id, value = clients.run(ADD)
+
+    assert away.met == 3
+    assert value == 7
+    assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
+    wait_for("an idle pod", is_idle(site, 2))
+    assert len(site.pods_of()) == 1
+
+
+def test_credentials_of_the_pod_that_the_store_rejects_once_are_made_anew(clients: Any, site: Any) -> None:
+    clients.run(FIRST)
+    wait_for("an idle pod", is_idle(site, 1))
+    expired = site.bucket.fail(target="placements", method="POST|PUT", times=1, status=401)
+
+    _, value = clients.run(ADD)
+
+    assert expired.met == 1
+    assert value == 7
+
+
+def test_a_warm_pod_ends_by_itself_without_store_and_api_server(
+    clients: Any, site: Any, plane: Any, agent: Any
+) -> None:
+    clients.run("from one import add\ntell(add.with_options(keep_warm='4s')(1, 2))")
+    (pod,) = pods_of_warm(site)
+    site.bucket.fail()
+    plane.kill_api_server()
+
+    log = agent.log(site.namespace, pod["metadata"]["name"], pod["spec"]["containers"][0]["name"], previous=False)
+    wait_for("its end", lambda: "ends: idle for 4 s" in log.tail(20, 4000), 30)
+    plane.start_api_server()
+
+    wait_for("its Job to know", lambda: warm_job(site)["status"].get("succeeded") == 1, 60)
+
+
+# ------------------------------------------------------------------------------------------------------- the API server
+
+
+def test_a_pod_that_cannot_be_dialed_gets_no_second_one_beside_it(clients: Any, site: Any, plane: Any) -> None:
+    clients.run(FIRST)
+    wait_for("an idle pod", is_idle(site, 1))
+    plane.proxy.fail("status", target="portforward", times=float("inf"))
+
+    (_, value), err = clients.both(ADD)
+    plane.proxy.faults.clear()
+    after = clients.run(FIRST)
+
+    assert (value, after) == (7, 3)
+    assert "cannot be reached" in err, err
+    assert len(pods_of_warm(site)) == 1
+
+
+def test_an_answer_of_the_pod_that_is_lost_means_one_attempt(clients: Any, site: Any) -> None:
+    clients.run(FIRST)
+    wait_for("an idle pod", is_idle(site, 1))
+
+    (job_id, value), err = clients.both(LOSING + textwrap.dedent(ADD))
+
+    assert value == 7
+    assert "the answer was lost" in err
+    assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
+    wait_for("an idle pod", is_idle(site, 2))
+
+
+def test_an_api_server_that_is_away_when_a_task_ends_is_waited_for(
+    clients: Any, site: Any, plane: Any, shared: Any
+) -> None:
+    go = shared / "go"
+    job_id = clients.run(BEGIN, str(shared), str(go))
+    wait_for("its first attempt", (shared / "attempt-0").exists)
+    client = clients.start(COLLECT, job_id)
+
+    plane.kill_api_server()
+    go.touch()
+    wait_for("the verdict", lambda: f"{job_id}/result.pkl" in site.bucket.names(job_id))
+    plane.start_api_server()
+    out, err = client.communicate(timeout=100)
+
+    assert clients.told(out) == [0], err
+    wait_for("an idle pod", is_idle(site, 1))
+
+
+@pytest.mark.parametrize("target", ["/jobs", "/secrets", "portforward"])
+def test_refusals_of_the_api_server_while_a_task_is_told_make_one_attempt(
+    clients: Any, site: Any, plane: Any, target: str
+) -> None:
+    clients.run(FIRST)
+    wait_for("an idle pod", is_idle(site, 1))
+    refused = plane.proxy.fail("status", method="POST|PATCH|GET", target=target, times=2)
+
+    job_id, value = clients.run(ADD)
+
+    assert refused.met
+    assert value == 7
+    assert len(site.jobs(job_id)) <= 1
+    assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
+
+
+# -------------------------------------------------------------------------------------------- credentials and rights
+
+
+def test_credentials_that_expire_while_a_client_waits_for_a_task_are_named_and_lose_nothing(
+    clients: Any, site: Any, plane: Any, shared: Any
+) -> None:
+    go = shared / "go"
+    job_id = clients.run(BEGIN, str(shared), str(go))
+    wait_for("its first attempt", (shared / "attempt-0").exists)
+
+    plane.revoke_token()
+    expired = clients.run(
+        """
+        try:
+            kinetic.attach(words[0]).result(timeout=60)
+        except Exception as error:
+            tell([type(error).__name__, message(error)])
+    """,
+        job_id,
+    )
+    plane.restore_token()
+    go.touch()
+    value = clients.run(COLLECT, job_id)
+
+    assert expired[0] == "CredentialsError", expired
+    assert value == 0
+
+
+@pytest.mark.parametrize("missing", ["pods/portforward", "secrets"])
+def test_a_client_without_a_right_for_warm_pods_runs_its_job_and_names_the_right(
+    clients: Any, site: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    kubeconfig = submitter(site, tmp_path, missing)
+
+    (_, first), err = clients.both(ADD, KUBECONFIG=kubeconfig)
+    warm = len(pods_of_warm(site))
+    if missing == "pods/portforward":
+        clients.run(FIRST)
+    wait_for("an idle pod", is_idle(site, 1))
+    (_, second), more = clients.both(ADD, KUBECONFIG=kubeconfig)
+
+    assert first == second == 7
+    if missing == "pods/portforward":
+        assert warm == 0, "a pod that its owner cannot tell would be idle for nothing"
+        assert "create pods/portforward" in err
+        assert "create pods/portforward" in more
+    else:
+        assert warm == 1
+        assert "patch secrets" in more
+        assert len(site.pods_of()) == 1
+
+
+def submitter(site: Any, folder: Any, missing: str) -> str:
+    """Return the kubeconfig of somebody who may do all that warm pods need, but for one thing."""
+    found = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (role,) = [each for text in found for each in yaml.safe_load_all(text) if each["kind"] == "Role"]
+    rules = [each for each in role["rules"] if each["resources"] != ["secrets"]]
+    verbs = ["create", "get", "delete"] + (["patch"] if missing != "secrets" else [])
+    rules.append({"apiGroups": [""], "resources": ["secrets"], "verbs": verbs})
+    if missing != "pods/portforward":
+        rules.append({"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["create", "get"]})
+    where = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{site.namespace}"
+    site.api.create(f"{where}/roles", role | {"metadata": {"name": "some"}, "rules": rules})
+    subject = {"kind": "ServiceAccount", "name": "some", "namespace": site.namespace}
+    token = account_token(site.plane, site.namespace, "some")
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "some"}
+    site.api.create(
+        f"{where}/rolebindings", {"metadata": {"name": "some"}, "roleRef": reference, "subjects": [subject]}
+    )
+    return str(site.plane.client._replace(token=token).write_kubeconfig(folder / "some.yaml"))
+
+
+# ----------------------------------------------------------------------------------------------------------- preemption
+
+
+def test_a_task_continues_on_another_machine_when_its_own_is_taken_away(
+    clients: Any, site: Any, agent: Any, add_node: Any, shared: Any
+) -> None:
+    job_id = clients.run(BEGIN, str(shared), "/never")
+    wait_for("its first attempt", (shared / "attempt-0").exists)
+    (pod,) = pods_of_warm(site)
+    add_node(nodes.cpu(f"other-{site.namespace}"))
+
+    agent.preempt(pod["spec"]["nodeName"], grace_seconds=15)
+    value = clients.run(COLLECT, job_id)
+
+    assert value == 1
+    assert {each["metadata"]["labels"]["app"] for each in site.pods_of()} == {"kinetic-warm"}
+
+
+def test_an_idle_pod_is_started_again_on_another_machine_and_takes_the_next_task(
+    clients: Any, site: Any, agent: Any, add_node: Any
+) -> None:
+    clients.run(FIRST)
+    wait_for("an idle pod", is_idle(site, 1))
+    (pod,) = pods_of_warm(site)
+    add_node(nodes.cpu(f"other-{site.namespace}"))
+
+    agent.preempt(pod["spec"]["nodeName"], grace_seconds=15)
+    again = wait_for("another pod", lambda: [each for each in pods_of_warm(site) if is_running(each)], 60)
+    wait_for("an idle pod", lambda: " is idle; it ends in " in site.log(again[-1]["metadata"]["name"]), 60)
+    _, value = clients.run(ADD)
+
+    assert value == 7
+    assert {each["metadata"]["labels"]["app"] for each in site.pods_of()} == {"kinetic-warm"}
+
+
+def is_running(pod: dict[str, Any]) -> bool:
+    return bool(pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"])

@@ -25,7 +25,7 @@ _BEFORE = """
     os.environ["HOME"] = str(folder / "home")
     libc = processes.load_libc()
     processes.adopt_orphans(libc)
-    cleaner = cleanup.Cleaner((folder / "ours",), libc, is_container=False)
+    cleaner = cleanup.Cleaner(folder / "ours", str(folder / "ours" / "runner"), libc, is_container=False)
     cleaner._folders = [str(folder), str(folder / "home")]
     cleaner._files = {each: cleaner._remember(each) for each in cleaner._folders}
 """

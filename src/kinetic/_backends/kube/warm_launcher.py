@@ -134,6 +134,10 @@ class WarmLauncher:
             return ""
         return "a LeaderWorkerSet starts again what has ended, so a slice of it could not end by itself; JobSet can"
 
+    def check_permissions(self) -> None:
+        """Raise AccessDeniedError if we may not connect to pods: a new one would be idle for nothing."""
+        discovery.check_permissions(self._client(), (discovery.Permission("create", POD, "portforward"),))
+
     def task_of(self, launch: Launch, umask: int, requirements: Mapping[str, Any] | None = None) -> str:
         """Return the page of the task of a launch; ``requirements``: what it installs in place of its own."""
         page = task_page(self._cold(self._launcher.request(launch), launch, umask))

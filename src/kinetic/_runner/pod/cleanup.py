@@ -2,7 +2,9 @@
 
 Processes, shared memory, mounts, and files in the folders where programs put what they do not name: temporary ones, and
 the home. What the image had there is remembered; what is new is removed. What cannot be removed, or was changed and
-cannot be brought back, is named, and the pod ends. Files elsewhere in the container are not looked at.
+cannot be brought back, is named, and the pod ends. The same holds for what the next interpreter would load: the
+code of kinetic, names of packages and programs, what the loader preloads; and for limits of our own processes. Times
+are those of inodes, which no program can set. Files elsewhere in the container are not looked at.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ _PAUSE = 0.005
 _MOST_FILES = 5_000  # in one of these folders, level by level; what lies deeper than so many is not looked at
 _DETACH = 2  # MNT_DETACH
 _ESCAPED = re.compile(r"\\([0-7]{3})")  # how the kernel writes a space, a tab, a line's end or a backslash in a path
+_LOADER = ("/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/environment")
 _SYSTEM_V = {"shm": "shmctl", "sem": "semctl", "msg": "msgctl"}
 
 Stamp = tuple[int, int, int, int]
@@ -36,36 +39,42 @@ class Cleaner:
     """Remembers what a container has before its first task, and brings that back.
 
     Args:
-        own: Folders of ours, which are left alone.
+        own: A folder of ours.
+        code: A folder in it, with the code of kinetic.
         is_container: Whether all processes and folders of this system are the pod's own.
     """
 
-    def __init__(self, own: Collection[Path], libc: Any, *, is_container: bool | None = None) -> None:
-        self._own = {str(path) for path in own}
+    def __init__(self, own: Path, code: str, libc: Any, *, is_container: bool | None = None) -> None:
+        self._own, self._code = str(own), code
+        self._own_inode = _inode(self._own)
+        self._code_stamps = _stamps_below(code)
         self._libc = libc
+        self._limits = _limits(os.getpid())
         self._is_container = os.getpid() == 1 if is_container is None else is_container
         self._mounts = _mounts()
         self._points = {point for _, point in self._mounts}
         self._folders = list(_folders()) if self._is_container else []
         self._files = {folder: self._remember(folder) for folder in self._folders}
-        self._packages = _package_stamp() if self._is_container else None
+        self._loaded = _loaded() if self._is_container else {}
         self._system_v = {kind: _system_v(kind) for kind in _SYSTEM_V} if self._is_container else {}
 
-    def clean(self, spared: Collection[int], *, installs: bool = False) -> str:
+    def clean(self, spared: Collection[int], *, kept: Collection[str] = (), installs: bool = False) -> str:
         """Remove what a task has left; return what could not be removed, or "".
 
         Args:
             spared: Processes that are ours.
+            kept: Names in our folder that stay, besides that of the code.
             installs: Whether the task installed packages into the image's environment, as it was asked to.
         """
-        why = self._end_processes(spared) or self._unmount() or self._remove_system_v() or self._remove_files()
-        if why:
-            return why
-        if self._packages is not None and (now := _package_stamp()) != self._packages:
-            if not installs:
-                return f"it changed the packages of the image in {sysconfig.get_path('purelib')}"
-            self._packages = now
-        return ""
+        return (
+            self._end_processes(spared)
+            or self._check_limits(spared)
+            or self._unmount()
+            or self._remove_system_v()
+            or self._clean_own(kept)
+            or self._remove_files()
+            or self._check_loaded(installs=installs)
+        )
 
     # ---------------------------------------------------------------------------------------------------- processes
 
@@ -79,6 +88,13 @@ class Cleaner:
                     os.kill(pid, signal.SIGKILL)
             _reap(left)
             time.sleep(_PAUSE)  # the kernel is at it
+        return ""
+
+    def _check_limits(self, spared: Collection[int]) -> str:
+        """Return whether a task changed what its successor would inherit from processes that are ours."""
+        for pid in (os.getpid(), *spared):
+            if (now := _limits(pid)) and now != self._limits:
+                return f"it changed the limits or the priority of process {pid}, which is not its own"
         return ""
 
     def _strange(self, spared: Collection[int]) -> list[int]:
@@ -110,6 +126,35 @@ class Cleaner:
         return ""
 
     # -------------------------------------------------------------------------------------------------------- files
+
+    def _clean_own(self, kept: Collection[str]) -> str:
+        """Remove what was put into our folder, as a task of one's own making would be, and look after our code."""
+        if _inode(self._own) != self._own_inode:
+            return f"it replaced the folder {self._own}"
+        stays = {*kept, os.path.relpath(self._code, self._own).partition(os.sep)[0]}
+        for name in set(os.listdir(self._own)) - stays:
+            with contextlib.suppress(OSError):
+                _remove(os.path.join(self._own, name))
+        if left := sorted(set(os.listdir(self._own)) - stays):
+            return f"its file {os.path.join(self._own, left[0])} cannot be removed"
+        for folder, folders, _ in os.walk(self._code):
+            if "__pycache__" in folders:  # written when a module is loaded for the first time, or by a task
+                folders.remove("__pycache__")
+                _remove(os.path.join(folder, "__pycache__"))
+        if _stamps_below(self._code) != self._code_stamps:
+            return f"it changed the code of kinetic in {self._code}"
+        return ""
+
+    def _check_loaded(self, *, installs: bool) -> str:
+        """Return what a task changed of the image's programs and packages, unless it was asked to install some."""
+        if not self._loaded:
+            return ""
+        now = _loaded()
+        changed = sorted(path for path in now.keys() | self._loaded.keys() if now.get(path) != self._loaded.get(path))
+        if changed and not installs:
+            return f"it changed {changed[0]}, which the next job could load"
+        self._loaded = now
+        return ""
 
     def _remove_files(self) -> str:
         for before in self._files.values():
@@ -146,12 +191,12 @@ class Cleaner:
                 continue
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
-                    if entry.path in self._own or entry.path in self._points:
+                    if entry.path == self._own or entry.path in self._points:
                         continue
                     with contextlib.suppress(OSError):
                         about = entry.stat(follow_symlinks=False)
                         is_folder = stat.S_ISDIR(about.st_mode)
-                        stamp = about.st_ino, about.st_size, about.st_mtime_ns, about.st_mode
+                        stamp = about.st_ino, about.st_size, about.st_ctime_ns, about.st_mode
                         found[entry.path] = None if is_folder else stamp
         return found
 
@@ -169,10 +214,17 @@ def _folders() -> Iterator[str]:
 
 
 def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
+    if not os.path.isdir(path) or os.path.islink(path):
         os.unlink(path)
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    if os.path.lexists(path):  # a folder without permissions
+        os.chmod(path, 0o700)
+        for folder, names, _ in os.walk(path):
+            for name in names:
+                if not os.path.islink(inner := os.path.join(folder, name)):
+                    os.chmod(inner, 0o700)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _mounts() -> list[tuple[str, str]]:
@@ -192,12 +244,54 @@ def _system_v(kind: str) -> set[int]:
     return set()
 
 
-def _package_stamp() -> tuple[tuple[str, int], ...]:
-    """Return what changes when something is installed into the image's own environment."""
-    found: list[tuple[str, int]] = []
-    with contextlib.suppress(OSError), os.scandir(sysconfig.get_path("purelib")) as entries:
-        found = [(each.name, 0 if each.is_dir() else each.stat().st_mtime_ns) for each in entries]
-    return tuple(sorted(each for each in found if each[0] != "__pycache__"))
+def _loaded() -> dict[str, tuple[int, int]]:
+    """Return what an interpreter or a program of the next task would find by its name, and what tells of a change."""
+    found: dict[str, tuple[int, int]] = {}
+    python = (sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib", "scripts"))
+    for folder in {*python, *os.environ.get("PATH", os.defpath).split(os.pathsep)}:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for each in entries:
+                if each.name != "__pycache__":
+                    with contextlib.suppress(OSError):
+                        about = each.stat(follow_symlinks=False)
+                        is_folder = stat.S_ISDIR(about.st_mode)  # whose time changes when bytecode is written there
+                        found[each.path] = about.st_ino, 0 if is_folder else about.st_ctime_ns
+    for path in _LOADER:
+        with contextlib.suppress(OSError):
+            about = os.lstat(path)
+            found[path] = about.st_ino, about.st_ctime_ns
+    return found
+
+
+def _stamps_below(root: str) -> list[tuple[str, int, int]]:
+    """Return all files below a folder, with what changes whenever one of them does, but no bytecode of imports."""
+    found = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        for name in (*files, *links):
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                about = os.lstat(path)
+                found.append((path, about.st_ino, about.st_ctime_ns))
+    return sorted(found)
+
+
+def _inode(path: str) -> tuple[int, int, int]:
+    about = os.lstat(path)
+    return about.st_dev, about.st_ino, about.st_mode
+
+
+def _limits(pid: int) -> list[object]:
+    """Return the limits and the priority of a process; nothing if it is gone, or the system does not tell."""
+    import resource  # not on every system
+
+    try:
+        numbers = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+        found: list[object] = [resource.prlimit(pid, number) for number in numbers]
+        return [*found, os.getpriority(os.PRIO_PROCESS, pid)]
+    except (AttributeError, OSError, ValueError):
+        return []
 
 
 def _reap(pids: Collection[int]) -> None:

@@ -104,6 +104,7 @@ class WarmProcess:
         self.inbox.mkdir(mode=0o700, exist_ok=True)
         self.libc = processes.load_libc()
         processes.adopt_orphans(self.libc)
+        processes.hide_memory(self.libc)  # from tasks, as in all that is forked; a worker ends that for itself
         self.end_requested = False
         self.wake, self._waker = os.pipe()
         for end in (self.wake, self._waker):
@@ -113,13 +114,14 @@ class WarmProcess:
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         worker.preload()  # once, instead of by each process that is forked
         preload(page.store_url)
-        self._cleaner = cleanup.Cleaner((base,), self.libc)
+        self._cleaner = cleanup.Cleaner(base, runner, self.libc)
         self._children: dict[int, Callable[[int], None]] = {}  # that hear or look, and what follows their end
         self._clients: dict[int, _Client] = {}  # by descriptor
         self._greeted: tuple[object, ...] = ()  # what they know
         self._decided = ""  # the last job that has its verdict
         self._server = ForkServer(carry_out, runner, self.libc)
         self._next_server: ForkServer | None = None  # which still imports
+        self._next_variables = ""  # the file that it reads
         self._sequence = 0  # of the task that it has or takes next
         self._about: dict[str, object] | None = None  # of the task that it has
         self._tries = self._tasks = 0
@@ -259,9 +261,13 @@ class WarmProcess:
         """Collect every child that has ended: those that talk or look, fork servers, and orphans of tasks."""
         with contextlib.suppress(ChildProcessError):
             while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
                 if not pid:
                     return
+                if os.WIFSTOPPED(status):  # by a task: of our own, none is ever stopped
+                    if pid in self._children or pid in [server.pid for server in self._servers()]:
+                        os.kill(pid, signal.SIGCONT)
+                    continue
                 if pid in self._children:
                     self._children.pop(pid)(os.waitstatus_to_exitcode(status))
                 for server in self._servers():
@@ -512,7 +518,10 @@ class WarmProcess:
             return
         now = time.monotonic()
         self._strange_since = self._strange_since or now
-        following = int((self.base / "following").read_text())
+        try:
+            following = int((self.base / "following").read_text())
+        except (OSError, ValueError):  # a task was here meanwhile, and what it left was removed
+            return
         is_new = self._tasks == 0 and self._secret_stamp is None and following > self._sequence + 1
         if is_new or now - self._strange_since >= warm_pods.UNTOLD_SECONDS:
             say(f"task {following - 1} was assigned to this warm pod and never told; it takes task {following} next")
@@ -584,7 +593,7 @@ class WarmProcess:
             tries = _TRIES + (retries if isinstance(retries, int) else 0)
             if self.page.hosts == 1 and self._tries < tries:
                 say(f"the supervisor of {about.get('job_id')} ended with {code}; another one follows")
-                if why := self._clean():
+                if why := self._clean(self.task.name):
                     say(f"this pod cannot be cleaned: {why}")
                     return ""
                 for name in ("log", "body", "word"):
@@ -602,7 +611,7 @@ class WarmProcess:
         shutil.rmtree(self.task, ignore_errors=True)
         if self.task.exists():
             return self._unclean(f"its folder {self.task} cannot be removed")
-        if why := self._clean():
+        if why := self._clean(variables.name):
             return self._unclean(f"it cannot be cleaned after {about.get('job_id')}: {why}")
         packages = self._check_packages(str(about.get("packages") or ""))
         if about.get("packages") and not packages:
@@ -651,16 +660,25 @@ class WarmProcess:
         wanted = list(dict.fromkeys([*imports, *sorted(known)]))
         is_useless = self._useless == (environment, frozenset(wanted))
         if imports and not is_useless and not known.issuperset(imports) and self._next_server is None:
-            self._import_limit = time.monotonic() + _IMPORT_SECONDS
+            self._import_limit, self._next_variables = time.monotonic() + _IMPORT_SECONDS, variables.name
             self._next_server = ForkServer(
                 self._carry_out, self.runner, self.libc, environment, wanted, str(variables), packages
             )
         else:
             variables.unlink(missing_ok=True)
 
-    def _clean(self) -> str:
+    def _clean(self, *kept: str) -> str:
         spared = {*self._children, *(each.pid for each in self._servers())}
-        return self._cleaner.clean(spared, installs=bool((self._about or {}).get("installs")))
+        if self._next_server is not None:
+            kept = (*kept, self._next_variables)
+        about = self._about or {}
+        if about.get("packages") or self._kept:
+            from kinetic._runner.pod import kept_packages  # as above
+
+            kept = (*kept, kept_packages.FOLDER)
+        why = self._cleaner.clean(spared, kept=kept, installs=bool(about.get("installs")))
+        self.inbox.mkdir(mode=0o700, exist_ok=True)
+        return why
 
     # ---------------------------------------------------------------------------------------------------------- ending
 

@@ -108,6 +108,8 @@ def work(task: Task, pipe: int, fetched: list[function_call.Fetched] | None = No
     code = _SOFTWARE
     try:
         report, body = ReportWriter(pipe, task.word), function_call.BodyFile(task.body)
+        if task.pod is not None and task.pod.warm:
+            processes.hide_memory(processes.load_libc(), on=False)  # what it was forked from is hidden
         process_setup.reset_signals()
         process_setup.redirect(task.log)
         process_setup.apply_environment(task.environment, task.umask)

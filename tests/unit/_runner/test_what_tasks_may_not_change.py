@@ -1,0 +1,127 @@
+"""What a task leaves in a warm pod is removed; in name spaces of a test's own, since a container's are not at hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+CLEANING = """
+    import ctypes, os, sys
+    from pathlib import Path
+    from kinetic._runner.pod import cleanup
+
+    own, code, other = map(Path, sys.argv[1:])
+    libc = ctypes.CDLL(None, use_errno=True)
+    cleaner = cleanup.Cleaner(own, str(code), libc, is_container=False)
+"""
+
+
+def clean(tmp_path: Path, task: str, *words: str) -> str:
+    """Have a process do what a task may do, clean up after it, and return what it says."""
+    own = tmp_path / "own"
+    (own / "runners" / "pod").mkdir(parents=True)
+    (own / "runners" / "pod" / "module.py").write_text("NUMBER = 1")
+    (tmp_path / "other").mkdir()
+    program = textwrap.dedent(CLEANING) + textwrap.dedent(task)
+    folders = map(str, (own, own / "runners" / "pod", tmp_path / "other"))
+    done = subprocess.run(
+        [*words, sys.executable, "-c", program, *folders], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def may_mount() -> bool:
+    trial = ["unshare", "--mount", "true"]
+    return (
+        shutil.which("unshare") is not None and subprocess.run(trial, capture_output=True, check=False).returncode == 0
+    )
+
+
+@pytest.mark.skipif(not may_mount(), reason="this user may not mount")
+def test_mounts_of_a_task_are_removed_the_innermost_first(tmp_path: Path) -> None:
+    said = clean(
+        tmp_path,
+        """
+        for name in (b"one", b"one/deep", b"bound here"):
+            path = os.fsencode(other) + b"/" + name
+            os.mkdir(path)
+            if name.startswith(b"bound"):
+                assert libc.mount(os.fsencode(own), path, None, 4096, None) == 0
+            else:
+                assert libc.mount(b"none", path, b"tmpfs", 0, None) == 0
+        held = open(other / "one" / "deep" / "held", "w")
+        before = sum(str(other) in line for line in open("/proc/mounts"))
+        print(before, repr(cleaner.clean(())), sum(str(other) in line for line in open("/proc/mounts")))
+        """,
+        "unshare",
+        "--mount",
+    )
+
+    assert said == "3 '' 0"
+
+
+def test_what_is_put_into_the_folder_of_the_pod_is_removed_unless_it_is_its_own(tmp_path: Path) -> None:
+    said = clean(
+        tmp_path,
+        """
+        (own / "inbox" / "7").mkdir(parents=True)
+        (own / "task").mkdir()
+        (own / "link").symlink_to("/etc")
+        (own / "runners" / "pod" / "__pycache__").mkdir()
+        (own / "runners" / "pod" / "__pycache__" / "module.pyc").write_text("planted")
+        print(repr(cleaner.clean((), kept=["task"])), sorted(os.listdir(own)), os.listdir(code))
+        """,
+    )
+
+    assert said == "'' ['runners', 'task'] ['module.py']"
+    assert os.path.isdir("/etc")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("(code / 'module.py').write_text('NUMBER = 2')", "it changed the code of kinetic"),
+        ("(code / 'more.py').write_text('')", "it changed the code of kinetic"),
+        ("(code / 'package').symlink_to('/tmp')", "it changed the code of kinetic"),
+        (
+            "path = code / 'module.py'; path.write_text('NUMBER = 3'); os.utime(path, (1, 1))",
+            "it changed the code of kinetic",
+        ),
+        ("own.rename(other / 'away'); own.mkdir()", "it replaced the folder"),
+        ("os.nice(3)", "it changed the limits or the priority of process"),
+        (
+            "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (99, 99))",
+            "it changed the limits or the priority of process",
+        ),
+    ],
+)
+def test_what_cannot_be_brought_back_is_named(tmp_path: Path, change: str, says: str) -> None:
+    said = clean(tmp_path, f"{change}\nprint(cleaner.clean(()))")
+
+    assert said.startswith(says)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not enter every folder")
+def test_a_folder_without_permissions_is_removed(tmp_path: Path) -> None:
+    said = clean(
+        tmp_path,
+        """
+        own.chmod(0o777)
+        os.chdir(own)  # the folders above are closed to others
+        os.setuid(65_534)
+        os.makedirs("closed/deep")
+        Path("closed/deep/file").write_text("")
+        for name in ("closed/deep", "closed"):
+            os.chmod(name, 0)
+        print(repr(cleanup._remove("closed")), os.listdir())
+        """,
+    )
+
+    assert said == "None ['runners']"
