@@ -61,6 +61,7 @@ def test_a_task_survives_the_deletion_of_the_job_of_its_warm_pod(
     assert "kinetic/warm" not in own["metadata"]["labels"]
 
 
+@pytest.mark.nightly
 def test_what_an_ended_task_left_in_the_cluster_goes_when_the_next_warm_pod_starts(
     clients: Any, site: Any, kinetic: Any
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_store_that_refuses_the_assignment_means_a_pod_of_its_own(clients: Any
     assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
 
 
+@pytest.mark.nightly
 def test_a_store_that_refuses_everything_from_the_assignment_on_means_no_job_and_an_error(
     clients: Any, site: Any
 ) -> None:
@@ -129,6 +131,7 @@ def test_a_store_that_refuses_everything_from_the_assignment_on_means_no_job_and
     wait_for("the end of what was refused", lambda: len(site.jobs()) == jobs)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("where", ["placements", "attempts", "result"])
 def test_a_store_that_is_away_while_a_task_is_claimed_or_sealed_loses_nothing(
     clients: Any, site: Any, where: str
@@ -146,6 +149,7 @@ def test_a_store_that_is_away_while_a_task_is_claimed_or_sealed_loses_nothing(
     assert len(site.pods_of()) == 1
 
 
+@pytest.mark.nightly
 def test_credentials_of_the_pod_that_the_store_rejects_once_are_made_anew(clients: Any, site: Any) -> None:
     clients.run(FIRST)
     wait_for("an idle pod", is_idle(site, 1))
@@ -157,6 +161,7 @@ def test_credentials_of_the_pod_that_the_store_rejects_once_are_made_anew(client
     assert value == 7
 
 
+@pytest.mark.nightly
 def test_a_warm_pod_ends_by_itself_without_store_and_api_server(
     clients: Any, site: Any, plane: Any, agent: Any
 ) -> None:
@@ -201,6 +206,7 @@ def test_an_answer_of_the_pod_that_is_lost_means_one_attempt(clients: Any, site:
     wait_for("an idle pod", is_idle(site, 2))
 
 
+@pytest.mark.nightly
 def test_an_api_server_that_is_away_when_a_task_ends_is_waited_for(
     clients: Any, site: Any, plane: Any, shared: Any
 ) -> None:
@@ -219,6 +225,7 @@ def test_an_api_server_that_is_away_when_a_task_ends_is_waited_for(
     wait_for("an idle pod", is_idle(site, 1))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("target", ["/jobs", "/secrets", "portforward"])
 def test_refusals_of_the_api_server_while_a_task_is_told_make_one_attempt(
     clients: Any, site: Any, plane: Any, target: str
@@ -238,6 +245,7 @@ def test_refusals_of_the_api_server_while_a_task_is_told_make_one_attempt(
 # -------------------------------------------------------------------------------------------- credentials and rights
 
 
+@pytest.mark.nightly
 def test_credentials_that_expire_while_a_client_waits_for_a_task_are_named_and_lose_nothing(
     clients: Any, site: Any, plane: Any, shared: Any
 ) -> None:
@@ -263,6 +271,7 @@ def test_credentials_that_expire_while_a_client_waits_for_a_task_are_named_and_l
     assert value == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("missing", ["pods/portforward", "secrets"])
 def test_a_client_without_a_right_for_warm_pods_runs_its_job_and_names_the_right(
     clients: Any, site: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, missing: str
@@ -310,6 +319,7 @@ def submitter(site: Any, folder: Any, missing: str) -> str:
 # ----------------------------------------------------------------------------------------------------------- preemption
 
 
+@pytest.mark.nightly
 def test_a_task_continues_on_another_machine_when_its_own_is_taken_away(
     clients: Any, site: Any, agent: Any, add_node: Any, shared: Any
 ) -> None:
@@ -325,6 +335,7 @@ def test_a_task_continues_on_another_machine_when_its_own_is_taken_away(
     assert {each["metadata"]["labels"]["app"] for each in site.pods_of()} == {"kinetic-warm"}
 
 
+@pytest.mark.nightly
 def test_an_idle_pod_is_started_again_on_another_machine_and_takes_the_next_task(
     clients: Any, site: Any, agent: Any, add_node: Any
 ) -> None:

@@ -39,7 +39,7 @@ from kinetic._runner.worker import worker
 from kinetic._stores import preload
 from kinetic._wire import documents, warm_pods
 from kinetic._wire import task as wire_task
-from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, Task
+from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, AttemptFiles, Task
 from kinetic._wire.warm_pods import Assignment, Greeting, WarmPod
 from kinetic.errors import KineticError
 
@@ -608,6 +608,10 @@ class WarmProcess:
         variables = self.base / f"{self._sequence}-{_VARIABLES}"
         with contextlib.suppress(OSError):
             (self.task / _VARIABLES).rename(variables)
+        if (data := AttemptFiles(str(self.task), "").data).is_dir():
+            from kinetic._runner.data import mounted_data  # only jobs with data
+
+            mounted_data.remove_links(data, self.task / "cache")
         shutil.rmtree(self.task, ignore_errors=True)
         if self.task.exists():
             return self._unclean(f"its folder {self.task} cannot be removed")
@@ -676,6 +680,7 @@ class WarmProcess:
             from kinetic._runner.pod import kept_packages  # as above
 
             kept = (*kept, kept_packages.FOLDER)
+        kept = (*kept, *(f"met-{pid}" for pid in self._children))  # of hosts of a slice
         why = self._cleaner.clean(spared, kept=kept, installs=bool(about.get("installs")))
         self.inbox.mkdir(mode=0o700, exist_ok=True)
         return why
