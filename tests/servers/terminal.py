@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import pty
 import select
@@ -18,6 +19,26 @@ from pathlib import Path
 import pyte
 
 _FRAME_SECONDS = 0.1
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TextTerminal(io.StringIO):
+    """A terminal of no known size, which keeps what is written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        raise OSError("it has no size")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+from servers.terminal import Clock
+from servers.terminal import TextTerminal as Terminal
 
 from kinetic._batches import display, state
 from kinetic._batches.state import End
@@ -15,22 +17,6 @@ from kinetic._wire.records import Input, Table
 from kinetic.job_status import JobStatus
 
 CLEAR = "\x1b[J"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        raise OSError("it has no size")
 
 
 class Board:

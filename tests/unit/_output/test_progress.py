@@ -10,25 +10,11 @@ from types import SimpleNamespace
 
 import pyte
 import pytest
+from servers.terminal import Clock
+from servers.terminal import TextTerminal as Terminal
 
 from kinetic._output import format as format_
 from kinetic._output import terminal as output
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        raise OSError("it has no size")
 
 
 @pytest.fixture

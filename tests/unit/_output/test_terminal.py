@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import os
 from types import SimpleNamespace
 
 import pytest
+from servers.terminal import TextTerminal as Terminal
 
 from kinetic._blobs.file_tree import TransferProgress
 from kinetic._output import terminal as output
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture
