@@ -187,6 +187,21 @@ def test_a_collected_job_stays_until_its_value_was_read_and_then_goes_with_its_r
     assert kinetic.attach(first.job_id).history()["status"] == "SUCCEEDED"
 
 
+def test_a_collected_job_goes_with_a_reader_that_failed_and_is_cleaned_up(steps, until):
+    first = steps.make.run_async(1)
+    held = steps.make.run_async(2, str(until))
+    second = steps.add.run_async(first, held, "not a number")
+    first.result()
+    until.touch()
+    with pytest.raises(TypeError):
+        second.result()
+
+    second.cleanup()
+
+    assert kinetic.attach(first.job_id).status() is JobStatus.NOT_FOUND
+    assert held.result() == 2
+
+
 def test_the_value_of_a_collected_job_is_refused_at_the_submission_and_its_order_is_not(steps):
     first = steps.make.run_async(1)
     first.result()

@@ -419,6 +419,8 @@ def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, w
         delete_history_logs(store, job.job_id)
     step("client:history-written")
     _delete(job, seen, resource=resource, artifacts=artifacts, wait=wait)
+    if artifacts and job.after:
+        _remove_kept_predecessors(job, store, wait=wait)
 
 
 def mark_as_removed(job: JobRecord, store: Store) -> None:
