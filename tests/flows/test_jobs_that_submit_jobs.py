@@ -54,6 +54,16 @@ def computes(note, until):
     while not os.path.exists(until):
         time.sleep(0.01)
     return job.result()
+
+@kinetic.run(accelerator="cpu")
+def processes(count):
+    children = []
+    for number in range(count):
+        child = os.fork()
+        if not child:
+            os._exit(leaf.run_async(number).result())
+        children.append(child)
+    return sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
 """
 
 
@@ -82,6 +92,10 @@ def test_jobs_three_deep_end_on_a_machine_with_one_slot(jobs) -> None:
 
 def test_a_job_waits_for_jobs_a_batch_and_a_command(jobs) -> None:
     assert jobs.both.run_async().result(timeout=90) == ([0, 2, 4], [20, 40], 0)
+
+
+def test_each_of_several_processes_of_a_job_gives_its_slot_away(jobs) -> None:
+    assert jobs.processes(3) == [0, 2, 4]
 
 
 def test_what_a_job_submits_waits_for_a_slot_until_the_job_itself_waits(jobs, tmp_path: Path) -> None:
