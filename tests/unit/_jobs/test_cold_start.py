@@ -56,7 +56,9 @@ def pod(*, running_for: float | None) -> dict[str, Any]:
     return {"metadata": {"name": "warm-pod"}, "status": {"containerStatuses": [{"name": CONTAINER, "state": state}]}}
 
 
-@pytest.mark.parametrize("pods", [[], [pod(running_for=None)], [pod(running_for=5.0)]])
+@pytest.mark.parametrize(
+    "pods", [[], [pod(running_for=None)], [pod(running_for=5.0)], [pod(running_for=LATER), pod(running_for=None)]]
+)
 def test_a_job_whose_warm_pod_has_no_machine_or_just_started_gets_no_second_pod(start: Start, pods: Any) -> None:
     assert start(warm_job(), pods) == []
 

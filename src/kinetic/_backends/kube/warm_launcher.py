@@ -39,6 +39,7 @@ _CLEAR_SECONDS = 5.0  # that a warm pod may need to remove what is left of a tas
 _ANSWER_SECONDS = 20.0  # for the greeting and the answers of a warm pod, on a connection that stays open
 # Of a pod's spec: compared by its parts, each job's own, or of the job's own name.
 _OWN_FIELDS = {"containers", "volumes", "activeDeadlineSeconds", "subdomain", "affinity"}
+_NOT_ENDED = ("Pending", "Running")  # phases of pods
 _END_TRIES, _END_PAUSE = 20, 1.0
 
 
@@ -317,14 +318,15 @@ class WarmLauncher:
     def could_take_since(self, warm: str) -> float | None:
         """Return since when a warm pod has run, and could have taken a task (Unix time); None where it still starts.
 
-        Of one that its client did not start, which died: since it was created.
+        Of a slice, since its last host has. Of one that its client did not start, which died: since it was created.
         """
         client = self._client()
         found = self._find(warm)
         if found is None or found["spec"].get("suspend"):
             return object_status.created_at(found or {})
         pods = client.list(POD, job_manifests.label_selector(job_id=warm)).objects
-        return max(filter(None, map(object_status.running_since, pods)), default=None)
+        times = [object_status.running_since(pod) for pod in pods if object_status.pod_phase(pod) in _NOT_ENDED]
+        return max(times) if times and all(times) else None
 
     def check(self, job_id: str, warm: str, seconds: float) -> None:
         """Have a warm pod look into the store for the end of a job, and wait for it, as far as it can be reached."""
