@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import kinetic
+from kinetic.errors import OptionError
 from kinetic.job_status import JobStatus
 
 JOBS = """
@@ -56,6 +57,10 @@ def computes(note, until):
     return job.result()
 
 @kinetic.run(accelerator="cpu")
+def circle():
+    return leaf.with_options(after=kinetic.attach(os.environ["KINETIC_JOB_ID"])).run_async(1).result()
+
+@kinetic.run(accelerator="cpu")
 def processes(count):
     children = []
     for number in range(count):
@@ -92,6 +97,11 @@ def test_jobs_three_deep_end_on_a_machine_with_one_slot(jobs) -> None:
 
 def test_a_job_waits_for_jobs_a_batch_and_a_command(jobs) -> None:
     assert jobs.both.run_async().result(timeout=90) == ([0, 2, 4], [20, 40], 0)
+
+
+def test_a_job_cannot_wait_for_one_that_follows_it(jobs) -> None:
+    with pytest.raises(OptionError, match="starts once this job has ended"):
+        jobs.circle.run_async().result(timeout=30)
 
 
 def test_each_of_several_processes_of_a_job_gives_its_slot_away(jobs) -> None:

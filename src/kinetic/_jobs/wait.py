@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
@@ -20,6 +21,7 @@ from kinetic.errors import (
     CredentialsError,
     JobTimeoutError,
     KineticError,
+    OptionError,
     StoreUnreachableError,
 )
 from kinetic.job_status import JobStatus
@@ -83,6 +85,7 @@ def wait(
                 return seen
             if is_first:
                 is_first = False
+                _check_circle(job, os.environ.get("KINETIC_JOB_ID", ""))
                 waits.enter_context(backend.without_slot())
             looked = clock.monotonic()
             if seen.observation is not None and seen.observation.waits_for_others:
@@ -97,6 +100,16 @@ def wait(
                     why=f"it is {seen.status.value}, and keeps running",
                     next=f"call result() again, or: kinetic jobs logs {job.job_id} --follow",
                 )
+
+
+def _check_circle(job: JobRecord, own: str) -> None:
+    """Refuse to wait, inside a job, for one that starts only when this job has ended."""
+    if own and own in (job.after or ()):
+        raise OptionError(
+            f"{job.job_id} starts once this job has ended",
+            why=f"it follows {own}, which is this job, so waiting for it here would never end",
+            next=f"do not wait for it in here; when both have ended: kinetic jobs result {job.job_id}",
+        )
 
 
 class StatusReader:
