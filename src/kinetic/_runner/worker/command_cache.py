@@ -84,8 +84,8 @@ class CommandCache:
 
     def finish(self) -> None:
         """End it when the command has ended: send what is not in the store yet, and say what the cache was worth."""
-        os.write(self._pipe, b"end\n")
-        if self._reader is not None:
+        if self._reader is not None:  # else nobody would make room in the pipe
+            os.write(self._pipe, b"end\n")
             self._reader.join(_LAST_SECONDS)
         if self._cache is not None:
             self._cache.finish()
