@@ -171,7 +171,7 @@ FAKE_TORCH = """
 @needs_jax
 @pytest.mark.nightly
 def test_a_command_finds_what_another_job_compiled_and_its_log_has_the_same_line(project) -> None:
-    project.write("programs.py", COMPILES)
+    project.write("programs.py", JOBS)
     project.write("train.py", "import programs\nprint(*programs.compiles.local(0))\n")
     train = [sys.executable, "-m", "kinetic", "run", "--", "sh", "-c", "python train.py"]
     job = "import programs\nif __name__ == '__main__':\n    print(programs.compiles(0)[0])\n"
