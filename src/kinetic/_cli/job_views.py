@@ -323,8 +323,9 @@ def _batch_row(group_id: str, rows: Sequence[Row], group: Group | None) -> Row:
     cancelled = [row.status == "NOT_FOUND" and row.reason == job_status.WAS_CANCELLED for row in rows]
     counts = Counter("CANCELLED" if gone else row.status for row, gone in zip(rows, cancelled, strict=True))
     total = group.total_expected if group is not None else len(rows)
-    jobs_ = count_text(total, "job") if total == len(rows) else f"{len(rows)} of {count_text(total, 'job')}"
-    name = f" of {group.group_name}" if group is not None and group.group_name else ""
+    name = f" {group.group_name}" if group is not None and group.group_name else ""
+    jobs_ = count_text(total, "job")
+    what = f"batch{name} of {jobs_}" if total == len(rows) else f"{len(rows)} of {jobs_} of batch{name}"
     summary = ", ".join(f"{counts[word]} {word}" for word in _BATCH_STATUSES if counts[word])
     oldest = min(rows, key=lambda row: row.created_at)
     started = [row.started_at for row in rows if row.started_at]
@@ -332,7 +333,7 @@ def _batch_row(group_id: str, rows: Sequence[Row], group: Group | None) -> Row:
     return rows[0]._replace(
         job_id=group_id,
         status=next((word for word in _BATCH_STATUSES if counts[word]), rows[0].status),
-        reason=f"batch: {jobs_}{name}: {summary}",
+        reason=f"{what}: {summary}",
         created_at=oldest.created_at,
         created=oldest.created,
         collected_at=None,

@@ -30,7 +30,7 @@ def test_a_batch_is_one_row_and_its_children_are_shown_on_demand(kinetic, made_j
 
     assert told.stdout.split()[:8] == ["JOB", "ID", "FUNCTION", "STATUS", "REASON", "ACCELERATOR", "WHERE", "AGE"]
     assert ids(told) == [job, group]
-    assert " FAILED     batch: 3 of 4 jobs of sweep: 1 FAILED, 2 SUCCEEDED  cpu " in told.stdout
+    assert " FAILED     3 of 4 jobs of batch sweep: 1 FAILED, 2 SUCCEEDED  cpu " in told.stdout
     assert rows(told)[group][-3:] == ["machine", "1m", "2.0s"]
     assert len(rows(unfolded)) == 4
     assert group not in rows(unfolded)
@@ -113,7 +113,7 @@ def test_a_batch_with_a_cancelled_job_has_not_succeeded() -> None:
 
     (row,) = job_views.fold_batches([Row(**page)._replace(status="SUCCEEDED"), cancelled], {})
 
-    assert (row.status, row.reason) == ("CANCELLED", "batch: 2 jobs: 1 CANCELLED, 1 SUCCEEDED")
+    assert (row.status, row.reason) == ("CANCELLED", "batch of 2 jobs: 1 CANCELLED, 1 SUCCEEDED")
 
 
 def test_a_batch_that_was_cleaned_up_while_it_was_read_is_still_one_row() -> None:
@@ -121,4 +121,4 @@ def test_a_batch_that_was_cleaned_up_while_it_was_read_is_still_one_row() -> Non
 
     (row,) = job_views.fold_batches([Row(**page), Row(**page)._replace(status="PENDING")], {})
 
-    assert (row.job_id, row.status, row.reason) == ("grp-1", "RUNNING", "batch: 2 jobs: 1 RUNNING, 1 PENDING")
+    assert (row.job_id, row.status, row.reason) == ("grp-1", "RUNNING", "batch of 2 jobs: 1 RUNNING, 1 PENDING")
