@@ -341,7 +341,9 @@ def _store_requirements(launch: Launch) -> str:
 
 def release(client: Client, found: Object) -> None:
     """Resume an object that was made to wait for other jobs; one that does not wait any more stays as it is."""
-    change = job_manifests.release_of(found)
+    from kinetic._runner.pod import waiting_jobs  # pods do the same; only where a job waits
+
+    change = waiting_jobs.change_to_start(found)
     if change is not None:
         client.patch(KINDS[found["kind"]], found["metadata"]["name"], change)
 

@@ -550,20 +550,6 @@ def hold(manifest: Manifest, after: Sequence[str]) -> None:
     manifest["spec"]["suspend"] = True
 
 
-def release_of(found: Manifest) -> Manifest | None:
-    """Return the change that starts what ``hold`` made wait; None where it does not wait any more."""
-    about = found.get("metadata") or {}
-    annotations = about.get("annotations") or {}
-    if AFTER_ANNOTATION not in annotations:
-        return None
-    change: Manifest = {"metadata": {"annotations": {AFTER_ANNOTATION: None}}}
-    if queue := annotations.get(QUEUE_LABEL):
-        change["metadata"]["labels"] = {QUEUE_LABEL: queue}
-    else:
-        change["spec"] = {"suspend": False}
-    return change
-
-
 def secret(request: JobRequest, entries: Mapping[str, bytes], owned_by: Manifest) -> Manifest:
     """Return the Secret of one job, whose entries become files of the pod; what makes the pods owns it."""
     about = _metadata(object_name(request.job_id), request.namespace, request.labels())

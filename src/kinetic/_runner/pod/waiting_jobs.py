@@ -72,15 +72,22 @@ def _has_succeeded(store: Store, name: str, page: Mapping[str, Any]) -> bool:
 
 def _start(name: str, page: Mapping[str, Any], environ: Mapping[str, str], folder: Path) -> Iterator[str]:
     for path, found in _waiting(name, page, environ, folder):
-        annotations = found["metadata"]["annotations"]
-        change: dict[str, Any] = {"metadata": {"annotations": {AFTER: None}}}
-        if queue := annotations.get(QUEUE):
-            change["metadata"]["labels"] = {QUEUE: queue}  # Kueue starts it
-        else:
-            change["spec"] = {"suspend": False}
-        answer = cluster_api.request("PATCH", path, change, environ=environ, folder=folder)
+        answer = cluster_api.request("PATCH", path, change_to_start(found), environ=environ, folder=folder)
         done = answer.status == 200
         yield f"{name}, which follows this job, was started" if done else _left(name, answer)
+
+
+def change_to_start(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the change that starts an object which waits, see ``hold`` in job_manifests; None where it does not."""
+    annotations = (found.get("metadata") or {}).get("annotations") or {}
+    if AFTER not in annotations:
+        return None
+    change: dict[str, Any] = {"metadata": {"annotations": {AFTER: None}}}
+    if queue := annotations.get(QUEUE):
+        change["metadata"]["labels"] = {QUEUE: queue}  # Kueue starts it
+    else:
+        change["spec"] = {"suspend": False}
+    return change
 
 
 def _close(
