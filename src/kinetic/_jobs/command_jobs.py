@@ -114,7 +114,7 @@ def request_of(
 def submit_request(request: CommandRequest) -> JobHandle[int]:
     """Submit a command."""
     check_program(request)
-    context = submit.prepare(request.options)
+    context = submit.prepare(request.options, one_job=True)
     arguments = (list(request.words), dict(request.links))
     call = pickler.Call(command.run, arguments, {}, request.name, command=request.words)
     return submit.submit_command(call, request.options, context, plan=request.plan, variables=request.variables)

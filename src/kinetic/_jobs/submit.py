@@ -77,8 +77,11 @@ class SubmitContext(NamedTuple):
     settings: ClusterSettings | None  # what holds for all jobs of a cluster; None on a machine
 
 
-def prepare(options: Options) -> SubmitContext:
-    """Resolve where a job goes, refuse what cannot work there, and let the backend prepare."""
+def prepare(options: Options, *, one_job: bool = False) -> SubmitContext:
+    """Resolve where a job goes, refuse what cannot work there, and let the backend prepare.
+
+    ``one_job``: it is for a single one, which a warm pod may take.
+    """
     placement = options.placement()
     target = settings.resolve(
         backend=options.backend,
@@ -97,6 +100,10 @@ def prepare(options: Options) -> SubmitContext:
         if registry.find(backend.name).containers:
             from kinetic._config import cluster  # only for clusters
 
+            if one_job and placement.hosts == 1:
+                from kinetic._jobs import warm_assignment  # as above
+
+                warm_assignment.begin(backend, options)
             wanted = cluster.read_settings(target.profile, os.environ)
         backend.check_store(target.store.value)
         notes = (*target.notes, *placement.notes, *backend.check(placement, wanted and {"settings": wanted.to_json()}))
@@ -197,11 +204,7 @@ def submit_call(
     """Submit a call: the backend prepares while the rest of this client is still being imported."""
     try:
         with naming_shadowing_files():
-            context = prepare(options)
-            if not context.backend.is_here and context.placement.hosts == 1:
-                from kinetic._jobs import warm_assignment  # only for clusters
-
-                warm_assignment.begin(context.backend, options)
+            context = prepare(options, one_job=True)
             from kinetic._jobs import handle  # 40 ms with the pickler on first use, beside the supervisor's own start
             from kinetic._project import pickler
 

@@ -85,7 +85,7 @@ def is_wanted(options: Options) -> bool:
 
 
 def begin(backend: Any, options: Options) -> None:
-    """Begin to look for a warm pod and to connect to it, while the client packs the job."""
+    """Begin to look for a warm pod and to connect to it, while the client asks what may run and packs the job."""
     if is_wanted(options) and _new.get() is None:
         backend.warm.begin(owner_here(), str(options.accelerator))
 

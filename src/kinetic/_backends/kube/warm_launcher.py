@@ -234,10 +234,10 @@ class WarmLauncher:
         def look() -> None:
             try:
                 begun.found = self._list(owner, self._kinds())
-                for state in begun.found:
-                    if state.pod and state.accelerator == accelerator:
-                        self.connect(state)
-                        break
+                near = [state for state in begun.found if state.pod and state.accelerator == accelerator]
+                if near:
+                    self.connect(near[0])
+                    self._launcher.ensure_runner()
             except KineticError:  # the same question is asked again, where there is somewhere to report an error
                 begun.found = None
             finally:
