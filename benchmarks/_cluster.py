@@ -8,14 +8,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from _measure import Bench, Ground
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
 
 
-def measure(bench: Bench, figures: Callable[[Bench, Ground, Any], None], **environ: str) -> None:
+class Parts(NamedTuple):
+    """What a benchmark's cluster consists of; see tests/cluster and tests/servers."""
+
+    plane: Any
+    agent: Any
+    server: Any  # of the bucket
+
+
+def measure(bench: Bench, figures: Callable[[Bench, Ground, Parts], None], **environ: str) -> None:
     """Run a benchmark on a new cluster, which its processes find in their environment."""
     from cluster import binaries, containers
 
@@ -28,7 +36,7 @@ def measure(bench: Bench, figures: Callable[[Bench, Ground, Any], None], **envir
 
 
 def _measure(
-    bench: Bench, ground: Ground, figures: Callable[[Bench, Ground, Any], None], environ: dict[str, str]
+    bench: Bench, ground: Ground, figures: Callable[[Bench, Ground, Parts], None], environ: dict[str, str]
 ) -> None:
     from cluster import nodes
     from cluster.agent import Agent
@@ -51,7 +59,7 @@ def _measure(
             "STORAGE_EMULATOR_HOST": server.url,
             **environ,
         }
-        figures(bench, ground, plane)
+        figures(bench, ground, Parts(plane, agent, server))
     finally:
         server.close()
         agent.stop()

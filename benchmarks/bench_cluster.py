@@ -44,7 +44,8 @@ def main() -> None:
     _cluster.measure(Bench("a job that does nothing, on a cluster", runs=5, quick_runs=3), _figures)
 
 
-def _figures(bench: Bench, ground: Ground, plane: Any) -> None:
+def _figures(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
+    plane = parts.plane
     bare = Bare(plane)
     with ground.session("job.py", JOB) as session:
         session.ask("call")  # makes the runner's ConfigMap, and checks what is then remembered
