@@ -25,12 +25,13 @@ ADD = """
     tell([job.job_id, job.result(cleanup=False)])
 """
 LOSING = """
-from kinetic._backends.kube.warm_launcher import WarmConnection
+from kinetic._backends.kube.warm_launcher import KeptConnection
 from kinetic.errors import BackendError
-def ask(self, message):
-    self._tunnel.send(message + b"\\n")
+heard = KeptConnection.ask
+def ask(self, message, job_id):
+    heard(self, message, job_id)
     raise BackendError("the answer was lost")
-WarmConnection.ask = ask
+KeptConnection.ask = ask
 """
 BEGIN = """
     from one import again
