@@ -119,9 +119,6 @@ HOSTILE = '''
     def site_packages(shared):
         open(os.path.join(sysconfig.get_path("purelib"), "spy.pth"), "w").write(spy(shared))
 
-    def sitecustomize(shared):
-        open(os.path.join(sysconfig.get_path("stdlib"), "sitecustomize.py"), "w").write(spy(shared))
-
     def program(shared):
         folder = os.environ["PATH"].split(":")[0]
         open(f"{folder}/sh", "w").write(f"#!/bin/sh\\nenv >> {shared}/caught\\n")
@@ -244,7 +241,6 @@ def test_what_a_hostile_task_plants_is_removed_and_the_next_one_runs_in_the_same
     [
         ("runner", "it changed the code of kinetic"),
         pytest.param("site_packages", "spy.pth, which the next job could load", marks=pytest.mark.nightly),
-        pytest.param("sitecustomize", "sitecustomize.py, which the next job could load", marks=pytest.mark.nightly),
         pytest.param("program", "/sh, which the next job could load", marks=pytest.mark.nightly),
         pytest.param("preload", "/etc/ld.so.preload, which the next job could load", marks=pytest.mark.nightly),
         pytest.param("limits", "it changed the limits", marks=pytest.mark.nightly),

@@ -248,7 +248,8 @@ def _loaded() -> dict[str, tuple[int, int]]:
     """Return what an interpreter or a program of the next task would find by its name, and what tells of a change."""
     found: dict[str, tuple[int, int]] = {}
     python = (sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib", "scripts"))
-    for folder in {*python, *os.environ.get("PATH", os.defpath).split(os.pathsep)}:
+    folders = [*python, *os.environ.get("PATH", os.defpath).split(os.pathsep)]
+    for folder in {os.path.realpath(each) for each in folders if each}:  # /bin is /usr/bin in most images
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for each in entries:
                 if each.name != "__pycache__":
