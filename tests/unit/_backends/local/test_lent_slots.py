@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,13 +19,13 @@ JOB = {"KINETIC_JOB_ID": "one", "KINETIC_ATTEMPT": "0"}
 
 
 @pytest.fixture
-def queue(tmp_path: Path) -> Queue:
-    """Return a queue with one slot, whose first job runs."""
-    made = Queue(tmp_path / "queue.db")
-    made.add([(name, "", 0) for name in ("one", "two", "three")], "template", "{}", Limits(1, ()))
-    made.claim("first", "template")
-    made.running("one", "first", 0)
-    return made
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    """Yield a queue with one slot, whose first job runs."""
+    with closing(Queue(tmp_path / "queue.db")) as made:
+        made.add([(name, "", 0) for name in ("one", "two", "three")], "template", "{}", Limits(1, ()))
+        made.claim("first", "template")
+        made.running("one", "first", 0)
+        yield made
 
 
 def test_a_slot_that_was_lent_is_another_jobs_until_it_is_taken_back(queue: Queue) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ def test_it_answers_as_the_queue_does(asked: Any, tmp_path: Path) -> None:
     row = asked.jobs(["one"])["one"]
 
     assert isinstance(row, JobRow)
-    assert row == Queue(tmp_path / "queue.db").jobs(["one"])["one"]
+    with contextlib.closing(Queue(tmp_path / "queue.db")) as queue:
+        assert row == queue.jobs(["one"])["one"]
 
 
 def test_a_process_that_was_killed_is_started_again(asked: Any) -> None:
@@ -43,7 +45,7 @@ def test_a_process_that_was_killed_is_started_again(asked: Any) -> None:
 
 def test_what_the_queue_raises_arrives(asked: Any, tmp_path: Path) -> None:
     asked.is_busy()
-    with Queue(tmp_path / "queue.db").change() as db:
+    with contextlib.closing(Queue(tmp_path / "queue.db")) as queue, queue.change() as db:
         db.execute("PRAGMA user_version = 99")
     asked.close()
 
@@ -63,7 +65,8 @@ def test_one_that_never_answers_is_an_error_with_advice(asked: Any, monkeypatch:
 def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next_one(asked: Any, tmp_path: Path) -> None:
     asked.add([("one", "", 0)], "template", "{}", Limits(1, ()))
 
-    with Queue(tmp_path / "queue.db").change(), pytest.raises(TimeoutError), interrupted_after(0.3):
+    open_queue = contextlib.closing(Queue(tmp_path / "queue.db"))
+    with open_queue as queue, queue.change(), pytest.raises(TimeoutError), interrupted_after(0.3):
         asked.end("one", "failed")
 
     assert asked.is_busy() is True
@@ -74,22 +77,31 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next_one(asked: A
 def interrupted_after(seconds: float) -> Iterator[None]:
     """Have a signal raise an error here, as a user's handler may."""
 
-    def interrupt(*_: object) -> None:
-        raise TimeoutError
+    is_over = threading.Event()
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    def interrupt(*_: object) -> None:
+        if not is_over.is_set():
+            raise TimeoutError
+
+    def send() -> None:  # again and again: what is raised while garbage is collected is lost
+        while not is_over.wait(seconds):
+            os.kill(os.getpid(), signal.SIGUSR1)  # SIGALRM is the time-out of the tests
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    thread = threading.Thread(target=send)
+    thread.start()
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        is_over.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_fork_of_a_process_that_has_the_queue_open_knows_it(tmp_path: Path) -> None:
-    Queue(tmp_path / "queue.db")
-    assert not is_of_parent()
-    if (child := os.fork()) == 0:
-        os._exit(0 if is_of_parent() else 1)
+    with contextlib.closing(Queue(tmp_path / "queue.db")):
+        assert not is_of_parent()
+        if (child := os.fork()) == 0:
+            os._exit(0 if is_of_parent() else 1)
 
-    assert os.waitpid(child, 0)[1] == 0
+        assert os.waitpid(child, 0)[1] == 0
