@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kinetic._runner.pod import cleanup
+
 CLEANING = """
     import ctypes, os, sys
     from pathlib import Path
@@ -125,3 +127,18 @@ def test_a_folder_without_permissions_is_removed(tmp_path: Path) -> None:
     )
 
     assert said == "None ['runners']"
+
+
+@pytest.mark.parametrize("name", ["sitecustomize.py", "there.py"])
+def test_a_module_put_or_changed_beside_those_of_python_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "there.py").write_text("NUMBER = 1")
+    monkeypatch.setattr(cleanup.sysconfig, "get_path", lambda _: str(tmp_path))
+    before = cleanup._loaded()
+
+    (tmp_path / name).write_text("NUMBER = 2")
+    os.utime(tmp_path / name, (1, 1))
+
+    now = cleanup._loaded()
+    assert {path for path in now if now[path] != before.get(path)} == {str(tmp_path / name)}
