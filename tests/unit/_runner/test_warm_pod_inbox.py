@@ -15,6 +15,7 @@ from kinetic._wire.task import KEY_FILE, PodSettings, Task
 from kinetic._wire.warm_pods import Assignment, WarmPod
 
 TASK = Task("cpu-train-20261123-103059-1234567", "0" * 64, "gs://b", "k", 0o22, None, {}, pod=PodSettings())
+KEY = bytes(32)
 GIVEN = Assignment(0, TASK.job_id, TASK.to_bytes().decode(), bytes(32), {"TOKEN": "a" * 2000})
 
 
@@ -22,7 +23,7 @@ GIVEN = Assignment(0, TASK.job_id, TASK.to_bytes().decode(), bytes(32), {"TOKEN"
 def process(tmp_path: Path) -> WarmProcess:
     made = WarmProcess.__new__(WarmProcess)  # what starts and listens is not needed
     made.page, made.runner, made.inbox, made.task = WarmPod("warm", "gs://b"), "", tmp_path / "inbox", tmp_path / "task"
-    made._about, made._sequence = None, 0
+    made._about, made._sequence, made._host, made._leader = None, 0, 0, None
     made.inbox.mkdir()
     return made
 
@@ -38,13 +39,13 @@ def full_disk() -> Iterator[None]:
 @pytest.mark.usefixtures("full_disk")
 def test_of_a_task_for_which_the_disk_has_no_room_nothing_stays(process: WarmProcess) -> None:
     with pytest.raises(OSError, match="too large"):
-        process._stage(GIVEN)
+        process._stage(GIVEN, KEY)
 
     assert os.listdir(process.inbox) == []
 
 
 def test_a_task_that_came_twice_is_there_once(process: WarmProcess) -> None:
-    assert [process._stage(GIVEN), process._stage(replace(GIVEN, key=bytes(31) + b"a"))] == ["", ""]
+    assert [process._stage(GIVEN, KEY), process._stage(replace(GIVEN, key=bytes(31) + b"a"), KEY)] == ["", ""]
 
     assert os.listdir(process.inbox) == ["0"]
     assert (process.inbox / "0" / "secret" / KEY_FILE).read_bytes() == GIVEN.key

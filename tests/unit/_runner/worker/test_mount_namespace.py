@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -93,7 +94,7 @@ say([before == after, proc, shell("id -u; pwd"), len(open("/dev/urandom", "rb").
 
     same, proc, said, random, there = job(SHOW + code, nobody=nobody)
 
-    in_tmp = Path("/tmp", f"kinetic-{top.name}")
+    in_tmp = Path(tempfile.gettempdir(), f"kinetic-{top.name}")
     assert (same, proc, random, there) == (True, True, 3, True)
     assert said.split()[1] == str(top / "work")
     assert (top / "open").read_text() == "through a file that was open before"
@@ -231,6 +232,7 @@ time.sleep(60)
 def test_its_supervisor_can_see_and_end_its_children(spawn, top, missing, source, nobody):
     code = f"""
 import subprocess
+import tempfile
 show(top / "source", "{missing}")
 child = subprocess.Popen(["sleep", "60"], env={{"MARK": "of-the-supervisor"}})
 say(child.pid)
