@@ -190,6 +190,7 @@ SELDOM = (
     "kinetic._runner.pod.waiting_jobs",
     "kinetic._runner.supervisor.device_metrics",
     "kinetic._runner.supervisor.predecessors",
+    "kinetic._runner.pod.warm_clients",
     "kinetic._runner.pod.warm_pod",
     "kinetic._runner.pod.warm_slice",
     "kinetic._runner.supervisor.placements",

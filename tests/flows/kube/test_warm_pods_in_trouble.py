@@ -25,7 +25,7 @@ ADD = """
     tell([job.job_id, job.result(cleanup=False)])
 """
 LOSING = """
-from kinetic._backends.kube.warm_launcher import KeptConnection
+from kinetic._backends.kube.warm_connection import KeptConnection
 from kinetic.errors import BackendError
 heard = KeptConnection.ask
 def ask(self, message, job_id):

@@ -4,39 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import discovery, job_launcher, job_manifests, object_status, pod_exec
 from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET, SERVICE
 from kinetic._backends.kube.job_launcher import KINDS, JobLauncher, manifest_of
 from kinetic._backends.kube.job_manifests import RUNNER_PATH
+from kinetic._backends.kube.warm_connection import KeptConnection, WarmConnection
 from kinetic._project import runner_bundle
 from kinetic._wire import python_runtime, warm_pods
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import KEY_FILE, WARM, Task
-from kinetic._wire.warm_pods import Greeting, WarmPod
+from kinetic._wire.warm_pods import WarmPod
 from kinetic.errors import BackendError, IntegrityError, KineticError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Kind, Object
     from kinetic._backends.kube.job_manifests import JobRequest
-    from kinetic._backends.kube.pod_exec import Tunnel
     from kinetic._backends.protocol import Launch
 
 T = TypeVar("T")
 _DIGEST = 16  # hexadecimal digits
 _CHECK_TRIES = 3
 _BEGUN_SECONDS = 10.0  # how long a look for warm pods is believed that was begun before it was needed
-_CLEAR_SECONDS = 5.0  # that a warm pod may need to remove what is left of a task
-_ANSWER_SECONDS = 20.0  # for the greeting and the answers of a warm pod, on a connection that stays open
 # Of a pod's spec: compared by its parts, each job's own, or of the job's own name.
 _OWN_FIELDS = {"containers", "volumes", "activeDeadlineSeconds", "subdomain", "affinity"}
 _NOT_ENDED = ("Pending", "Running")  # phases of pods
@@ -92,7 +89,7 @@ class WarmLauncher:
     ) -> None:
         self._client, self._launcher, self._notify = client, launcher, notify
         self._find, self._kinds = find, kinds
-        self._kept: dict[str, KeptConnection] = {}  # by warm pod
+        self._kept: dict[str, tuple[KeptConnection, WarmState]] = {}  # by warm pod
         self._begun: _Begun | None = None
         self._lock = threading.Lock()
 
@@ -218,15 +215,15 @@ class WarmLauncher:
     def connect(self, state: WarmState) -> KeptConnection:
         """Return the connection to a warm pod that this process keeps, made now if there is none."""
         with self._lock:
-            self._kept = {name: each for name, each in self._kept.items() if not each.is_over}
+            self._kept = {name: kept for name, kept in self._kept.items() if not kept[0].is_over}
             if state.name not in self._kept:
-                self._kept[state.name] = KeptConnection(self.dial(state), state, self._notify)
-            return self._kept[state.name]
+                self._kept[state.name] = KeptConnection(self.dial(state), state.name, self._notify), state
+            return self._kept[state.name][0]
 
     def begin(self, owner: str, accelerator: str) -> None:
         """Begin to list an owner's warm pods and to connect to the newest one that has an accelerator."""
         with self._lock:
-            is_known = any(each.is_free for each in self._kept.values())
+            is_known = any(each.is_free for each, _ in self._kept.values())
             if is_known or self._begun is not None:
                 return
             self._begun = begun = _Begun(owner)
@@ -249,7 +246,7 @@ class WarmLauncher:
     def free(self) -> list[WarmState]:
         """Return the warm pods that are known to be idle, or about to be so, without a request."""
         with self._lock:
-            return [each.state for each in self._kept.values() if each.is_free]
+            return [state for each, state in self._kept.values() if each.is_free]
 
     def tell(self, connection: KeptConnection, message: bytes, job_id: str, keep: Callable[[], object]) -> str:
         """Tell a warm pod of its next task, while ``keep`` puts it where a pod finds it that is started again."""
@@ -259,12 +256,12 @@ class WarmLauncher:
     def is_followed(self, job_id: str) -> bool:
         """Return whether a connection would tell of the end of a job."""
         with self._lock:
-            return any(each.follows(job_id) for each in self._kept.values())
+            return any(each.follows(job_id) for each, _ in self._kept.values())
 
     def pods_of(self, name: str, request: Callable[[], list[Object]]) -> list[Object]:
         """Return the pods of a warm pod's Job: as they were, while the connection to one of them stays open."""
         with self._lock:
-            kept = self._kept.get(name)
+            kept, _ = self._kept.get(name, (None, None))
         if kept is None or kept.is_over:
             return request()
         kept.pods = kept.pods or request()
@@ -343,164 +340,6 @@ class WarmLauncher:
                     return
             if time.monotonic() > limit:
                 return
-
-
-class WarmConnection:
-    """A connection to the first process of a warm pod: lines of JSON."""
-
-    def __init__(self, tunnel: Tunnel) -> None:
-        self._tunnel, self._rest = tunnel, b""
-
-    def greeting(self) -> Greeting:
-        """Return what it says first."""
-        return Greeting.from_bytes(self.line())
-
-    def ask(self, message: bytes) -> str:
-        """Send a message, and return why it is not done, or ""."""
-        self.send(message)
-        while (why := warm_pods.refusal(self.line())) is None:
-            pass  # a greeting: the pod's state has changed
-        return why
-
-    def send(self, message: bytes) -> None:
-        """Send a message."""
-        self._tunnel.send(message + b"\n")
-
-    def close(self) -> None:
-        """Close it, from any thread."""
-        self._tunnel.close()
-
-    def line(self) -> bytes:
-        """Wait for what it says next."""
-        while b"\n" not in self._rest:
-            data = self._tunnel.receive()
-            if not data:
-                raise BackendError("the warm pod closed the connection", why="it ended, or is about to")
-            self._rest += data
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line
-
-
-class KeptConnection:
-    """A connection to a warm pod that stays open: the next job needs no other, and the pod tells on it how it is.
-
-    A thread reads it. Python waits for the library's own threads before it calls what ``atexit`` has, so what is open
-    then is closed by what ``concurrent.futures`` uses for its threads.
-    """
-
-    _open: ClassVar[set[KeptConnection]] = set()
-    _closes_at_exit: ClassVar[bool] = False
-
-    def __init__(
-        self, dialed: AbstractContextManager[WarmConnection], state: WarmState, notify: Callable[[str], object]
-    ) -> None:
-        self.state, self._dialed, self._notify = state, dialed, notify
-        self._changed = threading.Condition()
-        self._connection: WarmConnection | None = None
-        self._greeting: Greeting | None = None
-        self._answer: str | None = None
-        self._asked = ""  # the job that it was given last
-        self.pods: list[Object] = []  # once they were asked for
-        self._error: KineticError | None = None
-        self._process = os.getpid()
-        self._open.add(self)
-        self.is_over = not self._will_close() or python_runtime.start_thread(self._read, "kinetic-warm-pod") is None
-
-    @classmethod
-    def _will_close(cls) -> bool:
-        """Arrange that what is open is closed when the interpreter ends."""
-        import concurrent.futures.thread  # noqa: F401 - whose own function is called after ours
-
-        register = getattr(threading, "_register_atexit", None)
-        if register is None:
-            return False
-        if not cls._closes_at_exit:
-            with suppress(RuntimeError):  # the interpreter is about to end
-                register(cls._close_all)
-                cls._closes_at_exit = True
-        return cls._closes_at_exit
-
-    @classmethod
-    def _close_all(cls) -> None:
-        for each in list(cls._open):
-            each.close()
-
-    def close(self) -> None:
-        """Close it, unless it is the one of a process that this one was forked from."""
-        self.is_over = True
-        connection = self._connection
-        if connection is not None and self._process == os.getpid():
-            connection.close()
-
-    @property
-    def is_free(self) -> bool:
-        """Whether the pod was idle when it was heard of last, or about to be so: its task was decided."""
-        found = self._greeting
-        return not self.is_over and found is not None and (found.state == warm_pods.IDLE or self._is_clearing())
-
-    def greeting(self) -> Greeting:
-        """Return what the pod said last of itself; wait for it while it is about to be idle."""
-        with self._changed:
-            self._wait_for(lambda: self._greeting)
-            self._changed.wait_for(lambda: self.is_over or not self._is_clearing(), _CLEAR_SECONDS)
-            return self._wait_for(lambda: None if self.is_over else self._greeting)
-
-    def _is_clearing(self) -> bool:
-        found = self._greeting
-        if found is None or found.state == warm_pods.IDLE:
-            return False
-        return found.state == warm_pods.STARTING or found.decided == found.job_id  # some hosts are not ready yet
-
-    def ask(self, message: bytes, job_id: str) -> str:
-        """Send a task, and return why it is not done, or ""."""
-        with self._changed:
-            connection = self._wait_for(lambda: self._connection)
-            self._answer, self._asked = None, job_id
-            connection.send(message)
-            return self._wait_for(lambda: self._answer)
-
-    def follows(self, job_id: str) -> bool:
-        """Return whether a change of this job would be heard of."""
-        return not self.is_over and job_id == self._asked
-
-    def _wait_for(self, find: Callable[[], T | None]) -> T:
-        """Wait until something is known, with the lock held, and return it; raise what ended the connection."""
-        heard = self._changed.wait_for(lambda: find() is not None or self.is_over, _ANSWER_SECONDS)
-        found = find()
-        if found is not None:
-            return found
-        self.is_over = True
-        why = "it ended, or is about to" if heard else f"no answer within {_ANSWER_SECONDS:g} s"
-        raise self._error or BackendError(f"the warm pod {self.state.name} closed the connection", why=why)
-
-    def _read(self) -> None:
-        try:
-            with self._dialed as connection:
-                self._connection = connection
-                while not self.is_over:
-                    line = connection.line()
-                    answer = warm_pods.refusal(line)
-                    with self._changed:
-                        if answer is not None:
-                            self._answer = answer
-                        else:
-                            self._greeting = Greeting.from_bytes(line)
-                        self._changed.notify_all()
-                    if answer is None and self._has_decided():
-                        self._notify(self._asked)
-        except KineticError as error:
-            self._error = error
-        finally:
-            self._open.discard(self)
-            with self._changed:
-                self.is_over = True
-                self._changed.notify_all()
-            if self._asked:
-                self._notify(self._asked)  # who waits for it looks by itself from now on
-
-    def _has_decided(self) -> bool:
-        found = self._greeting
-        return found is not None and bool(self._asked) and found.decided == self._asked
 
 
 def _state(found: Object, pods: Mapping[str, str]) -> WarmState:

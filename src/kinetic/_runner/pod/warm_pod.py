@@ -35,6 +35,7 @@ from kinetic._runner import processes
 from kinetic._runner.pod import cleanup, container, fork_server
 from kinetic._runner.pod.fork_server import CarryOut, ForkServer
 from kinetic._runner.pod.log_pump import say
+from kinetic._runner.pod.warm_clients import Clients, read_line
 from kinetic._runner.worker import worker
 from kinetic._stores import preload
 from kinetic._wire import documents, warm_pods
@@ -48,13 +49,10 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 60.0  # between two questions to the store while idle
 _SECRET_SECONDS = 2.0  # between two looks at the mounted Secret: no request, the kubelet brings it
-_CLIENT_SECONDS = 30.0  # for the rest of a message
-_QUIET_SECONDS = 900.0  # after which a client that sends nothing is disconnected
 _CHECK_SECONDS = 20.0  # for the end of a task that was cancelled
 _HARSH_SECONDS = 3.0  # of them, until a supervisor is asked to end that has not by itself
 _TERM_SECONDS = 25.0  # for a supervisor's last words, of the 30 s that a pod has
 _IMPORT_SECONDS = 120.0
-_MOST_CLIENTS = 8
 _TRIES = 4  # supervisors for one task that end without a verdict, and more if it has retries
 _PAUSE = 0.02
 _READY_SECONDS = 15.0  # for the other hosts of a slice after a task, until clients hear that they are not ready
@@ -84,16 +82,6 @@ def main(words: list[str], base: str, runner: str, carry_out: CarryOut) -> NoRet
         os._exit(code)
 
 
-class _Client:
-    """A client that is connected."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.nonce = ""  # of its next message
-        self.is_heard = False  # whether a child reads a message of it
-        self.since = time.monotonic()
-
-
 class WarmProcess:
     """The first process; single-threaded."""
 
@@ -116,8 +104,6 @@ class WarmProcess:
         preload(page.store_url)
         self._cleaner = cleanup.Cleaner(base, runner, self.libc)
         self._children: dict[int, Callable[[int], None]] = {}  # that hear or look, and what follows their end
-        self._clients: dict[int, _Client] = {}  # by descriptor
-        self._greeted: tuple[object, ...] = ()  # what they know
         self._decided = ""  # the last job that has its verdict
         self._server = ForkServer(carry_out, runner, self.libc)
         self._next_server: ForkServer | None = None  # which still imports
@@ -142,7 +128,7 @@ class WarmProcess:
             from kinetic._runner.pod.warm_slice import Leader  # most warm pods have one host
 
             self._leader = Leader(page, base)
-        self._listener = self._listen() if not self._host else None
+        self._clients = None if self._host else Clients(page.port, self._fork, self._greeting, self._answer)
 
     def run(self) -> int:
         """Take tasks until it is time to end; return the exit code."""
@@ -191,14 +177,6 @@ class WarmProcess:
 
     # --------------------------------------------------------------------------------------------------------- events
 
-    def _listen(self) -> socket.socket:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.page.port))
-        listener.listen(_MOST_CLIENTS)
-        listener.setblocking(False)  # noqa: FBT003 - Python's own signature
-        return listener
-
     def _on_term(self, *_: object) -> None:
         self.end_requested = True
 
@@ -208,9 +186,8 @@ class WarmProcess:
             yield self._next_server.reports
         if self._leader is not None:
             yield from self._leader.descriptors()
-        if self._listener is not None:
-            yield self._listener.fileno()
-        yield from (descriptor for descriptor, client in self._clients.items() if not client.is_heard)
+        if self._clients is not None:
+            yield from self._clients.descriptors()
 
     def _wait(self) -> None:
         poll = select.poll()
@@ -229,11 +206,8 @@ class WarmProcess:
         if self.wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self.wake, 4096)
-        if self._listener is not None and self._listener.fileno() in ready:
-            with contextlib.suppress(OSError):
-                self._accept(self._listener.accept()[0])
-        for descriptor in ready & self._clients.keys():
-            self._hear(self._clients[descriptor])
+        if self._clients is not None:
+            self._clients.react(ready)
         if self._leader is not None:
             self._leader.react(self._fork)
 
@@ -278,93 +252,39 @@ class WarmProcess:
 
     # -------------------------------------------------------------------------------------------------------- clients
 
-    def _accept(self, connection: socket.socket) -> None:
-        """Greet a client; one too many takes the place of the one that was quiet for the longest time."""
-        connection.settimeout(0.0)
-        quiet = sorted((each for each in self._clients.values() if not each.is_heard), key=lambda each: each.since)
-        if len(self._clients) >= _MOST_CLIENTS and not quiet:
-            connection.close()
-            return
-        if len(self._clients) >= _MOST_CLIENTS:
-            self._disconnect(quiet[0])
-        client = self._clients[connection.fileno()] = _Client(connection)
-        self._greet(client)
-
-    def _disconnect(self, client: _Client) -> None:
-        self._clients.pop(client.connection.fileno(), None)
-        client.connection.close()
-
-    def _greet_all(self) -> None:
-        """Tell all clients what has changed, and drop those that were quiet for long."""
-        if self._about is not None and self._server.is_decided:
-            self._decided = str(self._about.get("job_id") or "")
-        now = self._state(), self._sequence, self._tasks, self._decided
-        if now != self._greeted:
-            self._greeted = now
-            for client in list(self._clients.values()):
-                self._greet(client)
-        for client in list(self._clients.values()):
-            if not client.is_heard and time.monotonic() - client.since > _QUIET_SECONDS:
-                self._disconnect(client)
-
     def _state(self) -> str:
         if self._about is not None:
             return warm_pods.BUSY
         return warm_pods.IDLE if self._leader is None or self._leader.is_complete else warm_pods.STARTING
 
-    def _greet(self, client: _Client) -> None:
-        """Tell a client how this pod is; one that does not read is dropped."""
-        if not client.is_heard:
-            client.nonce = os.urandom(16).hex()
+    def _greet_all(self) -> None:
+        if self._about is not None and self._server.is_decided:
+            self._decided = str(self._about.get("job_id") or "")
+        if self._clients is not None:
+            self._clients.greet_all((self._state(), self._sequence, self._tasks, self._decided))
+
+    def _greeting(self, nonce: str) -> Greeting:
+        """Return how this pod is."""
         left = min(
             self.page.idle_seconds - (time.monotonic() - self._idle_since),
             self.page.most_seconds - (time.monotonic() - self._began),
         )
-        greeting = Greeting(
+        return Greeting(
             self.page.pod,
             self._state(),
             self._sequence,
-            client.nonce,
+            nonce,
             str((self._about or {}).get("job_id") or ""),
             self._decided,
             until=time.time() + max(0.0, left),
             tasks=self._tasks,
             restarts=self._restarts,
         )
-        data = greeting.to_bytes() + b"\n"
-        try:
-            if client.connection.send(data) == len(data):
-                return
-        except OSError:
-            pass
-        self._disconnect(client)
-
-    def _hear(self, client: _Client) -> None:
-        """Have a child read what a client sends: this process keeps nothing of it."""
-        try:
-            is_over = not client.connection.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return
-        except OSError:
-            is_over = True
-        if is_over:
-            self._disconnect(client)
-            return
-        client.is_heard = True
-
-        def heard(code: int) -> None:
-            client.is_heard, client.since = False, time.monotonic()
-            if code != 0:
-                self._disconnect(client)
-
-        self._fork(lambda: self._answer(client.connection, client.nonce), heard)
 
     def _answer(self, connection: socket.socket, nonce: str) -> int:
         """Read one message and answer it, in a child."""
-        connection.settimeout(_CLIENT_SECONDS)
-        with connection.makefile("rb") as lines:  # who sends one waits for its answer, so no other follows it
-            line = lines.readline(warm_pods.MOST_LINE)
-        if not line.endswith(b"\n"):
+        line = read_line(connection)
+        if not line:
             return 1
         try:
             if job_id := warm_pods.checked_job(line):

@@ -1,0 +1,179 @@
+"""A connection to the first process of a warm pod: one message and its answer, or kept open between jobs."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from kinetic._wire import python_runtime, warm_pods
+from kinetic._wire.warm_pods import Greeting
+from kinetic.errors import BackendError, KineticError
+
+if TYPE_CHECKING:
+    from kinetic._backends.kube.client import Object
+    from kinetic._backends.kube.pod_exec import Tunnel
+
+T = TypeVar("T")
+_CLEAR_SECONDS = 5.0  # that a warm pod may need to remove what is left of a task
+_ANSWER_SECONDS = 20.0  # for the greeting and the answers of a warm pod, on a connection that stays open
+
+
+class WarmConnection:
+    """A connection to the first process of a warm pod: lines of JSON."""
+
+    def __init__(self, tunnel: Tunnel) -> None:
+        self._tunnel, self._rest = tunnel, b""
+
+    def greeting(self) -> Greeting:
+        """Return what it says first."""
+        return Greeting.from_bytes(self.line())
+
+    def ask(self, message: bytes) -> str:
+        """Send a message, and return why it is not done, or ""."""
+        self.send(message)
+        while (why := warm_pods.refusal(self.line())) is None:
+            pass  # a greeting: the pod's state has changed
+        return why
+
+    def send(self, message: bytes) -> None:
+        """Send a message."""
+        self._tunnel.send(message + b"\n")
+
+    def close(self) -> None:
+        """Close it, from any thread."""
+        self._tunnel.close()
+
+    def line(self) -> bytes:
+        """Wait for what it says next."""
+        while b"\n" not in self._rest:
+            data = self._tunnel.receive()
+            if not data:
+                raise BackendError("the warm pod closed the connection", why="it ended, or is about to")
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+
+class KeptConnection:
+    """A connection to a warm pod that stays open: the next job needs no other, and the pod tells on it how it is.
+
+    A thread reads it. Python waits for the library's own threads before it calls what ``atexit`` has, so what is open
+    then is closed by what ``concurrent.futures`` uses for its threads.
+    """
+
+    _open: ClassVar[set[KeptConnection]] = set()
+    _closes_at_exit: ClassVar[bool] = False
+
+    def __init__(
+        self, dialed: AbstractContextManager[WarmConnection], pod: str, notify: Callable[[str], object]
+    ) -> None:
+        self.pod, self._dialed, self._notify = pod, dialed, notify
+        self._changed = threading.Condition()
+        self._connection: WarmConnection | None = None
+        self._greeting: Greeting | None = None
+        self._answer: str | None = None
+        self._asked = ""  # the job that it was given last
+        self.pods: list[Object] = []  # once they were asked for
+        self._error: KineticError | None = None
+        self._process = os.getpid()
+        self._open.add(self)
+        self.is_over = not self._will_close() or python_runtime.start_thread(self._read, "kinetic-warm-pod") is None
+
+    @classmethod
+    def _will_close(cls) -> bool:
+        """Arrange that what is open is closed when the interpreter ends."""
+        import concurrent.futures.thread  # noqa: F401 - whose own function is called after ours
+
+        register = getattr(threading, "_register_atexit", None)
+        if register is None:
+            return False
+        if not cls._closes_at_exit:
+            with suppress(RuntimeError):  # the interpreter is about to end
+                register(cls._close_all)
+                cls._closes_at_exit = True
+        return cls._closes_at_exit
+
+    @classmethod
+    def _close_all(cls) -> None:
+        for each in list(cls._open):
+            each.close()
+
+    def close(self) -> None:
+        """Close it, unless it is the one of a process that this one was forked from."""
+        self.is_over = True
+        connection = self._connection
+        if connection is not None and self._process == os.getpid():
+            connection.close()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the pod was idle when it was heard of last, or about to be so: its task was decided."""
+        found = self._greeting
+        return not self.is_over and found is not None and (found.state == warm_pods.IDLE or self._is_clearing())
+
+    def greeting(self) -> Greeting:
+        """Return what the pod said last of itself; wait for it while it is about to be idle."""
+        with self._changed:
+            self._wait_for(lambda: self._greeting)
+            self._changed.wait_for(lambda: self.is_over or not self._is_clearing(), _CLEAR_SECONDS)
+            return self._wait_for(lambda: None if self.is_over else self._greeting)
+
+    def _is_clearing(self) -> bool:
+        found = self._greeting
+        if found is None or found.state == warm_pods.IDLE:
+            return False
+        return found.state == warm_pods.STARTING or found.decided == found.job_id  # some hosts are not ready yet
+
+    def ask(self, message: bytes, job_id: str) -> str:
+        """Send a task, and return why it is not done, or ""."""
+        with self._changed:
+            connection = self._wait_for(lambda: self._connection)
+            self._answer, self._asked = None, job_id
+            connection.send(message)
+            return self._wait_for(lambda: self._answer)
+
+    def follows(self, job_id: str) -> bool:
+        """Return whether a change of this job would be heard of."""
+        return not self.is_over and job_id == self._asked
+
+    def _wait_for(self, find: Callable[[], T | None]) -> T:
+        """Wait until something is known, with the lock held, and return it; raise what ended the connection."""
+        heard = self._changed.wait_for(lambda: find() is not None or self.is_over, _ANSWER_SECONDS)
+        found = find()
+        if found is not None:
+            return found
+        self.is_over = True
+        why = "it ended, or is about to" if heard else f"no answer within {_ANSWER_SECONDS:g} s"
+        raise self._error or BackendError(f"the warm pod {self.pod} closed the connection", why=why)
+
+    def _read(self) -> None:
+        try:
+            with self._dialed as connection:
+                self._connection = connection
+                while not self.is_over:
+                    line = connection.line()
+                    answer = warm_pods.refusal(line)
+                    with self._changed:
+                        if answer is not None:
+                            self._answer = answer
+                        else:
+                            self._greeting = Greeting.from_bytes(line)
+                        self._changed.notify_all()
+                    if answer is None and self._has_decided():
+                        self._notify(self._asked)
+        except KineticError as error:
+            self._error = error
+        finally:
+            self._open.discard(self)
+            with self._changed:
+                self.is_over = True
+                self._changed.notify_all()
+            if self._asked:
+                self._notify(self._asked)  # who waits for it looks by itself from now on
+
+    def _has_decided(self) -> bool:
+        found = self._greeting
+        return found is not None and bool(self._asked) and found.decided == self._asked
