@@ -378,3 +378,12 @@ def age(path: Path, now: float) -> float:
         return now - path.lstat().st_mtime
     except OSError:
         return 0.0
+
+
+def file_id(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Return which file has a name, as its device and its inode; (0, 0) if there is none."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return 0, 0
+    return about.st_dev, about.st_ino

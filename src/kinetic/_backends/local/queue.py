@@ -29,18 +29,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from kinetic._backends.local import runtime_files
-from kinetic._backends.local.runtime_files import Paths
 from kinetic._wire import folders
-from kinetic.errors import BackendUnavailableError, KineticError
+from kinetic.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
     from kinetic._backends.local.limits import Limits
-    from kinetic._wire.task import Task
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-DAMAGED = "damaged"  # in the name of a database that was renamed
 VERDICTS = ("succeeded", "failed", "ended")  # of rows; any other text is why no store has a verdict
 _SCHEMA = 1
 _LOCK_SECONDS = 1.0  # how long SQLite itself waits for a lock, before we look at its holder
@@ -534,7 +531,7 @@ class Queue:
         damaged = self._file
         self.close()
         with _gate(self._path):
-            if _file_id(self._path) == damaged:
+            if folders.file_id(self._path) == damaged:
                 _set_aside(self._path)
         return True
 
@@ -542,13 +539,13 @@ class Queue:
         if self._pid != os.getpid():  # after a fork: a connection must not cross it
             _connections_of_parents.append(self._db)  # nor be closed by the child
             self._db, self._pid = None, os.getpid()
-        if self._db is not None and _file_id(self._path) != self._file:
+        if self._db is not None and folders.file_id(self._path) != self._file:
             self.close()  # it was renamed or removed
         if self._db is None:
             try:
                 with _gate(self._path):
                     self._db, self._is_forced = _open(self._path), True
-                    self._file = _file_id(self._path)
+                    self._file = folders.file_id(self._path)
             except (OSError, sqlite3.Error) as error:
                 raise _unusable(self._path, str(error)) from error
         return self._db
@@ -622,10 +619,12 @@ def _patiently(path: Path, do: Callable[[], T], *, clock: Callable[[], float] = 
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock() > begun + _MOST_SECONDS:
                 raise
         time.sleep(0.005)  # some locks are not waited for by SQLite itself
-        holder = release_stopped_holder(path)
+        from kinetic._backends.local import lock_holders  # 1 ms, only while another process holds the lock
+
+        holder = lock_holders.release_stopped_holder(path)
         if holder and not is_reported and clock() > begun + _REPORT_SECONDS:
             is_reported = True
-            _report_lock_holder(path, holder)
+            lock_holders.report(path, holder)
 
 
 @contextmanager
@@ -643,7 +642,9 @@ def _gate(path: Path) -> Iterator[None]:
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
         if time.monotonic() > begun + _LOCK_SECONDS:
-            release_stopped_holder(lock)
+            from kinetic._backends.local import lock_holders  # as above
+
+            lock_holders.release_stopped_holder(lock)
     try:
         yield
     finally:
@@ -673,7 +674,10 @@ def _open(path: Path) -> sqlite3.Connection:
                 raise
             _set_aside(path)
         else:
-            _show_repair_note(path)
+            if "KINETIC_SUPERVISOR" not in os.environ and path.with_name(runtime_files.REPAIR_NOTE).exists():
+                from kinetic._backends.local import queue_repair  # rare; a supervisor has no terminal
+
+                queue_repair.show_note(path)
             return db
 
 
@@ -707,7 +711,9 @@ def _create(db: sqlite3.Connection, path: Path) -> None:
     try:
         for statement in (*_TABLES.split(";"), _PREDECESSORS, _LENT_SLOTS):
             db.execute(statement)
-        rebuilt = _rebuilt_rows(path)
+        from kinetic._backends.local import queue_repair  # once in the life of a queue
+
+        rebuilt = queue_repair.rebuilt_rows(path)
         for row, template in rebuilt:
             db.execute(_NEW_TEMPLATE, (row["template_id"], template))
             after = row.pop("after", ())
@@ -715,7 +721,7 @@ def _create(db: sqlite3.Connection, path: Path) -> None:
             db.executemany(_NEW_PREDECESSOR, [(row["job_id"], name) for name in after])
             db.execute(f"INSERT OR IGNORE INTO jobs ({', '.join(row)}) VALUES ({marks})", [*row.values()])
         if rebuilt:
-            _leave_repair_note(path, [row for row, _ in rebuilt])
+            queue_repair.leave_note(path, [row for row, _ in rebuilt])
         db.execute(f"PRAGMA user_version = {_SCHEMA}")
         db.execute("COMMIT")
     except BaseException:
@@ -754,15 +760,6 @@ def _is_damage(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
 
-def _file_id(path: Path) -> tuple[int, int]:
-    """Return which file has this name; (0, 0) if there is none."""
-    try:
-        about = os.stat(path)
-    except OSError:
-        return 0, 0
-    return about.st_dev, about.st_ino
-
-
 def _unusable(
     path: Path,
     why: str,
@@ -778,196 +775,10 @@ def _unusable(
     )
 
 
-# ---------------------------------------------------------------------------------------------------- repair
-
-
 def _set_aside(path: Path) -> None:
     """Rename a damaged database and the files beside it; the caller has the gate, so no process opens one of them."""
-    aside = f"{path}.{DAMAGED}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+    aside = f"{path}.{runtime_files.DAMAGED}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
     os.replace(path, aside)
     for file in _sqlite_files(path):
         with contextlib.suppress(FileNotFoundError):
             os.replace(file, f"{aside}{file.name.removeprefix(path.name)}")
-
-
-def note_held_job(paths: Paths, supervisor: str, job_id: str, attempt: int, devices: str) -> None:
-    """Note which job a supervisor has, until the next one; an ended one has no launch page, so no row comes of it.
-
-    Not forced to the disk: after a power cut no supervisor lives.
-    """
-    import json
-
-    page = {"job": job_id, "attempt": attempt, "devices": devices}
-    with contextlib.suppress(OSError), open(paths.held_job(supervisor), "wb", opener=folders.opener) as file:
-        file.write(json.dumps(page).encode())  # a full disk: only a rebuilt queue would miss it
-
-
-def _rebuilt_rows(path: Path) -> list[tuple[dict[str, Any], str]]:
-    """Return the rows of the jobs that have no verdict, each with its template, oldest first."""
-    paths = Paths(path.parent)
-    held = dict(_held_jobs(paths))
-    found = []
-    for name in _entry_names(paths.jobs):
-        with contextlib.suppress(KineticError, OSError, TypeError, ValueError, KeyError):  # skip a damaged task
-            task = None if runtime_files.is_locked(paths.submitting(name)) else runtime_files.read_task(paths, name)
-            if task is not None:
-                found.append(_rebuilt_row(paths, task, held.get(name)))
-    return sorted(found, key=lambda each: (each[0]["submitted"], each[0]["job_id"]))
-
-
-def _rebuilt_row(paths: Paths, task: Task, held: dict[str, Any] | None) -> tuple[dict[str, Any], str]:
-    queued = task.queued or {}
-    row = {
-        "job_id": task.job_id,
-        "group_id": str(queued["group_id"]),
-        "template_id": str(queued["template_id"]),
-        "gpus": int(queued["gpus"]),
-        "submitted": float(queued["submitted"]),
-        "slots": int(queued["slots"]),
-        "allowed": str(queued["allowed"]),
-    }
-    row |= held or _last_started(paths, task.job_id)
-    if "state" not in row and task.after:  # what of it has succeeded is looked up again
-        row |= {"state": "waiting", "after": [str(page["job_id"]) for page in task.after]}
-    return row, str(queued["template"])
-
-
-def _held_jobs(paths: Paths) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each job that a supervisor has, with the columns that say so."""
-    import json
-
-    for name in _entry_names(paths.supervisors):
-        supervisor, _, end = name.partition(".")
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            if end == "job":
-                page = json.loads(paths.held_job(supervisor).read_bytes())
-                started = os.stat(paths.held_job(supervisor)).st_mtime
-                yield str(page["job"]), _running(supervisor, int(page["attempt"]), started, str(page["devices"]))
-
-
-def _last_started(paths: Paths, job_id: str) -> dict[str, Any]:
-    """Return the columns for the last attempt whose function has started; no columns if none has."""
-    names = [name.split("-") for name in _entry_names(paths.job(job_id))]
-    numbers = [int(parts[1]) for parts in names if parts[0] == "log" and parts[-1].endswith(".began")]
-    if not numbers:
-        return {}
-    # The lock of this supervisor does not exist, so the next observer treats it as dead.
-    return _running("gone", max(numbers), os.stat(paths.job(job_id)).st_mtime, "")
-
-
-def _running(supervisor: str, attempt: int, started: float, devices: str) -> dict[str, Any]:
-    return {
-        "state": "running",
-        "supervisor": supervisor,
-        "attempt": attempt,
-        "started": started,
-        "devices": devices,
-    }
-
-
-def _repair_note(path: Path) -> Path:
-    return path.with_name("queue.note")
-
-
-def _leave_repair_note(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write for the next client which queue was rebuilt, and what is in the new one."""
-    kept = [name for name in _entry_names(path.parent) if name.startswith(f"{path.name}.{DAMAGED}-")]
-    what = f"damaged; the damaged file is kept as {path.with_name(kept[-1])}" if kept else "gone"
-    running = sum(row.get("state") == "running" for row in rows)
-    text = (
-        f"the queue of this machine was {what}. It was rebuilt from the files of its jobs:"
-        f" {len(rows) - running} pending, {running} running"
-    )
-    folders.write_whole(_repair_note(path), text.encode())
-
-
-def _show_repair_note(path: Path) -> None:
-    """Show the note once, in a client; a supervisor has no terminal."""
-    if "KINETIC_SUPERVISOR" in os.environ or not _repair_note(path).exists():
-        return
-    with contextlib.suppress(OSError):
-        text = _repair_note(path).read_text()
-        _repair_note(path).unlink()
-        from kinetic._output.terminal import warn  # a client has it; this is rare
-
-        warn(text)
-
-
-def _entry_names(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-# ------------------------------------------------------------------------------------- who holds a lock, and is stopped
-
-_RELEASE_SECONDS = 1.0  # a thousand times what a transaction takes
-_WAL_LOCKS = range(120, 123)  # bytes of the -shm file for writing, checkpointing and recovering; then come readers
-# Source of the byte numbers: sqlite.org/walformat.html, "WAL Locks", read 2026-11-22.
-
-
-def release_stopped_holder(path: Path) -> int:
-    """Let a process that was stopped while it held the lock of a file finish with it, and stop it again.
-
-    Args:
-        path: A SQLite database, or a lock file.
-
-    Returns:
-        A process that still holds the lock; 0 if there is none, or the system does not tell.
-    """
-    import signal  # 1 ms, only while another process holds the lock
-
-    from kinetic._runner import processes
-
-    for pid in _lock_holders(path):
-        if processes.state(pid) != "T" or not _has_open(pid, path):
-            continue
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGCONT)
-            try:
-                limit = time.monotonic() + _RELEASE_SECONDS
-                while pid in _lock_holders(path) and time.monotonic() < limit:
-                    time.sleep(0.0005)
-            finally:
-                os.kill(pid, signal.SIGSTOP)
-    return next(_lock_holders(path), 0)
-
-
-def _report_lock_holder(path: Path, pid: int) -> None:
-    from kinetic._output.terminal import warn  # a client has it; this is rare
-
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:80]
-    except OSError:
-        command = "it has ended"
-    warn(f"waiting for process {pid} ({command}), which is changing {path}")
-
-
-def _lock_holders(path: Path) -> Iterator[int]:
-    """Yield the other processes whose lock on a database or lock file keeps others from changing it."""
-    shm = Path(f"{path}-shm")
-    inodes = {_file_id(name)[1]: name for name in (path, shm) if name.exists()}
-    has_wal = shm in inodes.values()
-    try:
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        words = line.split()  # "12: POSIX  ADVISORY  WRITE 4711 08:01:131 120 120"; one that waits has "->" in it
-        if len(words) != 8 or words[1] != "POSIX":
-            continue
-        name = inodes.get(int(words[5].rpartition(":")[2]))
-        blocks = int(words[6]) in _WAL_LOCKS if name == shm else words[3] == "WRITE" or not has_wal
-        if name is not None and blocks and int(words[4]) not in {0, os.getpid()}:
-            yield int(words[4])
-
-
-def _has_open(pid: int, path: Path) -> bool:
-    """Return whether a process has this very file open: an inode's number alone may be that of another disk."""
-    wanted = _file_id(path)
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            if _file_id(Path(f"/proc/{pid}/fd/{name}")) == wanted != (0, 0):
-                return True
-    return False

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._backends.local import notifier, runtime_files
-from kinetic._backends.local.queue import ACTIVE, DAMAGED, JobRow, Queue, SupervisorRow
+from kinetic._backends.local.queue import ACTIVE, JobRow, Queue, SupervisorRow
 from kinetic._backends.local.runtime_files import HOUR, SWEPT, Paths
 from kinetic._runner import processes
 from kinetic._runner.supervisor import attempts, verdicts
@@ -469,7 +469,7 @@ def sweep(
     _remove_old(
         (file for file in folders.listed(paths.supervisors) if file.name.partition(".")[0] not in known), DAY, now
     )
-    _remove_old(paths.runtime.glob(f"{paths.queue.name}.{DAMAGED}-*"), MONTH, now)
+    _remove_old(paths.runtime.glob(f"{paths.queue.name}.{runtime_files.DAMAGED}-*"), MONTH, now)
     for file in notifier.expired(paths.runtime, rows, now):  # with the variables of who submitted
         file.unlink(missing_ok=True)
     if scratch is not None:

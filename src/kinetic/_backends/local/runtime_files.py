@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from kinetic._wire.task import AttemptFiles, Task
 
 SWEPT, HOUR = "swept", 3600.0  # its time is that of the last sweep, which is due once an hour
+DAMAGED = "damaged"  # in the name of a queue that was renamed
+REPAIR_NOTE = "queue.note"  # says that the queue was rebuilt, until a client has shown it
 _FEW, _AT_ONCE = 8, 8  # forced writes that are not worth threads, and threads
 
 
@@ -145,6 +147,18 @@ def remove_task(paths: Paths, job_id: str) -> None:
     for path in (paths.launch(job_id), paths.key(job_id), paths.followed_keys(job_id)):
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def note_held_job(paths: Paths, supervisor: str, job_id: str, attempt: int, devices: str) -> None:
+    """Note which job a supervisor has, until the next one; an ended one has no launch page, so no row comes of it.
+
+    Not forced to the disk: after a power cut no supervisor lives.
+    """
+    import json
+
+    page = {"job": job_id, "attempt": attempt, "devices": devices}
+    with contextlib.suppress(OSError), open(paths.held_job(supervisor), "wb", opener=folders.opener) as file:
+        file.write(json.dumps(page).encode())  # a full disk: only a rebuilt queue would miss it
 
 
 def read_key(paths: Paths, job_id: str) -> bytes:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from kinetic._backends.local import notifier, queue, recovery, runtime_files, scheduler
+from kinetic._backends.local import notifier, recovery, runtime_files, scheduler
 from kinetic._backends.local.queue import JobRow, Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner import processes
@@ -244,7 +244,7 @@ class QueueSource:
 
     def begin(self, note: AttemptNote) -> Sequence[Task]:
         job_id, process = self.task.job_id, self._process
-        queue.note_held_job(self._paths, process.name, job_id, note.attempt, self._row.devices)
+        runtime_files.note_held_job(self._paths, process.name, job_id, note.attempt, self._row.devices)
         if not self._queue.running(job_id, process.name, note.attempt):
             now = self._queue.jobs([job_id]).get(job_id)
             if now is None:  # removed

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kinetic._backends.local import lock_holders
 from kinetic._backends.local import queue as queues
 from kinetic._backends.local.limits import Limits
 from kinetic._backends.local.queue import Queue
@@ -345,7 +346,7 @@ def test_whoever_waits_for_the_queue_waits_as_long_as_for_a_store_and_says_for_w
     tries = []
     held = sqlite3.connect(tmp_path / "queue.db", isolation_level=None)
     held.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr(queues, "release_stopped_holder", lambda _: os.getpid())
+    monkeypatch.setattr(lock_holders, "release_stopped_holder", lambda _: os.getpid())
     mine = sqlite3.connect(tmp_path / "queue.db", timeout=0, isolation_level=None)
 
     def attempt():
