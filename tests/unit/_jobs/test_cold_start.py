@@ -57,10 +57,12 @@ def pod(*, running_for: float | None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "pods", [[], [pod(running_for=None)], [pod(running_for=5.0)], [pod(running_for=LATER), pod(running_for=None)]]
+    "running_for", [[], [None], [5.0], [LATER, None]], ids=["no pod", "no machine", "just started", "one host missing"]
 )
-def test_a_job_whose_warm_pod_has_no_machine_or_just_started_gets_no_second_pod(start: Start, pods: Any) -> None:
-    assert start(warm_job(), pods) == []
+def test_a_job_whose_warm_pod_has_no_machine_or_just_started_gets_no_second_pod(
+    start: Start, running_for: list[float | None]
+) -> None:
+    assert start(warm_job(), [pod(running_for=each) for each in running_for]) == []
 
 
 def test_a_job_whose_warm_pod_never_took_it_is_started_cold(start: Start) -> None:
