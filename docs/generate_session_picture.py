@@ -28,7 +28,7 @@ COMMANDS = [
     "kinetic jobs logs @last",
     "kinetic jobs result @last",
 ]
-COLUMNS = 92
+COLUMNS = 108
 _SCRIPT = re.compile(r"^```python\n# (train|submit)\.py\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SIZE, _LINE, _CHARACTER, _MARGIN = 14, 20, 8.43, 16  # pixels; 8.43 is the width of a character of 14 px in these fonts
 _FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"

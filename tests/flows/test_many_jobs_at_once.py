@@ -484,8 +484,8 @@ COSTS = """
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the files are named by /proc")
-def test_a_further_submission_forces_four_files_and_their_four_folders_and_starts_one_thread(project) -> None:
+def test_a_further_submission_forces_four_files_their_four_folders_and_the_queue_and_starts_one_thread(project) -> None:
     project.write("costs.py", COSTS)
 
-    # Order, record, key and task; the job's two folders, and the two that these are in. The queue's own is SQLite's.
-    assert project.run("costs.py").stdout == "8 ['kinetic-progress']\n"
+    # Order, record, key and task; the job's two folders, and the two that these are in; what SQLite wrote.
+    assert project.run("costs.py").stdout == "9 ['kinetic-progress']\n"
