@@ -200,6 +200,7 @@ SELDOM = (
     "kinetic._runner.worker.compilers",
     "kinetic._runner.worker.debug_server",
     "kinetic._runner.worker.mount_namespace",
+    "kinetic._stores.files",
     "kinetic._stores.memory",
     "kinetic._wire.cache_entries",
     "kinetic._wire.http_client",
