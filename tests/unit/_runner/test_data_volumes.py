@@ -343,6 +343,51 @@ sys.stdin.readline()
     assert seen == [{"a.txt": "hello", "sub/b.txt": "there"}] * 3
 
 
+LINKS = """
+from kinetic._runner.data import mounted_data
+set_owner, owner, looks = mounted_data._set_owner, mounted_data._owner, []
+
+def slowly(*words):
+    say("has the lock")
+    sys.stdin.readline()
+    set_owner(*words)
+
+def look(descriptor):
+    found = owner(descriptor)
+    looks.append(found)
+    if len(looks) == 1:
+        say(found)
+    return found
+
+home = top / f"jobs/slice/data-0-{given}"
+home.mkdir(parents=True)
+if given == 0:
+    mounted_data._set_owner = slowly
+else:
+    mounted_data._owner = look
+where = dict(cache=top / "cache", home=home, owner="slice 0", instead="")
+ours = mounted_data.put_link(str(top / "mnt"), top / "source", **where)
+mounted_data._set_owner = set_owner
+mounted_data.share_links()
+say(ours)
+sys.stdin.readline()
+"""
+
+
+def test_a_host_that_looks_before_the_first_one_has_written_whose_the_link_is_shares_it(top, spawn) -> None:
+    def said(host):
+        return json.loads(host.stdout.readline())
+
+    first = spawn(LINKS, 0)
+    assert said(first) == "has the lock"
+    second = spawn(LINKS, 1)
+    assert said(second) == ""
+    first.stdin.write("\n")
+    first.stdin.flush()
+
+    assert (said(first), said(second)) == (True, False)
+
+
 @EVERYBODY
 def test_without_mounts_a_view_is_a_link_and_that_is_said(top, spawn, nobody):
     (top / "mine").mkdir()

@@ -24,6 +24,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +40,7 @@ LINKS_PAGE = "links"  # in a job's folder: the links and folders that it made
 
 _READY = "\nready"
 _WRITTEN_TO = ("/tmp", "/var/tmp", "/dev/shm", "/dev", "/run")  # noqa: S108 - named so as not to cover them
+_TRY_SECONDS = 0.05
 _held: list[tuple[int, str]] = []  # locks of this process and their owners; they stay for as long as it lives
 
 
@@ -212,15 +214,23 @@ def share_links() -> None:
 
 
 def _has_exclusive_lock(descriptor: int, target: str, owner: str) -> bool:
-    """Take the lock for this process alone; False when another host of the same slice has it."""
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        if _owner(descriptor).removesuffix(_READY) == owner:
+    """Take the lock for this process alone; False when another host of the same slice has it.
+
+    It is tried again and again: who waited inside of the kernel would not see that a host of its own slice was faster,
+    or that the holder had not yet written whose it is.
+    """
+    is_told = False
+    while True:
+        with contextlib.suppress(BlockingIOError, PermissionError):
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        holder = _owner(descriptor).removesuffix(_READY)
+        if holder == owner:
             return False
-        say(f"waiting for another job that has its data at {target}")
-        fcntl.lockf(descriptor, fcntl.LOCK_EX)
-    return True
+        if holder and not is_told:
+            is_told = True
+            say(f"waiting for another job that has its data at {target}")
+        time.sleep(_TRY_SECONDS)
 
 
 def _owner(descriptor: int) -> str:
