@@ -31,6 +31,7 @@ CHUNK_BYTES = 64 << 20
 COMPRESS_BELOW = (
     order.MOST_COMPRESSED_BYTES
 )  # of a pack of a project: then it is an edit, not a first time, and source text shrinks well
+_UNFORCED_SECONDS = 60.0  # kernels write files to the disk by themselves after about 30 s
 OLD_SECONDS = 7 * 24 * 3600.0  # buckets often delete after 30 days: what a job will need must be younger than this
 _CHUNKS_IN_MEMORY = 5
 _ATTEMPTS = 3
@@ -41,6 +42,11 @@ _EMPTY = hashlib.sha256().digest()
 def is_old(entry: Entry) -> bool:
     """Return whether an object must be made young before a job may rely on it."""
     return abs(time.time() - entry.modified) > OLD_SECONDS  # from the future: a clock is wrong, so rather once more
+
+
+def is_new(entry: Entry) -> bool:
+    """Return whether an object is so young that the process which wrote it may not have forced it to the disk yet."""
+    return abs(time.time() - entry.modified) < _UNFORCED_SECONDS
 
 
 def make_young(store: Store, entry: Entry) -> bool:
@@ -399,6 +405,8 @@ class Sender:
             entry = self._store.entry(keys.data_blob(blob))
             same = entry is not None and entry.size == self.sizes.get(blob)
             self._there[blob] = entry is not None and same and make_young(self._store, entry)
+            if self._there[blob] and entry and self._store.local and is_new(entry):
+                self._store.local.force(entry)
         return self._there[blob]
 
     def _count(self, **counts: int) -> None:

@@ -35,7 +35,7 @@ from kinetic._wire import digests, documents, folders, inspection, keys, naming_
 from kinetic._wire import order as wire_order
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Order
-from kinetic.errors import DebugError, KineticError, OptionError
+from kinetic.errors import DebugError, KineticError, OptionError, StoreError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -589,7 +589,7 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
         _launch(order, shipment, followed)
         if followed is not None and not context.backend.is_here and not after.check(followed, context.store):
             context.backend.release([job_id])  # they have ended meanwhile, so perhaps nobody else starts it
-        folders.force()
+        _force()
         step("client:launched")
     except BaseException:
         with contextlib.suppress(KineticError, OSError):  # this must not hide what went wrong
@@ -604,6 +604,17 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
         raise
     report_notes(tuple(shipment.captured.notes))
     return job
+
+
+def _force() -> None:
+    try:
+        folders.force()
+    except OSError as error:
+        raise StoreError(
+            "the disk did not take the job",
+            why=str(error),
+            next="free some space there, or point KINETIC_HOME at a folder on another disk, and submit again",
+        ) from error
 
 
 def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, job_options.FoundData, HandedOver]:

@@ -24,6 +24,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _MOST_KNOWN = 1000  # jobs and batches whose folders are remembered; one more forced write for what is forgotten
 _FEW = 8  # forced writes that are not worth threads
 _forced_roots: set[str] = set()  # of the stores whose own names this process forced to the disk
+_forced_objects: set[tuple[str, float]] = set()  # paths and times of those of other processes that this one forced
 _ATTEMPTS = 100  # at putting a file into a folder that others keep deleting
 
 
@@ -65,8 +66,30 @@ class FileStore:
                 if if_absent or not kept:  # else it was renamed
                     with contextlib.suppress(OSError):
                         os.unlink(scratch)  # hot path
+            if not kept:  # its writer may not have forced it yet
+                self._force_bytes(key)
             self._sync_folders(key)
             return kept
+
+    def force(self, entry: Entry) -> None:
+        """Force an object to the disk that another process may have written a moment ago."""
+        known = f"{self.root}/{entry.key}", entry.modified
+        if known in _forced_objects:
+            return
+        with _translated_errors(entry.key, writing=True):
+            self._force_bytes(entry.key)
+            self._sync_folders(entry.key)
+        if len(_forced_objects) > _MOST_KNOWN:
+            _forced_objects.clear()
+        folders.when_forced(partial(_forced_objects.add, known))
+
+    def _force_bytes(self, key: str) -> None:
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            descriptor = folders.open_file(self.root, key)
+            try:
+                folders.sync_open(descriptor)
+            finally:
+                os.close(descriptor)
 
     def put_many(self, objects: Sequence[tuple[str, bytes]]) -> None:
         """Force all bytes first, then name them in order, then force each folder once; on threads where they are many.
@@ -259,7 +282,7 @@ class FileStore:
         try:
             _write_all(descriptor, source)
             if forced:
-                folders.sync_open(descriptor, path)
+                folders.sync_open(descriptor)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(path)  # hot path
@@ -340,10 +363,14 @@ class FileStore:
                 pending[f"{self.root}/{inside}"] = None
         with contextlib.suppress(FileNotFoundError):  # deleted again already, by another process
             _at_once(self, [partial(folders.sync, folder) for folder in pending])
-            for inside in named:
-                self._known_folders.setdefault(inside.partition("/")[0], set()).add(inside)
-                if not inside:
-                    _forced_roots.add(str(self.root))
+            if named:
+                folders.when_forced(partial(self._know, named))
+
+    def _know(self, inside: Sequence[str]) -> None:
+        for folder in inside:
+            self._known_folders.setdefault(folder.partition("/")[0], set()).add(folder)
+            if not folder:
+                _forced_roots.add(str(self.root))
 
 
 def _at_once(store: FileStore, tasks: Sequence[Callable[[], None]]) -> None:

@@ -109,6 +109,9 @@ class LocalStore(Store, Protocol):
     def put_hint(self, key: str, data: bytes = b"") -> bool:
         """Create an object; see the function of this name."""
 
+    def force(self, entry: Entry) -> None:
+        """Force an object to the disk that another process may have written a moment ago, and not forced yet."""
+
     def scratch(self) -> Path:
         """Return a folder of this store's file system for files that will be adopted."""
 

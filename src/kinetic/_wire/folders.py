@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from os import write as _write
 from pathlib import Path
 
@@ -47,7 +47,10 @@ def make(folder: str | os.PathLike[str]) -> None:
 
 
 class _Owed(threading.local):
-    descriptors: dict[str, int] | None = None  # by path, of what `force` has still to do
+    """What `force` has still to do: descriptors, by the file or folder they are of, and whom it tells afterwards."""
+
+    descriptors: dict[tuple[int, int], int] | None = None
+    told: list[Callable[[], object]]
 
 
 _owed = _Owed()
@@ -57,14 +60,22 @@ _owed = _Owed()
 def forced_later() -> Iterator[None]:
     """Let what this thread forces to the disk inside wait for `force`, so that other processes can begin with it.
 
-    For what nothing is promised of before. After an error it is left to the kernel.
+    For what nothing is promised of before. It is forced after an error as well: others may build on what was made.
+
+    Raises:
+        OSError: It could not be forced.
     """
     if _owed.descriptors is not None:  # user code that is pickled may submit a job
         yield
         return
-    _owed.descriptors = {}
+    _owed.descriptors, _owed.told = {}, []
     try:
         yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            force()
+        raise
+    else:
         force()
     finally:
         for descriptor in _owed.descriptors.values():
@@ -74,13 +85,29 @@ def forced_later() -> Iterator[None]:
 
 def force() -> None:
     """Force to the disk what `forced_later` let wait."""
-    owed = _owed.descriptors or {}
+    owed = _owed.descriptors
+    if owed is None:
+        return
     while owed:
         _, descriptor = owed.popitem()
         try:
             _sync(descriptor)
+        except BaseException:
+            _owed.told = []
+            raise
         finally:
             os.close(descriptor)
+    told, _owed.told = _owed.told, []
+    for each in told:
+        each()
+
+
+def when_forced(tell: Callable[[], object]) -> None:
+    """Call a function once everything that this thread has forced so far is on the disk; never, if that fails."""
+    if _owed.descriptors:
+        _owed.told.append(tell)
+    else:
+        tell()
 
 
 def is_forced_later() -> bool:
@@ -90,26 +117,32 @@ def is_forced_later() -> bool:
 
 def sync(path: str | os.PathLike[str]) -> None:
     """Force a file, or the names in a folder, to the disk; file systems that cannot sync a folder say EINVAL."""
-    owed, name = _owed.descriptors, os.fspath(path)
-    if owed is not None and name in owed:  # a folder: its descriptor has also the names that came later
-        return
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    if owed is not None and len(owed) < _MOST_OWED:
-        owed[name] = descriptor
-        return
     try:
-        _sync(descriptor)
+        if not _waits(descriptor):
+            _sync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def sync_open(descriptor: int, path: str) -> None:
+def sync_open(descriptor: int) -> None:
     """Force a file that is open to the disk."""
-    owed = _owed.descriptors
-    if owed is not None and len(owed) < _MOST_OWED:
-        owed[path] = os.dup(descriptor)  # its name may be another one by then
-    else:
+    if not _waits(descriptor):
         os.fsync(descriptor)
+
+
+def _waits(descriptor: int) -> bool:
+    """Leave a file or folder to `force`, if it may wait; its name may be another one by then."""
+    owed = _owed.descriptors
+    if owed is None:
+        return False
+    about = os.fstat(descriptor)
+    which = about.st_dev, about.st_ino
+    if which not in owed:  # of a folder: its descriptor has also the names that come later
+        if len(owed) >= _MOST_OWED:
+            return False
+        owed[which] = os.dup(descriptor)
+    return True
 
 
 def _sync(descriptor: int) -> None:

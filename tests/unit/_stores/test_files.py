@@ -13,6 +13,7 @@ import pytest
 from kinetic._stores import put_hint, put_many
 from kinetic._stores.files import FileStore
 from kinetic._stores.protocol import SCRATCH
+from kinetic._wire import folders
 from kinetic.errors import StoreError, StoreUnreachableError
 
 
@@ -235,3 +236,32 @@ def test_a_hint_forces_nothing_and_a_later_object_forces_the_folders_above(store
 
     assert hint == []
     assert sorted(folders_of(forced, store)) == [".", "marks", "marks/0"]
+
+
+def test_who_finds_an_object_there_already_forces_it_before_relying_on_it(store: FileStore, forced: list[str]) -> None:
+    put_hint(store, "job/page", b"not forced by its writer")
+    forced.clear()
+
+    assert not store.put("job/page", b"another", if_absent=True)
+    assert "job/page" in folders_of(forced, store)
+    entry = next(iter(store.entries("job/")))
+    store.force(entry)
+    assert "job/page" in folders_of(forced, store)
+    store.force(entry)
+    assert folders_of(forced, store) == []  # once is enough
+
+
+def test_a_folder_that_could_not_be_forced_is_forced_again_by_the_next(
+    store: FileStore, forced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, "the disk")
+
+    with monkeypatch.context() as patch, contextlib.suppress(OSError), folders.forced_later():
+        store.put("job/page", b"1")
+        patch.setattr(os, "fsync", fails)
+    forced.clear()
+
+    store.put("job/other", b"2")
+
+    assert set(folders_of(forced, store)) >= {".", "job"}

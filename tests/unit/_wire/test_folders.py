@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def test_what_is_forced_later_is_forced_under_its_new_name_when_it_is_asked_for(
     with folders.forced_later():
         with open(tmp_path / "beside", "wb") as file:
             file.write(b"1")
-            folders.sync_open(file.fileno(), str(tmp_path / "beside"))
+            folders.sync_open(file.fileno())
         os.replace(tmp_path / "beside", tmp_path / "file")
         folders.sync(tmp_path)
         folders.sync(tmp_path)
@@ -62,16 +63,46 @@ def test_what_is_forced_later_is_forced_under_its_new_name_when_it_is_asked_for(
     assert len(forced) == 2
 
 
-def test_after_an_error_nothing_is_forced_and_no_descriptor_stays(tmp_path: Path, forced) -> None:
+def test_after_an_error_all_is_forced_and_no_descriptor_stays(tmp_path: Path, forced) -> None:
     before = os.listdir("/proc/self/fd")
     with contextlib.suppress(ValueError), folders.forced_later():
         folders.sync(tmp_path)
         raise ValueError("theirs")
 
-    assert forced == []
-    assert os.listdir("/proc/self/fd") == before
-    folders.sync(tmp_path)
     assert forced == [str(tmp_path)]
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_file_under_the_name_of_another_one_is_forced_as_well(tmp_path: Path, forced) -> None:
+    with folders.forced_later():
+        for name in ("first", "second"):
+            (tmp_path / name).touch()
+        folders.sync(tmp_path / "first")
+        os.replace(tmp_path / "second", tmp_path / "first")
+        folders.sync(tmp_path / "first")
+
+    assert len(forced) == 2
+
+
+def test_what_waits_for_the_disk_is_told_when_it_is_there_and_never_if_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    folders.when_forced(lambda: told.append("nothing waits"))
+    with folders.forced_later():
+        folders.sync(tmp_path)
+        folders.when_forced(lambda: told.append("forced"))
+        assert told == ["nothing waits"]
+    assert told == ["nothing waits", "forced"]
+
+    def fails(descriptor: int) -> None:
+        raise OSError(errno.EIO, "the disk")
+
+    with contextlib.suppress(OSError), folders.forced_later():
+        folders.sync(tmp_path)
+        folders.when_forced(lambda: told.append("never"))
+        monkeypatch.setattr(os, "fsync", fails)
+    assert told == ["nothing waits", "forced"]
 
 
 def test_more_files_than_descriptors_are_forced_at_once(tmp_path: Path, forced) -> None:
