@@ -145,3 +145,19 @@ def test_what_is_handed_over_is_hidden_sealed_and_good_for_one_host() -> None:
             warm_pods.assignment_from_leader(message, key, nonce)
         with pytest.raises(IntegrityError):
             warm_pods.assignment_from_leader(warm_pods.end_request(KEY, NONCE), key, nonce)
+
+
+def test_strangers_cost_few_processes_and_hosts_join_once_they_are_gone(
+    process: Process, page: WarmPod, tmp_path: Path
+) -> None:
+    strangers = [socket.create_connection(("localhost", warm_pods.HOSTS_PORT)) for _ in range(30)]
+    process.until(lambda: len(process.children) == page.hosts + 8)
+    for _ in range(5):
+        process.leader.react(process.fork)
+    assert len(process.children) == page.hosts + 8
+
+    for each in strangers:
+        each.close()
+    follow(process, page, tmp_path / "told")
+
+    process.until(lambda: process.leader.is_complete)

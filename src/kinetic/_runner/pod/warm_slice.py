@@ -28,6 +28,7 @@ from kinetic.errors import IntegrityError
 
 TOLD, ENDS, PAST = 0, 3, 4  # exit codes of the child that waits for the leader
 _MEET_SECONDS = 10.0
+_STRANGERS = 8  # that are heard at the same time as all hosts
 _SEND_SECONDS = 30.0
 _END_SECONDS = 5.0  # for the others to hear that the slice ends
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
@@ -61,9 +62,15 @@ class Leader:
         """Whether all other hosts are ready."""
         return len(self._ready) == self._page.hosts - 1
 
+    @property
+    def _meets_more(self) -> bool:
+        """Whether another process may be forked for who connects, which any pod of the cluster can."""
+        return len(self._meeting) < self._page.hosts + _STRANGERS
+
     def descriptors(self) -> list[int]:
         """Return what to wait for."""
-        return [self._listener.fileno(), *(host.connection.fileno() for host in self._ready.values())]
+        listener = [self._listener.fileno()] if self._meets_more else []
+        return [*listener, *(host.connection.fileno() for host in self._ready.values())]
 
     def react(self, fork: Fork) -> None:
         """Accept whoever connects, and forget hosts that are gone or busy."""
@@ -72,16 +79,20 @@ class Leader:
                 with contextlib.suppress(ConnectionError, TimeoutError):
                     host.connection.recv(1, socket.MSG_DONTWAIT)  # a host that is ready says nothing more
                 self._drop(number)
-        while True:
+        while self._meets_more:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            connection.setblocking(True)  # noqa: FBT003 - as above
-            _keep_alive(connection)
-            pids: list[int] = []
-            pids.append(fork(lambda: self._meet(connection), lambda code: self._met(pids[0], code)))  # noqa: B023 - runs now
-            self._meeting[pids[0]] = connection
+            self._talk(connection, fork)
+
+    def _talk(self, connection: socket.socket, fork: Fork) -> None:
+        """Have a child talk to whoever connected."""
+        connection.setblocking(True)  # noqa: FBT003 - as above
+        _keep_alive(connection)
+        pids: list[int] = []
+        pids.append(fork(lambda: self._meet(connection), lambda code: self._met(pids[0], code)))
+        self._meeting[pids[0]] = connection
 
     def hand_over(self, path: Path, sequence: int, fork: Fork) -> None:
         """Hand the assignment in a file to every host that is ready for it; one that is done already is not."""
