@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.pod_exec import Tunnel
 
 T = TypeVar("T")
-_CLEAR_SECONDS = (
-    15.0  # that a warm pod may need to remove what is left of a task, where much runs: a new one takes longer
-)
+_CLEAR_SECONDS = 15.0  # for a warm pod to remove what is left of a task, where much runs: a new one takes longer
 _ANSWER_SECONDS = 20.0  # for the greeting and the answers of a warm pod, on a connection that stays open
 
 

@@ -24,7 +24,7 @@ from kinetic._wire.task import COMPILERS
 if TYPE_CHECKING:
     from kinetic._runner.worker.compile_cache import CompileCache
 
-_PIPE = "events"
+_PIPE, _END = "events", b"end\n"
 _LAST_SECONDS = 1.0  # for reports that are still in the pipe when the command has ended
 _SITE = """# Written by kinetic: what this process compiles is kept for later jobs, see its page "Compile cache".
 import sys
@@ -85,7 +85,7 @@ class CommandCache:
     def finish(self) -> None:
         """End it when the command has ended: send what is not in the store yet, and say what the cache was worth."""
         if self._reader is not None:  # else nobody would make room in the pipe
-            os.write(self._pipe, b"end\n")
+            os.write(self._pipe, _END)
             self._reader.join(_LAST_SECONDS)
         if self._cache is not None:
             self._cache.finish()
@@ -93,11 +93,10 @@ class CommandCache:
     def _read(self) -> None:
         with os.fdopen(os.dup(self._pipe), "rb") as lines:
             for line in lines:
-                word, *rest = line.decode(errors="replace").split()
-                if word == "end":
+                if line == _END:
                     return
                 with contextlib.suppress(Exception):  # the pipe is the user's to write into; and the job compiles
-                    self._take(word, *rest)
+                    self._take(*line.decode(errors="replace").split())
 
     def _take(self, word: str, *rest: str) -> None:
         if word == "begin":
