@@ -30,6 +30,8 @@ UV := $(shell uv pip install --help 2>/dev/null | grep -q -e '--group' && comman
 export UV_PYTHON_DOWNLOADS := never
 # An environment that happens to be active is not the one we mean.
 unexport VIRTUAL_ENV PYTHONHOME
+# Images of containers set them. Without bytecode each process of each test compiles all that it imports: twice the time.
+unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rest test-all check cluster node node-build test-node cluster-if-it-can-be-had test-torch bench bench-compare nightly docs docs-serve clean python-is-there
