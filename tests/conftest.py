@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -52,6 +53,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     session.config.stash[PASSED] = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Pass over the files of which -m takes nothing: each process of a run would read them all first, for seconds."""
+    if not collection_path.name.startswith("test_"):
+        return None
+    whole, asked = folder_of(collection_path) in WHOLE_FOLDERS, config.option.markexpr
+    left_out = whole and not any(test.startswith(f"{file_of(collection_path)}::") for test in promises.TESTS)
+    return (left_out if "not whole" in asked else "and whole" in asked and not whole) or None
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what only `make test-all` or `make nightly` runs, and give each test the time-out of its folder."""
@@ -98,6 +108,7 @@ def no_more_threads() -> Iterator[None]:
     threading.stack_size(before)
 
 
+@functools.cache  # asked twice for each of 13,000 tests
 def folder_of(path: Path) -> str:
     """Return the first folder below tests/, or "" for a file that lies elsewhere."""
     return path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else ""
@@ -106,4 +117,9 @@ def folder_of(path: Path) -> str:
 def test_of(item: pytest.Item) -> str:
     """Return the file and the name of a test, without its parameters."""
     name = getattr(item, "originalname", item.name)
-    return f"{item.path.relative_to(TESTS.parent).as_posix()}::{name}" if item.path.is_relative_to(TESTS) else name
+    return f"{file_of(item.path)}::{name}" if item.path.is_relative_to(TESTS) else name
+
+
+def file_of(path: Path) -> str:
+    """Return the path of a file of tests as pytest writes it."""
+    return path.relative_to(TESTS.parent).as_posix()
