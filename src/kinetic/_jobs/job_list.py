@@ -66,8 +66,13 @@ def live_and_past(target: Target) -> list[Job]:
 def newest(target: Target, *, removed: bool = False) -> Job | None:
     """Return the job that was submitted last, which may be a cancelled or collected one, or ``removed`` as well."""
     stored = _known((store, ids(store), page_names(store)) for store in stores(target))
-    past = [[row for row in rows if removed or row.collected_at is not None] for rows in _past(target)]
+    past = [_last([row for row in rows if removed or row.collected_at is not None]) for rows in _past(target)]
     return next(iter(newest_first(stored, *past)), None)
+
+
+def _last(past: list[Row]) -> list[Row]:
+    """Return the newest row of a history, oldest first; all, if a clock was wrong."""
+    return past[-1:] if past and made(past[-1]) <= _limit() else past
 
 
 def stores(target: Target) -> list[Store]:
