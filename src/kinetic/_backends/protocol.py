@@ -83,6 +83,7 @@ class Observation:
     version: str = ""  # changes whenever something about the job changes; "" where nothing can be concluded from it
     warm: str = ""  # the warm pod that it was assigned to
     warm_ended: bool = False  # whether that pod is gone for good
+    may_come_back: bool = False  # whether that pod may have given it back, which only the store knows
     is_told: bool = False  # whether that pod tells this process of its end, so that nothing else need be followed
 
 

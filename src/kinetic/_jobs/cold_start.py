@@ -36,14 +36,17 @@ def start_if_left(job: JobRecord, observation: Observation) -> Observation:
     """
     store = locate.store_of(job)
     backend: Any = locate.backend_of(job)  # of the only kind that has warm pods
+    why = "has ended"
     if not observation.warm_ended:
         latest = time.time() - _UNTAKEN_SECONDS
-        if observation.submitted is None or observation.submitted > latest:
+        is_old = observation.submitted is not None and observation.submitted <= latest
+        if not is_old and not observation.may_come_back:
             return observation
         found = placements.placement_of(store, job.job_id, locate.key_to_read(job))
-        if found is not None and found.pod:
+        if (found is not None and found.pod) or not (is_old or found):
             return observation
-        since = backend.warm.could_take_since(observation.warm)
+        why = f"gave it back: {found.why}" if found is not None and found.why else "has not taken it"
+        since = 0.0 if found is not None else backend.warm.could_take_since(observation.warm)
         if since is None or since > latest:  # a machine for it may take an hour; a second one would not come earlier
             return observation
     if store.size(keys.result(job.job_id)) is not None:
@@ -53,6 +56,5 @@ def start_if_left(job: JobRecord, observation: Observation) -> Observation:
         return observation
     if not backend.warm.start_cold(job.job_id):
         return observation
-    why = "has ended" if observation.warm_ended else "has not taken it"
     output.report(f"{job.job_id}: its warm pod {observation.warm} {why}; it starts in a pod of its own")
     return replace(observation, warm="", status=JobStatus.PENDING)

@@ -176,7 +176,7 @@ def _offer(
                 why = f"{state.name} {why}; to end that one: kinetic warm stop {state.name}"
                 if greeting is not None and unlike and _PACKAGES.issuperset(unlike):
                     try:
-                        lacking = _lacking(wanted, context, state)
+                        lacking = _lacking(wanted, context, backend, state)
                     except KineticError as error:
                         reasons.append(f"{state.name} has other packages: {error.why or error.what}")
                         idle = idle or why
@@ -195,8 +195,8 @@ def _offer(
     return False, idle
 
 
-def _lacking(wanted: Launch, context: Place, state: WarmState) -> dict[str, Any] | None:
-    """Return what a job with other packages than a warm pod's installs there; None where either has no lock.
+def _lacking(wanted: Launch, context: Place, backend: KubeBackend, state: WarmState) -> dict[str, Any] | None:
+    """Return what a job with other packages than a warm pod's installs there; None where only one has a lock.
 
     Raises ImageBuildError if the difference cannot be installed.
     """
@@ -208,6 +208,8 @@ def _lacking(wanted: Launch, context: Place, state: WarmState) -> dict[str, Any]
         for at in (str(there.get("lock") or ""), own.lock)
     ]
     before, after = locks
+    if before is None and after is None and state.fits.get("image") == own.image:
+        return _lacking_lines(own.requirements, there.get("requirements"), context.store, backend, state)
     if before is None or after is None:
         return None
     try:
@@ -219,6 +221,38 @@ def _lacking(wanted: Launch, context: Place, state: WarmState) -> dict[str, Any]
         raise
     output.report(f"the warm pod {state.name} gets what it lacks: {found.text or 'nothing'}")
     return page
+
+
+def _lacking_lines(
+    own: Mapping[str, Any] | None,
+    there: Mapping[str, Any] | None,
+    store: Store,
+    backend: KubeBackend,
+    state: WarmState,
+) -> dict[str, Any] | None:
+    """Return the same where packages are installed from an index, without a lock: the pod has uv find what it lacks.
+
+    Where all is there already, the job is one like the pod's own, forked from what has imported their packages.
+    """
+    from kinetic._project import dependencies  # only where packages have changed
+
+    if any("layers" in (each or {}) for each in (own, there)):
+        return None
+    if own is None:
+        return dict(there) if there else None
+    lines, known = _lines_of(own, store), _lines_of(there, store) if there else []
+    lacking = dependencies.not_satisfied(lines, known, backend.warm.connect(state).installed())
+    what = f"gets what it lacks: {', '.join(lacking)}" if lacking else "has all packages of this job"
+    output.report(f"the warm pod {state.name} {what}")
+    return {"lines": dict(own), "like": None if lacking or not there else dict(there)}
+
+
+def _lines_of(artifact: Mapping[str, Any], store: Store) -> list[str]:
+    from kinetic._runner.worker import function_call  # as above
+    from kinetic._wire.order import Artifact
+
+    data = function_call.fetch_artifact(store, Artifact(**artifact), "the file with the requirements")
+    return data.decode().split("\n")
 
 
 def _umask() -> int:
@@ -268,7 +302,7 @@ def _try(
         greeting = connection.greeting()
         if greeting.state != IDLE or not fits:
             return False, greeting
-        made = backend.warm.make_task(wanted, mask, state)
+        made = backend.warm.make_task(wanted, mask, state, differs=requirements is not None)
         backend.add(wanted, made)
         is_ours = placements.assign(context.store, state.name, greeting.sequence, job_id, key)
         step("client:task-assigned")

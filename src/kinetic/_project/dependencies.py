@@ -79,6 +79,32 @@ def parsed(text: str) -> Requirement | None:
         return None
 
 
+def not_satisfied(lines: Sequence[str], known: Sequence[str], installed: Mapping[str, str]) -> list[str]:
+    """Return the requirements that what is installed does not satisfy, as far as names and versions tell.
+
+    What they do not tell (an address, an option, extras) is satisfied if it is among the known ones.
+
+    Args:
+        lines: The requirements of a job.
+        known: Those from which the environment was made.
+        installed: Versions by normalized names.
+    """
+    before = {entry.text for entry in entries("\n".join(known))}
+    found = []
+    for entry in entries("\n".join(lines)):
+        requirement = parsed(entry.text)
+        version = installed.get(entry.name)
+        is_known = entry.text in before or (requirement is not None and not requirement.extras and not requirement.url)
+        if requirement is None or version is None:
+            is_there = entry.text in before and (requirement is None or requirement.marker is not None)
+        else:
+            is_there = requirement.specifier.contains(version, prereleases=True)
+        if not (is_known and is_there):
+            shown = _PIP_OPTIONS.sub("", entry.text) if requirement else entry.text
+            found.append(f"{shown} (has {version})" if version and not is_there else shown)
+    return found
+
+
 def entries(text: str) -> list[Entry]:
     """Read a requirements file: continuation lines and the hashes below a requirement belong to it."""
     found: list[Entry] = []

@@ -189,6 +189,7 @@ SELDOM = (
     "kinetic._runner.pod.unpacked_layers",
     "kinetic._runner.pod.waiting_jobs",
     "kinetic._runner.supervisor.device_metrics",
+    "kinetic._runner.supervisor.meter",
     "kinetic._runner.supervisor.predecessors",
     "kinetic._runner.pod.warm_clients",
     "kinetic._runner.pod.warm_pod",

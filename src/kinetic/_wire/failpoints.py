@@ -111,7 +111,10 @@ COMPILED = (  # of a job that compiles
     "worker:program-sent",  # its bytes are in the store, which no entry names
     "worker:program-listed",  # the next job finds it
 )
-KEPT = ("worker:packages-made",)  # of a task of a warm pod with other packages: nothing says yet that they are complete
+KEPT = (  # of a task of a warm pod with other packages
+    "worker:packages-made",  # nothing says yet that they are complete
+    "supervisor:gave-back",  # they cannot be had there: the job is one of a pod of its own, which nothing has started
+)
 ALL = SINGLE + FOLLOWER + BATCH + COMPILED + WARM + SLICE + KEPT
 
 

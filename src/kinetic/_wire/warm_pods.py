@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
@@ -30,7 +31,7 @@ MOST_HANDED = 2 * MOST_LINE  # the same from host to host, in base64
 IDLE_SECONDS, MOST_SECONDS = 1200.0, 28_800.0  # 20 minutes, and 8 hours
 UNTOLD_SECONDS = 150.0  # until a number is skipped whose client died; a kubelet brings a Secret within two minutes
 _POD = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_RUN, _CHECK, _READY, _TAKE, _END = "run", "check", "ready", "take", "end"
+_RUN, _CHECK, _INSTALLED, _READY, _TAKE, _END = "run", "check", "installed", "ready", "take", "end"
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,27 @@ def checked_job(data: bytes) -> str:
     """Return the job of such a request, or "" for another message."""
     page = documents.read(data, "a message to a warm pod", most_bytes=MOST_LINE)
     return str(page.get("job_id") or "") if page.get("do") == _CHECK else ""
+
+
+def installed_request() -> bytes:
+    """Return the question what is installed in a warm pod; it needs no seal either."""
+    return documents.write({"schema": documents.SCHEMA, "do": _INSTALLED})
+
+
+def asks_installed(data: bytes) -> bool:
+    """Return whether a message is that question."""
+    return documents.read(data, "a message to a warm pod", most_bytes=MOST_LINE).get("do") == _INSTALLED
+
+
+def installed_answer(versions: Mapping[str, str]) -> bytes:
+    """Return the answer: the versions of what is installed, by normalized names."""
+    return documents.write({"schema": documents.SCHEMA, "why": "", "installed": dict(versions)})
+
+
+def installed_versions(data: bytes) -> dict[str, str]:
+    """Read that answer; the pod itself compares again before it believes it."""
+    found = documents.read(data, "the answer of a warm pod", most_bytes=MOST_LINE).get("installed")
+    return {str(name): str(version) for name, version in found.items()} if isinstance(found, dict) else {}
 
 
 def answer(why: str = "") -> bytes:
@@ -257,6 +279,7 @@ class Placement:
     pod: str  # a warm pod; "" for a pod of the job's own
     placed: float = 0.0  # Unix time, by the clock of whoever decided it
     attempts: int = 0  # how many a warm slice had made before, which is gone: those of the job's own hosts follow
+    why: str = ""  # why the warm pod before gave the job back
 
 
 @dataclass(frozen=True)
@@ -271,7 +294,9 @@ _TEXT_OR_NONE = fields.text(63, re.compile(rf"(?:{_POD.pattern})?"))
 PLACEMENT = PageKind(
     "placement",
     "the placement",
-    fields.builder(Placement, {"pod": _TEXT_OR_NONE, "placed": _SPAN, "attempts": _SEQUENCE}),
+    fields.builder(
+        Placement, {"pod": _TEXT_OR_NONE, "placed": _SPAN, "attempts": _SEQUENCE, "why": fields.text(fields.LINE)}
+    ),
     4096,
 )
 NUMBERED = PageKind(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from cluster.plane import wait_for
 from flows.kube.test_images import base, images, index, no_registry, registry, registry_address
 from flows.kube.test_warm_pods import is_idle, pods_of_warm
 from servers.wheels import made_wheel
+
+from kinetic._wire import failpoints
 
 __all__ = ["base", "images", "index", "no_registry", "registry", "registry_address"]
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("warm")]
@@ -144,3 +147,63 @@ def test_packages_that_cannot_be_a_difference_start_a_pod_of_their_own_and_a_lin
     assert value == ONE
     assert "has other packages: 26 packages are different, and a difference has up to 25" in said
     assert len(site.pods_of()) == 2
+
+
+# -------------------------------------------------------------------------------------------- lines without a lock
+
+
+@pytest.fixture
+def lines(clients: Any, index: Any, machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jobs start in the image "python", and install their packages from an index."""
+    for version, word in (("1.0", "one"), ("2.0", "two")):
+        index(made_wheel(tmp_path / "index", "alpha", version, {"alpha.py": f"VERSION = '{word}'\n"}))
+    index(made_wheel(tmp_path / "index", "beta", "1.0", {"beta/__init__.py": "VERSION = 'b'\n"}))
+    more = ', container_image="python", capture_env_vars=["UV_DEFAULT_INDEX", "UV_HTTP_RETRIES"]'
+    clients.project.write("uses.py", USES.replace("{more}", more))
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.simple)
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+
+
+def test_without_a_lock_a_pod_takes_jobs_whose_lines_it_satisfies_and_gets_what_it_lacks(
+    lines: None, clients: Any, site: Any
+) -> None:
+    first, _, _ = run(clients, site, 1, "alpha==1.0")
+    second, second_log, second_said = run(clients, site, 2, "alpha<2")
+    third, third_log, third_said = run(clients, site, 3, "alpha==2.0", "beta")
+
+    assert first == second == [["one", "1.0"], "No module named 'beta'", "one"]
+    assert "has all packages of this job" in second_said
+    assert ("alpha was imported before the fork" in second_log, "kinetic:" in second_log) == (True, False)
+    assert third == [["two", "2.0"], ["b", "1.0"], "two"]
+    assert "gets what it lacks: alpha==2.0 (has 1.0), beta" in third_said
+    assert "s: alpha 2.0 (was 1.0), beta 1.0" in third_log
+    assert len(pods_of_warm(site)) == len(site.pods_of()) == 1
+
+
+@pytest.mark.parametrize("step", ["", pytest.param(failpoints.KEPT[1], marks=pytest.mark.nightly)])
+def test_a_job_whose_difference_cannot_be_installed_starts_in_a_pod_of_its_own_and_a_line_says_why(
+    lines: None, clients: Any, site: Any, index: Any, agent: Any, shared: Path, step: str
+) -> None:
+    if step:  # the pod's process dies there
+        python = agent.registry.pull("python:3")
+        agent.registry.add("python:*", python._replace(environment={failpoints.VARIABLE: f"{step}@{shared}/died"}))
+    run(clients, site, 1, "alpha==1.0")
+    depends_on(clients, "alpha==1.0", "beta")
+    asked, index.login = len(index.asked), ("ann", "of a test")
+
+    with ThreadPoolExecutor() as pool:
+        submitted = pool.submit(clients.both, RUN)
+        wait_for("its first question", lambda: len(index.asked) > asked)
+        index.gate.clear()  # the next pod waits for files until the warm one has given the job back
+        index.login = None
+        wait_for("an idle pod", is_idle(site, 2), 60)
+        index.gate.set()
+        (value, log), said = submitted.result()
+
+    assert value == ONE
+    assert "gets what it lacks: beta" in said
+    assert "gave it back: the requirements of this job could not be installed [dependency-install]; it starts" in said
+    assert "Installed 2 packages" in log
+    assert (shared / "died").exists() == bool(step)
+    (own,) = [pod for pod in site.pods_of() if pod not in pods_of_warm(site)]
+    assert "kinetic| attempt 1 of " in site.log(own["metadata"]["name"])

@@ -13,11 +13,13 @@ from kinetic._backends.kube.job_manifests import CONTAINER
 from kinetic._backends.kube.warm_launcher import WarmLauncher
 from kinetic._backends.protocol import Observation
 from kinetic._jobs import cold_start, locate
+from kinetic._runner.supervisor import placements
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
 from kinetic.job_status import JobStatus
 
 JOB_ID, WARM = "cpu-train-20261121-143000-1a2b3c4", "cpu-warm-20261121-143000-1a2b3c4"
+KEY = bytes(32)
 LATER = 4 * cold_start._UNTAKEN_SECONDS
 Start = Callable[[dict[str, Any], list[dict[str, Any]]], list[str]]
 
@@ -71,3 +73,24 @@ def test_a_job_whose_warm_pod_never_took_it_is_started_cold(start: Start) -> Non
 
 def test_a_job_whose_warm_pod_nobody_started_is_started_cold(start: Start) -> None:
     assert start(warm_job(suspend=True), []) == [JOB_ID]
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_job_that_its_warm_pod_gave_back_is_started_cold_at_once_if_it_could_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, comes_back: bool
+) -> None:
+    store, started = MemoryStore("a"), list[str]()
+    placements.take(store, JOB_ID, WARM, KEY)
+    placements.take(store, JOB_ID, "", KEY, ended=WARM, why="no index")
+    warm = SimpleNamespace(start_cold=lambda name: started.append(name) or True)
+    monkeypatch.setattr(locate, "store_of", lambda _: store)
+    monkeypatch.setattr(locate, "backend_of", lambda _: SimpleNamespace(warm=warm))
+    for name in ("key_to_read", "key_to_seal"):
+        monkeypatch.setattr(locate, name, lambda _: KEY)
+    seen = Observation(JOB_ID, JobStatus.RUNNING, submitted=time.time(), warm=WARM, may_come_back=comes_back)
+
+    after = cold_start.start_if_left(SimpleNamespace(job_id=JOB_ID), seen)  # type: ignore[arg-type] # of a record, its id
+
+    assert started == [JOB_ID] * comes_back
+    assert after.status is (JobStatus.PENDING if comes_back else JobStatus.RUNNING)
+    assert ("gave it back: no index; it starts in a pod of its own" in capsys.readouterr().err) == comes_back

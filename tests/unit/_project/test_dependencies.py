@@ -830,3 +830,22 @@ def test_our_own_name_is_taken_off_a_lock(tree):
     )
 
     assert found.lines == ("six==1 --hash=sha256:cd",)
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        (["alpha", "beta>=1,<3", "Gamma_One==1.5", "alpha==1.0 --hash=sha256:0"], []),
+        (["beta==1.0"], ["beta==1.0 (has 2.0rc1)"]),
+        (["beta>=3", "delta"], ["beta>=3 (has 2.0rc1)", "delta"]),
+        (["jax[tpu]", "zeta @ https://example.com/zeta.zip", "--no-index", "never; python_version < '3'"], []),
+        (["jax[cpu]", "beta @ https://example.com/beta.zip"], ["jax[cpu]", "beta @ https://example.com/beta.zip"]),
+        (["--index-url https://example.com", "git+https://example.com/a"], ["--index-url https://example.com", "git+https://example.com/a"]),
+        (["other; python_version < '3'"], ["other; python_version < '3'"]),
+    ],
+)  # fmt: skip
+def test_lines_that_what_is_installed_satisfies_are_known_by_names_and_versions(lines, left):
+    installed = {"alpha": "1.0", "beta": "2.0rc1", "gamma-one": "1.5", "jax": "0.6", "zeta": "1"}
+    known = ["jax[tpu]", "zeta @ https://example.com/zeta.zip", "--no-index", "never; python_version < '3'"]
+
+    assert dependencies.not_satisfied(lines, known, installed) == left

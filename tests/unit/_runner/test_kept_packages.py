@@ -22,7 +22,7 @@ from kinetic._images.lock import Lock, Platform
 from kinetic._images.lock_store import Locked
 from kinetic._runner.pod import kept_packages
 from kinetic._stores.files import FileStore
-from kinetic._wire import failpoints
+from kinetic._wire import failpoints, python_runtime
 from kinetic._wire.order import Artifact
 
 __all__ = ["index"]
@@ -193,3 +193,142 @@ def test_what_was_used_longest_ago_makes_room_and_comes_back_when_it_is_wanted(
         kept_packages.name_of(each) for each in (pod.all_of(*before), third)
     }
     assert pod.run(second) == SECOND
+
+
+# -------------------------------------------------------------------------------------------- lines without a lock
+
+VERSIONS = """
+import importlib, importlib.metadata, json, pathlib, subprocess, sys
+from kinetic._runner.pod import kept_packages
+from kinetic._stores.files import FileStore
+kept_packages.provide(FileStore(sys.argv[1]), json.loads(sys.argv[2]), pathlib.Path(sys.argv[3], "task"))
+names = ("alpha", "beta", "gamma")
+found = {}
+for name in names:
+    try:
+        found[name] = [importlib.import_module(name).VERSION, importlib.metadata.version(name)]
+    except ModuleNotFoundError:
+        found[name] = None
+child = "import importlib.util; print([name for name in ('alpha', 'beta', 'gamma') if importlib.util.find_spec(name)])"
+found["child"] = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout.strip()
+print(json.dumps(found))
+"""
+
+
+class Image:
+    """The environment of an image, which only its own jobs change, and an index on this machine."""
+
+    def __init__(self, folder: Path, index: Index) -> None:
+        self.folder, self.index, self.said = folder / "pod", index, ""
+        self.python = folder / "image/bin/python"
+        subprocess.run([_uv(), "venv", "--quiet", "--python", sys.executable, folder / "image"], check=True)
+        (self.site,) = (folder / "image").glob("lib/python*/site-packages")
+        (self.site / "ours.pth").write_text(f"{Path(kept_packages.__file__).parents[3]}\n")
+        (self.folder / "task").mkdir(parents=True)
+
+    def run(self, requirements: dict[str, Any], *, code: int = 0, url: str = "") -> Any:
+        environ = os.environ | {"UV_DEFAULT_INDEX": url or self.index.simple, "UV_CACHE_DIR": f"{self.folder}/uv"}
+        environ |= {"PATH": f"{Path(_uv()).parent}:{environ['PATH']}", "UV_HTTP_RETRIES": "0"}
+        words = [self.python, "-c", VERSIONS, self.folder / "store", json.dumps(requirements), self.folder]
+        done = subprocess.run(words, capture_output=True, text=True, env=environ, check=False)
+        assert (done.returncode == 0) == (code == 0), done.stderr
+        *said, last = done.stdout.splitlines() or [""]
+        self.said = "\n".join(said) + done.stderr
+        return json.loads(last) if last.startswith("{") else None
+
+    def installed(self) -> list[str]:
+        return sorted(each.name for each in self.site.glob("*.dist-info"))
+
+
+def _uv() -> str:
+    return str(python_runtime.find_installer())
+
+
+def lines(*written: str) -> dict[str, Any]:
+    return asdict(Artifact.within("".join(f"{line}\n" for line in written).encode()))
+
+
+@pytest.fixture
+def image(tmp_path: Path, index: Index) -> Image:
+    wheels = tmp_path / "wheels"
+    index(made_wheel(wheels, "alpha", "1.0", {"alpha.py": "VERSION = 'one'\n"}))
+    index(made_wheel(wheels, "alpha", "2.0", {"alpha.py": "VERSION = 'two'\n"}))
+    index(made_wheel(wheels, "beta", "1.0", {"beta.py": "VERSION = 'b'\n"}, needs="gamma"))
+    index(made_wheel(wheels, "gamma", "1.0", {"gamma.py": "VERSION = 'g'\n"}))
+    return Image(tmp_path, index)
+
+
+ONE, TWO, BETA, GAMMA = ["one", "1.0"], ["two", "2.0"], ["b", "1.0"], ["g", "1.0"]
+
+
+def test_lines_that_are_satisfied_ask_no_index_and_others_are_installed_beside_what_is_there(image: Image) -> None:
+    own, more, other = lines("alpha==1.0"), {"lines": lines("alpha", "beta")}, {"lines": lines("alpha==2.0")}
+
+    first = image.run(own)
+    after_first, asked = image.installed(), len(image.index.asked)
+    second = image.run({"lines": lines("alpha<2"), "like": own})
+    assert (image.said, len(image.index.asked)) == ("", asked)
+    third, third_said = image.run(more), image.said
+    asked = len(image.index.asked)
+    again = image.run(more)
+    assert (image.said.strip(), len(image.index.asked)) == (
+        "kinetic: beta 1.0, gamma 1.0: kept from a task before",
+        asked,
+    )
+    fourth, fourth_said = image.run(other), image.said
+
+    assert (first["alpha"], first["beta"]) == (ONE, None)
+    assert second == first
+    assert third == again == {"alpha": ONE, "beta": BETA, "gamma": GAMMA, "child": "['alpha', 'beta', 'gamma']"}
+    assert "kinetic: installed what this warm pod lacks in" in third_said
+    assert (fourth["alpha"], fourth["beta"]) == (TWO, None)
+    assert "alpha 2.0 (was 1.0)" in fourth_said
+    assert image.installed() == after_first == ["alpha-1.0.dist-info"]
+    assert image.run(own) == first
+
+
+def test_processes_of_a_task_see_nothing_that_its_lock_lacks_and_what_the_image_runs_first(image: Image) -> None:
+    image.run(lines("alpha==1.0", "beta"))
+    (image.site / "sitecustomize.py").write_text("import alpha; print('the own one of the image,', alpha.VERSION)\n")
+
+    found = image.run({"layers": None, "hidden": ["beta"], "text": "without beta", "below": None})
+
+    assert (found["alpha"], found["beta"], found["gamma"]) == (ONE, None, GAMMA)
+    assert found["child"] == "the own one of the image, one\n['alpha', 'gamma']"
+
+
+def test_hashes_of_lines_hold_for_what_is_installed_beside(image: Image) -> None:
+    image.run(lines("alpha==1.0"))
+
+    image.run({"lines": lines(f"alpha==2.0 --hash=sha256:{'0' * 64}")}, code=1)
+
+    assert "Hash mismatch" in image.said
+    assert image.installed() == ["alpha-1.0.dist-info"]
+
+
+def test_lines_that_a_pod_that_was_started_again_does_not_satisfy_are_refused(image: Image) -> None:
+    image.run({"lines": lines("beta"), "like": lines("alpha==1.0")}, code=1)
+
+    assert "lacks packages that it had" in image.said
+    assert image.installed() == ["alpha-1.0.dist-info"]
+
+
+def test_what_is_kept_beside_an_environment_that_changed_is_made_again(image: Image) -> None:
+    other = {"lines": lines("beta")}
+    image.run(other)
+
+    image.run(lines("alpha==1.0"))
+
+    assert image.run(other)["alpha"] == ONE
+    assert "installed what this warm pod lacks" in image.said
+
+
+@pytest.mark.nightly
+def test_an_index_that_is_away_leaves_nothing_half(image: Image) -> None:
+    image.run(lines("alpha==1.0"))
+
+    image.run({"lines": lines("beta")}, code=1, url="http://127.0.0.1:1/simple")
+    kept_packages.drop_unfinished(image.folder / "packages")
+
+    assert len(list((image.folder / "packages").iterdir())) == 1
+    assert image.run({"lines": lines("beta")})["beta"] == BETA

@@ -88,14 +88,16 @@ class JobLauncher:
             security=preflight.pod_security(client),
         )
 
-    def make_task(self, launch: Launch, umask: int, pod: str) -> Object:
+    def make_task(self, launch: Launch, umask: int, pod: str, *, differs: bool = False) -> Object:
         """Create the suspended Job of a task for a warm pod, and its Secret.
 
-        The warm pod does not own it, so it outlives that: whoever looks next starts a task that is left.
+        The warm pod does not own it, so it outlives that: whoever looks next starts a task that is left. A task with
+        other packages than the pod's may be given back, so whoever looks at it asks the store as well.
         """
         client, request = self._client(), replace(self.request(launch), warm=pod)
         kind, digest = self.kind_of(launch), runner_bundle.build().sha256
         manifest = manifest_of(request, launch, kind, key_offset=0, runner_sha256=digest, umask=umask)
+        manifest["metadata"]["annotations"] |= {job_manifests.DIFFERS_ANNOTATION: "true"} if differs else {}
         made: Object = {"apiVersion": kind.api_version, "kind": kind.name, **client.create(kind, manifest)}
         step("client:job-created")
         entries = {KEY_FILE: launch.key, ENVIRONMENT_FILE: json.dumps(dict(launch.captured)).encode()}

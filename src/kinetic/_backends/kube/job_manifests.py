@@ -129,6 +129,7 @@ _MOST_AFTER = 4096  # characters
 WARM_LABEL = "kinetic/warm"  # of a job that a warm pod carries out: which; such a Job stays suspended
 FITS_ANNOTATION = "kinetic/fits"  # of a warm pod: what a job must ask for to run there
 PACKAGES_ANNOTATION = "kinetic/packages"  # of a warm pod: its lock, and what its own jobs install first
+DIFFERS_ANNOTATION = "kinetic/differs"  # of a task: it has other packages than its warm pod, and may come back
 WARM_ANNOTATION = "kinetic/warm-page"  # of a warm pod: how long it stays
 
 _HASH = 8  # hexadecimal digits

@@ -24,6 +24,7 @@ from kinetic._backends.kube.job_manifests import (
     APP_LABEL,
     APP_WARM,
     CONTAINER,
+    DIFFERS_ANNOTATION,
     JOB_ID_ANNOTATION,
     JOB_LABEL,
     QUEUE_LABEL,
@@ -190,7 +191,7 @@ def reduced(found: Object) -> Object:
     """Return what is needed of an object for the status of its job: a tenth of it."""
     about, spec = _metadata(found), found.get("spec") or {}
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels")
-    wanted = (JOB_ID_ANNOTATION, AFTER_ANNOTATION, QUEUE_LABEL)
+    wanted = (JOB_ID_ANNOTATION, AFTER_ANNOTATION, DIFFERS_ANNOTATION, QUEUE_LABEL)
     annotations = {name: value for name in wanted if (value := annotation_of(found, name))}
     return {
         "apiVersion": found.get("apiVersion", ""),
@@ -227,6 +228,7 @@ def observation(found: Object) -> Observation:
         else None,
         version=str(_metadata(found).get("resourceVersion") or ""),
         warm=warm_pod_of(found),
+        may_come_back=bool(annotation_of(found, DIFFERS_ANNOTATION)),
     )
 
 

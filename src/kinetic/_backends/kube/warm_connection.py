@@ -74,7 +74,7 @@ class KeptConnection:
         self._changed = threading.Condition()
         self._connection: WarmConnection | None = None
         self._greeting: Greeting | None = None
-        self._answer: str | None = None
+        self._answer: bytes | None = None
         self._asked = ""  # the job that it was given last
         self.pods: list[Object] = []  # once they were asked for
         self._error: KineticError | None = None
@@ -130,10 +130,19 @@ class KeptConnection:
     def ask(self, message: bytes, job_id: str) -> str:
         """Send a task, and return why it is not done, or ""."""
         with self._changed:
-            connection = self._wait_for(lambda: self._connection)
-            self._answer, self._asked = None, job_id
-            connection.send(message)
-            return self._wait_for(lambda: self._answer)
+            self._asked = job_id
+            return warm_pods.refusal(self._exchange(message)) or ""
+
+    def installed(self) -> dict[str, str]:
+        """Ask what is installed in the pod; return versions by normalized names."""
+        with self._changed:
+            return warm_pods.installed_versions(self._exchange(warm_pods.installed_request()))
+
+    def _exchange(self, message: bytes) -> bytes:
+        connection = self._wait_for(lambda: self._connection)
+        self._answer = None
+        connection.send(message)
+        return self._wait_for(lambda: self._answer)
 
     def follows(self, job_id: str) -> bool:
         """Return whether a change of this job would be heard of."""
@@ -155,14 +164,14 @@ class KeptConnection:
                 self._connection = connection
                 while not self.is_over:
                     line = connection.line()
-                    answer = warm_pods.refusal(line)
+                    is_answer = warm_pods.refusal(line) is not None
                     with self._changed:
-                        if answer is not None:
-                            self._answer = answer
+                        if is_answer:
+                            self._answer = line
                         else:
                             self._greeting = Greeting.from_bytes(line)
                         self._changed.notify_all()
-                    if answer is None and self._has_decided():
+                    if not is_answer and self._has_decided():
                         self._notify(self._asked)
         except KineticError as error:
             self._error = error

@@ -267,9 +267,9 @@ class WarmLauncher:
         kept.pods = kept.pods or request()
         return [dict(pod) for pod in kept.pods]
 
-    def make_task(self, launch: Launch, umask: int, state: WarmState) -> Object:
-        """Create what a task is in the cluster, as far as nothing runs."""
-        return self._launcher.make_task(launch, umask, state.name)
+    def make_task(self, launch: Launch, umask: int, state: WarmState, *, differs: bool = False) -> Object:
+        """Create what a task is in the cluster, as far as nothing runs; ``differs``: in packages from its warm pod."""
+        return self._launcher.make_task(launch, umask, state.name, differs=differs)
 
     def tasks(self, owner: str) -> dict[str, float]:
         """Return when an owner's tasks were submitted, by job, those that have ended included."""

@@ -30,6 +30,7 @@ from kinetic._wire.task import (
     FAILED_EXIT,
     FOLLOWED_FILE,
     INFRASTRUCTURE_EXIT,
+    INSTALL,
     ORDER,
     TERMINATION_LOG,
     WARM,
@@ -505,7 +506,32 @@ class PodSource:
         if why:
             self.leave(why)
             return None
+        if self.gives_back(verdict):
+            self.leave_to_own_pod(verdict)
+            return None
         return verdict, task.body
+
+    def gives_back(self, verdict: Outcome) -> bool:
+        """Return whether a warm pod could not bring the packages that another pod has, or could get."""
+        if not self.settings.warm or verdict.phase != INSTALL or verdict.cause == "deadline":
+            return False
+        from kinetic._runner.pod import kept_packages  # most pods have one job
+
+        return kept_packages.is_difference(self.task.requirements)
+
+    def leave_to_own_pod(self, verdict: Outcome) -> None:
+        """Make the job one of a pod of its own, which whoever looks at it next starts."""
+        from kinetic._runner.pod import fork_server  # as above
+        from kinetic._runner.supervisor import placements
+
+        message = (str(verdict.error.get("message") or "").splitlines() or [verdict.cause])[0]
+        job_id, warm, key = self.task.job_id, self.settings.warm, self.key()
+        store_patiently(self, lambda: placements.take(self.store, job_id, "", key, ended=warm, why=message))
+        step("supervisor:gave-back")
+        self.leave(f"the packages that it lacks could not be installed into this warm pod: {message}")
+        if self.task.hosts == 1:  # a slice is started again, and finds that it is not its job any more
+            self.code = FAILED_EXIT
+            fork_server.report_decided()
 
     def leave_to_the_verdict(self) -> None:
         say(f"{self.verdict_words}, from another process; the worker was ended")

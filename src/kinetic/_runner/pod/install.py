@@ -10,16 +10,17 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import site
 import subprocess
 import sys
 import sysconfig
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kinetic._runner.pod.log_pump import say
 from kinetic._runner.worker import function_call
@@ -30,6 +31,7 @@ from kinetic.errors import IntegrityError, KineticError, RunnerError, StoreUnrea
 
 _UV = {"UV_NO_PROGRESS": "1", "UV_LINK_MODE": "copy"}
 _SIDE_BY_SIDE = 4  # layers that are fetched and unpacked at once
+_REQUIREMENTS = "requirements.txt"
 _LONGEST = 600  # characters of an installer's error that are shown
 
 
@@ -43,7 +45,7 @@ def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) 
         os.environ["PATH"] = f"{programs}:{os.environ.get('PATH', os.defpath)}"
         add_to_path(packages)
         return
-    file = base / "requirements.txt"
+    file = base / _REQUIREMENTS
     file.write_bytes(function_call.fetch_artifact(store, Artifact(**artifact), "the file with the requirements"))
     lines = (line.strip() for line in file.read_text(errors="replace").splitlines())
     if all(not line or line.startswith("#") for line in lines):
@@ -55,10 +57,61 @@ def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) 
     else:
         folder = base / "packages"
         words += ["--target", str(folder)]
-    overrides = base / "overrides.txt"
-    overrides.write_text(python_runtime.OVERRIDES)
-    _run([*uv(base), *words], python_runtime.with_overrides({**os.environ, **_UV}, str(overrides)))
+    _run([*uv(base), *words], _without(base))
     add_to_path(folder)
+
+
+class Missing(NamedTuple):
+    """What the environment of an image lacks of some lines.
+
+    Attributes:
+        added: As pip takes it: "einops==0.8.1".
+        replaced: Versions that are there, by names.
+    """
+
+    added: tuple[str, ...]
+    replaced: Mapping[str, str]
+
+    @property
+    def text(self) -> str:
+        """A short list for the user, e.g. "einops 0.8.1 (was 0.8.0)"."""
+        words = [(each, each.partition("==")[0]) for each in self.added]
+        return ", ".join(
+            each.replace("==", " ") + (f" (was {self.replaced[name]})" if name in self.replaced else "")
+            for each, name in words
+        )
+
+
+def find_missing(store: Store, artifact: Mapping[str, Any], base: Path) -> Missing:
+    """Ask uv what it would install for the lines of a job, with their dependencies, and what it would replace."""
+    file = base / _REQUIREMENTS
+    file.write_bytes(function_call.fetch_artifact(store, Artifact(**artifact), "the file with the requirements"))
+    words = [*uv(base), *"pip install --dry-run --color never --break-system-packages --python".split(), sys.executable]
+    words += ["--requirements", str(file)]
+    done = subprocess.run(words, env=_without(base), stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        print_line(" ".join(words))
+        sys.stdout.write(done.stderr)
+        raise _failed(words, done.returncode)
+    found = re.findall(r"^ ([-+~]) (.+)$", done.stderr, re.MULTILINE)
+    versions = dict(each.partition("==")[::2] for sign, each in found if sign != "+")
+    return Missing(tuple(each for sign, each in found if sign != "-"), versions)
+
+
+def install_missing(missing: Missing, installed: Collection[str], base: Path, target: Path) -> None:
+    """Install what ``find_missing`` found into a folder of its own; ``installed``: the names of what is there."""
+    stays = (name for name in installed if name not in missing.replaced)
+    (base / "missing.txt").write_text("".join(f"{each}\n" for each in missing.added))
+    words = ["pip", "install", "--python", sys.executable, "--target", str(target)]
+    words += ["--requirements", str(base / _REQUIREMENTS), "--requirements", str(base / "missing.txt")]
+    _run([*uv(base), *words], _without(base, stays))
+
+
+def _without(base: Path, names: Iterable[str] = ()) -> dict[str, str]:
+    """Return variables with which uv leaves our own names out, and some more."""
+    overrides = base / "overrides.txt"
+    overrides.write_text(python_runtime.OVERRIDES + "".join(f'{name} ; python_version < "0"\n' for name in names))
+    return python_runtime.with_overrides({**os.environ, **_UV}, str(overrides))
 
 
 def unpack_layers(store: Store, artifact: Mapping[str, Any], base: Path, target: Path) -> tuple[Path, Path]:
@@ -189,12 +242,16 @@ def _run(words: list[str], environ: dict[str, str], folder: Path | None = None) 
     print_line(" ".join(words))
     code = subprocess.run(words, env=environ, cwd=folder, check=False).returncode
     if code != 0:
-        raise RunnerError(
-            "the requirements of this job could not be installed",
-            why=f"{' '.join(words[:3])} … ended with exit code {code}; its output is in the log",
-            next="check the job's log, and correct the project's dependencies or choose another image",
-            code="dependency-install",
-        )
+        raise _failed(words, code)
+
+
+def _failed(words: list[str], code: int) -> RunnerError:
+    return RunnerError(
+        "the requirements of this job could not be installed",
+        why=f"{' '.join(words[:3])} … ended with exit code {code}; its output is in the log",
+        next="check the job's log, and correct the project's dependencies or choose another image",
+        code="dependency-install",
+    )
 
 
 def add_to_path(folder: Path) -> None:

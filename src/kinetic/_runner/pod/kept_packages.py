@@ -2,14 +2,17 @@
 
     packages/{name}/about.json       written last: what is first on the path; a folder without it is made anew
     packages/{name}/opt/kinetic/env  unpacked layers
+    packages/{name}/new              what uv installed, of lines without a lock
     packages/{name}/site-packages    of a difference: links to what is below it and is still wanted, and to what is new
 
 A difference is a view of the pod's own packages in which those that are replaced or not wanted are missing, for imports
-and for what is installed. A process that a task starts finds what is new first, but also what is not wanted.
+and for what is installed. An interpreter that a task starts has the image's own folder on its path; a sitecustomize.py
+in the view takes it away, and then runs the one that would be found without it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -23,17 +26,53 @@ from typing import Any
 
 from kinetic._stores.protocol import Store
 from kinetic._wire.failpoints import step
+from kinetic.errors import RunnerError
 
 FOLDER = "packages"  # beside the folder of the task
 _ABOUT = "about.json"
+_LINES = "lines"  # of a task: lines that are not those of the pod's own jobs
+_DISTRIBUTION = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(?:-.+)?\.(?:dist|egg)-info")
+_SITE = """import sys
+from importlib.machinery import PathFinder
+
+_here, _gone = {!r}, {!r}
+_found = PathFinder.find_spec("sitecustomize", [*_gone, *(path for path in sys.path if path != _here)])
+sys.path[:] = [path for path in sys.path if path not in _gone]
+if _found is not None:
+    _found.loader.exec_module(sys.modules[__name__])
+"""
 _MOST_BYTES = 2 << 30  # of what no task uses at the moment; what was used last stays
 
 
 def name_of(requirements: Mapping[str, Any] | None) -> str:
-    """Return the name of what is kept of a task's requirements; "" for what is installed into the image."""
-    if not requirements or not ("layers" in requirements or "hidden" in requirements):
+    """Return the name of what is kept of a task's requirements; "" where all is in the image."""
+    if not requirements:
         return ""
-    return hashlib.sha256(json.dumps(requirements, sort_keys=True).encode()).hexdigest()[:32]
+    found = requirements.get("like") or requirements
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def is_difference(requirements: Mapping[str, Any] | None) -> bool:
+    """Return whether a task brings packages into a pod that was not made for them."""
+    return requirements is not None and ("hidden" in requirements or _LINES in requirements)
+
+
+def changes_image(requirements: Mapping[str, Any] | None) -> bool:
+    """Return whether a task may install packages into the environment of the image."""
+    if requirements is None:
+        return False
+    found = requirements.get("like") or requirements
+    return "layers" not in found and not is_difference(found)
+
+
+def installed() -> dict[str, str]:
+    """Return the versions of what is installed in the image's environment, by normalized names."""
+    found: dict[str, str] = {}
+    for folder in reversed(_package_folders()):
+        for name in os.listdir(folder):
+            if match := _DISTRIBUTION.fullmatch(name):
+                found[_normalized(match["name"])] = match["version"]
+    return found
 
 
 def provide(store: Store, requirements: Mapping[str, Any], base: Path) -> None:
@@ -41,29 +80,34 @@ def provide(store: Store, requirements: Mapping[str, Any], base: Path) -> None:
     from kinetic._runner.pod import install  # 10 ms, which the first process does not need
 
     name, root = name_of(requirements), base.parent / FOLDER
-    if not name:
-        install.install_requirements(store, requirements, base)
+    if like := requirements.get("like"):
+        provide(store, like, base)
+        _check_lines(store, requirements[_LINES], root / name, base)
         return
-    is_difference = "hidden" in requirements
-    below = requirements["below"] if is_difference else None
+    below = requirements.get("below")
     if below:
         provide(store, below, base)
     folder, begun = root / name, time.monotonic()
-    text = requirements["text"] if is_difference else "packages"
-    if is_complete(folder):
+    about = _about(folder)
+    if about is not None and about["below"] == _distributions(about["lower"]):
         os.utime(folder / _ABOUT)
-        install.print_line(f"{text}: kept from a task before" if text else "the pod has all packages of this job")
+        if not changes_image(requirements):
+            text = about["text"]
+            install.print_line(f"{text}: kept from a task before" if text else "the pod has all packages of this job")
     else:
         _make_room(root, {name, name_of(below)})
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, mode=0o700)
-        about = (_make_difference if is_difference else _make)(store, requirements, folder, base)
+        make = _make_difference if "hidden" in requirements else _make if "layers" in requirements else _make_lines
+        about = make(store, requirements, folder, base)
         step("worker:packages-made")
         about |= {"bytes": _size(folder), "stamp": _stamp(about["path"])}
+        about |= {"lower": (lower := _package_folders()), "below": _distributions(lower)}
         (folder / f".{_ABOUT}").write_text(json.dumps(about))
         os.replace(folder / f".{_ABOUT}", folder / _ABOUT)
-        if is_difference:
-            install.print_line(f"installed what this warm pod lacks in {time.monotonic() - begun:.1f} s: {text}")
+        if is_difference(requirements) and about["text"]:
+            seconds = time.monotonic() - begun
+            install.print_line(f"installed what this warm pod lacks in {seconds:.1f} s: {about['text']}")
     use(folder)
 
 
@@ -84,6 +128,12 @@ def use(folder: Path) -> None:
 def is_complete(folder: Path) -> bool:
     """Return whether a folder holds all that it was made for."""
     return (folder / _ABOUT).is_file()
+
+
+def _about(folder: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError, ValueError):
+        return dict(json.loads((folder / _ABOUT).read_bytes()))
+    return None
 
 
 def stamps(folder: Path) -> tuple[object, object]:
@@ -120,7 +170,37 @@ def _make(store: Store, requirements: Mapping[str, Any], folder: Path, base: Pat
     from kinetic._runner.pod import install  # as above
 
     packages, programs = install.unpack_layers(store, requirements["layers"], base, folder)
-    return {"path": [str(packages)], "programs": [str(programs)], "replaces": []}
+    return {"path": [str(packages)], "programs": [str(programs)], "replaces": [], "text": "packages"}
+
+
+def _make_lines(store: Store, requirements: Mapping[str, Any], folder: Path, base: Path) -> dict[str, Any]:
+    """Install lines without a lock: those of the pod's own jobs into the image, if that can be, others beside it."""
+    import sysconfig  # 1 ms
+
+    from kinetic._runner.pod import install  # as above
+
+    image = sysconfig.get_path("purelib")
+    if changes_image(requirements) and os.access(image, os.W_OK):
+        install.install_requirements(store, requirements, base)
+        return {"path": [image], "programs": [], "replaces": [], "text": ""}
+    missing = install.find_missing(store, requirements.get(_LINES, requirements), base)
+    if not missing.added:
+        return {"path": [], "programs": [], "replaces": [], "text": ""}
+    new = folder / "new"
+    install.install_missing(missing, installed(), base, new)
+    views = _make_views(folder, str(new), {_normalized(name) for name in missing.replaced})
+    return {"path": list(views.values()), "programs": [f"{new}/bin"], "replaces": list(views), "text": missing.text}
+
+
+def _check_lines(store: Store, artifact: Mapping[str, Any], folder: Path, base: Path) -> None:
+    """Raise RunnerError unless what the pod's own jobs install has all that other lines ask for; asked once."""
+    from kinetic._runner.pod import install  # as above
+
+    known = folder / f"fits-{artifact['sha256'][:32]}"
+    if not known.exists():
+        if missing := install.find_missing(store, artifact, base).text:
+            raise RunnerError("this warm pod lacks packages that it had when it got this job", why=missing)
+        known.touch()
 
 
 def _make_difference(store: Store, requirements: Mapping[str, Any], folder: Path, base: Path) -> dict[str, Any]:
@@ -131,6 +211,17 @@ def _make_difference(store: Store, requirements: Mapping[str, Any], folder: Path
     if requirements["layers"]:
         packages, found = install.unpack_layers(store, requirements["layers"], base, folder)
         new, programs = str(packages), [str(found)]
+    views = _make_views(folder, new, hidden)
+    return {
+        "path": list(views.values()),
+        "programs": programs,
+        "replaces": list(views),
+        "text": requirements["text"],
+    }
+
+
+def _make_views(folder: Path, new: str | None, hidden: Collection[str]) -> dict[str, str]:
+    """Make views of the folders with packages, in which some are hidden; return them by what they replace."""
     views: dict[str, str] = {}
     for lower in _package_folders():
         gone = _files_of(lower, hidden)
@@ -139,7 +230,18 @@ def _make_difference(store: Store, requirements: Mapping[str, Any], folder: Path
             os.mkdir(view)
             _link(view, lower, None if views else new, gone)
             views[lower] = view
-    return {"path": list(views.values()), "programs": programs, "replaces": list(views)}
+    first, *_ = views.values()
+    for name in ("sitecustomize.py", "sitecustomize"):
+        with contextlib.suppress(OSError):
+            os.unlink(f"{first}/{name}")  # that of the image; ours runs it
+    Path(f"{first}/sitecustomize.py").write_text(_SITE.format(first, list(views)))
+    return views
+
+
+def _distributions(folders: Collection[str]) -> list[str]:
+    """Return what is installed in some folders; when that has changed, a view of them shows what is gone."""
+    names = ((folder, name) for folder in folders if os.path.isdir(folder) for name in os.listdir(folder))
+    return sorted(f"{folder}/{name}" for folder, name in names if _DISTRIBUTION.fullmatch(name))
 
 
 def _package_folders() -> list[str]:
@@ -151,13 +253,17 @@ def _package_folders() -> list[str]:
     return found
 
 
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def _files_of(folder: str, names: Collection[str]) -> set[str]:
     """Return the files of distributions in a folder, and all folders that hold some of them."""
     import importlib.metadata  # 20 ms, where something is installed
 
     found: set[str] = set()
     for each in importlib.metadata.distributions(path=[folder]):
-        if re.sub(r"[-_.]+", "-", each.metadata["Name"] or "").lower() not in names:
+        if _normalized(each.metadata["Name"] or "") not in names:
             continue
         for file in each.files or ():
             parts = file.parts

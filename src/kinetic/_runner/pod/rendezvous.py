@@ -200,6 +200,10 @@ class Host(Source, Protocol):
 
     def leave_to_the_verdict(self) -> None: ...
 
+    def gives_back(self, verdict: Outcome) -> bool: ...
+
+    def leave_to_own_pod(self, verdict: Outcome) -> None: ...
+
     def send_log(self) -> str: ...
 
     def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool: ...
@@ -232,6 +236,9 @@ def lead(source: Host, task: Task, verdict: Outcome, ending: Ending, why: str) -
         source.leave(trouble or "a host failed, and its report cannot be read")
         return None
     cause = replace(verdicts.first_failure(failures), logs=_logs(reports))
+    if source.gives_back(cause):
+        source.leave_to_own_pod(cause)
+        return None
     if cause.host == 0:
         return cause, task.body
     body = peers.fetch_body(cause, source.place.base / "peer.body")

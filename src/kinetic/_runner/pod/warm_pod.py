@@ -289,6 +289,11 @@ class WarmProcess:
         try:
             if job_id := warm_pods.checked_job(line):
                 why = self._check(job_id)
+            elif warm_pods.asks_installed(line):
+                from kinetic._runner.pod import kept_packages  # as below
+
+                connection.sendall(warm_pods.installed_answer(kept_packages.installed()) + b"\n")
+                return 0
             else:
                 with documents.temporary_key(Path(self.page.secret, wire_task.KEY_FILE)) as key:
                     why = self._stage(Assignment.from_bytes(line, key, nonce), key)
@@ -324,11 +329,12 @@ class WarmProcess:
         if self._about is not None or found.sequence < self._sequence:
             return f"this pod is past its task {found.sequence}"
         task = Task.from_page(found.task, "the task of a warm pod")
-        packages = ""
+        packages, installs = "", False
         if task.requirements is not None:
             from kinetic._runner.pod import kept_packages  # of many, all is in the image
 
             packages = kept_packages.name_of(task.requirements)
+            installs = kept_packages.changes_image(task.requirements)
         secret = self.task / _SECRET_FOLDER
         settings = replace(
             container.settings_of(task),
@@ -346,7 +352,7 @@ class WarmProcess:
             "job_id": found.job_id,
             "sequence": found.sequence,
             "retries": task.retries,
-            "installs": task.requirements is not None and not packages,
+            "installs": installs,
             "packages": packages,
             "environment": hashlib.sha256(json.dumps([sorted(own.items()), packages]).encode()).hexdigest(),
         }

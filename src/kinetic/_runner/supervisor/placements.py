@@ -9,8 +9,10 @@ from kinetic._wire import documents, keys
 from kinetic._wire.warm_pods import NUMBERED, PLACEMENT, Placement
 from kinetic.errors import KeyMissingError
 
+_LONGEST_WHY = 500
 
-def take(store: Store, job_id: str, pod: str, key: bytes, *, ended: str = "") -> bool:
+
+def take(store: Store, job_id: str, pod: str, key: bytes, *, ended: str = "", why: str = "") -> bool:
     """Make a job one of a warm pod, or of a pod of its own if ``pod`` is ""; return whether it is.
 
     Args:
@@ -18,14 +20,16 @@ def take(store: Store, job_id: str, pod: str, key: bytes, *, ended: str = "") ->
         job_id: The job.
         pod: Who would carry it out.
         key: The job's.
-        ended: A warm pod that is gone for good, so that another may follow it.
+        ended: A warm pod that is gone for good, or gives the job back, so that another may follow it.
+        why: Why it gives the job back.
     """
     last: Placement | None = None
     number = 0
     while True:
         at = keys.placement(job_id, number)
         if last is None or (ended and last.pod == ended != pod):
-            about = {"pod": pod, "placed": time.time(), "attempts": _attempts(store, job_id) if ended else 0}
+            attempts = _attempts(store, job_id) if ended else 0
+            about = {"pod": pod, "placed": time.time(), "attempts": attempts, "why": why[:_LONGEST_WHY]}
             page = documents.seal_page(PLACEMENT, about, at, key)
             if store.put(at, page, if_absent=True):
                 return True
