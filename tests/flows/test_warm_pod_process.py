@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import pickle
 import re
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import pytest
 from servers.gcs import GcsServer
+from unit._runner.test_what_tasks_may_not_change import may_mount
 
 from kinetic._project import runner_bundle
 from kinetic._runner import processes
@@ -79,6 +81,8 @@ class Pod:
         """Start it: the zip as in a container, or with a faster clock."""
         fast = [sys.executable, "-c", FAST, self.page.to_argument(), str(self.folder / "base"), str(SOURCE)]
         words = [sys.executable, str(zipped), WARM, self.page.to_argument()] if zipped else fast
+        if may_mount():  # as in a container, where it unmounts what is new: here that is another's
+            words = ["unshare", "--mount", *words]
         with (self.folder / "out").open("wb") as out:
             self.process = subprocess.Popen(words, env=self.environ, stdout=out)
         limit = time.monotonic() + 20
@@ -209,6 +213,35 @@ def test_nothing_grows_in_a_warm_pod_with_each_job(
     assert early + values == [*range(10), *range(jobs - 10)]
     assert (after.processes, after.descriptors, after.files) == (before.processes, before.descriptors, before.files)
     assert after.bytes < before.bytes + 2_000_000
+
+
+def mount_in_working_directory(disk: str) -> list[str]:
+    """Mount a disk that keeps files, and one in memory with a file that an escaped process holds."""
+    mounted = ctypes.CDLL(None).mount
+    for source, name, kind, flags in ((disk, "disk", None, 4096), ("none", "memory", b"tmpfs", 0)):
+        os.mkdir(name)
+        assert mounted(source.encode(), os.path.abspath(name).encode(), kind, flags, None) == 0
+    with open("memory/held", "w") as held:
+        subprocess.Popen(["sleep", "100"], stdout=held, start_new_session=True, env={})
+    return os.listdir("disk")
+
+
+mount_in_working_directory.__module__ = "__main__"  # so that it travels by value: pods have no tests
+
+
+@pytest.mark.skipif(not may_mount(), reason="this user may not mount")
+def test_a_disk_that_a_job_mounted_in_its_folder_keeps_its_files(start: Any, zipped: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "file").write_text("precious")
+    pod = start(f"file://{tmp_path}/store", zipped=zipped)
+
+    found = pod.run(mount_in_working_directory, str(tmp_path / "disk"))
+    after = pod.run(os.listdir, ".")
+
+    assert found == ["file"]
+    assert (tmp_path / "disk" / "file").read_text() == "precious"
+    assert after == []
+    assert f"{tmp_path}/tmp" not in Path(f"/proc/{pod.process.pid}/mounts").read_text()
 
 
 def test_an_idle_warm_pod_takes_80_mb_and_asks_its_store_once_a_minute(start: Any, cloud: GcsServer) -> None:

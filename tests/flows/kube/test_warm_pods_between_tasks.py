@@ -22,7 +22,7 @@ LEAKING = '''
     FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~"))
 
     def live_on(name, **more):
-        """Start a process that escapes: forked twice, in a session of its own, deaf to SIGTERM, under another name."""
+        """Start a process that escapes: forked twice, in a session of its own, deaf to SIGTERM, without variables."""
         code = (
             "import ctypes, os, signal, socket, sys, time\\n"
             "if os.fork(): os._exit(0)\\n"
@@ -34,7 +34,7 @@ LEAKING = '''
             "heard = socket.create_server(('127.0.0.1', int(sys.argv[2]))) if sys.argv[2] != '0' else None\\n"
             "time.sleep(1000)\\n"
         )
-        subprocess.run([sys.executable, "-c", code, name, str(more.get("port", 0))], check=True)
+        subprocess.run([sys.executable, "-c", code, name, str(more.get("port", 0))], check=True, env={})
 
     @kinetic.run(accelerator="cpu", keep_warm="10m")
     def leak():

@@ -538,10 +538,7 @@ class WarmProcess:
             from kinetic._runner.data import mounted_data  # only jobs with data
 
             mounted_data.remove_links(data, self.task / "cache")
-        shutil.rmtree(self.task, ignore_errors=True)
-        if self.task.exists():
-            return self._unclean(f"its folder {self.task} cannot be removed")
-        if why := self._clean(variables.name):
+        if why := self._clean(variables.name):  # its folder as well, once nothing is mounted there any more
             return self._unclean(f"it cannot be cleaned after {about.get('job_id')}: {why}")
         packages = self._check_packages(str(about.get("packages") or ""))
         if about.get("packages") and not packages:
