@@ -64,3 +64,16 @@ def test_a_store_that_does_not_answer_is_asked_by_one_child(process: WarmProcess
     process._look(300.0)
 
     assert (while_it_asks, len(asking)) == (1, 2)
+
+
+def test_what_a_slow_store_says_of_a_number_that_is_past_changes_nothing(process: WarmProcess, tmp_path: Path) -> None:
+    process.base, process._tasks, process._strange_since = tmp_path, 3, -1000.0
+    process._is_asking, process._secret_stamp, process._sequence = True, None, 3
+
+    (tmp_path / "following").write_text("1")  # a child asked it before the first task
+    process._after_store(0, 1)
+    after_a_late_answer = process._sequence
+    (tmp_path / "following").write_text("4")
+    process._after_store(3, 1)
+
+    assert (after_a_late_answer, process._sequence) == (3, 4)

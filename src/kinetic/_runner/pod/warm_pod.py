@@ -405,7 +405,7 @@ class WarmProcess:
             self._is_asking = True
             self._next_look = now + _LOOK_SECONDS
             if not self._host:
-                self._fork(self._ask_store, self._after_store)
+                self._fork(self._ask_store, partial(self._after_store, self._sequence))
 
     def _look_into_secret(self) -> None:
         path = Path(self.page.secret, warm_pods.ASSIGNMENT_FILE)
@@ -437,8 +437,10 @@ class WarmProcess:
         (self.base / "following").write_text(str(following))
         return 1 if following > self._sequence else 0
 
-    def _after_store(self, code: int) -> None:
+    def _after_store(self, asked: int, code: int) -> None:
         self._is_asking = False
+        if asked != self._sequence:  # the store took so long that a task was here meanwhile
+            return
         if code != 1 or self._about is not None:
             self._strange_since = None if code == 0 else self._strange_since
             return
@@ -446,7 +448,7 @@ class WarmProcess:
         self._strange_since = self._strange_since or now
         try:
             following = int((self.base / "following").read_text())
-        except (OSError, ValueError):  # a task was here meanwhile, and what it left was removed
+        except (OSError, ValueError):
             return
         is_new = self._tasks == 0 and self._secret_stamp is None and following > self._sequence + 1
         if is_new or now - self._strange_since >= warm_pods.UNTOLD_SECONDS:
@@ -545,6 +547,7 @@ class WarmProcess:
             imports = []  # they would be imported from somewhere else
         self._about, self._decided = None, str(about.get("job_id") or "")
         self._sequence += 1
+        self._strange_since = None
         self._tasks += 1
         self._idle_since = time.monotonic()
         self._next_look = self._idle_since + _LOOK_SECONDS
