@@ -559,6 +559,7 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
         targets = notifications.resolve(options.on_done, os.environ)
     check_debug(options, context, shipment.interpreter)
     followed: Followed | None = None
+    job: JobRecord | None = None
     job_id = job_id or keys.new_job_id(hardware.slug(options.accelerator), options.name or call.name)
     context.backend.begin(job_id)
     step("client:begun")
@@ -591,19 +592,33 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
             context.backend.release([job_id])  # they have ended meanwhile, so perhaps nobody else starts it
         _force()
         step("client:launched")
-    except BaseException:
-        with contextlib.suppress(KineticError, OSError):  # this must not hide what went wrong
-            context.backend.stop([job_id], wait=_UNDO_SECONDS)  # it may have been claimed already
-            context.backend.remove([job_id])
-            context.store.delete(keys.job(job_id))
-            if targets:
-                notifications.forget(job_id)
-            if followed is not None:
-                after.withdraw(followed, context.store, job_id)
+    except BaseException as error:
+        left = _remove(job_id, context, followed, targets=targets)
+        if left and job is not None:
+            error.add_note(f"{job_id} could not be removed: {left}. Later: kinetic jobs cancel {job_id}")
         context.backend.finish_submitting(job_id)
         raise
     report_notes(tuple(shipment.captured.notes))
     return job
+
+
+def _remove(job_id: str, context: SubmitContext, followed: Followed | None, *, targets: Sequence[str]) -> str:
+    """Remove what a submission that failed has made; return what could not be done: it must not hide what failed."""
+    try:
+        context.backend.stop([job_id], wait=_UNDO_SECONDS)  # it may have been claimed already
+        context.backend.remove([job_id])
+        context.store.delete(keys.job(job_id))
+        if targets:
+            from kinetic._jobs import notifications  # as above
+
+            notifications.forget(job_id)
+        if followed is not None:
+            from kinetic._jobs import after  # as above
+
+            after.withdraw(followed, context.store, job_id)
+    except (KineticError, OSError) as error:
+        return error.what if isinstance(error, KineticError) else str(error)
+    return ""
 
 
 def _force() -> None:

@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +30,14 @@ from kinetic._wire import documents, folders, keys, warm_pods
 from kinetic._wire.failpoints import step
 from kinetic._wire.fields import seconds_of
 from kinetic._wire.warm_pods import IDLE, Assignment, Greeting, WarmPod
-from kinetic.errors import AccessDeniedError, BackendError, ImageBuildError, KineticError, OptionError
+from kinetic.errors import (
+    AccessDeniedError,
+    BackendError,
+    BackendUnavailableError,
+    ImageBuildError,
+    KineticError,
+    OptionError,
+)
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.backend import KubeBackend
@@ -329,8 +336,18 @@ def _try(
             return False, greeting
         output.report_once(f"the warm pod {state.name} cannot be told: {error.what}")
     if cold_start.take(context.store, wanted.key, job_id):
-        backend.warm.start_cold(job_id)
+        _is_started(job_id, lambda: backend.warm.start_cold(job_id))
     return True, greeting
+
+
+def _is_started(job_id: str, start: Callable[[], object]) -> bool:
+    """Start what carries out a job that is complete, or leave that to the next look if the cluster does not respond."""
+    try:
+        start()
+    except BackendUnavailableError as error:  # nothing could be removed either
+        output.report(f"{error.what}; {job_id} is submitted, and a later command that looks at it starts it")
+        return False
+    return True
 
 
 def _keep_assignment(backend: KubeBackend, state: WarmState, assignment: Assignment, key: bytes) -> None:
@@ -355,9 +372,11 @@ def _start_with(wanted: Launch, context: Place, backend: KubeBackend, mask: int,
         backend.add(wanted, made)
         placements.assign(context.store, name, 0, wanted.order.job_id, key)
         step("client:task-assigned")
-        backend.warm.start_pod(state)
+        if not _is_started(wanted.order.job_id, lambda: backend.warm.start_pod(state)):
+            return
     except BaseException:
-        backend.warm.end_pod(state, delete=True)
+        with contextlib.suppress(KineticError):  # this must not hide what went wrong
+            backend.warm.end_pod(state, delete=True)
         raise
     _note(most)
     hosts = wanted.placement.hosts

@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
     reason = _why_not() if here else ""
     for item in here:
-        if not any(mark.name == "timeout" for mark in item.own_markers):
+        if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SECONDS))
         if ELSEWHERE[OTHER] and item.path.name == ANYWHERE:
             continue

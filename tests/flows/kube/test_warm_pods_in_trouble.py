@@ -33,6 +33,24 @@ def ask(self, message, job_id):
     raise BackendError("the answer was lost")
 KeptConnection.ask = ask
 """
+AWAY = (
+    """
+    import os, time
+    from kinetic._backends.kube import client, transport
+    from kinetic._jobs import cold_start
+    from kinetic._runner.supervisor import placements
+    client.Client.__init__.__defaults__ = (transport.DEFAULT_RETRY._replace(attempts=int(words[1])),)
+    cold_start._UNTAKEN_SECONDS = 3.0
+    done = placements.assign
+    def assign(*arguments):
+        open(words[0] + "/assigned", "w").close()
+        while not os.path.exists(words[0] + "/away"):
+            time.sleep(0.02)
+        return done(*arguments)
+    placements.assign = assign
+"""
+    + ADD
+)
 BEGIN = """
     from one import again
     tell(again.with_options(keep_warm='10m').run_async(words[0], words[1]).job_id)
@@ -205,6 +223,36 @@ def test_an_answer_of_the_pod_that_is_lost_means_one_attempt(clients: Any, site:
     assert "the answer was lost" in err
     assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
     wait_for("an idle pod", is_idle(site, 2))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("is_there", "tries", "until"),
+    [
+        (True, 8, "cannot be told"),
+        (True, 2, "a later command that looks at it starts it"),
+        (False, 2, "a later command that looks at it starts it"),
+    ],
+    ids=["a pod that is there", "for long", "a new pod, for long"],
+)
+def test_a_job_that_is_given_to_a_warm_pod_while_the_api_server_goes_away_runs_once(
+    clients: Any, site: Any, plane: Any, shared: Any, is_there: bool, tries: int, until: str
+) -> None:
+    if is_there:
+        clients.run(FIRST)
+        wait_for("an idle pod", is_idle(site, 1))
+    client = clients.start(AWAY, str(shared), str(tries))
+    wait_for("its assignment", (shared / "assigned").exists)
+
+    plane.kill_api_server()
+    (shared / "away").touch()
+    wait_for("its words", lambda: until in clients.peek(client), 60)
+    plane.start_api_server()
+    out, err = client.communicate(timeout=100)
+
+    (found,) = clients.told(out)
+    assert found[1:] == [7], err
+    assert site.bucket.names(f"{found[0]}/attempts/") == [f"{found[0]}/attempts/0"]
 
 
 @pytest.mark.nightly

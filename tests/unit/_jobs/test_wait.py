@@ -11,7 +11,7 @@ import kinetic
 from kinetic import testing
 from kinetic._backends.fake import FakeClock
 from kinetic._jobs import status, wait
-from kinetic.errors import JobError, JobTimeoutError, StoreUnreachableError
+from kinetic.errors import BackendUnavailableError, JobError, JobTimeoutError, StoreUnreachableError
 from kinetic.job_status import JobStatus
 
 
@@ -165,3 +165,17 @@ def test_a_job_is_attached_to_by_its_id_and_collected(user) -> None:
 
     assert found.result() == 50
     assert found.status() is JobStatus.NOT_FOUND  # collected, and history
+
+
+def test_a_job_that_could_not_be_launched_nor_removed_is_named_by_the_error(user, backend, monkeypatch) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise BackendUnavailableError("the cluster does not respond")
+
+    for name in ("launch", "stop"):
+        monkeypatch.setattr(backend, name, away)
+
+    with pytest.raises(BackendUnavailableError) as caught:
+        user.act.run_async(1)
+
+    (left,) = kinetic.list_jobs()
+    assert f"kinetic jobs cancel {left.job_id}" in caught.value.__notes__[0]
