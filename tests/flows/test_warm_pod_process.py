@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +43,19 @@ FASTER, began = 120.0, time.monotonic()
 real = dict(vars(time))
 warm_pod.time = SimpleNamespace(**real | {"monotonic": lambda: began + FASTER * (real["monotonic"]() - began)})
 warm_pod._SECRET_SECONDS /= FASTER
+warm_pod.main([sys.argv[1]], sys.argv[2], sys.argv[3], entrypoint.main)
+"""
+
+# One that has no credentials but the tokens of a metadata server; only the address of the service is another one.
+GUARDED = """
+import sys
+from obstore.store import GCSStore
+from kinetic._runner.pod import entrypoint, warm_pod
+from kinetic._stores import obstore_client
+def client(address, options):
+    options["client_options"]["allow_http"] = True
+    return GCSStore(address.bucket, config={"base_url": "http://SERVER"}, **options)
+obstore_client._google_client = client
 warm_pod.main([sys.argv[1]], sys.argv[2], sys.argv[3], entrypoint.main)
 """
 
@@ -77,9 +91,9 @@ class Pod:
         self.greetings: list[Greeting] = []
         self._rest = b""
 
-    def start(self, zipped: Path | None = None) -> Pod:
-        """Start it: the zip as in a container, or with a faster clock."""
-        fast = [sys.executable, "-c", FAST, self.page.to_argument(), str(self.folder / "base"), str(SOURCE)]
+    def start(self, zipped: Path | None = None, program: str = FAST) -> Pod:
+        """Start it: the zip as in a container, or a program, which is one with a faster clock."""
+        fast = [sys.executable, "-c", program, self.page.to_argument(), str(self.folder / "base"), str(SOURCE)]
         words = [sys.executable, str(zipped), WARM, self.page.to_argument()] if zipped else fast
         if may_mount():  # as in a container, where it unmounts what is new: here that is another's
             words = ["unshare", "--mount", *words]
@@ -168,10 +182,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Pod]]:
     """Return a function that starts the processes of a warm pod whose store is at an address."""
     with contextlib.ExitStack() as ending:
 
-        def run(url: str, *, zipped: Path | None = None, **environ: str) -> Pod:
+        def run(url: str, *, zipped: Path | None = None, program: str = FAST, **environ: str) -> Pod:
             pod = Pod(tmp_path, open_store(url), **environ)
             ending.callback(pod.end)
-            return pod.start(zipped)
+            return pod.start(zipped, program)
 
         yield run
 
@@ -254,6 +268,46 @@ def test_an_idle_warm_pod_takes_80_mb_and_asks_its_store_once_a_minute(start: An
     assert 8 <= len(asked) <= 11, asked
     assert {method for method, _ in asked} == {"GET"}
     assert pod.state().bytes <= MOST_IDLE_BYTES
+
+
+def wait_for_go(flag: str) -> str:
+    """Print a line before and after a file appears."""
+    print("before", flush=True)
+    Path(flag).touch()
+    while not Path(f"{flag}.go").exists():
+        time.sleep(0.02)
+    print("after", flush=True)
+    return "went on"
+
+
+wait_for_go.__module__ = "__main__"
+
+
+def test_tokens_of_the_metadata_server_that_expire_between_two_jobs_and_in_one_are_asked_for_anew(
+    start: Any, cloud: GcsServer, tmp_path: Path
+) -> None:
+    def hand_out(token: str) -> None:
+        cloud.tokens, cloud.issue = {"emulator", token}, [(token, 3600)]  # the first is the test's own
+
+    hand_out("first")
+    server = cloud.url.partition("://")[2]
+    program = GUARDED.replace("SERVER", server)
+    pod = start("gs://jobs/below", program=program, GCE_METADATA_HOST=server, STORAGE_EMULATOR_HOST="")
+    values = [pod.run(abs, -1)]
+
+    hand_out("second")
+    values.append(pod.run(abs, -2))
+    with ThreadPoolExecutor(1) as pool:
+        third = pool.submit(pod.run, wait_for_go, str(tmp_path / "flag"))
+        while not (tmp_path / "flag").exists():
+            time.sleep(0.02)
+        hand_out("third")
+        (tmp_path / "flag.go").touch()
+        values.append(third.result())
+
+    assert values == [1, 2, "went on"]
+    log = pod.store.get("cpu-train-20261123-120000-0000002/logs/0/0/000000000000")
+    assert log.splitlines() == [b"before", b"after"]
 
 
 def test_a_client_too_many_takes_the_place_of_the_one_that_was_quiet_for_the_longest_time(

@@ -97,20 +97,29 @@ class ObstoreClient:
             again: The request may be repeated though the first one may have arrived.
             options: Named arguments.
         """
-        with self._lock:
-            if self._client is None:
-                self._client = make_client(self.address, self.retry)
-        call = partial(function, self._client, *arguments, **options)
-        begun = time.monotonic()
+        begun, rejected = time.monotonic(), None
         for attempt in range(self.retry.attempts):
+            client = self._current(rejected)
             try:
-                return self.run(call)
+                return self.run(partial(function, client, *arguments, **options))
             except Exception as error:
-                late = time.monotonic() - begun > self.retry.total_seconds
-                if not again or late or attempt == self.retry.attempts - 1 or not is_transient(error):
+                is_last = attempt == self.retry.attempts - 1
+                if rejected is None and not is_last and status_of(error) == 401:
+                    rejected = client  # its token was revoked, or a clock is wrong; the next one asks for another
+                    continue
+                if not again or is_last or time.monotonic() - begun > self.retry.total_seconds:
+                    raise
+                if not is_transient(error):
                     raise
             self.retry.pause(attempt)
         raise AssertionError("the last attempt returns or raises")
+
+    def _current(self, rejected: GCSStore | S3Store | None) -> GCSStore | S3Store:
+        """Return our client; another one than that whose credentials were rejected."""
+        with self._lock:
+            if self._client is None or self._client is rejected:
+                self._client = make_client(self.address, self.retry)
+            return self._client
 
     def run(self, call: Callable[[], T]) -> T:
         """Call into obstore; on the main thread so that Ctrl-C does not have to wait for the network."""
