@@ -35,7 +35,12 @@ def request(
     environ: Mapping[str, str] = os.environ,
     folder: Path = ACCOUNT_FOLDER,
 ) -> Answer:
-    """Send one request; ``change`` is merged into the object."""
+    """Send one request; ``change`` is merged into the object. Each time the token is read: the kubelet renews it."""
+    answer = _send(method, path, change, environ, folder)
+    return _send(method, path, change, environ, folder) if answer.status == 401 else answer
+
+
+def _send(method: str, path: str, change: Mapping[str, Any] | None, environ: Mapping[str, str], folder: Path) -> Answer:
     import http.client  # few jobs ask anything of their cluster
     import ssl
 
