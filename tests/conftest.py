@@ -20,6 +20,7 @@ DURATIONS = TESTS.parent / "build" / "test-durations.tsv"
 
 # Whole jobs and whole clusters: of these, `make test` runs what proves a promise of promises.py, `make test-all` all.
 WHOLE_FOLDERS = {"flows", "cluster"}
+QUICK_FOLDERS = {"unit", "architecture"}  # nothing in them is marked `whole`; of the contracts, those of a cluster are
 
 # Seconds. Units and contracts start a process or two at most; architecture reads every file of the repository, which
 # takes half a minute on a machine with a load of 30; flows run whole jobs, one after another.
@@ -57,9 +58,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Pass over the files of which -m takes nothing: each process of a run would read them all first, for seconds."""
     if not collection_path.name.startswith("test_"):
         return None
-    whole, asked = folder_of(collection_path) in WHOLE_FOLDERS, config.option.markexpr
-    left_out = whole and not any(test.startswith(f"{file_of(collection_path)}::") for test in promises.TESTS)
-    return (left_out if "not whole" in asked else "and whole" in asked and not whole) or None
+    folder, asked = folder_of(collection_path), config.option.markexpr
+    if "not whole" in asked and folder in WHOLE_FOLDERS:
+        return not any(test.startswith(f"{file_of(collection_path)}::") for test in promises.TESTS) or None
+    return ("and whole" in asked and folder in QUICK_FOLDERS) or None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m reads the marks

@@ -24,8 +24,8 @@ __all__ = ["add_node", "agent", "bucket", "machine", "namespace", "plane", "shar
 
 UNKNOWN = "cpu-nobody-20261122-120000-0000000"
 GROUP = "grp-0000abcd"
-# The server starts with whichever test is first.
-KUBE = pytest.param("kube", marks=[pytest.mark.timeout(180), pytest.mark.real_node])
+# The server starts with whichever test is first, and costs every process of a run 10 seconds: not in `make test`.
+KUBE = pytest.param("kube", marks=[pytest.mark.timeout(180), pytest.mark.real_node, pytest.mark.whole])
 LOCAL = pytest.param("local", marks=pytest.mark.timeout(60))
 
 
