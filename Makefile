@@ -107,18 +107,22 @@ test: $(ENV_READY)
 	@echo 'kinetic: all other flows, and Kubernetes: make test-all' >&2
 	@$(PYTEST) -m 'not nightly and not whole' $(ARGS)
 
-# What `make test` leaves out.
+# What has just run on a real node needs no simulated one. Read when a recipe begins, so after `test-node`.
+NOT_AGAIN = $(shell test -e build/ran-on-a-real-node && echo ' and not real_node')
+
+# What `make test` leaves out. AFTER_NODE=1: the same run had `make test-node` before; see .ci/run.
 test-rest: $(ENV_READY) cluster-if-it-can-be-had
 	@echo 'kinetic: all flows, and jobs on a Kubernetes control plane: some 25 minutes on two cores.' >&2
-	@$(PYTEST_WAITING) -m 'not nightly and whole' $(ARGS)
+	@$(PYTEST_WAITING) -m 'not nightly and whole$(if $(AFTER_NODE),$(NOT_AGAIN))' $(ARGS)
 
 test-all: $(ENV_READY) cluster-if-it-can-be-had test-node
 	@echo 'kinetic: the whole suite, except what runs in make nightly: some 30 minutes on two cores.' >&2
-	@$(PYTEST) -m 'not nightly' $(ARGS)
+	@$(PYTEST_WAITING) -m 'not nightly$(NOT_AGAIN)' $(ARGS)
 
 # One process: there is one real node on a machine. Where it cannot run or is not built, everything skips and says why.
 test-node: $(ENV_READY)
 	@echo 'kinetic: calls, logs, exec, ports, evictions, memory, slices and images on a real node: some 4 minutes.' >&2
+	@rm -f build/ran-on-a-real-node
 	@KINETIC_TEST_REAL_NODE=1 $(ENV)/bin/python -m pytest -n 0 -m 'not nightly and real_node' $(TESTS_OF_NODE) $(ARGS)
 
 # Which of them need PyTorch is said beside each: in tests/flows/test_examples.py, and above a block of a page.

@@ -17,6 +17,7 @@ import scratch
 
 TESTS = Path(__file__).parent
 DURATIONS = TESTS.parent / "build" / "test-durations.tsv"
+RAN_ON_A_NODE = TESTS.parent / "build" / "ran-on-a-real-node"  # what follows in the same make does not run these again
 
 # Whole jobs and whole clusters: of these, `make test` runs what proves a promise of promises.py, `make test-all` all.
 WHOLE_FOLDERS = {"flows", "cluster"}
@@ -92,7 +93,7 @@ def beyond_the_samples(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Write the seconds of each test, set-up included, slowest first, to build/test-durations.tsv."""
+    """Write the seconds of each test, set-up included, slowest first; and whether there was a real node for them."""
     seconds: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -100,6 +101,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 seconds[report.nodeid] += report.duration
     DURATIONS.parent.mkdir(exist_ok=True)
     DURATIONS.write_text("".join(f"{each:.2f}\t{test}\n" for test, each in seconds.most_common()))
+    if os.environ.get("KINETIC_TEST_REAL_NODE") == "1" and terminalreporter.stats.get("passed"):
+        RAN_ON_A_NODE.touch()
 
 
 @pytest.fixture
