@@ -102,6 +102,8 @@ def launch(wanted: Launch, context: Place, options: Options) -> bool:
     backend = context.backend
     keep = float(options.keep_warm or 0.0)
     if why := _why_not(wanted, context):
+        if _new.get() is not None:
+            raise OptionError("no warm pod can be started", why=why, next="submit jobs as they are", code="no-warm-pod")
         if keep:
             output.report_once(f"the pod is not kept warm: {why}")
         return False

@@ -170,13 +170,13 @@ def machine(add_node: Any, namespace: str) -> str:
 
 
 @pytest.fixture
-def machines(add_node: Any, namespace: str) -> Callable[[int], list[str]]:
+def machines(add_node: Any, namespace: str) -> Callable[..., list[str]]:
     """Return a function that adds the machines of a slice of v4."""
     made: list[str] = []
 
-    def add(hosts: int = 2) -> list[str]:
+    def add(hosts: int = 2, topology: str = "2x2x2") -> list[str]:
         for _ in range(hosts):
-            spec = nodes.tpu(f"tpu-{len(made)}-{namespace}", "tpu-v4-podslice", "2x2x2", pool=f"pool-{namespace}")
+            spec = nodes.tpu(f"tpu-{len(made)}-{namespace}", "tpu-v4-podslice", topology, pool=f"pool-{namespace}")
             made.append(add_node(spec))
         return made
 

@@ -244,3 +244,29 @@ def test_a_slice_that_was_started_before_its_first_job_takes_it_on_any_kind_of_c
     assert [(each["name"], each["jobs"]) for each in listed] == [(started.out.strip(), 3)]
     assert ran_in(site) == before
     assert len(before) == HOSTS
+
+
+def test_of_four_hosts_a_lost_one_restarts_all_and_they_take_the_next_job(
+    team: Any, site: Any, machines: Any, kinetic: Any, shared: Any
+) -> None:
+    machines(4, "2x2x4")
+    team.project.write("team.py", WARM.replace("tpu-v4-2x2x2", "tpu-v4-2x2x4"))
+    job_id = team.run("from team import again\ntell(again.run_async(words[0]).job_id)", str(shared))
+    for each in range(4):
+        wait_for(f"host {each}", (shared / f"host-{each}-attempt-0").exists, 60)
+    before = ran_in(site)
+
+    lose_host(site, 2)
+    value = team.run("tell(kinetic.attach(words[0]).result(timeout=90, cleanup=False))", job_id)
+    after, next_id = team.run("""
+        from team import report
+        job = report.run_async()
+        tell([job.result(cleanup=False), job.job_id])
+    """)
+    log = kinetic("jobs", "logs", next_id, "--host", "all").out
+
+    assert (value, after) == (1, {"host": 0, "attempt": 0})
+    assert {path.name for path in shared.glob("*-attempt-1")} == {f"host-{host}-attempt-1" for host in range(4)}
+    assert [f"[host {host}] I am host {host} of 4" in log for host in range(4)] == [True] * 4
+    assert not ran_in(site) & before
+    assert len(pods_of_slice(site)) == len(site.pods_of()) == 4
