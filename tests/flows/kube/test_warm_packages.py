@@ -152,16 +152,42 @@ def test_packages_that_cannot_be_a_difference_start_a_pod_of_their_own_and_a_lin
 # -------------------------------------------------------------------------------------------- lines without a lock
 
 
+FROM_INDEX = ', container_image="python", capture_env_vars=["UV_DEFAULT_INDEX", "UV_HTTP_RETRIES"]'
+
+
 @pytest.fixture
 def lines(clients: Any, index: Any, machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let jobs start in the image "python", and install their packages from an index."""
     for version, word in (("1.0", "one"), ("2.0", "two")):
         index(made_wheel(tmp_path / "index", "alpha", version, {"alpha.py": f"VERSION = '{word}'\n"}))
     index(made_wheel(tmp_path / "index", "beta", "1.0", {"beta/__init__.py": "VERSION = 'b'\n"}))
-    more = ', container_image="python", capture_env_vars=["UV_DEFAULT_INDEX", "UV_HTTP_RETRIES"]'
-    clients.project.write("uses.py", USES.replace("{more}", more))
+    clients.project.write("uses.py", USES.replace("{more}", FROM_INDEX))
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.simple)
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+
+
+@pytest.mark.nightly
+def test_a_slice_whose_hosts_cannot_install_a_difference_gives_the_job_back_to_hosts_of_its_own(
+    lines: None, clients: Any, site: Any, index: Any, machines: Any, kinetic: Any
+) -> None:
+    machines()
+    clients.project.write("uses.py", USES.replace("{more}", FROM_INDEX).replace('"cpu"', '"tpu-v4-2x2x2"'))
+    depends_on(clients, "alpha==1.0")
+    first = clients.run("from uses import versions\ntell(versions())")
+    depends_on(clients, "alpha==2.0")
+    index.login = ("ann", "of a test")
+
+    job_id, said = clients.both("from uses import versions\ntell(versions.run_async().job_id)")
+    wait_for(
+        "its way back", lambda: "gave it back: " in (told := kinetic("jobs", "explain", job_id)).err + told.out, 100
+    )
+    index.login = None
+    kinetic("warm", "stop", "--all")
+    value = clients.run("tell(kinetic.attach(words[0]).result(timeout=90, cleanup=False))", job_id)
+
+    assert "gets what it lacks: alpha==2.0 (has 1.0)" in said
+    assert (first[0], value[0]) == (["one", "1.0"], ["two", "2.0"])
+    assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/{attempt}" for attempt in (0, 1)]
 
 
 def test_without_a_lock_a_pod_takes_jobs_whose_lines_it_satisfies_and_gets_what_it_lacks(
