@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _hardware as hardware
@@ -311,33 +312,41 @@ def _try(
         greeting = connection.greeting()
         if greeting.state != IDLE or not fits:
             return False, greeting
-        made = backend.warm.make_task(wanted, mask, state, differs=requirements is not None)
-        backend.add(wanted, made)
-        is_ours = placements.assign(context.store, state.name, greeting.sequence, job_id, key)
-        step("client:task-assigned")
-        refused = f"{state.name} has taken another job meanwhile"
-        if is_ours:
-            task = backend.warm.task_of(wanted, mask, requirements)
-            assignment = _assignment(wanted, task, greeting.sequence, greeting.restarts)
-            message = assignment.to_bytes(key, greeting.nonce)
-            if wanted.placement.hosts > 1:  # before any host begins: if one is lost, all find the task again
+        task = backend.warm.task_of(wanted, mask, requirements)
+        assignment = _assignment(wanted, task, greeting.sequence, greeting.restarts)
+        is_slice, refused = wanted.placement.hosts > 1, ""
+        make = functools.partial(backend.warm.make_task, wanted, mask, state, differs=requirements is not None)
+        with contextlib.ExitStack() as undo:
+            undo.callback(connection.close)  # so the pod gives up what it holds
+            if is_slice:
+                made = make()
+            else:  # it gets ready, and begins when it hears that this job cannot be lost any more
+                held = replace(assignment, is_held=True).to_bytes(key, greeting.nonce)
+                refused, made = backend.warm.tell(connection, held, job_id, make)
+                step("client:task-held")
+            backend.add(wanted, made)
+            if not refused and not placements.assign(context.store, state.name, greeting.sequence, job_id, key):
+                refused = f"{state.name} has taken another job meanwhile"
+            step("client:task-assigned")
+            if not refused and is_slice:  # before any host begins: if one is lost, all find the task again
                 backend.warm.write_assignment(state, assignment.to_bytes(key), key)
-                refused = connection.ask(message, job_id)
-            else:
+                refused = connection.ask(assignment.to_bytes(key, greeting.nonce), job_id)
+            elif not refused:
                 keep = functools.partial(_keep_assignment, backend, state, assignment, key)
-                refused = backend.warm.tell(connection, message, job_id, keep)
+                refused, _ = backend.warm.tell(connection, warm_pods.confirmation(job_id), job_id, keep)
             step("client:task-told")
             if not refused:
+                undo.pop_all()
                 return True, greeting
-        output.report(f"starts in a pod of its own: {refused}")
     except KineticError as error:
         if made is None and isinstance(error, AccessDeniedError):
             raise  # no warm pod can be told: a new one would be idle for nothing
         if made is None:
             output.report_once(f"the warm pod {state.name} cannot be reached: {error.what}")
             return False, greeting
-        output.report_once(f"the warm pod {state.name} cannot be told: {error.what}")
+        refused = f"the warm pod {state.name} cannot be told: {error.what}"
     if cold_start.take(context.store, wanted.key, job_id):
+        output.report(f"starts in a pod of its own: {refused}")
         _is_started(job_id, lambda: backend.warm.start_cold(job_id))
     return True, greeting
 

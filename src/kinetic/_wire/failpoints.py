@@ -34,6 +34,7 @@ WARM = (
     "client:warm-secret-created",
     "client:job-created",  # that of the task, suspended
     "client:secret-created",  # now the task can be started in a pod of its own
+    "client:task-held",  # the pod gets ready for it
     "client:task-assigned",  # the pod's number stands for this job
     "client:task-told",
     "client:placed-cold",  # the job is one of a pod of its own, which is not started yet

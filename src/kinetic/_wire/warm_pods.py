@@ -31,7 +31,8 @@ MOST_HANDED = 2 * MOST_LINE  # the same from host to host, in base64
 IDLE_SECONDS, MOST_SECONDS = 1200.0, 28_800.0  # 20 minutes, and 8 hours
 UNTOLD_SECONDS = 150.0  # until a number is skipped whose client died; a kubelet brings a Secret within two minutes
 _POD = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_RUN, _CHECK, _INSTALLED, _READY, _TAKE, _END = "run", "check", "installed", "ready", "take", "end"
+_RUN, _CHECK, _CONFIRM, _INSTALLED = "run", "check", "confirm", "installed"
+_READY, _TAKE, _END = "ready", "take", "end"  # between hosts of a slice
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Assignment:
     environment: dict[str, str] = field(repr=False)  # captured variables
     cache_key: bytes = field(repr=False, default=b"")  # of the compile cache; empty where that is off
     restarts: int = 0  # how often the slice had been started again when it was given the task (count)
+    is_held: bool = False  # the pod gets ready, and begins when its client confirms that nothing can be lost any more
 
     def to_bytes(self, key: bytes, nonce: str = "") -> bytes:
         """Write it, sealed with the pod's key; the nonce is the pod's own, of one connection."""
@@ -147,6 +149,17 @@ def installed_versions(data: bytes) -> dict[str, str]:
     """Read that answer; the pod itself compares again before it believes it."""
     found = documents.read(data, "the answer of a warm pod", most_bytes=MOST_LINE).get("installed")
     return {str(name): str(version) for name, version in found.items()} if isinstance(found, dict) else {}
+
+
+def confirmation(job_id: str) -> bytes:
+    """Return what lets a pod begin with a task that it holds; it needs no seal, as above."""
+    return documents.write({"schema": documents.SCHEMA, "do": _CONFIRM, "job_id": job_id})
+
+
+def confirmed_job(data: bytes) -> str:
+    """Return the job of such a message, or "" for another one."""
+    page = documents.read(data, "a message to a warm pod", most_bytes=MOST_LINE)
+    return str(page.get("job_id") or "") if page.get("do") == _CONFIRM else ""
 
 
 def answer(why: str = "") -> bytes:
@@ -259,6 +272,7 @@ _ASSIGNMENT = {
     "task": fields.text(MOST_LINE, least=1),
     **fields.each(_bytes_of, "key", "cache_key"),
     "environment": fields.map_of(fields.text(fields.TEXT), 1_000_000, fields.text(fields.TEXT)),
+    "is_held": fields.boolean,
 }
 _GREETING_READERS = {
     "pod": _NAME,

@@ -48,7 +48,7 @@ def killed(clients: Any, tmp_path: Path, step: str) -> None:
     assert mark.exists(), f"{step} was not reached"
 
 
-@pytest.mark.parametrize("step", failpoints.WARM[3:5])
+@pytest.mark.parametrize("step", ["client:secret-created", "client:task-assigned"])
 def test_a_client_that_dies_before_its_warm_pod_is_started_leaves_a_job_that_another_one_starts(
     clients: Any, site: Any, tmp_path: Path, step: str, kinetic: Any
 ) -> None:
@@ -67,7 +67,7 @@ def is_warm(job: dict[str, Any]) -> bool:
     return bool(job["metadata"]["labels"]["app"] == "kinetic-warm" and job["spec"].get("suspend"))
 
 
-@pytest.mark.parametrize("step", failpoints.WARM[3:6])
+@pytest.mark.parametrize("step", failpoints.WARM[3:7])
 def test_a_client_that_dies_while_it_tells_a_warm_pod_loses_no_job(
     clients: Any, site: Any, tmp_path: Path, step: str
 ) -> None:
@@ -80,6 +80,24 @@ def test_a_client_that_dies_while_it_tells_a_warm_pod_loses_no_job(
 
     assert (value, after) == (3, 7)
     assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
+
+
+def test_a_pod_does_not_begin_with_a_job_whose_client_dies_before_it_is_safe_and_takes_the_next_one(
+    clients: Any, site: Any, plane: Any, tmp_path: Path
+) -> None:
+    clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
+    wait_for("an idle pod", is_idle(site, 1))
+    plane.proxy.delay_seconds = 0.5  # the pod holds the task long before there is a Job
+
+    killed(clients, tmp_path, "client:job-created")
+    plane.proxy.delay_seconds = 0.0
+    wait_for("a pod that has given the task up", is_idle(site, 2))
+    left = site.bucket.names("cpu-add")
+    value = clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(3, 4))")
+
+    assert value == 7
+    assert [name for name in left if "/attempts/" in name or "/placements/" in name] == []
+    assert len(site.pods_of()) == 1
 
 
 @pytest.mark.parametrize("generation", [0, 1], ids=["supervisor", "fork server"])

@@ -131,7 +131,9 @@ class KeptConnection:
         """Send a task, and return why it is not done, or ""."""
         with self._changed:
             self._asked = job_id
-            return warm_pods.refusal(self._exchange(message)) or ""
+            why = warm_pods.refusal(self._exchange(message)) or ""
+            self._asked = "" if why else job_id
+            return why
 
     def installed(self) -> dict[str, str]:
         """Ask what is installed in the pod; return versions by normalized names."""

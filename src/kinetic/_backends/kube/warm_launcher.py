@@ -248,10 +248,18 @@ class WarmLauncher:
         with self._lock:
             return [state for each, state in self._kept.values() if each.is_free]
 
-    def tell(self, connection: KeptConnection, message: bytes, job_id: str, keep: Callable[[], object]) -> str:
-        """Tell a warm pod of its next task, while ``keep`` puts it where a pod finds it that is started again."""
-        asks: list[Callable[[], object]] = [partial(connection.ask, message, job_id), keep]
-        return str(kube_client.request_all(asks)[0])
+    def tell(self, connection: KeptConnection, message: bytes, job_id: str, beside: Callable[[], T]) -> tuple[str, T]:
+        """Tell a warm pod something of a task while something else is done; return why it refuses, or "", and that."""
+
+        def ask() -> str:
+            try:
+                return connection.ask(message, job_id)
+            except KineticError as error:
+                return f"the warm pod {connection.pod} cannot be told: {error.what}"
+
+        asks: list[Callable[[], Any]] = [ask, beside]
+        why, done = kube_client.request_all(asks)
+        return why, done
 
     def is_followed(self, job_id: str) -> bool:
         """Return whether a connection would tell of the end of a job."""

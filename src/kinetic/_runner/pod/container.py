@@ -42,6 +42,7 @@ PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}  # of JAX; the f
 MEMORY, DISK = "memory", "disk"
 MOST_EVICTIONS = 3  # attempts in a row; as often as other failures around a job are retried
 SHORT_OF = "short_of"  # in the details of a note
+HOLD = "hold"  # in the folder of a warm pod's task that its client has not confirmed: a pipe, which says how it goes on
 
 _READ_AT_START = ("PYTHON", "LD_")  # variables that an interpreter reads when it starts, and not again
 _DRIVER_SECONDS = 60.0  # a driver that does not answer for so long does not work

@@ -288,7 +288,7 @@ class PodSource:
             say(f"{self.verdict_words} already; nothing is left to do")
             self.code = 0
         elif why == supervise.TAKEN:
-            say("the job was started in another pod meanwhile; nothing is left to do here")
+            say("the job is not this pod's; nothing is left to do here")
             self.code = FAILED_EXIT
         else:
             say("the job was removed; nothing is left to do")
@@ -327,6 +327,8 @@ class PodSource:
 
         task, warm = self.task, self.settings.warm
         if warm and not self.place.host:
+            if not self._is_confirmed():
+                return False
             taken = placements.take(self.store, task.job_id, warm, key)
             if task.hosts > 1:
                 step("leader:took")
@@ -339,6 +341,17 @@ class PodSource:
             pause = min(2 * pause, 2.0)
         self._first_attempt = found.attempts
         return found.pod == warm
+
+    def _is_confirmed(self) -> bool:
+        """Return whether the client of a warm pod has not given the job up; wait for its word if it is to follow."""
+        try:
+            hold = os.open(self.place.base / container.HOLD, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        select.select([hold], [], [])  # it comes: the first process gives up what its client does not confirm
+        word = os.read(hold, 1)
+        os.close(hold)
+        return word == b"."
 
     def _claim_together(self, note: AttemptNote, key: bytes) -> AttemptNote:
         restarts = max(0, (self.place.restarts or 0) - self.settings.first_restart)

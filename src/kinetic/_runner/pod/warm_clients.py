@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from kinetic._wire import warm_pods
 from kinetic._wire.warm_pods import Greeting
 
+CONFIRMED = 3  # how a child ends whose client has confirmed the task that it brought
 _MOST = 8
 _MESSAGE_SECONDS = 30.0  # for the rest of a message
 _QUIET_SECONDS = 900.0  # after which a client that sends nothing is disconnected
@@ -32,6 +33,7 @@ class Clients:
         fork: Has a child do something, and calls the second function with its exit code.
         greeting: Returns how the pod is; its argument is the nonce of the client's next message.
         answer: Reads a message in a child and answers it; returns the exit code.
+        heard: Gets the number of such a child, and its exit code.
     """
 
     def __init__(
@@ -40,8 +42,9 @@ class Clients:
         fork: Callable[[Callable[[], int], Callable[[int], None]], int],
         greeting: Callable[[str], Greeting],
         answer: Callable[[socket.socket, str], int],
+        heard: Callable[[int, int], object],
     ) -> None:
-        self._fork, self._greeting, self._answer = fork, greeting, answer
+        self._fork, self._greeting, self._answer, self._heard = fork, greeting, answer, heard
         self._clients: dict[int, _Client] = {}  # by descriptor
         self._known: tuple[object, ...] = ()  # what they were told
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -116,10 +119,11 @@ class Clients:
 
         def heard(code: int) -> None:
             client.is_heard, client.since = False, time.monotonic()
-            if code != 0:
+            if code not in {0, CONFIRMED}:
                 self._disconnect(client)
+            self._heard(child, code)
 
-        self._fork(lambda: self._answer(client.connection, client.nonce), heard)
+        child = self._fork(lambda: self._answer(client.connection, client.nonce), heard)
 
 
 def read_line(connection: socket.socket) -> bytes:

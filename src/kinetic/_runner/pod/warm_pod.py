@@ -6,6 +6,7 @@ task is carried out by a supervisor that a fork server forks, the same as the fi
 docs/design/decisions/0028-warm-pods.md.
 
     idle   ── the inbox has a task, or the pod's Secret does ──▶  busy
+    busy   ── its client does not confirm what it has brought ──▶  idle, with the same number
     busy   ── the supervisor has ended, all is removed       ──▶  idle, or the end
     idle   ── idle for its time, at its maximum, or asked to ──▶  the end: exit code 0
 
@@ -35,7 +36,7 @@ from kinetic._runner import processes
 from kinetic._runner.pod import cleanup, container, fork_server
 from kinetic._runner.pod.fork_server import CarryOut, ForkServer
 from kinetic._runner.pod.log_pump import say
-from kinetic._runner.pod.warm_clients import Clients, read_line
+from kinetic._runner.pod.warm_clients import CONFIRMED, Clients, read_line
 from kinetic._runner.worker import worker
 from kinetic._stores import preload
 from kinetic._wire import documents, warm_pods
@@ -128,7 +129,11 @@ class WarmProcess:
             from kinetic._runner.pod.warm_slice import Leader  # most warm pods have one host
 
             self._leader = Leader(page, base)
-        self._clients = None if self._host else Clients(page.port, self._fork, self._greeting, self._answer)
+        self._hold = -1  # where the supervisor of a task that is held learns whether it may begin
+        self._is_given_up = False  # the task at hand, by its client, before it began
+        self._last_heard = 0, 0  # a child that heard a client, and its exit code
+        hear = self._greeting, self._answer, self._after_message
+        self._clients = None if self._host else Clients(page.port, self._fork, *hear)
 
     def run(self) -> int:
         """Take tasks until it is time to end; return the exit code."""
@@ -286,6 +291,7 @@ class WarmProcess:
         line = read_line(connection)
         if not line:
             return 1
+        held = ""
         try:
             if job_id := warm_pods.checked_job(line):
                 why = self._check(job_id)
@@ -294,13 +300,35 @@ class WarmProcess:
 
                 connection.sendall(warm_pods.installed_answer(kept_packages.installed()) + b"\n")
                 return 0
+            elif warm_pods.confirmed_job(line):
+                why = "this pod does not hold that task any more"
             else:
                 with documents.temporary_key(Path(self.page.secret, wire_task.KEY_FILE)) as key:
-                    why = self._stage(Assignment.from_bytes(line, key, nonce), key)
+                    found = Assignment.from_bytes(line, key, nonce)
+                    why = self._stage(found, key)
+                held = found.job_id if found.is_held and not why else ""
         except KineticError as error:
             why = str(error)
-        connection.sendall(warm_pods.answer(why) + b"\n")
-        return 0
+        if not held:
+            connection.sendall(warm_pods.answer(why) + b"\n")
+            return 0
+        os.write(self._waker, b".")  # the pod gets ready meanwhile
+        connection.sendall(warm_pods.answer() + b"\n")
+        line = read_line(connection)
+        if not line or warm_pods.confirmed_job(line) != held:
+            return 1
+        connection.sendall(warm_pods.answer() + b"\n")
+        return CONFIRMED
+
+    def _after_message(self, child: int, code: int) -> None:
+        """Let a task begin that is held, or give it up, as the client of its child wants it."""
+        self._last_heard = child, code
+        if self._hold < 0 or (self._about or {}).get("held_by") != child:
+            return
+        self._is_given_up = code != CONFIRMED
+        os.write(self._hold, b"." if code == CONFIRMED else b"x")
+        if code == CONFIRMED:
+            (self.task / container.HOLD).unlink(missing_ok=True)  # a supervisor that follows begins at once
 
     def _check(self, job_id: str) -> str:
         """Have the supervisor of a cancelled task look into the store, and wait for its end."""
@@ -355,6 +383,7 @@ class WarmProcess:
             "installs": installs,
             "packages": packages,
             "environment": hashlib.sha256(json.dumps([sorted(own.items()), packages]).encode()).hexdigest(),
+            "held_by": os.getpid() if found.is_held else 0,
         }
         beside = self.inbox / f".{found.sequence}-{os.getpid()}"
         try:
@@ -368,8 +397,11 @@ class WarmProcess:
             (beside / _ABOUT).write_text(json.dumps(about))
             if self._leader is not None:
                 (beside / _ASSIGNMENT).write_bytes(found.to_bytes(key))
-            with contextlib.suppress(OSError):  # it came by another way before
+            try:
                 beside.rename(self.inbox / f"{found.sequence}")
+            except OSError:
+                if found.is_held:  # else it came by another way before
+                    return f"this pod is about to begin with another task {found.sequence}"
         finally:
             shutil.rmtree(beside, ignore_errors=True)  # of a full disk: the next task must not find its key
         return ""
@@ -466,6 +498,7 @@ class WarmProcess:
                 (self.inbox / f"{number}").rename(self.task)
                 self._sequence, self._tries = number, 0
                 self._about = json.loads((self.task / _ABOUT).read_bytes())
+                self._begin_to_hold()
                 if self._waiting:  # the task came with the Secret
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(self._waiting, signal.SIGKILL)
@@ -473,6 +506,16 @@ class WarmProcess:
                 return True
             shutil.rmtree(self.inbox / f"{number}", ignore_errors=True)
         return False
+
+    def _begin_to_hold(self) -> None:
+        """Have the supervisor of the task at hand wait for its client's word, if a child of ours waits for that."""
+        self._is_given_up = False
+        child = (self._about or {}).get("held_by")
+        if isinstance(child, int) and child:
+            os.mkfifo(self.task / container.HOLD, 0o600)
+            self._hold = os.open(self.task / container.HOLD, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            if child not in self._children:
+                self._after_message(child, self._last_heard[1] if self._last_heard[0] == child else 1)
 
     def _start(self) -> None:
         """Have a fork server that fits fork the supervisor of the task at hand."""
@@ -516,7 +559,7 @@ class WarmProcess:
             return None
         code = os.waitstatus_to_exitcode(server.code) if server.code is not None else -signal.SIGKILL
         is_stopped = (self.task / "stopped").exists()
-        if code not in {0, FAILED_EXIT} and not is_stopped:
+        if code not in {0, FAILED_EXIT} and not is_stopped and not self._is_given_up:
             retries = about.get("retries")
             tries = _TRIES + (retries if isinstance(retries, int) else 0)
             if self.page.hosts == 1 and self._tries < tries:
@@ -545,10 +588,7 @@ class WarmProcess:
         packages = self._check_packages(str(about.get("packages") or ""))
         if about.get("packages") and not packages:
             imports = []  # they would be imported from somewhere else
-        self._about, self._decided = None, str(about.get("job_id") or "")
-        self._sequence += 1
-        self._strange_since = None
-        self._tasks += 1
+        self._forget_task(about)
         self._idle_since = time.monotonic()
         self._next_look = self._idle_since + _LOOK_SECONDS
         if self.page.hosts == 1 and (why := self._why_end()):
@@ -556,6 +596,19 @@ class WarmProcess:
         say(f"the warm pod {self.page.pod} is idle; it ends in {self.page.idle_seconds:g} s")
         self._prepare(imports, str(about.get("environment")), variables, packages)
         return None
+
+    def _forget_task(self, about: dict[str, object]) -> None:
+        if self._hold >= 0:
+            os.close(self._hold)
+            self._hold = -1
+        self._about = None
+        if self._is_given_up:  # another client may have its number, and the kubelet may have brought that task
+            self._secret_stamp = None
+        else:
+            self._decided = str(about.get("job_id") or "")
+            self._sequence += 1
+            self._strange_since = None
+            self._tasks += 1
 
     def _unclean(self, why: str) -> str:
         """Return why this pod ends; a slice is started again instead, with all its hosts."""
