@@ -1,12 +1,15 @@
-"""The cluster that benchmarks run jobs on: a real control plane, one node of the test suite's agent, and its bucket.
+"""The cluster that benchmarks run jobs on: a real control plane, one node, and the test suite's bucket.
 
-Needs the test cluster (`make cluster`); a benchmark is passed over without it.
+The node is the test suite's agent, or a real one: kubelet and containerd, with the packages of this Python in its
+containers. Needs the test cluster (`make cluster`, `make node`); a benchmark is passed over without it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,37 +22,50 @@ class Parts(NamedTuple):
     """What a benchmark's cluster consists of; see tests/cluster and tests/servers."""
 
     plane: Any
-    agent: Any
+    agent: Any  # of the nodes: an Agent, or RealNodes
     server: Any  # of the bucket
 
 
-def measure(bench: Bench, figures: Callable[[Bench, Ground, Parts], None], **environ: str) -> None:
-    """Run a benchmark on a new cluster, which its processes find in their environment."""
-    from cluster import binaries, containers
+def measure(
+    bench: Bench, figures: Callable[[Bench, Ground, Parts], None], *, real: bool = False, **environ: str
+) -> None:
+    """Run a benchmark on a new cluster, which its processes find in their environment; ``real``: on a real node."""
+    from cluster import binaries, containers, node_host
 
     if binaries.missing() or not containers.isolated():
         bench.skip("jobs on a cluster", "there is no test cluster that runs pods here: make cluster, as root")
+    elif why := node_host.why_not() if real else "":
+        bench.skip("jobs on a real node", why)
     else:
-        with Ground() as ground:
-            _measure(bench, ground, figures, environ)
+        with Ground() as ground, started(ground, real=real, **environ) as parts:
+            figures(bench, ground, parts)
     bench.end()
 
 
-def _measure(
-    bench: Bench, ground: Ground, figures: Callable[[Bench, Ground, Parts], None], environ: dict[str, str]
-) -> None:
+@contextlib.contextmanager
+def started(ground: Ground, *, real: bool, **environ: str) -> Iterator[Parts]:
+    """Start such a cluster, and end it; ``environ``: more variables of its clients."""
     from cluster import nodes
     from cluster.agent import Agent
+    from cluster.node_host import Host
     from cluster.plane import Plane
+    from cluster.real_node import RealNodes
     from servers.gcs import GcsServer
 
     folder = ground.folder / "cluster"
     folder.mkdir()
-    plane = Plane(folder).start()
-    agent = Agent(plane.nodes, plane.authority, folder / "nodes").start()
-    server = GcsServer().start()
-    server.bucket("jobs")
-    try:
+    with contextlib.ExitStack() as stack:
+        plane = Plane(folder, names=real).start()
+        stack.callback(plane.stop)
+        if real:
+            packages = Path(sysconfig.get_path("purelib"))
+            agent: Any = RealNodes(plane.nodes, plane.authority, Host(), packages).start()
+        else:
+            agent = Agent(plane.nodes, plane.authority, folder / "nodes").start()
+        stack.callback(agent.stop)
+        server = GcsServer(host=agent.gateway if real else "127.0.0.1").start()
+        stack.callback(server.close)
+        server.bucket("jobs")
         agent.add_node(nodes.cpu("cpu"))
         ground.environ |= {
             "KUBECONFIG": str(plane.kubeconfig),
@@ -59,8 +75,4 @@ def _measure(
             "STORAGE_EMULATOR_HOST": server.url,
             **environ,
         }
-        figures(bench, ground, Parts(plane, agent, server))
-    finally:
-        server.close()
-        agent.stop()
-        plane.stop()
+        yield Parts(plane, agent, server)

@@ -1,9 +1,9 @@
 """What a job in a warm pod costs beside one with a pod of its own, alternately, 20 ms away from the API server.
 
-Control plane and scheduler are real, the node is the test suite's agent, the store is its bucket, and clients are new
-processes, as after an edit. In the end: from a save under `kinetic dev` to the first line of the function, what many
-jobs leave in the pod, and what it takes and asks while it is idle. Needs the test cluster (`make cluster`), and is
-passed over without it.
+Control plane, scheduler, kubelet and containerd are real, the store is the test suite's bucket, and clients are new
+processes, as after an edit. Also: from a save under `kinetic dev` to the first line of the function, what many jobs
+leave in the pod, what it takes and asks while it is idle, and a program that is compiled again in a fresh pod. Needs
+root, the test cluster and the real node (`make node`); with --node 0, pods are processes of the test suite's agent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from _measure import Bench, Ground
 
 from kinetic._runner import processes
 
-DELAY_SECONDS = 0.02
+DELAY_SECONDS = 0.02  # of a request, and of a message there and back
 MODULES = ("numpy", "jax", "keras")
 SCRIPT = """
 import sys, time
@@ -42,15 +42,17 @@ def noop():
 
 if __name__ == "__main__":
     begun = time.time()
-    entered, imported = first(sys.argv[1:])
-    entered_after, imports = entered - begun, imported - entered
+    job = first.run_async(sys.argv[2:])
+    processor = time.process_time()  # since this process began, imports included
+    entered, imported = job.result()
     noop()
     took = []
-    for _ in range(5):
+    for _ in range(8):
         again = time.time()
         noop()
         took.append(time.time() - again)
-    print(entered_after, imports, min(took))
+        time.sleep(0.1)
+    print(entered - float(sys.argv[1]), entered - begun, processor, imported - entered, min(took), sorted(took)[4])
 """
 MANY = """
 import sys
@@ -64,6 +66,28 @@ if __name__ == "__main__":
     for _ in range(int(sys.argv[1])):
         noop()
 """
+COMPILES = """
+import sys, time
+import kinetic
+
+@kinetic.run(accelerator="cpu", keep_warm="0")
+def compiles(rounds, mark):
+    import jax
+    import jax.numpy as jnp
+
+    def program(x):
+        for number in range(rounds):
+            x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * (number + mark), axis=number % 2)
+        return x
+
+    lowered = jax.jit(program).lower(jnp.ones((8, 8)))
+    begun = time.monotonic()
+    lowered.compile()
+    return time.monotonic() - begun
+
+if __name__ == "__main__":
+    print(compiles(*map(int, sys.argv[1:])))
+"""
 SAVED = """
 import time
 
@@ -73,21 +97,29 @@ def train():
 """
 LOOK_SECONDS, IDLE_SECONDS = 65.0, 120.0
 LINE_SECONDS = 90.0
+IMPORT_TRIES, IMPORTED_MS = 10, 100.0
 PODS = "/api/v1/namespaces/default/pods"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 
 
 def main() -> None:
-    sizes = {"jobs": (200, "jobs, one after the other, in one pod")}
+    sizes = {
+        "jobs": (200, "jobs, one after the other, in one pod"),
+        "rounds": (160, "steps of a program that is compiled; 0: none is"),
+        "node": (1, "0: pods are processes of the test suite's agent, and not of a real node"),
+    }
     bench = Bench("a job in a warm pod", runs=5, quick_runs=2, sizes=sizes)
-    _cluster.measure(bench, _figures, KINETIC_BASE_PACKAGES="0")
+    _cluster.measure(bench, _figures, real=bool(bench.sizes["node"]), KINETIC_BASE_PACKAGES="0")
 
 
 def _figures(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
     parts.plane.proxy.delay_seconds = DELAY_SECONDS
-    _many(bench, ground, parts)
     _calls(bench, ground, parts)
     _saves(bench, ground)
+    _end_pods(parts)
+    _many(bench, ground, parts)
+    if rounds := 10 if bench.quick else bench.sizes["rounds"]:
+        _compiled(bench, ground, rounds)
 
 
 def _calls(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
@@ -95,29 +127,54 @@ def _calls(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
     runs = [0]
     project = _project(ground, "edits")
 
-    def run(keep: str) -> tuple[float, float, float]:
+    def run(keep: str) -> tuple[float, ...]:
         runs[0] += 1
         script = project / "edited.py"
         script.write_text(SCRIPT.format(keep=keep, number=runs[0]))
-        words = [sys.executable, str(script), *MODULES]
-        out = subprocess.run(words, env=ground.environ, cwd=project, capture_output=True, text=True, check=True)
-        entered, imports, noop = map(float, out.stdout.split())
-        return entered * 1e3, imports * 1e3, noop * 1e3
+        words = [sys.executable, str(script), str(time.time()), *MODULES]
+        return tuple(1e3 * value for value in _printed(words, ground, project))
 
-    run("30m")  # makes the warm pod
-    time.sleep(30)  # it imports what its tasks imported
+    imported = f"import {', '.join(MODULES)}"  # here, so that there is bytecode: pods may not write where it would be
+    subprocess.run([sys.executable, "-c", imported], env=ground.environ | {"KERAS_BACKEND": "jax"}, check=True)
+    for _ in range(IMPORT_TRIES):  # the first one makes the warm pod, which then imports what its task imported
+        if run("30m")[3] < IMPORTED_MS:
+            break
+        time.sleep(15)
     warm, cold, requests = [], [], []
     for _ in range(bench.runs):
         parts.plane.proxy.seen.clear()
         warm.append(run("30m"))
         requests.append(float(len(parts.plane.proxy.seen)))
         cold.append(run("0"))
-    first, imports, noop = (list(each) for each in zip(*warm, strict=True))
-    cold_first, cold_imports, cold_noop = (list(each) for each in zip(*cold, strict=True))
-    bench.limit("call → the function begins; vs a pod of its own", first, 1000, "ms", cold_first)
+    edit, call, processor, imports, noop, middle = (list(each) for each in zip(*warm, strict=True))
+    cold_edit, cold_call, cold_processor, cold_imports, cold_noop, cold_middle = map(list, zip(*cold, strict=True))
+    bench.limit("a new client is started → the function begins; vs its own pod", edit, 1000, "ms", cold_edit)
+    bench.show("… of it from the call on", call, "ms", cold_call)
+    bench.limit("… processor time of the client until the job is launched", processor, 300, "ms", cold_processor)
     bench.limit("importing numpy, JAX and Keras there", imports, 1000, "ms", cold_imports)
-    bench.limit("a blocking no-op, in the same client, the best of 5", noop, 150, "ms", cold_noop)
-    bench.limit("requests to the API server for seven jobs of a new client", requests, 50, "")
+    bench.limit("a blocking no-op, in the same client, the best of 8", noop, 150, "ms", cold_noop)
+    bench.show("… the median of 8", middle, "ms", cold_middle)
+    bench.limit("requests to the API server for ten jobs of a new client", requests, 60, "")
+
+
+def _compiled(bench: Bench, ground: Ground, rounds: int) -> None:
+    """Measure a program that is compiled in one pod, and again in a fresh one."""
+    project = _project(ground, "compiles")
+    (project / "compiles.py").write_text(COMPILES)
+
+    def run(mark: int) -> float:
+        return _printed([sys.executable, "compiles.py", str(rounds), str(mark)], ground, project)[0]
+
+    first, again = zip(*[(run(mark), run(mark)) for mark in range(1 if bench.quick else 2)], strict=True)
+    name = f"compiling a program of {rounds} steps again, in a fresh pod"
+    bench.ratio(name, again, first, None if bench.quick else 0.1, "s")
+
+
+def _printed(words: list[str], ground: Ground, project: Path) -> list[float]:
+    done = subprocess.run(words, env=ground.environ, cwd=project, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)}: exit {done.returncode}\n{done.stderr[-3000:]}")
+    return [float(word) for word in done.stdout.split()]
 
 
 def _saves(bench: Bench, ground: Ground) -> None:
@@ -161,9 +218,9 @@ def _many(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
     script = _project(ground, "many") / "many.py"
     script.write_text(MANY)
 
-    def run(count: int) -> tuple[float, float, float]:
+    def run(count: int) -> tuple[float, float, float, float]:
         words = [sys.executable, str(script), str(count)]
-        subprocess.run(words, env=ground.environ, cwd=script.parent, capture_output=True, check=True)
+        _printed(words, ground, script.parent)
         time.sleep(5)
         found = parts.plane.api.get(PODS, labelSelector="app=kinetic-warm")["items"]
         (pod,) = (each for each in found if each["status"]["phase"] == "Running")
@@ -171,12 +228,12 @@ def _many(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
         return _held(pid)
 
     jobs = bench.sizes["jobs"]
-    before, after = run(10), run(jobs)
+    before, after = run(10), run(jobs - 10)
     for name, most, unit, was, now in zip(
-        ("processes", "descriptors", "memory"), (0, 0, 2), ("", "", "MB"), before, after, strict=True
+        ("processes", "descriptors", "memory"), (0, 0, 2), ("", "", "MB"), before[:3], after[:3], strict=True
     ):
-        bench.limit(f"{jobs} jobs in one pod: more {name}", [now - was], most, unit)
-    bench.limit("an idle warm pod: memory, shared pages by their share", [after[2]], 80, "MB")
+        bench.limit(f"{jobs} jobs in one pod: more {name} than after 10", [now - was], most, unit)
+    bench.limit("an idle warm pod: memory, shared pages by their share", [after[3]], 80, "MB")
     if not bench.quick:
         time.sleep(LOOK_SECONDS)  # its first look removes what the store has of its jobs
         parts.server.seen.clear()
@@ -184,8 +241,15 @@ def _many(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
         time.sleep(IDLE_SECONDS)
         for name, seen in (("store", parts.server.seen), ("API server", parts.plane.proxy.seen)):
             bench.limit(f"an idle warm pod: requests to the {name} per minute", [len(seen) * 60 / IDLE_SECONDS], 1, "")
-    for job in parts.plane.api.get(JOBS)["items"]:  # the next figures have a pod of their own
+    _end_pods(parts)
+
+
+def _end_pods(parts: _cluster.Parts) -> None:
+    """End all pods: the next figures have one of their own."""
+    for job in parts.plane.api.get(JOBS)["items"]:
         parts.plane.api.delete(f"{JOBS}/{job['metadata']['name']}", propagationPolicy="Foreground")
+    while parts.plane.api.get(PODS)["items"]:
+        time.sleep(0.5)
 
 
 def _project(ground: Ground, name: str) -> Path:
@@ -195,13 +259,20 @@ def _project(ground: Ground, name: str) -> Path:
     return project
 
 
-def _held(pid: int) -> tuple[float, float, float]:
-    """Return how many processes a pod has, their descriptors, and their memory in MB."""
+def _held(pid: int) -> tuple[float, float, float, float]:
+    """Return how many processes a pod has, their descriptors, and their memory in MB: without that of files, and all.
+
+    Pages that several share are counted by their share: that of files grows when other programs of the machine end.
+    """
     pids = processes.tree_of(pid)
     descriptors = sum(len(os.listdir(f"/proc/{each}/fd")) for each in pids)
     texts = [Path(f"/proc/{each}/smaps_rollup").read_text() for each in pids]
-    kilobytes = sum(int(found[1]) for text in texts if (found := re.search(r"^Pss:\s+(\d+)", text, re.MULTILINE)))
-    return float(len(pids)), float(descriptors), kilobytes * 1024 / 1e6
+
+    def megabytes(kind: str) -> float:
+        found = [re.search(rf"^{kind}:\s+(\d+)", text, re.MULTILINE) for text in texts]
+        return sum(int(each[1]) for each in found if each) * 1024 / 1e6
+
+    return float(len(pids)), float(descriptors), megabytes("Pss_Anon"), megabytes("Pss")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class StreamingProxy:
     Attributes:
         faults: The first that meets a request happens to it. Add and clear as you like.
         seen: Everything that was answered, in order.
-        delay_seconds: How long each request is on its way to the server.
+        delay_seconds: How long each request is on its way to the server; in a tunnel, half of it in each direction.
         sent_bytes: Of all answers together.
         received_bytes: Of all requests together.
     """
@@ -271,7 +271,8 @@ class _Exchange:
         near, far = self._near, self._far
         far[2].write(near[0].trailing_data[0])
         near[2].write(far[0].trailing_data[0])
-        pumps = [asyncio.ensure_future(_pump(near[1], far[2])), asyncio.ensure_future(_pump(far[1], near[2]))]
+        ways = (near[1], far[2]), (far[1], near[2])
+        pumps = [asyncio.ensure_future(_pump(*way, self._proxy.delay_seconds / 2)) for way in ways]
         try:
             await asyncio.gather(*pumps)
         finally:
@@ -321,9 +322,15 @@ async def _send(side: Side, events: Iterable[h11.Event]) -> int:
     return size
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
+    """Hand on what comes, so much later; what follows does not wait for what is on its way."""
+    loop = asyncio.get_running_loop()
     while data := await reader.read(CHUNK):
-        writer.write(data)
+        if seconds:
+            loop.call_later(seconds, writer.write, data)
+        else:
+            writer.write(data)
         await writer.drain()
+    await asyncio.sleep(seconds)
     # The other side has heard everything. TLS has no half-closed connections, so this ends both directions.
     writer.close()

@@ -53,8 +53,10 @@ class RealNodes:
         shared: A folder that the test and all containers see under the same path.
     """
 
-    def __init__(self, endpoint: Endpoint, authority: Authority, host: Host) -> None:
+    def __init__(self, endpoint: Endpoint, authority: Authority, host: Host, packages: Path | None = None) -> None:
+        """Prepare; ``packages``: a folder that all containers see as that of their Python, and cannot write to."""
         self._host, self._endpoint, self._authority = host, endpoint, authority
+        self._packages = packages
         self.gateway, self.shared = host.gateway, host.shared
         self._api = Access(endpoint)
         self._nodes: list[RealNode] = []
@@ -98,7 +100,7 @@ class RealNodes:
         self._dns = self._host.run("coredns", [str(binaries.NODE.program("coredns")), "-conf", str(file)])
 
     def _start_node(self) -> RealNode:
-        node = RealNode(str(len(self._nodes)), self._host, self._authority, self._kubeconfig)
+        node = RealNode(str(len(self._nodes)), self._host, self._authority, self._kubeconfig, self._packages)
         self._nodes.append(node)
         node.start(self._api)
         return node
@@ -163,6 +165,14 @@ class RealNodes:
         """Put the image of Python into a registry that has no TLS; return its name there."""
         return self._nodes[0].push(node_images.PYTHON, f"{address}/library/python:{node_images.VERSION}-slim")
 
+    def pids(self, namespace: str, pod: str) -> dict[str, int]:
+        """Return the first process of each running container, as this machine counts them."""
+        found = self._api.get(f"/api/v1/namespaces/{namespace}/pods/{pod}")
+        (node,) = [each for each in self._nodes if each.name == found["spec"]["nodeName"]]
+        running = dict(line.split()[:2] for line in node.ctr("tasks", "list").splitlines()[1:])
+        ids = {each["name"]: each["containerID"].rpartition("/")[2] for each in found["status"]["containerStatuses"]}
+        return {name: int(running[number]) for name, number in ids.items() if number in running}
+
     def images(self) -> set[str]:
         """Return the names of the images that some node has."""
         return {name for node in self._nodes for name in node.ctr("images", "list", "--quiet").split()}
@@ -192,8 +202,11 @@ class RealNode:
         disk: With everything else, where only they see it.
     """
 
-    def __init__(self, number: str, host: Host, authority: Authority, kubeconfig: Path) -> None:
+    def __init__(
+        self, number: str, host: Host, authority: Authority, kubeconfig: Path, packages: Path | None = None
+    ) -> None:
         self.name = f"real-{number}"
+        self._packages = packages
         self.folder, self.disk = host.folder / number, host.disk / number
         self._number, self._host, self._kubeconfig = number, host, kubeconfig
         self._port, self._health = free_ports(2)
@@ -259,7 +272,9 @@ class RealNode:
             [str(binaries.NODE.program("ctr")), "oci", "spec"], capture_output=True, check=True
         ).stdout)  # fmt: skip
         base["mounts"].append(_mount(self._host.shared, self._host.shared, "rw"))
-        for package in _store_client():
+        if self._packages is not None:
+            base["mounts"].append(_mount(self._packages, Path(node_images.SITE_PACKAGES), "ro"))
+        for package in () if self._packages is not None else _store_client():
             base["mounts"].append(_mount(package, Path(node_images.SITE_PACKAGES) / package.name, "ro"))
         (self.folder / "base.json").write_text(json.dumps(base))
         debian = node_images.debian()

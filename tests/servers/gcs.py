@@ -42,7 +42,7 @@ class GcsServer:
         seen: Method and path of every request, in order.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, host: str = "127.0.0.1") -> None:
         self.buckets: dict[str, Bucket] = {}
         self.page_size = 1000
         self.tokens: set[str] | None = None
@@ -51,7 +51,7 @@ class GcsServer:
         self.rewrite_steps = 1
         self.seen: list[tuple[str, str]] = []
         self._ids = itertools.count(1)
-        self._server = Server(self.answer, port)
+        self._server = Server(self.answer, port, host)
         self.url = self._server.url
 
     def delay(self, seconds: float) -> None:

@@ -56,18 +56,18 @@ class Answer(NamedTuple):
 
 
 class Server:
-    """Answers on a free port of 127.0.0.1 from a thread of its own, until it is closed."""
+    """Answers on a free port of 127.0.0.1, or another address, from a thread of its own, until it is closed."""
 
-    def __init__(self, answer: Callable[[Request], Answer], port: int = 0) -> None:
+    def __init__(self, answer: Callable[[Request], Answer], port: int = 0, host: str = "127.0.0.1") -> None:
         self.delay_seconds = 0.0  # from a request to its answer, as of a network
         self._answer = answer
         self._loop = asyncio.new_event_loop()
         self._connections: set[_Connection] = set()
         self._server = self._loop.run_until_complete(
-            self._loop.create_server(lambda: _Connection(answer, self._connections, self), "127.0.0.1", port)
+            self._loop.create_server(lambda: _Connection(answer, self._connections, self), host, port)
         )
         self.port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{host}:{self.port}"
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"server on {self.port}", daemon=True)
 
     def start(self) -> Server:
