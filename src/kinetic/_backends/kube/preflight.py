@@ -27,7 +27,6 @@ from kinetic._backends.kube.client import (
 )
 from kinetic._backends.kube.job_manifests import NODE_POOL, node_selector
 from kinetic._config.options import read_variable
-from kinetic._google.clusters import is_tolerated
 from kinetic._hardware.placement import COUNT_LABEL
 from kinetic._stores.protocol import PUBLIC_VARIABLES
 from kinetic.errors import (
@@ -386,8 +385,11 @@ def _accepts(node: Mapping[str, Any], placement: Placement) -> bool:
     """Return whether a node has what a pod asks for, and no taint against it, as one that is cordoned has."""
     for each in (node.get("spec") or {}).get("taints") or ():
         taint = (str(each.get("key")), str(each.get("value") or ""), str(each.get("effect")))
-        if taint[2] in _REPELLING and not is_tolerated(taint, placement.tolerations):
-            return False
+        if taint[2] in _REPELLING:
+            from kinetic._google.clusters import is_tolerated  # 10 ms, with what speaks to Google; many have no taint
+
+            if not is_tolerated(taint, placement.tolerations):
+                return False
     has = str(((node.get("status") or {}).get("allocatable") or {}).get(placement.resource or "", "0"))
     return placement.resource is None or (has.isdecimal() and int(has) >= placement.resource_count)
 
