@@ -79,6 +79,7 @@ class _Job:
     ended: float | None = None
     status: JobStatus = JobStatus.PENDING
     reason: str = ""
+    is_held: bool = False  # whether it waits for the programs of another one
     changes: int = 1
     log: Mapping[int, bytes] = field(default_factory=lambda: _NO_LOG)
 
@@ -97,6 +98,7 @@ class _Job:
             submitted=self.submitted,
             started=self.started,
             ended=self.ended,
+            waits_for_others=self.is_held,
             version=str(self.changes),
         )
 
@@ -152,6 +154,9 @@ class _Roles:
                 if job_id not in self._jobs:
                     self._launched += 1
                     made = _Job(job_id, self._launched, launch, now + self.pending_seconds, self.clock.time())
+                    if launch.programs_of:
+                        made.begins, made.is_held = math.inf, True
+                        made.reason = f"waits until {launch.programs_of} has compiled the programs that both use"
                     if launch.order.after:
                         made.begins = math.inf
                         made.reason = f"waits for {' and '.join(each.job_id for each in launch.order.after)}"
@@ -160,8 +165,20 @@ class _Roles:
                     heapq.heappush(self._due, (made.due, made.number, made))
         return [launch.order.job_id for launch in launches]
 
+    def can_hold(self, placement: Placement, requirements: Mapping[str, Any] | None) -> bool:
+        return True
+
     def release(self, names: Sequence[str]) -> None:
-        """Do nothing: jobs begin here once what they follow has succeeded."""
+        """Let jobs begin that wait for programs; others begin here once what they follow has succeeded."""
+        with self._lock:
+            for job in [self._jobs[name] for name in names if name in self._jobs and self._jobs[name].is_held]:
+                job.begins, job.is_held = self.clock.monotonic() + self.pending_seconds, False
+                self._change(job, JobStatus.PENDING)
+
+    def compile(self, job_id: str) -> None:
+        """Let a running job have compiled what others wait for, as a pod does that reports it."""
+        with self._lock:
+            self._release_others(self._find(job_id))
 
     def name_of(self, job_id: str, hosts: int) -> str:
         return f"kinetic-{job_id}"
@@ -225,7 +242,7 @@ class _Roles:
                 return None
             if job.status is JobStatus.FAILED and job.reason:
                 return Diagnosis(f"{name}: {job.reason}", code="lost", waits=False, status=job.status)
-            if name in self._waiting:
+            if job.is_held or name in self._waiting:
                 return Diagnosis(f"{name} {job.reason}", status=job.status)
             waits = job.status is JobStatus.PENDING
             when = f"until {job.begins:g} s on the clock" if math.isfinite(job.begins) else "until start() is called"
@@ -402,7 +419,15 @@ class _Roles:
         created = store.put(keys.result(job.job_id), body + verdict.footer(key), if_absent=True)
         if created and order.mark:
             store.put(documents.sealed_name(order.mark, verdict.status, key), b"")
+        self._release_others(job)
         self._change(job, JobStatus.SUCCEEDED if verdict.succeeded else JobStatus.FAILED)
+
+    def _release_others(self, job: _Job) -> None:
+        """Let the children of a batch begin that wait for the programs of its first one."""
+        launch = job.launch
+        if launch.awaited_seconds:
+            open_store(launch.store_url).put(keys.group_compiled(launch.group), b"", if_absent=True)
+            self.release(list(self._groups[launch.group]))
 
     def _verdict(self, job: _Job, ended: function_call.Value | function_call.Failure) -> tuple[Outcome, bytes]:
         """Return the verdict about an attempt, and the pickled value or exception."""

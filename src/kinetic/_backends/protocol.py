@@ -64,6 +64,9 @@ class Launch:
     owner: str = ""  # the user who submits it, as shown on a cluster
     # the keys that verify what it follows, one behind the other, in the order of ``Predecessor.ids``
     followed: bytes = field(repr=False, default=b"")
+    # of a batch's first child, whose compiled programs others wait for: how long compiling took the last time; else 0
+    awaited_seconds: float = 0.0
+    programs_of: str = ""  # the job that has to compile first; "" where this one starts at once
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,9 @@ class Launcher(Protocol):
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
         """Start jobs; a job that was started before is success."""
+
+    def can_hold(self, placement: Placement, requirements: Mapping[str, Any] | None) -> bool:
+        """Return whether a job here can be launched to wait until another job, without any client, starts it."""
 
     def release(self, names: Sequence[str]) -> None:
         """Start jobs that were launched to wait for others; a job that does not wait stays as it is."""

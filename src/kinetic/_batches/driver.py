@@ -75,14 +75,34 @@ class ChildLauncher:
     def launch(self, wanted: Sequence[tuple[int, int]]) -> None:
         """Launch attempts at inputs, given as (index, attempt); what was launched before is success."""
         here = locate.machine_of(self.backend)
-        for start in range(0, len(wanted), LAUNCHES_AT_ONCE):
-            some = wanted[start : start + LAUNCHES_AT_ONCE]
+        for some in self._together(wanted):
+            holds = self._first is not None and some != [self._first] and not self._has_compiled()
             put_many(self.store, [(self._name_of(*run, here), b"") for run in _runs(some)])
             step("driver:child-written")
             put_many(self.store, [self._record_of(state.record_of(self.group, *child, here)) for child in some])
             step("driver:record-written")
-            self.backend.launch([self._launch_of(*child) for child in some])
+            launches = [self._launch_of(*child, holds=holds) for child in some]
+            self.backend.launch(launches)
             step("driver:launched")
+            if holds and self._has_compiled():  # meanwhile, so perhaps nobody else starts them
+                self.backend.release([launch.order.job_id for launch in launches if launch.programs_of])
+
+    def _together(self, wanted: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
+        """Yield what is launched at a time: first, by itself, the child that others wait for."""
+        first = self._first
+        if first is not None and first in wanted:
+            yield [first]
+            wanted = [child for child in wanted if child != first]
+        for start in range(0, len(wanted), LAUNCHES_AT_ONCE):
+            yield wanted[start : start + LAUNCHES_AT_ONCE]
+
+    @property
+    def _first(self) -> tuple[int, int] | None:
+        """The attempt whose compiled programs the first attempts at all other inputs wait for."""
+        return (self.group.first_index, 0) if self.group.first_seconds else None
+
+    def _has_compiled(self) -> bool:
+        return self.store.size(keys.group_compiled(self.group.group_id)) is not None
 
     def _name_of(self, indexes: range, attempt: int, machine: str) -> str:
         stem = keys.children_of(self.group.group_id, indexes, attempt)
@@ -92,7 +112,8 @@ class ChildLauncher:
         more = {**self.group.more, "machine": os.uname().nodename}
         return keys.record(job.job_id), locate.seal_record(records.plain(job), more, self._key_of(job.job_id))
 
-    def _launch_of(self, index: int, attempt: int) -> Launch:
+    def _launch_of(self, index: int, attempt: int, *, holds: bool) -> Launch:
+        is_first = (index, attempt) == self._first
         child = self.table.child(self.group, index, attempt)
         interpreter = str(self.kept["interpreter"])
         return Launch(
@@ -111,6 +132,8 @@ class ChildLauncher:
             requirements=self.kept.get("pod"),
             owner=self._owner,
             followed=self._followed,
+            awaited_seconds=self.group.first_seconds if is_first else 0.0,
+            programs_of=self.group.child_id(*self._first) if self._first and holds and not attempt else "",
         )
 
     def _key_of(self, name: str) -> bytes:

@@ -532,6 +532,25 @@ class BatchTracker(Tracker):
             if word in _STATUS:
                 self._end(indexes[0], attempt, word, at)
         self._read_lost_children()
+        if self.group.first_seconds and not self.stopped:
+            self._start_others()
+
+    def _start_others(self) -> None:
+        """Start the children that wait for the programs of the first one, if it has compiled or ended.
+
+        Its pod does that as well; it may have had no time to, or never existed.
+        """
+        held = [name for name, observation in self._seen.items() if observation.waits_for_others]
+        first = self.group.first_index
+        is_launched = self.attempts[first] >= 0 or not self._only_submitter  # ours may be launching it just now
+        is_over = self.control.stops(first) or self.attempts[first] > 0 or (is_launched and first not in self._active)
+        if held and (is_over or self._has_compiled()):
+            with contextlib.suppress(KineticError):  # out of reach, or without the right: the next refresh tries again
+                self.store.put(keys.group_compiled(self.group.group_id), b"", if_absent=True)
+                self.backend.release(held)
+
+    def _has_compiled(self) -> bool:
+        return self.store.size(keys.group_compiled(self.group.group_id)) is not None
 
     def _settle_waiting(self) -> None:
         """Start the children on a cluster that wait for other jobs, or close them, if those have ended."""

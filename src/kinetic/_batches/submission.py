@@ -26,10 +26,10 @@ from kinetic._jobs import after, job_options, locate, notifications
 from kinetic._jobs import submit as job_submit
 from kinetic._jobs.handle import JobHandle
 from kinetic._output import terminal as output
-from kinetic._output.format import count_text
+from kinetic._output.format import count_text, seconds_text
 from kinetic._project import pickler
 from kinetic._project.pickler import InputPacker
-from kinetic._wire import digests, documents, keys, python_runtime
+from kinetic._wire import cache_entries, digests, documents, keys, python_runtime
 from kinetic._wire import order as wire_order
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Artifact, Order
@@ -49,6 +49,7 @@ MODES = ("auto", "single", "args", "kwargs")
 MAX_CONCURRENT = 64  # documented
 _MANY = 100  # documented: more than this without a limit is worth a warning
 _REPR_CHARACTERS = 80  # of an input in tables and errors
+_DIFFERS_SECONDS = 30 * 24 * 3600.0  # so long children of a function do not wait that were seen to differ
 _NO_ARGUMENTS = Artifact.within(b"")  # of the order itself; each child brings its own
 _INPUT_ERRORS = (CallableError, OptionError, PackingError)  # one input's own fault
 
@@ -449,6 +450,9 @@ def _write(
         key_id=context.key_id,
         spot=context.placement.spot,
     )
+    rows = [index for index, row in enumerate(packed.rows) if row.arguments is not None]
+    if seconds := _seconds_of_first(order, group, len(rows), shipment):
+        group = replace(group, first_seconds=seconds, first_index=rows[0])
     kept = {  # beside the batch, for its owner only, so that another process can take it over
         "pod": shipment.pod.to_json() if shipment.pod is not None else None,
         "captured": dict(shipment.captured.values),
@@ -470,6 +474,36 @@ def _write(
     context.store.put(keys.group_manifest(group_id), group.to_bytes(group_key))
     step("driver:manifest-written")
     return ChildLauncher(group, table, order, context.store, context.backend, context.placement, context.key, kept)
+
+
+def _seconds_of_first(order: Order, group: Group, count: int, shipment: Shipment) -> float:
+    """Return how long the first child is expected to compile, where the others shall wait for that; else 0.
+
+    So it is where compiling was the larger part of the newest job, and the code has changed since then. Without a
+    measurement nothing waits; a batch that follows others waits for those only.
+    """
+    context = shipment.context
+    placement, key = context.placement, shipment.cache_key()
+    at_once = min(count, group.settings.max_concurrent or count)
+    is_slice = placement.kind != "cpu" or placement.hosts > 1
+    if not key or at_once < 2 or order.after or not is_slice or (order.is_command and placement.hosts > 1):
+        return 0.0
+    requirements = shipment.pod.to_json() if shipment.pod is not None else None
+    store, at = context.store, cache_entries.measurement_key(order)
+    try:
+        measured = documents.open_page(cache_entries.MEASUREMENT, store, at, key)
+        if not measured.is_mostly_compiling or measured.code == cache_entries.code_of(order):
+            return 0.0
+        differs = store.entry(cache_entries.differs_key(order))
+        if differs is not None and time.time() - differs.modified < _DIFFERS_SECONDS:
+            return 0.0
+        if not context.backend.can_hold(placement, requirements):
+            return 0.0
+    except KineticError:  # there is none, or it cannot be read
+        return 0.0
+    whole, part = seconds_text(measured.seconds), seconds_text(measured.compile_seconds)
+    output.report(f"compiling took {part} of {whole} the last time: the first job compiles, and the others wait for it")
+    return measured.compile_seconds
 
 
 def submit(request: BatchRequest) -> BatchHandle:

@@ -25,7 +25,7 @@ from kinetic.errors import CredentialsError, KeyMissingError, KineticError, Opti
 if TYPE_CHECKING:
     from kinetic._jobs.job_options import HandedOver
     from kinetic._stores.protocol import Entry, Store
-    from kinetic._wire.records import JobRecord
+    from kinetic._wire.records import Group, JobRecord
 
 _MOST_BYTES = 1 << 20  # of what a follower says about itself
 _LATER = "~collected"  # among the followers of a job: it was collected, and is removed once none of them needs it
@@ -195,6 +195,8 @@ def settle(job: JobRecord, has_ended: HasEnded) -> bool:
     not started again.
     """
     store = locate.store_of(job)
+    if job.group_id and not job.after:
+        return _start_without_first(job, store, has_ended)
     after = _predecessors_of(job, store)
     try:
         for each in after:
@@ -213,6 +215,40 @@ def settle(job: JobRecord, has_ended: HasEnded) -> bool:
         return True
     locate.backend_of(job).release([job.job_id])
     return True
+
+
+def _start_without_first(job: JobRecord, store: Store, has_ended: HasEnded) -> bool:
+    """Start a child that waits for the programs of its batch's first one, if that has compiled or ended."""
+    group = _group_of(job, store)
+    if group is None:
+        return False
+    if store.size(keys.group_compiled(group.group_id)) is None:
+        with contextlib.suppress(KeyMissingError):  # it was removed
+            first = locate.read_record(store, group.child_id(group.first_index, 0))
+            if isinstance(first, locate.Untrusted) or not has_ended(locate.record_of(first)):
+                return False
+    locate.backend_of(job).release([job.job_id])
+    return True
+
+
+def start_others(job: JobRecord, store: Store) -> None:
+    """Start the children that wait for programs of this one, which was cancelled; do nothing where none does."""
+    group = _group_of(job, store)
+    is_first = group is not None and (job.group_index, job.group_attempt or 0) == (group.first_index, 0)
+    if group is not None and is_first and group.first_seconds:
+        backend = locate.backend_of(job)
+        store.put(keys.group_compiled(group.group_id), b"", if_absent=True)
+        found = backend.observe_group(group.group_id)
+        backend.release([name for name, observation in found.items() if observation.waits_for_others])
+
+
+def _group_of(job: JobRecord, store: Store) -> Group | None:
+    """Return the batch of a child; None where it cannot be verified here."""
+    from kinetic._wire.records import MANIFEST  # only for children on a cluster
+
+    group_id = job.group_id or ""
+    found = locate.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
+    return None if isinstance(found, locate.Untrusted) else found
 
 
 def _look_further(each: Predecessor, store: Store, has_ended: HasEnded) -> bool:

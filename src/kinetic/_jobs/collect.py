@@ -650,6 +650,11 @@ def _finish_cancel(job: JobRecord, verdict: Outcome, *, wait: float) -> None:
     backend.remove([job.job_id])
     if not backend.is_here:
         _settle_followers(job, store)
+        if job.group_id:
+            from kinetic._jobs import after  # as above
+
+            with contextlib.suppress(KineticError):  # the next look does it
+                after.start_others(job, store)
     notifications.see(job, Snapshot(JobStatus.NOT_FOUND, verdict))
     _report_another_host(job)
 

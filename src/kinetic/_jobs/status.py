@@ -215,7 +215,7 @@ def _judge(
     try:
         if outcome is not None or observation is None or observation.status.is_final:
             return _judge_ended(job, outcome, observation, thorough=thorough)
-        if job.after and observation.waits_for_others and _settle(job):
+        if observation.waits_for_others and _settle(job):
             return _judge(job, _outcome(job), _ask_backends([job]).get(job.job_id), thorough=thorough)
         with contextlib.suppress(StoreUnreachableError):  # what the cluster says of it stays true
             if observation.warm:

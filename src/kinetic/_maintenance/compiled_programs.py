@@ -95,6 +95,8 @@ def prune(
             freed.append(blob)
             left -= blob.size
     if not dry_run:
+        about = store.entries(keys.compiled_measurement(""))  # of no use without the programs
+        list(_delete(store, [each for each in about if now - each.modified > seconds or not most_bytes]))
         gone = set(_delete(store, spare))
         kept = {entry.sha256 for listed, entry in programs if entry is not None and listed.key not in gone}
         freed = [blob for blob in freed if blob.key.removeprefix(keys.COMPILED_BLOBS) not in kept]

@@ -13,10 +13,14 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kinetic._wire import documents, fields, keys
+from kinetic._wire import dataclass, digests, documents, fields, keys
 from kinetic.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from kinetic._wire.order import Order
 
 MOST_BYTES = 2 << 30  # of one program
 _PART = re.compile(r"[A-Za-z0-9_+=,@~-][A-Za-z0-9_.+=,@~-]{0,249}")
@@ -86,6 +90,51 @@ def verified(key: str, seal_key: bytes) -> CacheEntry | None:
         return None
     ours = sealed(found.group, found.path, found.sha256, found.size, seal_key)
     return found if ours is not None and hmac.compare_digest(ours.key.encode(), key.encode()) else None
+
+
+# --------------------------------------------------------------------------------------------- how long compiling took
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How long compiling took in the newest job of a function, on its hardware."""
+
+    code: str  # a digest of the function and its project
+    compile_seconds: float  # for all programs that the cache keeps, as if none had been found
+    seconds: float  # of the whole job, from its first import of JAX, as if none had been found
+
+    @property
+    def is_mostly_compiling(self) -> bool:
+        """Whether compiling was the larger part of the job, and long enough that waiting for it may be shorter."""
+        return self.compile_seconds >= max(LEAST_COMPILE_SECONDS, self.seconds / 2)
+
+
+LEAST_COMPILE_SECONDS = 60.0  # a job that waits for another one still has to wait for its own pod afterwards
+_SECONDS = fields.number(0, fields.SECONDS)
+MEASUREMENT = documents.PageKind(
+    "compiling",
+    "a measurement of the compile cache",
+    fields.builder(Measurement, {"code": fields.sha256, "compile_seconds": _SECONDS, "seconds": _SECONDS}),
+    1 << 12,
+)
+
+
+def measurement_key(order: Order) -> str:
+    """Return where the measurement of an order's function is: by its name and project, whatever its code is now."""
+    project = PurePath(str(order.plan.get("root", ""))).name
+    about = (project, str(order.plan.get("entry_rel", "")), order.function_name, order.accelerator)
+    return keys.compiled_measurement(digests.of_bytes("\n".join(about).encode())[:32])
+
+
+def differs_key(order: Order) -> str:
+    """Return the key which says that children of a batch compiled other programs than the first one did."""
+    return f"{measurement_key(order)}.differs"
+
+
+def code_of(order: Order) -> str:
+    """Return a digest of what an order runs, without its arguments."""
+    project = order.manifest.sha256 if order.manifest is not None else ""
+    return digests.of_bytes(f"{order.function.sha256} {project}".encode())
 
 
 # ------------------------------------------------------------------------------------------------ the state of a slice

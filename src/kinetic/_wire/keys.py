@@ -98,6 +98,9 @@ build_made: _Of1 = (BUILDS + "made-{}").format  # Cloud Build: what a build leav
 LAYERS, WHEELS = "data/layers/", "data/wheels/"
 COMPILED = "data/compiled/"
 COMPILED_ENTRIES, COMPILED_BLOBS = COMPILED + "entries/", COMPILED + "blobs/"
+# Runner, at the end: how long compiling took the last time; (of which function and hardware), sealed. With ".differs"
+# behind it, empty: children of a batch that waited for another one's programs compiled their own.
+compiled_measurement: _Of1 = (COMPILED + "measurements/{}").format
 compiled_blob: _Of1 = (COMPILED_BLOBS + "{}").format  # runner: the bytes of a compiled program
 built_wheel: _Of1 = (WHEELS + "{}").format  # client: a wheel that was built from source, by its hash
 layer: _Of1 = (LAYERS + "{}").format  # client: packages as a layer of an image, by the hash of its bytes
@@ -118,6 +121,8 @@ group_order: _Of1 = "_groups/{}/order.json".format  # the order that its childre
 group_table: _Of1 = "_groups/{}/inputs.json".format  # where each input is
 group_inputs: _Of2 = "_groups/{}/inputs/{:05d}".format  # (group_id, number): pickled inputs, many to an object
 group_function: _Of1 = "_groups/{}/function.pkl".format
+# Runner or anybody, empty: the first child has compiled, or has ended, so no other child waits for its programs.
+group_compiled: _Of1 = "_groups/{}/compiled".format
 children: _Of1 = "_groups/{}/children/".format
 leases: _Of1 = "_groups/{}/leases/".format
 lease: _Of2 = "_groups/{}/leases/{:06d}".format  # (group_id, epoch), driver: who drives it; the highest epoch does

@@ -148,6 +148,8 @@ class Group:
     spot: bool = False
     group_kind: str = "map"
     created_at: str = ""
+    first_seconds: float = 0.0  # how long the first child is expected to compile; 0 where no other one waits for it
+    first_index: int = 0  # that child's input
 
     def child_id(self, index: int, attempt: int) -> str:
         """Return the id of one child's attempt."""
@@ -335,6 +337,8 @@ _GROUP_READERS = {
     **fields.each(fields.sha256, "order_sha256", "table_sha256"),
     "outputs": fields.text(fields.PATH),
     "spot": fields.boolean,
+    "first_seconds": fields.number(0, fields.SECONDS),
+    "first_index": keys.INDEX,
 }
 MANIFEST = documents.PageKind("group", "the manifest", fields.builder(Group, _GROUP_READERS), 4 << 20)
 

@@ -79,6 +79,9 @@ class PodSettings:
     warm: str = ""  # the warm pod that carries the job out; "" for a pod of its own
     first_restart: int = 0  # of a warm slice: how often it had been started again before it was given the job (count)
     was_assigned: bool = False  # whether a warm slice had the job, or was to have it, before hosts of its own
+    # of a batch's first child: how long compiling took the last time; others wait for its programs. 0: none do
+    awaited_seconds: float = 0.0
+    waited: bool = False  # whether it was started after the first child had compiled
     secret: str = SECRET_FOLDER
     last_words: str = TERMINATION_LOG
     poll_seconds: float = 5.0  # how often a slice of several hosts looks for what its hosts report
@@ -141,6 +144,11 @@ class _HostFiles:
     def progress(self) -> Path:
         """The file with what the function reported last of its progress."""
         return self._file("log", ".progress")
+
+    @property
+    def compiled(self) -> Path:
+        """The file with how many seconds of compiling are in the store, where other jobs wait for these programs."""
+        return self._file("log", ".compiled")
 
     @property
     def debug_page(self) -> Path:
@@ -239,8 +247,8 @@ POD_READERS = {
     "holds": fields.boolean,
     **fields.each(fields.text(), "removes", "store_requirement", "runner_sha256", "warm"),
     **fields.each(_MANY, "key_offset", "first_restart"),
-    "was_assigned": fields.boolean,
-    **fields.each(_SECONDS, "poll_seconds", "grace_seconds", "patience_seconds"),
+    **fields.each(fields.boolean, "was_assigned", "waited"),
+    **fields.each(_SECONDS, "awaited_seconds", "poll_seconds", "grace_seconds", "patience_seconds"),
 }
 READERS = {
     "job_id": keys.JOB_ID,

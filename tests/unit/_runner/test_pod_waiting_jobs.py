@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import ssl
 import threading
 from base64 import b64encode
 from pathlib import Path
+from typing import Any
 
+import pytest
 from cluster.certificates import Authority
 from servers.faults import BrokenServer, QuietHandler
 
 from kinetic._runner.pod import cluster_api, waiting_jobs
+from kinetic._runner.pod.cluster_api import Answer
+from kinetic._runner.pod.waiting_jobs import Others
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import documents, keys
+from kinetic._wire.task import AttemptFiles, PodSettings, Task
 
 JOB_ID, LATER = "cpu-a-20261123-103059-1234567", "cpu-b-20261123-103059-1234568"
 
@@ -59,3 +65,124 @@ def test_a_token_of_the_service_account_that_has_expired_is_read_anew(tmp_path: 
 
     assert statuses == [200, 200]
     assert shown == ["Bearer expired", "Bearer renewed", "Bearer renewed"]
+
+
+# ------------------------------------------------------------------------------- children that wait for the first one
+
+
+class Cluster:
+    """The API of a cluster with the Jobs of a batch: one started, two that wait for the first, one for another job."""
+
+    def __init__(self) -> None:
+        self.jobs = {
+            name: {"metadata": {"name": name, "annotations": after}, "spec": {"suspend": bool(after)}}
+            for name, after in {
+                "kinetic-0": {},
+                "kinetic-1": {"kinetic/after": f"programs-of {JOB_ID}", "kinetic/job-id": "cpu-1"},
+                "kinetic-2": {"kinetic/after": f"programs-of {JOB_ID}", "kinetic/job-id": "cpu-2"},
+            }.items()
+        }
+        self.status = 200
+
+    def request(self, method: str, path: str, change: Any = None, **_: Any) -> Answer:
+        if self.status != 200:
+            return Answer(self.status, f"HTTP {self.status}", {})
+        if "/jobsets" in path:
+            return Answer(404, "HTTP 404", {})
+        if method == "PATCH":
+            found = self.jobs[path.rpartition("/")[2]]
+            found["metadata"]["annotations"].clear()
+            found["spec"] |= change["spec"]
+            return Answer(200, "", dict(found))
+        return Answer(200, "", {"items": copy.deepcopy(list(self.jobs.values()))})
+
+    @property
+    def waiting(self) -> list[str]:
+        return [name for name, each in self.jobs.items() if each["spec"]["suspend"]]
+
+
+class First:
+    """The pod of the first child, on a clock of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "namespace").write_text("here")
+        self.store, self.now = MemoryStore("b"), 0.0
+        settings = PodSettings(awaited_seconds=100.0)
+        mark = keys.mark("grp-00000001", 0, 0)
+        self.task = Task(JOB_ID, "0" * 64, "memory://", "key-1", 0o022, None, {}, mark=mark, pod=settings)
+        self.file = AttemptFiles(str(folder), "").compiled
+        self.others = Others(self.store, self.task, folder, {}, folder, lambda: self.now)
+
+    def look(self, at: float, compiled: str = "") -> None:
+        self.now = at
+        if compiled:
+            self.file.write_text(compiled)
+        self.others.start_if_compiled()
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    monkeypatch.setattr(cluster_api, "request", made.request)
+    return made
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> First:
+    return First(tmp_path)
+
+
+def test_the_others_start_once_most_of_the_programs_are_stored(first: First, cluster: Cluster) -> None:
+    first.look(50.0)
+    first.look(99.0, "30.000")  # of 100 s
+    before = cluster.waiting
+    first.look(120.0, "91.000")
+
+    assert before == ["kinetic-1", "kinetic-2"]
+    assert cluster.waiting == []
+    assert first.store.size(keys.group_compiled("grp-00000001")) == 0
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [(101.0, "")],  # JAX is not even imported
+        [(99.0, "10.000"), (200.0, "")],  # what is compiled now is less than it was
+        [(5.0, "many")],  # the user's code wrote into the file
+    ],
+)
+def test_the_others_wait_no_longer_than_compiling_took(first: First, cluster: Cluster, looks: Any) -> None:
+    *early, last = looks
+    for look in early:
+        first.look(*look)
+    before = cluster.waiting
+
+    first.look(*last)
+
+    assert (before, cluster.waiting) == (["kinetic-1", "kinetic-2"], [])
+
+
+def test_a_cluster_that_does_not_answer_is_asked_again(
+    first: First, cluster: Cluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cluster.status = 503
+    first.look(1.0, "100.000")
+    cluster.status = 200
+    first.look(6.0)
+
+    assert cluster.waiting == []
+    said = capfd.readouterr().out
+    assert "could not be started from here: the jobs of grp-00000001 cannot be listed" in said
+    assert "cpu-2, which waited for programs of this job, was started" in said
+
+
+@pytest.mark.parametrize(("is_decided", "left"), [(True, []), (False, ["kinetic-1", "kinetic-2"])])
+def test_a_pod_that_must_go_starts_the_others_only_where_no_attempt_follows(
+    first: First, cluster: Cluster, is_decided: bool, left: list[str]
+) -> None:
+    if is_decided:
+        first.store.put(keys.result(JOB_ID), b"cancelled")
+
+    first.others.start_if_decided()
+
+    assert cluster.waiting == left

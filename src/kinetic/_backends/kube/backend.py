@@ -157,6 +157,13 @@ class KubeBackend:
                 informer.add(made)
                 self._seen.changes[job_id] = informer.changes_of(job_id)  # a look that follows sees all until now
 
+    def can_hold(self, placement: Placement, requirements: Mapping[str, Any] | None) -> bool:
+        """Return whether pods may start jobs; a LeaderWorkerSet cannot be suspended."""
+        if placement.hosts > 1 and discovery.kind_for_slices(self.client) is LEADER_WORKER_SET:
+            return False
+        settings = PodRequirements.from_json(requirements).settings
+        return preflight.starts_followers(self.client, preflight.service_account(self.client, settings))
+
     def release(self, names: Sequence[str]) -> None:
         """Resume what waits; where Kueue has the say, hand it over to its queue."""
         kube_client.request_all([partial(job_launcher.release, self.client, found) for found in self._objects(names)])

@@ -128,10 +128,13 @@ class JobLauncher:
             )
         key_offset, digest = (shared or 0) * KEY_BYTES, runner_bundle.build().sha256
         manifest = manifest_of(request, launch, kind, key_offset=key_offset, runner_sha256=digest, umask=umask)
-        if launch.order.after:
-            job_manifests.hold(manifest, [each.job_id for each in launch.order.after])
+        waits_for = [each.job_id for each in launch.order.after]
+        if launch.programs_of:
+            waits_for = [job_manifests.PROGRAMS_OF, launch.programs_of]
+        if waits_for:
+            job_manifests.hold(manifest, waits_for)
         if shared is not None and hosts == 1:
-            manifest["spec"]["suspend"] = bool(request.settings.queue or launch.order.after)
+            manifest["spec"]["suspend"] = bool(request.settings.queue or waits_for)
             return client.create(kind, manifest)
         made = {"apiVersion": kind.api_version, "kind": kind.name, **client.create(kind, manifest)}
         step("client:job-created")
@@ -143,7 +146,7 @@ class JobLauncher:
             step("client:secret-created")
         if kind is JOB and hosts > 1:
             client.create(SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
-        if request.settings.queue or kind is LEADER_WORKER_SET or launch.order.after:
+        if request.settings.queue or kind is LEADER_WORKER_SET or waits_for:
             return made  # Kueue resumes it; a LeaderWorkerSet cannot be suspended
         return client.patch(kind, made["metadata"]["name"], {"spec": {"suspend": False}}) or made
 
@@ -289,6 +292,8 @@ def manifest_of(
         runner_sha256=runner_sha256,
         key_offset=key_offset,
         was_assigned=bool(request.warm) and request.placement.hosts > 1,
+        awaited_seconds=launch.awaited_seconds,
+        waited=bool(launch.programs_of),
     )
     task = Task(
         job_id=order.job_id,

@@ -125,6 +125,7 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 JOB_ID_ANNOTATION = "kinetic/job-id"  # an id may be too long for a label
 ACCELERATOR_ANNOTATION = "kinetic/accelerator"
 AFTER_ANNOTATION = "kinetic/after"  # what a suspended job waits for; removed when it may start
+PROGRAMS_OF = "programs-of"  # its first word, where a child waits for what the first one of its batch compiles
 _MOST_AFTER = 4096  # characters
 WARM_LABEL = "kinetic/warm"  # of a job that a warm pod carries out: which; such a Job stays suspended
 FITS_ANNOTATION = "kinetic/fits"  # of a warm pod: what a job must ask for to run there

@@ -27,6 +27,7 @@ from kinetic._backends.kube.job_manifests import (
     DIFFERS_ANNOTATION,
     JOB_ID_ANNOTATION,
     JOB_LABEL,
+    PROGRAMS_OF,
     QUEUE_LABEL,
     WARM_LABEL,
 )
@@ -235,7 +236,11 @@ def observation(found: Object) -> Observation:
 def waits_for(found: Object) -> str:
     """Return in words which jobs a suspended one waits for; "" where it does not."""
     names = annotation_of(found, AFTER_ANNOTATION).split()
-    return f"waits for {' and '.join(names)}" if names and (found.get("spec") or {}).get("suspend") else ""
+    if not names or not (found.get("spec") or {}).get("suspend"):
+        return ""
+    if names[0] == PROGRAMS_OF:
+        return f"waits until {names[-1]} has compiled the programs that both use"
+    return f"waits for {' and '.join(names)}"
 
 
 def status_of(found: Object) -> JobStatus:

@@ -217,6 +217,9 @@ class LocalBackend:
             queued=queued,
         )
 
+    def can_hold(self, placement: Placement, requirements: Mapping[str, Any] | None) -> bool:
+        return False  # only what jobs follow is waited for in this queue
+
     def release(self, names: Sequence[str]) -> None:
         """Do nothing: supervisors start jobs here once what they follow has succeeded."""
 

@@ -51,6 +51,7 @@ from kinetic.errors import (
 if TYPE_CHECKING:
     from kinetic._runner.pod.rendezvous import Notifier, Peers
     from kinetic._runner.pod.usage_upload import UsageUpload
+    from kinetic._runner.pod.waiting_jobs import Others
     from kinetic._wire.measurements import Measurements
 
 
@@ -164,6 +165,7 @@ class PodSource:
         self._key = b""
         self._said = self._shortage = self._log_trouble = ""
         self._interruptions = self._first_attempt = 0
+        self._waiting_others: Others | None = None
         self.wake, self._waker = os.pipe()
         for end in (self.wake, self._waker):
             os.set_blocking(end, False)
@@ -286,6 +288,7 @@ class PodSource:
     def skip(self, why: str) -> None:
         if why == DECIDED:
             say(f"{self.verdict_words} already; nothing is left to do")
+            self._start_others()
             self.code = 0
         elif why == supervise.TAKEN:
             say("the job is not this pod's; nothing is left to do here")
@@ -438,7 +441,7 @@ class PodSource:
         self._log_pump = LogPump(self._spool, LogSegments(self.store, key_of, self._spool))
         self._log_pump.start()
         log_pump.set_output(self._log_pump)
-        seconds = self.settings.poll_seconds if self.task.hosts > 1 else _VERDICT_SECONDS
+        seconds = self.settings.poll_seconds if self.task.hosts > 1 or self._others() else _VERDICT_SECONDS
         key = self.key()
         if self.task.hosts > 1:
             self.peers.key = key
@@ -468,7 +471,21 @@ class PodSource:
             elif self.peers.read().trouble:
                 return True
         self.is_settled = self.store.size(keys.result(self.task.job_id)) is not None or self.is_settled
+        if others := self._others():
+            others.start_if_compiled()
         return self.is_settled or (self.task.hosts == 1 and self._is_replaced())
+
+    def _others(self) -> Others | None:
+        """Return the children of the batch that wait for what this one compiles; None where there are none."""
+        if self._waiting_others is None and self.settings.awaited_seconds and not self.place.host:
+            from kinetic._runner.pod.waiting_jobs import Others  # only in pods of such batches
+
+            self._waiting_others = Others(self.store, self.task, self.place.base, self.environ)
+        return self._waiting_others
+
+    def _start_others(self) -> None:
+        if others := self._others():
+            others.start()
 
     def _is_replaced(self) -> bool:
         """Return whether a later attempt has begun: this pod was given up, as its machine may be, and still runs."""
@@ -547,6 +564,7 @@ class PodSource:
             fork_server.report_decided()
 
     def leave_to_the_verdict(self) -> None:
+        self._start_others()
         say(f"{self.verdict_words}, from another process; the worker was ended")
         if self.task.hosts > 1 and self.settings.warm:
             self.peers.notify()  # the pods of the others stay, so nothing else tells them before their next poll
@@ -564,8 +582,11 @@ class PodSource:
         if self._is_forgotten():
             return
         last = run_on_thread(more or (lambda: self._note_the_end(why)))
+        others = self._others()
+        threads = [last, run_on_thread(others.start_if_decided)] if others else [last]
         self._finish_log(max(1.0, limit - time.monotonic()))
-        last.join(max(0.0, limit - time.monotonic()))
+        for thread in threads:
+            thread.join(max(0.0, limit - time.monotonic()))
 
     def _note_the_end(self, why: str) -> None:
         if self.place.host == 0:
@@ -624,6 +645,7 @@ class PodSource:
 
     def _settle_followers(self, *, succeeded: bool) -> None:
         """Start or close what waits for this job, if this pod was given the token with which it may."""
+        self._start_others()
         if self.place.host or not container.ACCOUNT_TOKEN.is_file():
             return
         from kinetic._runner.pod import waiting_jobs  # only where the cluster allows it

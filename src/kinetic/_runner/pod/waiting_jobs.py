@@ -12,23 +12,27 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from kinetic._runner.pod import cluster_api
 from kinetic._runner.pod.cluster_api import ACCOUNT_FOLDER, Answer
+from kinetic._runner.pod.log_pump import say
 from kinetic._stores.protocol import Store
 from kinetic._wire import documents, keys, outcomes
 from kinetic._wire.outcomes import SUCCEEDED
-from kinetic.errors import IntegrityError, KeyMissingError, KineticError
+from kinetic._wire.task import AttemptFiles, Task
+from kinetic.errors import IntegrityError, KeyMissingError, KineticError, RunnerError
 
 AFTER, JOB_ID, QUEUE = "kinetic/after", "kinetic/job-id", "kueue.x-k8s.io/queue-name"  # annotations; see job_manifests
 GROUP = "kinetic/group"  # a label
 _NAME = re.compile(r"kinetic-[a-z0-9-]{1,62}")
 _KINDS = ("apis/batch/v1", "jobs"), ("apis/jobset.x-k8s.io/v1alpha2", "jobsets")
+_MOST_OF_COMPILING = 0.9  # of the seconds that it took the last time
 _MOST_BYTES = 1 << 22  # of what a follower says about itself
 
 
@@ -73,8 +77,70 @@ def _has_succeeded(store: Store, name: str, page: Mapping[str, Any]) -> bool:
 def _start(name: str, page: Mapping[str, Any], environ: Mapping[str, str], folder: Path) -> Iterator[str]:
     for path, found in _waiting(name, page, environ, folder):
         answer = cluster_api.request("PATCH", path, change_to_start(found), environ=environ, folder=folder)
-        done = answer.status == 200
-        yield f"{name}, which follows this job, was started" if done else _left(name, answer)
+        done, about = answer.status == 200, found["metadata"]["annotations"]
+        if about[AFTER].startswith("programs-of "):
+            which = f"{about.get(JOB_ID, name)}, which waited for programs of this job,"
+            yield f"{which} was started" if done else f"{which} could not be started from here ({answer.reason})"
+        else:
+            yield f"{name}, which follows this job, was started" if done else _left(name, answer)
+
+
+class Others:
+    """The children of a batch that wait for the programs of this first one; see record 29."""
+
+    def __init__(
+        self,
+        store: Store,
+        task: Task,
+        base: Path,
+        environ: Mapping[str, str] = os.environ,
+        folder: Path = ACCOUNT_FOLDER,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._task, self._group = store, task, keys.group_of_mark(task.mark)
+        self._expected = task.pod.awaited_seconds if task.pod is not None else 0.0
+        self._file = AttemptFiles(str(base), "").compiled
+        self._environ, self._folder, self._now = environ, folder, now
+        self._written, self._changed = "", now()
+        self._are_started = False
+
+    def start_if_compiled(self) -> None:
+        """Start them once most programs are in the store, by the seconds that compiling took the last time.
+
+        Or once nothing was added for all of these seconds: then there is less to compile than there was.
+        """
+        if self._are_started:
+            return
+        written, now = self._file.read_text() if self._file.exists() else "", self._now()
+        if written != self._written:
+            self._written, self._changed = written, now
+        try:
+            is_over = float(written or 0) >= _MOST_OF_COMPILING * self._expected
+        except ValueError:  # the user's code can write into it
+            is_over = True
+        if is_over or now > self._changed + self._expected:
+            self._are_started = self.start()
+
+    def start_if_decided(self) -> None:
+        """Start them if no other attempt of this job follows, which would."""
+        if self._store.size(keys.result(self._task.job_id)) is not None:
+            self.start()
+
+    def start(self) -> bool:
+        """Start them now; return whether none is left.
+
+        The key is written first: a client that launches one of them now looks for it afterwards.
+        """
+        are_started = True
+        try:
+            self._store.put(keys.group_compiled(self._group), b"", if_absent=True)
+            for words in _start(self._group, {}, self._environ, self._folder):
+                are_started = are_started and words.endswith("was started")
+                say(words)
+        except (KineticError, OSError) as error:  # it is tried again, and whoever looks next does it
+            say(f"jobs that wait for programs of this one could not be started from here: {error}")
+            return False
+        return are_started
 
 
 def change_to_start(found: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -114,6 +180,8 @@ def _waiting(
         if keys.is_group_id(name):
             query = f"?labelSelector={quote(f'{GROUP}={name}')}"
             answer = cluster_api.request("GET", base + query, environ=environ, folder=folder)
+            if answer.status not in {200, 404}:  # 404: the cluster has no such kind
+                raise RunnerError(f"the jobs of {name} cannot be listed", why=answer.reason)
             objects = list(answer.page.get("items") or ()) if answer.status == 200 else []
         elif _NAME.fullmatch(object_name := str(page.get("name", ""))):
             answer = cluster_api.request("GET", f"{base}/{object_name}", environ=environ, folder=folder)

@@ -82,13 +82,13 @@ class CommandCache:
         if self._reader is None:
             self._release(*self._locks)
 
-    def finish(self) -> None:
+    def finish(self, *, succeeded: bool = True) -> None:
         """End it when the command has ended: send what is not in the store yet, and say what the cache was worth."""
         if self._reader is not None:  # else nobody would make room in the pipe
             os.write(self._pipe, _END)
             self._reader.join(_LAST_SECONDS)
         if self._cache is not None:
-            self._cache.finish()
+            self._cache.finish(succeeded=succeeded)
 
     def _read(self) -> None:
         with os.fdopen(os.dup(self._pipe), "rb") as lines:

@@ -19,6 +19,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -28,8 +29,9 @@ from kinetic._runner.worker.compilers import Library
 from kinetic._stores.parallel import in_parallel, parallelism
 from kinetic._stores.protocol import Store, put_hint
 from kinetic._wire import cache_entries, digests, documents, keys, python_runtime
-from kinetic._wire.cache_entries import CacheEntry, Group
+from kinetic._wire.cache_entries import CacheEntry, Group, Measurement
 from kinetic._wire.failpoints import step
+from kinetic._wire.order import Order
 from kinetic._wire.task import CACHE_KEY_FILE, Task
 from kinetic.errors import KeyMissingError, KineticError, StoreUnreachableError
 
@@ -56,8 +58,11 @@ class CompileCache:
     ``log`` writes a line into the log of the job.
     """
 
-    def __init__(self, task: Task, accelerator: str, store: Store, log: Callable[[str], object]) -> None:
-        self.task, self._accelerator, self.store, self._log = task, accelerator, store, log
+    def __init__(
+        self, task: Task, accelerator: str, store: Store, log: Callable[[str], object], order: Order | None = None
+    ) -> None:
+        self.task, self._accelerator, self.store, self._log, self.order = task, accelerator, store, log, order
+        self._begun = time.monotonic()
         self.key = read_key(task)
         self.libraries: dict[str, LibraryCache] = {}
         self._pid = os.getpid()
@@ -97,13 +102,39 @@ class CompileCache:
             self._said.add(text)
             self._log(f"kinetic: {text}\n")
 
-    def finish(self) -> None:
+    def note_compiled(self, seconds: float) -> None:
+        """Note for how many seconds of compiling the programs are in the store, where other jobs wait for them."""
+        if self.task.pod is not None and self.task.pod.awaited_seconds and not self.task.host:
+            part = self.task.compiled.with_suffix(".part")
+            part.write_text(f"{seconds:.3f}")
+            part.replace(self.task.compiled)
+
+    def measure(self, tally: Tally) -> None:
+        """Write down how long compiling took, for the client that submits the next batch of this function.
+
+        Of a batch, its first child does. On a machine, and on CPUs of a cluster, jobs do not wait for each other.
+        """
+        order, task, pod = self.order, self.task, self.task.pod
+        waits = task.kind in {"gpu", "tpu"} or task.hosts > 1
+        if order is None or pod is None or task.host or not waits:
+            return
+        kept, saved = tally.kept, tally.saved
+        with contextlib.suppress(Exception):  # the next batch does not wait
+            if pod.waited and kept > saved:
+                self.store.put(cache_entries.differs_key(order), b"")
+            if pod.awaited_seconds or not order.index:
+                seconds = time.monotonic() - self._begun + saved
+                found = Measurement(cache_entries.code_of(order), kept + saved, seconds)
+                at = cache_entries.measurement_key(order)
+                self.store.put(at, documents.seal_page(cache_entries.MEASUREMENT, asdict(found), at, self.key))
+
+    def finish(self, *, succeeded: bool = True) -> None:
         """Send what is not in the store yet, for a few seconds, and say what the cache was worth."""
         if os.getpid() != self._pid:
             return
         limit = time.monotonic() + LAST_SECONDS
         for library in self.libraries.values():
-            library.finish(limit)
+            library.finish(limit, succeeded=succeeded)
         for library in self.libraries.values():
             if line := library.summary():
                 self.say(line)
@@ -247,8 +278,11 @@ class LibraryCache:
             self._news.clear()
             if self._over.wait(_SETTLED_SECONDS):  # programs that are written together are sent together
                 return
+            kept = self.tally.kept + self.tally.saved
             if self.send_new(_SETTLED_SECONDS if self._reports else _LINKED_SECONDS):
                 self._news.set()
+            else:
+                self._cache.note_compiled(kept)
 
     def send_new(self, settled_seconds: float) -> bool:
         """Send what the store does not have; return whether some file was still being written."""
@@ -312,14 +346,19 @@ class LibraryCache:
         if time.time() - self._used.get(entry.key, 0.0) > USE_SECONDS:
             self._cache.store.touch(entry.key)
 
-    def finish(self, limit: float) -> None:
-        """Send the rest, until a point in time."""
+    def finish(self, limit: float, *, succeeded: bool = True) -> None:
+        """Send the rest, until a point in time; a job that failed is not measured."""
         if not self.filled.is_set():
             return
         self._over.set()
         self._news.set()
         is_complete = self._reports and not self.tally.is_writing()  # whatever is there
-        send = partial(self.send_new, 0.0 if is_complete else _SETTLED_SECONDS / 2)
+
+        def send() -> None:
+            self.send_new(0.0 if is_complete else _SETTLED_SECONDS / 2)
+            if self._reports and succeeded:
+                self._cache.measure(self.tally)
+
         last = python_runtime.start_thread(send, "kinetic-compiled-last")
         for thread in filter(None, (last, self._sender)):
             thread.join(max(0.0, limit - time.monotonic()))
@@ -391,6 +430,7 @@ class Tally:
     def __init__(self) -> None:
         self.compiled = self.found = 0
         self.seconds = self.saved = 0.0
+        self.kept = 0.0  # of the seconds, those of programs that JAX writes
         self._hits: set[object] = set()  # threads that have just found a program
         self._writing: set[object] = set()  # threads that are writing one
         self._lock = threading.Lock()
@@ -423,6 +463,7 @@ class Tally:
             else:
                 self.compiled += 1
                 self.seconds += seconds
+                self.kept += seconds * wrote
         return wrote or is_hit
 
     def summary(self) -> str:

@@ -296,10 +296,10 @@ class ImportHooks:
         if self._arounds:
             sys.meta_path.insert(0, _HookFinder(self._arounds))
 
-    def finish(self) -> None:
+    def finish(self, *, succeeded: bool = True) -> None:
         """End the compile cache, if it ever began: the function has ended."""
         for cache in filter(None, self._made):
-            cache.finish()
+            cache.finish(succeeded=succeeded)
 
     def _library(self, name: str, *, shares: bool = False) -> LibraryCache | None:
         if not self._made:

@@ -172,7 +172,7 @@ def _run(task: Task, report: ReportWriter, body: function_call.BodyFile, fetched
     step("worker:told")
     for finish in _at_the_end:
         with contextlib.suppress(Exception):  # the value is safe, and so it stays
-            finish()
+            finish(succeeded=final["status"] == outcomes.SUCCEEDED)
     return code
 
 
@@ -250,7 +250,7 @@ def _install(task: Task, store: Store, requirements: dict[str, Any]) -> None:
         install.install_requirements(store, requirements, task.folder.parent)
 
 
-_at_the_end: list[Callable[[], None]] = []  # what is done when the function has ended, and its value is safe
+_at_the_end: list[Callable[..., None]] = []  # what is done when the function has ended, and its value is safe
 
 
 def _hook_imports(task: Task, order: Order, store: Store) -> None:
@@ -260,7 +260,7 @@ def _hook_imports(task: Task, order: Order, store: Store) -> None:
         try:
             from kinetic._runner.worker import compile_cache  # only jobs that compile
 
-            return compile_cache.CompileCache(task, order.accelerator, store, process_setup.write_to_log)
+            return compile_cache.CompileCache(task, order.accelerator, store, process_setup.write_to_log, order)
         except Exception as error:  # noqa: BLE001 - the job compiles
             process_setup.write_to_log(f"kinetic: there is no compile cache: {type(error).__name__}: {error}\n")
             return None

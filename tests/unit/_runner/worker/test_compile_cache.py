@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,9 @@ import pytest
 from kinetic._runner.worker import compile_cache, compilers
 from kinetic._runner.worker.compile_cache import CompileCache, LibraryCache
 from kinetic._stores.files import FileStore
-from kinetic._wire import cache_entries, keys
+from kinetic._wire import cache_entries, documents, keys
+from kinetic._wire.cache_entries import Measurement
+from kinetic._wire.order import Artifact, Order
 from kinetic._wire.task import IN_SECRET, PodSettings, Task
 from kinetic.errors import AccessDeniedError, IntegrityError, StoreUnreachableError
 
@@ -538,6 +541,86 @@ def test_a_first_host_that_cannot_tell_the_others_uses_nothing_itself(job, store
     monkeypatch.undo()
     leader.cache.finish()
     assert leader.log[1:] == ["kinetic: compiled 1 program (20 s)"]
+
+
+# --------------------------------------------------------------------------------------- what the next batch is told
+
+
+NOTHING = Artifact("0" * 64, 0)
+ORDER = Order("job-1", "train", NOTHING, NOTHING, plan={"root": "/work/project", "entry_rel": "train.py"})
+LATER = replace(ORDER, index=3)
+
+
+def in_a_pod(job, order=ORDER, kind="tpu", **settings) -> Job:
+    made = job(kind=kind)
+    made.cache.order, made.cache.task = order, replace(made.task, pod=PodSettings(**settings))
+    return made
+
+
+def measurement(store) -> Measurement:
+    at = cache_entries.measurement_key(ORDER)
+    return documents.open_page(cache_entries.MEASUREMENT, store, at, KEY)
+
+
+def test_a_job_in_a_pod_leaves_how_long_its_programs_take_to_compile_found_or_not(job, store) -> None:
+    for _ in range(2):
+        made = in_a_pod(job)
+        made.begin()
+        made.compile("jit_f", "jit_g")
+        made.cache.finish()
+
+        found = measurement(store)
+        assert found.compile_seconds == pytest.approx(40.0, abs=0.5)
+        assert found.code == cache_entries.code_of(ORDER)
+    assert found.compile_seconds <= found.seconds < 60  # as if the second job had found nothing
+
+
+def test_what_jax_does_not_keep_is_not_worth_a_wait(job, store) -> None:
+    made = in_a_pod(job)
+    made.begin().filled.wait(5)
+    made.jax.took("/jax/core/compile/backend_compile_duration", 300.0)  # without a report that it is written
+    made.cache.finish()
+
+    assert measurement(store).compile_seconds == 0.0
+
+
+def test_a_job_that_failed_or_for_which_nobody_waits_is_not_measured(job, store) -> None:
+    how = {"on a machine": job, "failed": partial(in_a_pod, job), "later": partial(in_a_pod, job, LATER)}
+    how["on a CPU"] = partial(in_a_pod, job, kind="cpu")
+    for name, make in how.items():
+        made = make()
+        made.cache.order = made.cache.order or ORDER
+        made.begin()
+        made.compile("jit_f")
+        made.cache.finish(succeeded=name != "failed")
+
+    assert [each.key for each in store.entries(keys.compiled_measurement(""))] == []
+
+
+def test_a_child_that_waited_and_compiled_its_own_programs_says_so(job, store) -> None:
+    filled(job, "jit_f")
+    for name in ("jit_f", "jit_of_its_own"):
+        made = in_a_pod(job, replace(ORDER, index=1), waited=True)
+        made.begin()
+        made.compile(name)
+        said_before = store.size(cache_entries.differs_key(ORDER))
+        made.cache.finish()
+
+    assert said_before is None
+    assert store.size(cache_entries.differs_key(ORDER)) == 0
+
+
+def test_the_first_child_notes_what_is_in_the_store_while_it_runs(job, store) -> None:
+    first = in_a_pod(job, replace(ORDER, index=0), awaited_seconds=40.0)
+    library = first.begin()
+    library.filled.wait(5)
+    first.compile("jit_f", "jit_g")
+
+    pause = threading.Event()
+    while not first.cache.task.compiled.exists() or first.cache.task.compiled.read_text() != "40.000":
+        assert not pause.wait(0.01)
+    assert len(entries(store)) == 2
+    first.cache.finish()
 
 
 # ------------------------------------------------------------------------------------------------------------ the key

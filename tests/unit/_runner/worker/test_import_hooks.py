@@ -31,7 +31,7 @@ class Cache:
         self._said.append(f"begin {name}{', shared' if shares else ''}")
         return Library(self._said, name)
 
-    def finish(self) -> None:
+    def finish(self, *, succeeded: bool) -> None:
         self._said.append("finish")
 
 
