@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import promises
 import pytest
@@ -27,6 +28,17 @@ QUICK_FOLDERS = {"unit", "architecture"}  # nothing in them is marked `whole`; o
 # takes half a minute on a machine with a load of 30; flows run whole jobs, one after another.
 SECONDS_BY_FOLDER = {"unit": 20, "contracts": 20, "architecture": 90, "flows": 120}
 
+
+# One process of a run has all tests whose file begins like this: what takes long is made once for them (a table that
+# runs, a site, a kernel, a browser, a server), and warm pods share the ports of this machine.
+TOGETHER = (
+    "tests/cluster/test_preflight",
+    "tests/flows/dashboard/test_dashboard_page",
+    "tests/flows/kube/test_warm_",
+    "tests/flows/test_docs_site",
+    "tests/flows/test_notebooks",
+    "tests/flows/test_what_user_code_does",
+)
 
 PASSED = pytest.StashKey[bool]()
 
@@ -47,6 +59,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> str | None:
     return (words := scratch.too_little_room()) and f"WARNING: {words}"
+
+
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out single tests, and those of TOGETHER as one: xdist_group changes no id that pytest 9.2 reads."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:  # to be overridden, says xdist
+            return next((start for start in TOGETHER if nodeid.startswith(start)), nodeid)
+
+    return Together(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -25,7 +25,6 @@ FROM_ELSEWHERE = re.compile(
 )
 
 pytestmark = [
-    pytest.mark.xdist_group("site"),  # built once
     pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="mkdocs-material is not installed here"),
     pytest.mark.timeout(600),
 ]

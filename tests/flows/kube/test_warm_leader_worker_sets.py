@@ -19,7 +19,7 @@ from cluster.plane import wait_for
 from flows.kube.test_warm_slices import team
 
 __all__ = ["team"]
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("warm")]
+pytestmark = pytest.mark.timeout(300)
 SETS = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/{}/leaderworkersets"
 PREFIX = "leaderworkerset.sigs.k8s.io"
 RULES = [

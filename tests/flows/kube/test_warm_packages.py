@@ -15,7 +15,7 @@ from servers.wheels import made_wheel
 from kinetic._wire import failpoints
 
 __all__ = ["base", "images", "index", "no_registry", "registry", "registry_address"]
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("warm")]
+pytestmark = pytest.mark.timeout(300)
 
 USES = """
     import kinetic

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from cluster.plane import wait_for
 
-# One after the other: the pods of these tests share the ports of this machine, and each warm pod listens on the same.
-pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300), pytest.mark.xdist_group("warm")]
+pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300)]
 
 LEAVING = """
     import os, subprocess, sys, kinetic

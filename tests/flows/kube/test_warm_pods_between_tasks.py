@@ -9,8 +9,7 @@ import pytest
 from cluster.plane import wait_for
 from flows.kube.test_warm_pods import is_idle, pods_of_warm
 
-# One after the other: the pods of these tests share the ports of this machine, and each warm pod listens on the same.
-pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300), pytest.mark.xdist_group("warm")]
+pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300)]
 
 LEAKING = '''
     """A task that leaves one of everything, and one that looks for it."""

@@ -14,8 +14,7 @@ from cluster.accounts import account_token
 from cluster.plane import wait_for
 from flows.kube.test_warm_pods import is_idle, pods_of_warm, warm_job
 
-# One after the other: the pods of these tests share the ports of this machine, and each warm pod listens on the same.
-pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300), pytest.mark.xdist_group("warm")]
+pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300)]
 
 PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
 FIRST = "from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))"

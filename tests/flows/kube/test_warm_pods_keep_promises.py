@@ -11,8 +11,7 @@ from flows.kube.test_debugger import HELPER, PROGRAM, read_configuration
 from flows.kube.test_warm_pods import is_idle
 from servers.debugger import Debugger
 
-# One after the other: the pods of these tests share the ports of this machine, and each warm pod listens on the same.
-pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300), pytest.mark.xdist_group("warm")]
+pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300)]
 
 KEPT = """
     import os, sys, time, kinetic

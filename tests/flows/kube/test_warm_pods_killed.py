@@ -13,8 +13,7 @@ from flows.kube.test_warm_pods import busy_task, is_idle, pods_of_warm
 
 from kinetic._wire import failpoints
 
-# One after the other: the pods of these tests share the ports of this machine, and each warm pod listens on the same.
-pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300), pytest.mark.xdist_group("warm")]
+pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300)]
 
 KILLING = """
     import os, signal, kinetic
@@ -48,6 +47,7 @@ def killed(clients: Any, tmp_path: Path, step: str) -> None:
     assert mark.exists(), f"{step} was not reached"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("step", ["client:secret-created", "client:task-assigned"])
 def test_a_client_that_dies_before_its_warm_pod_is_started_leaves_a_job_that_another_one_starts(
     clients: Any, site: Any, tmp_path: Path, step: str, kinetic: Any
@@ -67,6 +67,7 @@ def is_warm(job: dict[str, Any]) -> bool:
     return bool(job["metadata"]["labels"]["app"] == "kinetic-warm" and job["spec"].get("suspend"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("step", failpoints.WARM[3:7])
 def test_a_client_that_dies_while_it_tells_a_warm_pod_loses_no_job(
     clients: Any, site: Any, tmp_path: Path, step: str

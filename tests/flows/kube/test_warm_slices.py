@@ -17,8 +17,7 @@ from kinetic._wire import failpoints
 __all__ = ["kind"]
 
 HOSTS = 2
-# One after the other, as for the tests of warm pods: the pods share the ports of this machine.
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("warm")]
+pytestmark = pytest.mark.timeout(300)
 
 WARM = TEAM.replace('accelerator="tpu-v4-2x2x2"', 'accelerator="tpu-v4-2x2x2", keep_warm="10m"')
 
