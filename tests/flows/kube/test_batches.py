@@ -19,15 +19,6 @@ TAKE_OVER = """
 """
 
 
-def test_twenty_results_come_in_the_order_of_their_inputs_and_nothing_stays(batches: Any, site: Any) -> None:
-    values = batches.run("tell(double.run_async_map(range(20), max_concurrent=6).results())")
-
-    assert values == [2 * number for number in range(20)]
-    assert site.jobs() == []
-    assert site.api.get(f"{site.core}/secrets")["items"] == []
-    assert not [key for key in site.bucket.names() if key.startswith("cpu-")]
-
-
 def test_a_failure_raises_with_everything_that_worked_in_its_place(batches: Any) -> None:
     found = batches.run(
         """
