@@ -120,10 +120,12 @@ test-all: $(ENV_READY) cluster-if-it-can-be-had test-node
 	@$(PYTEST_WAITING) -m 'not nightly$(NOT_AGAIN)' $(ARGS)
 
 # One process: there is one real node on a machine. Where it cannot run or is not built, everything skips and says why.
+# The cache is its own, since .ci/run has `make test` run beside it.
 test-node: $(ENV_READY)
 	@echo 'kinetic: calls, logs, exec, ports, evictions, memory, slices and images on a real node: some 4 minutes.' >&2
 	@rm -f build/ran-on-a-real-node
-	@KINETIC_TEST_REAL_NODE=1 $(ENV)/bin/python -m pytest -n 0 -m 'not nightly and real_node' $(TESTS_OF_NODE) $(ARGS)
+	@KINETIC_TEST_REAL_NODE=1 $(ENV)/bin/python -m pytest -n 0 -o cache_dir=build/pytest-cache-of-node \
+	  -m 'not nightly and real_node' $(TESTS_OF_NODE) $(ARGS)
 
 # Which of them need PyTorch is said beside each: in tests/flows/test_examples.py, and above a block of a page.
 test-torch: $(TORCH_READY)
