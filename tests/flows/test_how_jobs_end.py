@@ -47,14 +47,14 @@ def worker_of(home: Path) -> int:
 # ------------------------------------------------------------------------------------------------- sys.exit
 
 
-@pytest.mark.parametrize("code", ["", "0", "None", "False"])
+@pytest.mark.parametrize("code", ["", "False"])  # more of them in user_code/what_user_code_does.py
 def test_leaving_by_a_good_exit_is_success_without_a_value(submit, code: str) -> None:
     job = submit(f"@on_cpu\ndef train(): sys.exit({code})")
 
     assert job.result() is None
 
 
-@pytest.mark.parametrize("code", ["3", "'no data'", "True"])
+@pytest.mark.parametrize("code", ["'no data'", "True"])
 def test_leaving_by_any_other_exit_is_a_failure_that_names_the_code(submit, code: str) -> None:
     job = submit(f"@on_cpu\ndef train(): sys.exit({code})")
 

@@ -444,6 +444,16 @@ def leaves_by_sys_exit() -> Any:
     sys.exit()
 
 
+@gives(None)
+def leaves_by_sys_exit_0() -> Any:
+    sys.exit(0)
+
+
+@gives(None)
+def leaves_by_sys_exit_none() -> Any:
+    sys.exit(None)
+
+
 @raises("RuntimeError", "sys.exit(3)")
 def leaves_by_sys_exit_3() -> Any:
     sys.exit(3)
