@@ -100,6 +100,9 @@ def _explain_live(handle: JobRecord, seen: Snapshot, diagnosis: Diagnosis | None
         return Explanation(what, next=f"on that machine: kinetic jobs explain {handle.job_id}")
     if handle.debug and seen.status.value == "RUNNING" and (debugged := _explain_debugged(handle)) is not None:
         return debugged
+    if seen.observation is not None and seen.observation.warm and seen.observation.reason:
+        why = "if its client has ended, who looks at it three minutes after that starts it in a pod of its own"
+        return Explanation(seen.observation.reason, why, next=f"kinetic jobs wait {handle.job_id}")
     if diagnosis is None:  # not in the queue yet, or not any more
         return Explanation(seen.reason or "it is about to start", next="kinetic jobs list")
     what = diagnosis.what.removeprefix(f"{handle.job_id} ").removeprefix(f"{handle.job_id}: ")

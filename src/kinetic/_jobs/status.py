@@ -261,8 +261,14 @@ def _judge_ended(
 def with_claim(job: JobRecord, backend: Backend, observation: Observation) -> Observation:
     """Observe as running a job whose attempt is claimed: a cluster counts the pods that are ready a second later.
 
-    A claim outlives a machine that lost its power, so the pod that claimed must still be there.
+    A claim outlives a machine that lost its power, so the pod that claimed must still be there. A job that a warm pod
+    has not claimed waits, though that pod runs.
     """
+    if observation.warm and observation.status is JobStatus.RUNNING and not observation.is_told:
+        if last_attempt_note(job) is None:
+            reason = f"its warm pod {observation.warm} has not begun with it"
+            return replace(observation, status=JobStatus.PENDING, reason=reason)
+        return observation
     if backend.is_here or observation.status is not JobStatus.PENDING:
         return observation
     note = last_attempt_note(job)

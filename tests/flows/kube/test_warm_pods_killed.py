@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster.plane import wait_for
-from flows.kube.test_warm_pods import busy_task, is_idle, pods_of_warm
+from flows.kube.test_warm_pods import busy_task, is_idle, pods_of_warm, warm_job
 
 from kinetic._wire import failpoints
 
@@ -99,6 +100,36 @@ def test_a_pod_does_not_begin_with_a_job_whose_client_dies_before_it_is_safe_and
     assert value == 7
     assert [name for name in left if "/attempts/" in name or "/placements/" in name] == []
     assert len(site.pods_of()) == 1
+
+
+LOOKS = {
+    "list": "subprocess.run([sys.executable, '-m', 'kinetic', 'jobs', 'list'], check=True)",
+    "status on another machine": "kinetic.attach(words[0]).status()",
+}
+
+
+@pytest.mark.parametrize("look", ["list", pytest.param("status on another machine", marks=pytest.mark.nightly)])
+def test_a_task_that_was_never_told_is_started_by_whoever_looks_first_once_its_warm_pod_has_ended(
+    clients: Any, site: Any, tmp_path: Path, kinetic: Any, look: str
+) -> None:
+    clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
+    wait_for("an idle pod", is_idle(site, 1))
+    killed(clients, tmp_path, "client:task-assigned")
+    job_id = clients.run("tell(kinetic.list_jobs()[0].job_id)")
+    shutil.copytree(clients.home / "keys", tmp_path / "elsewhere" / "keys")
+    home = str(tmp_path / "elsewhere") if "another" in look else str(clients.home)
+
+    meanwhile = kinetic("jobs", "explain", job_id)
+    stopped = kinetic("warm", "stop", "--all")
+    wait_for("the end of the pod", lambda: not warm_job(site)["status"].get("active"), 60)
+    untouched = site.pods_of(job_id)
+    clients.run(f"import subprocess, sys\n{LOOKS[look]}\ntell(0)", job_id, KINETIC_HOME=home)
+    wait_for("its value", lambda: f"{job_id}/result.pkl" in site.bucket.names(job_id), 60)
+
+    assert "has not begun with it" in meanwhile.out, meanwhile.err
+    assert (stopped.code, untouched) == (0, []), stopped.err
+    assert len(site.pods_of(job_id)) == 1
+    assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
 
 
 @pytest.mark.parametrize("generation", [0, 1], ids=["supervisor", "fork server"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ def test_a_claimed_job_runs_although_the_cluster_counts_nothing_that_is_ready(jo
     seen = status.with_claim(job, Cluster("train-x-abcde"), SAYS_PENDING)
 
     assert (seen.status, seen.reason, seen.started) == (JobStatus.RUNNING, "", 1_790_000_000.0)
+
+
+def test_a_job_that_its_warm_pod_has_not_claimed_waits_although_the_pod_runs(job: JobHandle) -> None:
+    said = replace(SAYS_PENDING, status=JobStatus.RUNNING, warm="cpu-warm-1")
+
+    before = status.with_claim(job, Cluster("cpu-warm-1"), said)
+    claim(job, 0, "cpu-warm-1-abcde")
+
+    assert (before.status, before.reason) == (JobStatus.PENDING, "its warm pod cpu-warm-1 has not begun with it")
+    assert status.with_claim(job, Cluster("cpu-warm-1"), said) is said
 
 
 def test_the_pod_of_a_slice_has_more_in_its_name_than_its_host_knows(job: JobHandle) -> None:
