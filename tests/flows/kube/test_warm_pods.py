@@ -214,6 +214,38 @@ def test_of_two_clients_that_want_one_pod_each_gets_its_value_and_no_job_begins_
         assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
 
 
+RACING = """
+    import os, random, time
+    from one import add
+    add, me, folder, found = add.with_options(keep_warm="10m"), words[0], words[1], []
+    for number in range(20):
+        open(f"{folder}/{number}-{me}", "w").close()
+        while not all(os.path.exists(f"{folder}/{number}-{each}") for each in "ab"):
+            time.sleep(0.001)
+        time.sleep(random.Random(f"{me}-{number}").random() * 0.1)
+        job = add.run_async(me, str(number))
+        found.append([job.job_id, job.result(cleanup=False)])
+    tell(found)
+"""
+
+
+@pytest.mark.nightly
+def test_two_clients_that_race_for_warm_pods_twenty_times_run_each_job_once(
+    clients: Any, site: Any, shared: Any
+) -> None:
+    clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
+    wait_for("an idle pod", is_idle(site, 1))
+
+    racers = [clients.start(RACING, name, str(shared)) for name in "ab"]
+    outs = [racer.communicate(timeout=250) for racer in racers]
+
+    for name, (out, err) in zip("ab", outs, strict=True):
+        (found,) = clients.told(out) or [err]
+        assert [value for _, value in found] == [f"{name}{number}" for number in range(20)]
+        for job_id, _ in found:
+            assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
+
+
 def test_a_warm_pod_can_be_started_before_its_first_job(clients: Any, site: Any, kinetic: Any) -> None:
     started = kinetic("warm", "start", "cpu", "--idle", "10m")
     again = kinetic("warm", "start", "cpu")
