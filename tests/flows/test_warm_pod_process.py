@@ -316,6 +316,37 @@ def test_tokens_of_the_metadata_server_that_expire_between_two_jobs_and_in_one_a
     assert log.splitlines() == [b"before", b"after"]
 
 
+def hand_over(port: int, key_file: str, page: str) -> list[str]:
+    """Be a job that has read the key of its pod, and tries to be the client of the next one."""
+    answers = []
+    for later in (0, 1):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            hello, key = Greeting.from_bytes(connection.recv(MOST_LINE)), Path(key_file).read_bytes()
+            job_id = "cpu-forged-20261123-120000-0000000"
+            forged = Assignment(hello.sequence + later, job_id, page, bytes(32), {})
+            connection.sendall(forged.to_bytes(key, hello.nonce) + b"\n")
+            answers.append(f"{hello.state}: {refusal(connection.recv(MOST_LINE))}")
+    return answers
+
+
+hand_over.__module__ = "__main__"
+
+
+def test_a_job_that_has_read_the_key_of_its_pod_cannot_hand_it_the_next_one(
+    start: Any, zipped: Path, tmp_path: Path
+) -> None:
+    pod = start(f"file://{tmp_path}/store", zipped=zipped)
+    page = Task("cpu-forged-20261123-120000-0000000", "0" * 64, pod.store.url, "key-1", 0o022, None, {},
+                pod=PodSettings()).to_argument()  # fmt: skip
+
+    answers = pod.run(hand_over, pod.page.port, str(tmp_path / "secret" / KEY_FILE), page)
+    after = pod.run(abs, -1)
+
+    assert answers == ["busy: this pod is past its task 0", "busy: this pod is past its task 1"]
+    assert after == 1
+    assert "forged" not in (tmp_path / "out").read_text()
+
+
 def test_a_client_too_many_takes_the_place_of_the_one_that_was_quiet_for_the_longest_time(
     start: Any, zipped: Path, tmp_path: Path
 ) -> None:
