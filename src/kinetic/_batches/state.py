@@ -428,6 +428,7 @@ class BatchTracker(Tracker):
         self._seen: dict[str, Observation] = {}
         # Hashes of the keys of children and marks whose seals are right: of the first mark of each input, and others.
         self._first_read, self._read = array("q", bytes(8 * group.total_expected)), set[int]()
+        self._asks_at = 0.0  # whether the first child has compiled
         self._observed_at: dict[int, float] = {}  # when a child that the backend does not see was observed by itself
 
     @property
@@ -550,6 +551,11 @@ class BatchTracker(Tracker):
                 self.backend.release(held)
 
     def _has_compiled(self) -> bool:
+        """Ask the store now and then; the pod of the first child does not wait for us."""
+        now = time.monotonic()
+        if now < self._asks_at:
+            return False
+        self._asks_at = now + _LOST_SECONDS
         return self.store.size(keys.group_compiled(self.group.group_id)) is not None
 
     def _settle_waiting(self) -> None:

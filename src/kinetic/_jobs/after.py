@@ -23,11 +23,13 @@ from kinetic._wire.order import MOST_PREDECESSOR_KEYS, MOST_PREDECESSORS, Predec
 from kinetic.errors import CredentialsError, KeyMissingError, KineticError, OptionError, PredecessorError
 
 if TYPE_CHECKING:
+    from kinetic._backends.protocol import Backend
     from kinetic._jobs.job_options import HandedOver
     from kinetic._stores.protocol import Entry, Store
     from kinetic._wire.records import Group, JobRecord
 
 _MOST_BYTES = 1 << 20  # of what a follower says about itself
+_LOOK_SECONDS = 2.0  # between two looks at a first child for whose programs others wait
 _LATER = "~collected"  # among the followers of a job: it was collected, and is removed once none of them needs it
 
 
@@ -217,18 +219,32 @@ def settle(job: JobRecord, has_ended: HasEnded) -> bool:
     return True
 
 
+_looks: dict[tuple[str, str], tuple[float, bool]] = {}  # by store and batch: when its first child was looked at
+
+
 def _start_without_first(job: JobRecord, store: Store, has_ended: HasEnded) -> bool:
-    """Start a child that waits for the programs of its batch's first one, if that has compiled or ended."""
+    """Start the children that wait for the programs of their batch's first one, if that has compiled or ended.
+
+    Of many children that are looked at together, only one asks.
+    """
+    at, backend = (store.url, job.group_id or ""), locate.backend_of(job)
+    now = backend.clock.monotonic()
+    looked_at, is_over = _looks.get(at, (-_LOOK_SECONDS, False))
+    if now - looked_at < _LOOK_SECONDS:
+        return is_over
     group = _group_of(job, store)
     if group is None:
         return False
-    if store.size(keys.group_compiled(group.group_id)) is None:
-        with contextlib.suppress(KeyMissingError):  # it was removed
+    is_over = store.size(keys.group_compiled(group.group_id)) is not None
+    if not is_over:
+        is_over = True  # if it was removed
+        with contextlib.suppress(KeyMissingError):
             first = locate.read_record(store, group.child_id(group.first_index, 0))
-            if isinstance(first, locate.Untrusted) or not has_ended(locate.record_of(first)):
-                return False
-    locate.backend_of(job).release([job.job_id])
-    return True
+            is_over = not isinstance(first, locate.Untrusted) and has_ended(locate.record_of(first))
+    if is_over:
+        _start_held(group.group_id, store, backend)
+    _looks[at] = now, is_over
+    return is_over
 
 
 def start_others(job: JobRecord, store: Store) -> None:
@@ -236,10 +252,13 @@ def start_others(job: JobRecord, store: Store) -> None:
     group = _group_of(job, store)
     is_first = group is not None and (job.group_index, job.group_attempt or 0) == (group.first_index, 0)
     if group is not None and is_first and group.first_seconds:
-        backend = locate.backend_of(job)
-        store.put(keys.group_compiled(group.group_id), b"", if_absent=True)
-        found = backend.observe_group(group.group_id)
-        backend.release([name for name, observation in found.items() if observation.waits_for_others])
+        _start_held(group.group_id, store, locate.backend_of(job))
+
+
+def _start_held(group_id: str, store: Store, backend: Backend) -> None:
+    store.put(keys.group_compiled(group_id), b"", if_absent=True)
+    found = backend.observe_group(group_id)
+    backend.release([name for name, observation in found.items() if observation.waits_for_others])
 
 
 def _group_of(job: JobRecord, store: Store) -> Group | None:

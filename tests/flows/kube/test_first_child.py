@@ -168,7 +168,7 @@ def test_the_others_start_without_a_client_when_the_first_child_fails_before_it_
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
-def test_a_first_child_that_is_cancelled_in_its_pod_starts_the_others_and_one_that_is_deleted_is_noticed_by_a_look(
+def test_the_others_start_whether_the_pod_of_the_first_child_or_its_job_is_deleted_or_it_is_cancelled(
     clients: Any, site: Any, add_node: Any, namespace: str, shared: Path, train: Any, kinetic: Any
 ) -> None:
     for number in range(2):
@@ -177,12 +177,19 @@ def test_a_first_child_that_is_cancelled_in_its_pod_starts_the_others_and_one_th
     measure(clients, shared)
     train("gpu-l4")
     seen = []
-    for end in ("cancelled", "deleted"):
+    for end in ("cancelled", "its pod is deleted", "its job is deleted"):
+        for file in shared.iterdir():
+            file.unlink()
         (first, second), group_id, _ = submit(clients, [0, 1], shared)
         wait_for("the first child", (shared / "began-0").exists, seconds=60)
         (shared / "began-0").unlink()
         if end == "cancelled":
             kinetic("jobs", "cancel", first)
+        elif end == "its pod is deleted":
+            site.api.delete(f"{site.core}/pods/{site.pods_of(first)[0]['metadata']['name']}")
+            wait_for("its next pod", (shared / "began-0").exists, seconds=90)
+            seen += suspended(site.jobs(second))
+            touch(shared, "compile")
         else:
             (name,) = [each["metadata"]["name"] for each in site.jobs(first)]
             site.api.delete(f"{site.batch}/jobs/{name}?propagationPolicy=Background")
@@ -192,4 +199,4 @@ def test_a_first_child_that_is_cancelled_in_its_pod_starts_the_others_and_one_th
         wait_for("the start of the other", lambda: suspended(site.jobs(second)) == [False])  # noqa: B023 - as above
         kinetic("batch", "cancel", group_id)
 
-    assert seen == [True]
+    assert seen == [True, True]

@@ -13,7 +13,7 @@ from servers import user_module
 import kinetic
 from kinetic import testing
 from kinetic._batches import driver
-from kinetic._jobs import locate
+from kinetic._jobs import locate, status
 from kinetic._stores import open_store
 from kinetic._wire import cache_entries, documents, keys
 from kinetic._wire import order as orders
@@ -186,17 +186,30 @@ def test_a_look_at_one_child_alone_starts_it_once_the_first_is_gone(user, backen
     before = held(backend, batch)
 
     backend.lose(first.job_id)
+    backend.clock.sleep(60)
     kinetic.attach(third.job_id).status()
 
     assert before == [1, 2, 3]
     seen = backend.observe_group(batch.group_id)
-    assert [seen[job.job_id].waits_for_others for job in (second, third)] == [True, False]
+    assert [seen[job.job_id].waits_for_others for job in (second, third)] == [False, False]
+
+
+def test_a_look_at_many_children_that_wait_asks_about_the_first_one_once(user, backend, measured, monkeypatch):
+    measured()
+    batch = submit(user, 30)
+    backend.start(batch.jobs[0].job_id)
+    asked, read = [], locate.open_claimed
+    monkeypatch.setattr(locate, "open_claimed", lambda *words: asked.append(words[2]) or read(*words))
+
+    status.observe_many(batch.jobs)
+
+    assert asked.count(keys.group_manifest(batch.group_id)) == 1
 
 
 def test_children_that_are_launched_when_the_first_has_compiled_do_not_wait(user, backend, measured):
     measured()
     batch = user.train.run_async_map([0, 1, 2, 3], max_concurrent=2)
-    while len(backend.jobs) < 2:  # by the thread that drives the batch
+    while None in batch.jobs[:2]:  # until the thread that drives the batch has launched them
         batch.status_counts()
     first, second = batch.jobs[0].job_id, batch.jobs[1].job_id
     waiting = held_names(backend, batch)
