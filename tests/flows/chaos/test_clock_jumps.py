@@ -55,6 +55,7 @@ def command(project: Any, *words: str) -> str:
     return str(done.stdout)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seconds", JUMPS.values(), ids=JUMPS)
 def test_jobs_of_every_state_survive_a_jump_of_the_clock(project: Any, jump: Any, tmp_path: Path, seconds: int) -> None:
     go = tmp_path / "go"

@@ -1,6 +1,6 @@
 """Random processes of a home are killed and stopped while clients submit, wait and collect; then everything is checked.
 
-`make test-all` runs it for 45 seconds, `make nightly` for half an hour. The seed is printed; KINETIC_SOAK_SEED=<seed>
+`make test-all` runs it for 20 seconds, `make nightly` for half an hour. The seed is printed; KINETIC_SOAK_SEED=<seed>
 draws the same victims again, as far as the scheduler of the machine lets it, and KINETIC_SOAK_SECONDS=<seconds> sets
 how long. What must hold, whoever died:
 
@@ -31,7 +31,7 @@ import pytest
 SEED = int(
     os.environ.get("KINETIC_SOAK_SEED") or int(os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)[:6], 16)
 )
-SECONDS = float(os.environ.get("KINETIC_SOAK_SECONDS") or 45)  # read here: tests run without such variables
+SECONDS = float(os.environ.get("KINETIC_SOAK_SECONDS") or 20)  # read here: tests run without such variables
 CLIENTS = 3
 
 JOBS = """
@@ -255,7 +255,7 @@ def soak(project: Any, home: Path, living_processes: Callable[[Path], list[int]]
 
 
 @pytest.mark.timeout(900)
-def test_a_minute_of_kills_and_stops_lose_nothing_and_double_nothing(soak: Soak) -> None:
+def test_some_kills_and_stops_lose_nothing_and_double_nothing(soak: Soak) -> None:
     _soak(soak, SECONDS)
 
 
