@@ -52,6 +52,7 @@ _POLL_SECONDS = 1.0  # watched, not polled: this only finds what no watch report
 _PATIENCE_SECONDS = 600.0  # a store or a queue that is unreachable this long ends the driving; it can be resumed
 _LONGEST_PAUSE = 30.0
 _TOGETHER_SECONDS = 0.05  # few free places wait so long for more
+_LARGE = 32  # max_concurrent: half of it keeps all slots of a machine busy while the next ones are launched
 _CLOSE_SECONDS = 10.0  # between the verdict of a job and the end of its supervisor's work on it
 _SOON_SECONDS = 5.0
 
@@ -331,10 +332,17 @@ class Driver:
         return True
 
     def _room(self) -> int:
-        """Return how many of those that wait may be launched now."""
+        """Return how many of those that wait may be launched now.
+
+        None while half of what may be there waits in the backend: more would only wait there as well, and what is
+        launched together costs less.
+        """
         limit = self._settings.max_concurrent
-        free = len(self._waiting) if limit is None else limit - len(self._tracker.active)
-        return max(0, min(free, len(self._waiting)))
+        if limit is None:
+            return len(self._waiting)
+        if limit >= _LARGE and self._tracker.pending >= limit // 2:
+            return 0
+        return max(0, min(limit - len(self._tracker.active), len(self._waiting)))
 
     def _has_room(self) -> bool:
         """Return whether to launch now: the last eighth that ends waits a moment, so that a write serves several."""

@@ -443,6 +443,11 @@ class BatchTracker(Tracker):
             waiting = (index for index, status in self._statuses.items() if status is JobStatus.PENDING)
             return sorted(index for index in waiting if index not in self._elsewhere)
 
+    @property
+    def pending(self) -> int:
+        """How many children waited in the backend for their start at the last refresh."""
+        return sum(seen.status is JobStatus.PENDING for seen in list(self._seen.values()))
+
     def may_launch(self, index: int) -> bool:
         """Return whether one more attempt at an input is allowed: it was not stopped, and attempts are left."""
         allowed = max(1 + self.group.settings.retries, self.control.allowed(index))
@@ -614,19 +619,27 @@ class BatchTracker(Tracker):
         """Yield what the keys of children or marks say that were not read before, and how old they are."""
         first, others, group_id = self._first_read, self._read, self.group.group_id
         digits = slice(len(keys.marks(group_id, 0)), len(keys.mark(group_id, 0, 0)) - len(".0"))
+
+        def index_of(key: str) -> int:
+            index = int(key[digits]) if stem_of is _mark_of and key[digits].isdecimal() else len(first)
+            return min(index, len(first))
+
+        def is_known(key: str) -> bool:
+            number, index = hash(key), index_of(key)
+            return (index < len(first) and first[index] == number) or number in others
+
         for prefix in prefixes:
-            for entry in self.store.entries(prefix):
-                key, number = entry.key, hash(entry.key)
-                index = int(key[digits]) if stem_of is _mark_of and key[digits].isdecimal() else len(first)
-                is_one = index < len(first)
-                if (is_one and first[index] == number) or number in others:
+            local = self.store.local
+            listed = self.store.entries(prefix) if local is None else local.entries(prefix, known=is_known)
+            for entry in listed:
+                if is_known(entry.key) or (found := self._verified(stem_of, entry.key)) is None:
                     continue
-                if (found := self._verified(stem_of, key)) is not None:
-                    if is_one and not first[index]:
-                        first[index] = number
-                    else:
-                        others.add(number)
-                    yield *found, entry.modified
+                index = index_of(entry.key)
+                if index < len(first) and not first[index]:
+                    first[index] = hash(entry.key)
+                else:
+                    others.add(hash(entry.key))
+                yield *found, entry.modified
 
     def _verified(self, stem_of: _StemOf, at: str) -> tuple[range, int, str] | None:
         """Return what the key of children or of a mark says if its seal is right."""

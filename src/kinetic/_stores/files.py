@@ -212,9 +212,9 @@ class FileStore:
                 return False
         return True
 
-    def entries(self, prefix: str, *, after: str = "") -> Iterator[Entry]:
+    def entries(self, prefix: str, *, after: str = "", known: Callable[[str], bool] | None = None) -> Iterator[Entry]:
         check_prefix(prefix)
-        return self._entries_below(prefix, after)
+        return self._entries_below(prefix, after, known)
 
     def folders(self, prefix: str) -> Iterator[str]:
         check_prefix(prefix)
@@ -243,9 +243,9 @@ class FileStore:
         """Delete nothing: half-written files of a folder belong to the local backend."""
         return 0
 
-    def _entries_below(self, prefix: str, after: str) -> Iterator[Entry]:
+    def _entries_below(self, prefix: str, after: str, known: Callable[[str], bool] | None) -> Iterator[Entry]:
         with _translated_errors(prefix):
-            for key, about in folders.walk(self.root, prefix, after):
+            for key, about in folders.walk(self.root, prefix, after, known):
                 if stat.S_ISREG(about.st_mode) and (prefix or not is_hidden(key)):
                     yield Entry(key, about.st_size, about.st_mtime)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -111,6 +111,9 @@ class LocalStore(Store, Protocol):
 
     def force(self, entry: Entry) -> None:
         """Force an object to the disk that another process may have written a moment ago, and not forced yet."""
+
+    def entries(self, prefix: str, *, after: str = "", known: Callable[[str], bool] | None = None) -> Iterator[Entry]:
+        """List as every store does, but no keys that are known: for a listing of thousands that is read often."""
 
     def scratch(self) -> Path:
         """Return a folder of this store's file system for files that will be adopted."""

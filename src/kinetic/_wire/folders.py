@@ -293,13 +293,16 @@ def lstat(root: str | os.PathLike[str], path: str) -> os.stat_result:
         return os.stat(name_of(path), dir_fd=at, follow_symlinks=False)
 
 
-def walk(root: str | os.PathLike[str], prefix: str = "", after: str = "") -> Iterator[tuple[str, os.stat_result]]:
+def walk(
+    root: str | os.PathLike[str], prefix: str = "", after: str = "", known: Callable[[str], bool] | None = None
+) -> Iterator[tuple[str, os.stat_result]]:
     """Yield path and description of everything below a prefix that is no folder, in the order of the paths.
 
     Args:
         root: Any folder.
         prefix: "" or a path that ends in "/".
         after: Only paths behind this one.
+        known: Only paths of which this is not true; the disk is asked nothing about the others.
     """
     items: list[tuple[str, os.stat_result | None]] = []
     try:
@@ -307,7 +310,7 @@ def walk(root: str | os.PathLike[str], prefix: str = "", after: str = "") -> Ite
             for item in found:
                 if item.is_dir(follow_symlinks=False):
                     items.append((f"{item.name}/", None))
-                elif prefix + item.name > after:
+                elif (path := prefix + item.name) > after and not (known is not None and known(path)):
                     with contextlib.suppress(FileNotFoundError):
                         items.append((item.name, item.stat(follow_symlinks=False)))
     except (FileNotFoundError, NotADirectoryError):
@@ -317,7 +320,7 @@ def walk(root: str | os.PathLike[str], prefix: str = "", after: str = "") -> Ite
         if described is not None:
             yield path, described
         elif path > after or after.startswith(path):
-            yield from walk(root, path, after)
+            yield from walk(root, path, after, known)
 
 
 def remove(root: str | os.PathLike[str], path: str) -> int:

@@ -103,6 +103,29 @@ def test_never_more_jobs_are_open_than_allowed(user, backend, monkeypatch, most)
     assert max(open_jobs) == most
 
 
+def test_while_half_of_them_waits_in_the_queue_no_more_jobs_are_launched(user, backend, monkeypatch):
+    together, open_jobs, free_at = [], [], [0.0]
+    launch = backend.launch
+
+    def launched_one_after_the_other(launches):  # a machine with one slot, and jobs that take a second
+        together.append(len(launches))
+        for each in launches:
+            now = backend.clock.monotonic()
+            backend.pending_seconds = max(0.0, free_at[0] - now)
+            free_at[0] = now + backend.pending_seconds + 1.0
+            launch([each])
+        open_jobs.append(sum(not seen.status.is_final for seen in backend.find()))
+
+    monkeypatch.setattr(backend, "launch", launched_one_after_the_other)
+    backend.running_seconds = 1.0
+
+    batch = user.act.run_async_map([plan(number) for number in range(160)], max_concurrent=64)
+
+    assert batch.results() == [10 * number for number in range(160)]
+    assert max(open_jobs) <= 64
+    assert min(together[:-1]) >= 32  # 64 first, and then half of them each time
+
+
 def test_handles_of_a_large_batch_keep_nothing_of_how_jobs_ended_and_the_history_has_it(user, monkeypatch):
     monkeypatch.setattr(collection, "_MANY", 2)
     batch = user.act.run_async_map([plan(number) for number in range(3)])
