@@ -100,6 +100,10 @@ class LocalBackend:
 
         return limits.read_limits(self.environ)
 
+    @functools.cached_property
+    def _machine(self) -> str:
+        return home.machine_id(self.environ)
+
     @property
     def queue(self) -> Queue:
         """The queue of this machine, opened on first use."""
@@ -142,11 +146,19 @@ class LocalBackend:
 
     def begin(self, job_id: str) -> None:
         self.paths.make()
+        self._begin(job_id)
+
+    def _begin(self, job_id: str, beside: ProcessLock | None = None) -> ProcessLock | None:
+        """Begin with a job; ``beside``: the lock of one that is submitted with it, which serves for both."""
         with _launch_errors():
             self.paths.job(job_id).mkdir(mode=0o700, exist_ok=True)
-            held = runtime_files.take_lock(self.paths.submitting(job_id))
+            path = self.paths.submitting(job_id)
+            if beside is not None and beside.add(path):
+                return beside
+            held = runtime_files.take_lock(path)
         if held is not None:
             self._submitting[job_id] = held
+        return beside or held
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
         for interpreter in dict.fromkeys(launch.interpreter for launch in launches):
@@ -159,7 +171,8 @@ class LocalBackend:
         umask = os.umask(0o077)  # the only way to read it, and one for the whole process
         os.umask(umask)
         now = time.time()
-        tasks = []
+        tasks, lock = [], None
+        self.paths.make()
         for number, launch in enumerate(launches):
             gpus = self._gpus_of(launch.placement)
             queued = {  # the row, should the queue have to be rebuilt
@@ -171,7 +184,7 @@ class LocalBackend:
                 "slots": self.limits.slots,
                 "allowed": ",".join(self.limits.gpus) if gpus else "",
             }
-            self.begin(launch.order.job_id)
+            lock = self._begin(launch.order.job_id, lock)
             runtime_files.make_pipe(self.paths.completion_pipe(launch.order.job_id))
             tasks.append((self._task(launch, umask & 0o777, queued), launch.key))
         followed = {launch.order.job_id: launch.followed for launch in launches if launch.order.after}
@@ -206,7 +219,7 @@ class LocalBackend:
             order_key=order.key if launch.child else "",
             child=launch.child.to_json() if launch.child else None,
             mark=order.mark,
-            machine=home.machine_id(self.environ),
+            machine=self._machine,
             function=order.function_name,
             placed=order.data_to_mount(),
             memory_bytes=order.memory_bytes,

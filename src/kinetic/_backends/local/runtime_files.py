@@ -2,7 +2,7 @@
 
 {runtime}/queue.db queue.lock queue.note queue.db.damaged-{time}
 {runtime}/supervisors/{supervisor}.lock .wake .log .job
-{runtime}/jobs/{job_id}/launch.json key followed-keys completion_pipe submitting
+{runtime}/jobs/{job_id}/launch.json key followed-keys completion_pipe submitting   the first two may be shared
 {runtime}/jobs/{job_id}/log-{attempt}-{host} work-{attempt}-{host}/
 {runtime}/jobs/{job_id}/body-{attempt}-{host} word-{attempt}-{host}   its value and last word, until they are sealed
 {runtime}/jobs/{job_id}/data-{attempt}-{host}/   its own copies of what it reads
@@ -20,9 +20,9 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kinetic._wire import folders
 from kinetic.errors import BackendUnavailableError
@@ -33,12 +33,10 @@ if TYPE_CHECKING:
 SWEPT, HOUR = "swept", 3600.0  # its time is that of the last sweep, which is due once an hour
 DAMAGED = "damaged"  # in the name of a queue that was renamed
 REPAIR_NOTE = "queue.note"  # says that the queue was rebuilt, until a client has shown it
+_BY_ITEM = ("environment", "queued")  # fields of tasks, of which those of a batch have most in common
+_LENGTH_DIGITS = 8
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _FEW, _AT_ONCE = 8, 8  # forced writes that are not worth threads, and threads
-
-
-@functools.lru_cache(64)  # a supervisor asks some thirty times for the ten files of its job
-def _file(folder: str, *names: str) -> Path:
-    return Path(folder, *names)
 
 
 class Paths:
@@ -51,32 +49,34 @@ class Paths:
         self.runners = runtime / "runners"  # folders with the code that supervisors run
         self.environments = runtime / "environments"  # isolated environments, built by uv
         self.data_cache = runtime / "data"  # data that jobs have read, for jobs that read it again
-        self._jobs, self._supervisors = str(self.jobs), str(self.supervisors)
+        # A supervisor asks some thirty times for the ten files of its job. Made of text, a path takes 40 us.
+        self._of_job = functools.lru_cache(64)(self.jobs.joinpath)
+        self._of_supervisor = functools.lru_cache(16)(self.supervisors.joinpath)
 
     def group_secrets(self, group: str) -> Path:
         return self.groups / f"{group}.json"
 
     def job(self, job_id: str) -> Path:
-        return _file(self._jobs, job_id)
+        return self._of_job(job_id)
 
     def launch(self, job_id: str) -> Path:
-        return _file(self._jobs, job_id, "launch.json")
+        return self._of_job(job_id, "launch.json")
 
     def key(self, job_id: str) -> Path:
         """The job's own key, read by the supervisor after it forked the worker."""
-        return _file(self._jobs, job_id, "key")
+        return self._of_job(job_id, "key")
 
     def followed_keys(self, job_id: str) -> Path:
         """The keys that verify what the job follows, one behind the other; only of a job that follows others."""
-        return _file(self._jobs, job_id, "followed-keys")
+        return self._of_job(job_id, "followed-keys")
 
     def completion_pipe(self, job_id: str) -> Path:
         """The pipe whose writer is the supervisor: a byte means running, its end means that the job may have ended."""
-        return _file(self._jobs, job_id, "completion_pipe")
+        return self._of_job(job_id, "completion_pipe")
 
     def submitting(self, job_id: str) -> Path:
         """Locked while a client is submitting the job."""
-        return _file(self._jobs, job_id, "submitting")
+        return self._of_job(job_id, "submitting")
 
     def files(self, job_id: str, attempt: int, host: int = 0) -> AttemptFiles:
         from kinetic._wire.task import AttemptFiles  # 3 ms; here and below: a look at the queue reads no task
@@ -84,17 +84,17 @@ class Paths:
         return AttemptFiles(str(self.job(job_id)), f"-{attempt}-{host}")
 
     def lock(self, supervisor: str) -> Path:
-        return _file(self._supervisors, f"{supervisor}.lock")
+        return self._of_supervisor(f"{supervisor}.lock")
 
     def wake(self, supervisor: str) -> Path:
-        return _file(self._supervisors, f"{supervisor}.wake")
+        return self._of_supervisor(f"{supervisor}.wake")
 
     def held_job(self, supervisor: str) -> Path:
         """Which job a supervisor has, should the queue have to be rebuilt."""
-        return _file(self._supervisors, f"{supervisor}.job")
+        return self._of_supervisor(f"{supervisor}.job")
 
     def supervisor_log(self, supervisor: str) -> Path:
-        return _file(self._supervisors, f"{supervisor}.log")
+        return self._of_supervisor(f"{supervisor}.log")
 
     def make(self) -> None:
         """Make the folders, for their owner only.
@@ -117,14 +117,77 @@ def write_tasks(paths: Paths, tasks: Sequence[tuple[Task, bytes]], followed: Map
     """Write tasks and keys into the folders of their jobs, and force them, their names and the folders' to the disk.
 
     They hold what must never enter a store, the values of the job's environment, so they are for their owner only and
-    are removed with the verdict. Of many, all are written before the disk is waited for. ``followed``: by job, the keys
-    that verify what it follows.
+    are removed with the verdict. Of many, all are written before the disk is waited for; they share two files, which
+    have a name in the folder of each job and go with the last of these. ``followed``: by job, the keys that verify what
+    it follows.
     """
-    files = [(paths.key(task.job_id), key) for task, key in tasks]
-    files += [(paths.followed_keys(job_id), theirs) for job_id, theirs in (followed or {}).items()]
-    _write_private([*files, *((paths.launch(task.job_id), task.to_bytes()) for task, _ in tasks)])
+    shared = len(tasks) > 1 and _write_shared(paths, tasks)
+    files = [(paths.followed_keys(job_id), theirs) for job_id, theirs in (followed or {}).items()]
+    if not shared:
+        files += [(paths.key(task.job_id), key) for task, key in tasks]
+        files += [(paths.launch(task.job_id), task.to_bytes()) for task, _ in tasks]
+    if files:
+        _write_private(files)
     _force([paths.job(task.job_id) for task, _ in tasks])
     folders.sync(paths.jobs)
+
+
+def _write_shared(paths: Paths, tasks: Sequence[tuple[Task, bytes]]) -> bool:
+    """Write one page and one file of keys for several jobs; return False, and leave nothing, without hard links.
+
+    The page is a line with what the tasks have in common, and one for each job, behind its name. The keys come behind a
+    line with the names of their jobs, before which is its length.
+    """
+    from kinetic._wire import documents  # as above
+
+    names = " ".join(task.job_id for task, _ in tasks).encode()
+    keys = b"%0*d%b%b" % (_LENGTH_DIGITS, len(names), names, b"".join(key for _, key in tasks))
+    pages = [task.to_json() for task, _ in tasks]
+    common, *others = _common(pages)
+    lines = [documents.write({"schema": documents.SCHEMA, **common})]
+    lines += [page["job_id"].encode() + b" " + documents.write(own) for page, own in zip(pages, others, strict=True)]
+    written = [(paths.key, keys), (paths.launch, b"\n".join([*lines, b""]))]
+    beside = [f"{name(tasks[0][0].job_id)}.{os.getpid():x}" for name, _ in written]
+    try:
+        for path, (_, data) in zip(beside, written, strict=True):
+            with open(path, "wb", opener=folders.opener) as file:
+                file.write(data)
+            folders.sync(path)
+        for task, _ in tasks:
+            for path, (name, _) in zip(beside, written, strict=True):
+                target = name(task.job_id)
+                try:
+                    os.link(path, target)
+                except FileExistsError:  # launched before, by a driver that died: its row is never without the page
+                    os.link(path, f"{path}-")
+                    os.replace(f"{path}-", target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return False
+    finally:
+        for path in (*beside, *(f"{path}-" for path in beside)):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+    return True
+
+
+def _common(pages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what some pages have in common, and then what each of them has besides; of some fields, item by item."""
+    first = pages[0]
+    common = {name: value for name, value in first.items() if all(page[name] == value for page in pages)}
+    for name in _BY_ITEM:
+        if name not in common and all(isinstance(page[name], dict) for page in pages):
+            items = first[name].items()
+            common[name] = {
+                key: each for key, each in items if all(page[name].get(key, page) == each for page in pages)
+            }
+    own = [{name: value for name, value in page.items() if name not in common} for page in pages]
+    for name in _BY_ITEM:
+        for page, more in zip(pages, own, strict=True):
+            if page[name] != common.get(name, page[name]):
+                more[name] = {key: each for key, each in page[name].items() if key not in common[name]}
+    return [common, *own]
 
 
 def read_task(paths: Paths, job_id: str) -> Task | None:
@@ -137,9 +200,33 @@ def read_task(paths: Paths, job_id: str) -> Task | None:
         data = paths.launch(job_id).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    from kinetic._wire.task import Task
+    from kinetic._wire import documents, fields
+    from kinetic._wire.task import READERS, Task
 
-    return Task.from_page(data, f"the launch page of {job_id}")
+    what = f"the launch page of {job_id}"
+    end = data.find(b"\n")
+    if end < 0:
+        return Task.from_page(data, what)
+    begin = f"\n{job_id} ".encode()
+    at = data.find(begin, end)
+    if at < 0:
+        raise fields.damaged(what, "it is about other jobs")
+    shared = _read_common(data[:end])
+    own = fields.checked(READERS, documents.parse(data[at + len(begin) : data.find(b"\n", at + 1)], what), what)
+    own |= {name: {**shared[name], **own[name]} for name in _BY_ITEM if name in own and shared.get(name)}
+    try:
+        return Task(**{**shared, **own})
+    except TypeError as error:
+        raise fields.damaged(what, error) from None
+
+
+@functools.lru_cache(2)  # a supervisor carries out one job of a batch after the other
+def _read_common(line: bytes) -> dict[str, Any]:
+    from kinetic._wire import documents, fields
+    from kinetic._wire.task import READERS
+
+    what = "a launch page of several jobs"
+    return fields.checked(READERS, documents.read(line, what), what)
 
 
 def remove_task(paths: Paths, job_id: str) -> None:
@@ -170,9 +257,36 @@ def read_key(paths: Paths, job_id: str) -> bytes:
     from kinetic._wire import documents  # as above
 
     path = paths.key(job_id)
-    key = path.read_bytes()
+    with open(path, "rb", buffering=0) as file:
+        start = _key_start(file.fileno(), job_id)
+        key = os.pread(file.fileno(), documents.KEY_BYTES + (not start), start)
     documents.check_key_length(len(key), str(path))
     return key
+
+
+@contextlib.contextmanager
+def temporary_key(paths: Paths, job_id: str) -> Iterator[bytes]:
+    """Lend the job's key for a moment; see the function of this name in ``documents``. Raises as ``read_key``."""
+    from kinetic._wire import documents  # as above
+
+    path = paths.key(job_id)
+    with open(path, "rb", buffering=0) as file:
+        start = _key_start(file.fileno(), job_id)
+    with documents.temporary_key(path, start) as key:
+        yield key
+
+
+def _key_start(descriptor: int, job_id: str) -> int:
+    """Return where the key of a job begins in its file, of which other keys are not read; see ``_write_shared``."""
+    from kinetic._wire import documents  # as above
+
+    size = os.fstat(descriptor).st_size
+    if size <= documents.KEY_BYTES + 1:
+        return 0
+    length = os.pread(descriptor, _LENGTH_DIGITS, 0)
+    names = os.pread(descriptor, int(length), _LENGTH_DIGITS).split() if length.isdigit() else []
+    number = names.index(job_id.encode()) if job_id.encode() in names else size  # then there is none
+    return _LENGTH_DIGITS + int(length) + number * documents.KEY_BYTES if names else size
 
 
 def read_followed_keys(paths: Paths, job_id: str) -> bytes:
@@ -268,17 +382,30 @@ class ProcessLock:
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
+        self._paths = [path]
         self._descriptor: int | None = descriptor
         _held[str(path)] = os.getpid()
+
+    def add(self, path: Path) -> bool:
+        """Hold a file that does not exist yet as well, by a further name of this one; False if that cannot be."""
+        with _gate:
+            try:
+                os.link(self.path, path)
+            except OSError:
+                return False
+            self._paths.append(path)
+            _held[str(path)] = os.getpid()
+            return True
 
     def release(self, *, remove: bool = False) -> None:
         """Free the lock; with ``remove``, delete the file first, so that what is left behind cannot be locked."""
         with _gate:
             if self._descriptor is not None:
-                if remove:
-                    with contextlib.suppress(OSError):  # gone already; what stays is removed by garbage collection
-                        self.path.unlink()
-                _held.pop(str(self.path), None)
+                for path in self._paths:
+                    if remove:
+                        with contextlib.suppress(OSError):  # gone already; what stays is removed by garbage collection
+                            path.unlink()
+                    _held.pop(str(path), None)
                 os.close(self._descriptor)
                 self._descriptor = None
 

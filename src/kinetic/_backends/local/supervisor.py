@@ -210,7 +210,7 @@ class QueueSource:
         return not self._process.ending
 
     def temporary_key(self) -> AbstractContextManager[bytes]:
-        return documents.temporary_key(self._paths.key(self.task.job_id))
+        return runtime_files.temporary_key(self._paths, self.task.job_id)
 
     def key(self) -> bytes:
         return runtime_files.read_key(self._paths, self.task.job_id)
