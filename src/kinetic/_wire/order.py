@@ -301,8 +301,8 @@ class Child:
     output_dir: str = ""  # value of KINETIC_OUTPUT_DIR
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return asdict(self)
+        """Return plain JSON values; not `asdict`, which copies each value, in 0.2 ms for each child."""
+        return {**vars(self), "arguments": dict(vars(self.arguments)), "data": [asdict(each) for each in self.data]}
 
     @classmethod
     def from_json(cls, page: dict[str, Any]) -> Child:

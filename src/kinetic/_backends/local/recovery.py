@@ -238,7 +238,7 @@ def finish(
         abandon(paths, store, job_id)
 
 
-_NOT_KEPT = (".stacks", ".usage", ".usage~", ".progress")
+_NOT_KEPT = (".began", ".stacks", ".usage", ".usage~", ".progress")
 
 
 def tidy(paths: Paths, job_id: str, task: Task | None = None, *, whole: bool = False) -> None:

@@ -447,6 +447,7 @@ def fetch(store: Store, task: Task) -> Fetched:
 
 
 _kept: dict[tuple[str, str, str], Fetched] = {}  # of one batch: where its order is, and its digest
+_kept_manifests: dict[str, Manifest] = {}  # of the same, by their digests
 _MOST_KEPT = 8 << 20  # bytes: more is read again by each worker
 
 
@@ -458,7 +459,8 @@ def keep_shared(store: Store, task: Task) -> None:
     at = (task.store_url, task.order_key, task.order_sha256)
     if at in _kept:
         return
-    _kept.clear()  # no job's process holds what another one's batch shares
+    _kept.clear()
+    _kept_manifests.clear()  # no job's process holds what another one's batch shares
     if not task.order_key or store.local is None:
         return
     with contextlib.suppress(KineticError, OSError):
@@ -467,6 +469,8 @@ def keep_shared(store: Store, task: Task) -> None:
         last = blobs.read_blob(store, found.packs[-1], "the project") if found.manifest else b""
         if len(function) + len(last) <= _MOST_KEPT:
             _kept[at] = Fetched(found, function, b"", last)
+            if found.manifest:
+                _kept_manifests[found.manifest.sha256] = _read_manifest(last, found.manifest, found.packs)
 
 
 def fetch_artifact(store: Store, artifact: Artifact, what: str) -> bytes:
@@ -526,7 +530,7 @@ def unpack(store: Store, page: Artifact, packs: Sequence[str], into: Path, last:
         StoreError: The folder cannot be written; "workspace-full" when its disk is full.
     """
     last = last or blobs.read_blob(store, packs[-1], "the project")
-    manifest = Manifest.from_bytes(last[page.start : page.start + page.size], sha256=page.sha256, blobs=packs)
+    manifest = _kept_manifests.get(page.sha256) or _read_manifest(last, page, packs)
     destination = blobs.Destination(
         lambda file: f"{into}/{file.path}", lambda file: 0o755 if file.executable else 0o644, None
     )
@@ -547,6 +551,10 @@ def unpack(store: Store, page: Artifact, packs: Sequence[str], into: Path, last:
             code="workspace-full" if full else "workspace",
         ) from error
     return Unpacked(manifest.hash, len(stamps), sum(stamp[0] for stamp in stamps.values()), stamps)
+
+
+def _read_manifest(last: bytes, page: Artifact, packs: Sequence[str]) -> Manifest:
+    return Manifest.from_bytes(last[page.start : page.start + page.size], sha256=page.sha256, blobs=packs)
 
 
 def written_since(into: Path, unpacked: Unpacked) -> list[str]:

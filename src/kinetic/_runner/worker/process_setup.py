@@ -111,7 +111,9 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
     inside = plan.get("cwd_rel")
     folder = workspace / inside if isinstance(inside, str) and (workspace / inside).is_dir() else workspace
     os.chdir(folder)
-    sys.path_importer_cache.clear()
+    for path, finder in list(sys.path_importer_cache.items()):
+        if finder is None or not path.startswith("/"):  # there may be something now; the others see that by themselves
+            del sys.path_importer_cache[path]
 
 
 def _is_in_project(entry: str, root: str) -> bool:
