@@ -293,11 +293,10 @@ class WatchedWorker:
 def preload() -> None:
     """Import what every worker needs, so that a fork is a warm start; nothing that starts threads."""
     import random
-    import shutil
 
     import cloudpickle
 
-    _ = (random, shutil, cloudpickle)
+    _ = (random, cloudpickle)
 
 
 def start_worker(task: Task, entry: Entry, libc: Any, title: processes.ProcessTitle) -> WatchedWorker:
