@@ -11,14 +11,17 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cloudpickle
 import pytest
 from servers.gcs import GcsServer
+from servers.image_fixtures import index
 from unit._runner.test_what_tasks_may_not_change import may_mount
 
 from kinetic._project import runner_bundle
@@ -30,6 +33,7 @@ from kinetic._wire.order import Artifact, Order
 from kinetic._wire.task import KEY_FILE, WARM, PodSettings, Task
 from kinetic._wire.warm_pods import IDLE, MOST_LINE, Assignment, Greeting, WarmPod, refusal
 
+__all__ = ["index"]
 SOURCE = Path(__file__).parents[2] / "src"
 KEY, POD_KEY = bytes(range(32)), bytes(range(1, 33))
 POD = "cpu-warm-20261123-120000-abcdef0"
@@ -90,6 +94,7 @@ class Pod:
         self.environ = {**clean, **own, **environ}
         self.process: subprocess.Popen[bytes] | None = None
         self.greetings: list[Greeting] = []
+        self.store_requirement = ""  # what a job's pod installs to open the store, where the image lacks it
         self._rest = b""
 
     def start(self, zipped: Path | None = None, program: str = FAST) -> Pod:
@@ -123,7 +128,7 @@ class Pod:
         ).to_bytes()
         self.store.put(keys.order(job_id), order)
         self.store.put(keys.record(job_id), b"{}")
-        settings = PodSettings(last_words=str(self.folder / "last"))
+        settings = PodSettings(last_words=str(self.folder / "last"), store_requirement=self.store_requirement)
         task = Task(job_id, digests.of_bytes(order), self.store.url, "key-1", 0o022, None, {}, pod=settings)
         assignment = Assignment(hello.sequence, job_id, task.to_argument(), KEY, {})
         self.greetings.clear()
@@ -177,7 +182,10 @@ class Pod:
 
 def shared_bytes(pid: int, kind: str) -> int:
     """Return the memory of a process; pages that it shares with others are counted by its share."""
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # one that looked into the store has ended
+        return 0
     found = re.search(rf"^{kind}:\s+(\d+) kB", text, re.MULTILINE)
     assert found
     return int(found[1]) * 1024
@@ -345,6 +353,42 @@ def test_a_job_that_has_read_the_key_of_its_pod_cannot_hand_it_the_next_one(
     assert answers == ["busy: this pod is past its task 0", "busy: this pod is past its task 1"]
     assert after == 1
     assert "forged" not in (tmp_path / "out").read_text()
+
+
+def test_what_opens_the_store_is_installed_once_in_an_image_that_lacks_it(
+    start: Any, cloud: GcsServer, zipped: Path, tmp_path: Path, index: Any
+) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "obstore.py").write_text("raise ImportError('this image has no obstore')\n")
+    for name in ("obstore", "typing_extensions"):
+        index(repacked(tmp_path, name))
+    environ = {"PYTHONPATH": str(hidden), "UV_DEFAULT_INDEX": index.simple, "UV_CACHE_DIR": str(tmp_path / "uv")}
+    pod = start("gs://jobs/here", zipped=zipped, **environ)
+    pod.store_requirement = f"obstore=={metadata.version('obstore')}"
+
+    values, seconds = [], []
+    for number in range(3):
+        begun = time.monotonic()
+        values.append(pod.run(lambda value: value + 1, number))
+        seconds.append(time.monotonic() - begun)
+
+    out = (tmp_path / "out").read_text()
+    assert values == [1, 2, 3], out
+    assert out.count("this image cannot open the job's store: installing obstore") == 1, seconds
+    assert "in trouble" not in out
+
+
+def repacked(folder: Path, name: str) -> Path:
+    """Write the wheel of an installed package."""
+    found = metadata.distribution(name)
+    tag = re.search(r"^Tag: (.+)$", found.read_text("WHEEL") or "", re.MULTILINE)
+    path = folder / f"{name}-{found.version}-{tag[1] if tag else ''}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in found.files or ():
+            if ".." not in file.parts and file.suffix != ".pyc":
+                archive.write(str(file.locate()), str(file))
+    return path
 
 
 def test_a_client_too_many_takes_the_place_of_the_one_that_was_quiet_for_the_longest_time(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 
 from kinetic._stores.protocol import (
@@ -24,6 +25,7 @@ __all__ = [
     "LocalStore",
     "Source",
     "Store",
+    "is_loaded",
     "open_anew",
     "open_store",
     "preload",
@@ -84,6 +86,11 @@ def preload(url: str) -> None:
             import obstore.store  # noqa: F401 - 20 ms
 
             from kinetic._stores import bucket  # noqa: F401 - as above
+
+
+def is_loaded(url: str) -> bool:
+    """Return whether ``preload`` found what opens the store at an address."""
+    return "obstore.store" in sys.modules or not url.startswith(("gs://", "s3://"))
 
 
 def _open_bucket(url: str) -> Store:

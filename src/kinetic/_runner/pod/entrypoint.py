@@ -176,8 +176,11 @@ class PodSource:
         say(f"job {task.job_id}" + (f", host {host} of {task.hosts}" if task.hosts > 1 else ""))
         self._open_log()
         supervisor = Supervisor(worker.work)
+        is_warm = bool(self.settings.warm)
+        if is_warm:  # its client is imported already, or kept
+            self._install_store_client()
         supervisor.early = self._early_worker(supervisor)
-        if self._install_store_client() and supervisor.early is not None:
+        if not is_warm and self._install_store_client() and supervisor.early is not None:
             supervisor.early.discard()  # it does not find what was installed after it was forked
             supervisor.early = None
         import sysconfig  # 1 ms, while the worker gets ready
@@ -237,9 +240,13 @@ class PodSource:
         try:
             importlib.import_module(requirement.partition("=")[0])
         except ImportError:
-            from kinetic._runner.pod import install  # 5 ms; images of ours have it
+            from kinetic._runner.pod import install, kept_packages  # 5 ms; images of ours have it
 
-            install.install_store_client(requirement, self.place.base)
+            base = self.place.base
+            if self.settings.warm:
+                kept_packages.provide_client(requirement, base)
+            else:
+                install.install_store_client(requirement, base, base / "clients")
             return True
         return False
 

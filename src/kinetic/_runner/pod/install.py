@@ -178,12 +178,11 @@ def install_beside(folder: Path, base: Path, name: str) -> None:
     importlib.invalidate_caches()
 
 
-def install_store_client(requirement: str, base: Path) -> None:
-    """Install a client for the store, e.g. "obstore==0.12.1", into a folder of this container's own.
+def install_store_client(requirement: str, base: Path, folder: Path) -> None:
+    """Install a client for the store, e.g. "obstore==0.12.1", into a folder; ``base``: for uv if there is none.
 
     Raises StoreUnreachableError if that fails: in another pod it may work.
     """
-    folder = base / "clients"
     say(f"this image cannot open the job's store: installing {requirement}")
     words = ["pip", "install", "--python", sys.executable, "--target", str(folder), requirement]
     environ = {**os.environ, "UV_NO_PROGRESS": "1"}

@@ -1,6 +1,7 @@
 """Packages that a warm pod keeps between its tasks, each environment in a folder named by what it was made from.
 
     packages/{name}/about.json       written last: what is first on the path; a folder without it is made anew
+    packages/client/new              what opens the store, where the image lacks it
     packages/{name}/opt/kinetic/env  unpacked layers
     packages/{name}/new              what uv installed, of lines without a lock
     packages/{name}/site-packages    of a difference: links to what is below it and is still wanted, and to what is new
@@ -30,6 +31,7 @@ from kinetic.errors import RunnerError
 
 FOLDER = "packages"  # beside the folder of the task
 _ABOUT = "about.json"
+_CLIENT = "client"
 _LINES = "lines"  # of a task: lines that are not those of the pod's own jobs
 _DISTRIBUTION = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(?:-.+)?\.(?:dist|egg)-info")
 _SITE = """import sys
@@ -101,14 +103,38 @@ def provide(store: Store, requirements: Mapping[str, Any], base: Path) -> None:
         make = _make_difference if "hidden" in requirements else _make if "layers" in requirements else _make_lines
         about = make(store, requirements, folder, base)
         step("worker:packages-made")
-        about |= {"bytes": _size(folder), "stamp": _stamp(about["path"])}
-        about |= {"lower": (lower := _package_folders()), "below": _distributions(lower)}
-        (folder / f".{_ABOUT}").write_text(json.dumps(about))
-        os.replace(folder / f".{_ABOUT}", folder / _ABOUT)
+        _complete(folder, about | {"lower": (lower := _package_folders()), "below": _distributions(lower)})
         if is_difference(requirements) and about["text"]:
             seconds = time.monotonic() - begun
             install.print_line(f"installed what this warm pod lacks in {seconds:.1f} s: {about['text']}")
     use(folder)
+
+
+def provide_client(requirement: str, base: Path) -> None:
+    """Let this process import what opens the store, in an image that lacks it; install it if no task before has."""
+    if use_client(base):
+        return
+    from kinetic._runner.pod import install  # as above
+
+    folder = base.parent / FOLDER / _CLIENT
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
+    install.install_store_client(requirement, base, folder / "new")
+    _complete(folder, {"path": [f"{folder}/new"], "programs": [], "replaces": []})
+
+
+def use_client(base: Path) -> bool:
+    """Let this process import it if a task has installed it; return whether one has."""
+    if is_there := is_complete(folder := base.parent / FOLDER / _CLIENT):
+        use(folder)
+    return is_there
+
+
+def _complete(folder: Path, about: Mapping[str, Any]) -> None:
+    """Write what says that a folder is complete."""
+    page = {**about, "bytes": _size(folder), "stamp": _stamp(about["path"])}
+    (folder / f".{_ABOUT}").write_text(json.dumps(page))
+    os.replace(folder / f".{_ABOUT}", folder / _ABOUT)
 
 
 def use(folder: Path) -> None:

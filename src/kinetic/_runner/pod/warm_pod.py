@@ -38,7 +38,7 @@ from kinetic._runner.pod.fork_server import CarryOut, ForkServer
 from kinetic._runner.pod.log_pump import say
 from kinetic._runner.pod.warm_clients import CONFIRMED, Clients, read_line
 from kinetic._runner.worker import worker
-from kinetic._stores import preload
+from kinetic._stores import is_loaded, preload
 from kinetic._wire import documents, warm_pods
 from kinetic._wire import task as wire_task
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, AttemptFiles, Task
@@ -382,6 +382,7 @@ class WarmProcess:
             "retries": task.retries,
             "installs": installs,
             "packages": packages,
+            "keeps": bool(packages or (settings.store_requirement and not is_loaded(self.page.store_url))),
             "environment": hashlib.sha256(json.dumps([sorted(own.items()), packages]).encode()).hexdigest(),
             "held_by": os.getpid() if found.is_held else 0,
         }
@@ -464,6 +465,11 @@ class WarmProcess:
         from kinetic._runner.supervisor import placements  # what opens a store stays out of the first process
         from kinetic._stores import open_store
 
+        if not is_loaded(self.page.store_url):
+            from kinetic._runner.pod import kept_packages  # as above
+
+            if not kept_packages.use_client(self.task):
+                return 2  # no task has brought it yet
         store = open_store(self.page.store_url)
         following = placements.next_sequence(store, self.page.pod, self._sequence)
         (self.base / "following").write_text(str(following))
@@ -619,7 +625,7 @@ class WarmProcess:
 
     def _check_packages(self, name: str) -> str:
         """Remove kept packages that are half made, or that the task at hand changed; return the folder of its own."""
-        if not name and not self._kept:
+        if not (self._about or {}).get("keeps") and not self._kept:
             return ""
         from kinetic._runner.pod import kept_packages  # as above
 
@@ -655,7 +661,7 @@ class WarmProcess:
         if self._next_server is not None:
             kept = (*kept, self._next_variables)
         about = self._about or {}
-        if about.get("packages") or self._kept:
+        if about.get("keeps") or self._kept:
             from kinetic._runner.pod import kept_packages  # as above
 
             kept = (*kept, kept_packages.FOLDER)
