@@ -595,7 +595,7 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
     except BaseException as error:
         left = _remove(job_id, context, followed, targets=targets)
         if left and job is not None:
-            error.add_note(f"{job_id} could not be removed: {left}. Later: kinetic jobs cancel {job_id}")
+            error.add_note(f"{job_id} could not be removed: {left}. Later: kinetic jobs cleanup {job_id}")
         context.backend.finish_submitting(job_id)
         raise
     report_notes(tuple(shipment.captured.notes))

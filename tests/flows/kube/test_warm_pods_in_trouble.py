@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -323,6 +324,44 @@ def test_credentials_that_expire_while_a_client_waits_for_a_task_are_named_and_l
 
     assert expired[0] == "CredentialsError", expired
     assert value == 0
+
+
+@pytest.mark.nightly
+def test_a_client_whose_token_expires_between_two_calls_says_so_and_loses_neither_pod_nor_job(
+    clients: Any, site: Any, plane: Any, shared: Any, kinetic: Any
+) -> None:
+    three_calls = """
+        import os, time
+        from one import add
+        found = []
+        for number in range(3):
+            while not os.path.exists(f"{words[0]}/{number}"):
+                time.sleep(0.02)
+            try:
+                found.append(add.with_options(keep_warm="10m")(number, 1))
+            except Exception as error:
+                found.append([type(error).__name__, message(error)])
+            open(f"{words[0]}/{number}-done", "w").close()
+        tell(found)
+    """
+    client = clients.start(three_calls, str(shared))
+    for number in range(3):
+        if number == 1:  # though its connection to the pod stays open
+            plane.proxy.fail("status", status=401, times=float("inf"))
+        (shared / f"{number}").touch()
+        wait_for("its call", (shared / f"{number}-done").exists, 90)
+        plane.proxy.faults.clear()
+    out, err = client.communicate(timeout=60)
+
+    ((first, refused, third),) = clients.told(out)
+    left = json.loads(kinetic("jobs", "list", "--json").out)["jobs"]
+    removed = kinetic("jobs", "cleanup", left[0]["job_id"], "--yes")
+
+    assert (first, refused[0], third) == (1, "CredentialsError", 3), err
+    assert f"kinetic jobs cleanup {left[0]['job_id']}" in refused[1], "there may be something of it in the cluster"
+    assert (len(left), removed.code) == (1, 0), removed.err
+    assert site.bucket.names(left[0]["job_id"]) == []
+    assert len(site.pods_of()) == 1
 
 
 @pytest.mark.nightly

@@ -178,4 +178,4 @@ def test_a_job_that_could_not_be_launched_nor_removed_is_named_by_the_error(user
         user.act.run_async(1)
 
     (left,) = kinetic.list_jobs()
-    assert f"kinetic jobs cancel {left.job_id}" in caught.value.__notes__[0]
+    assert f"kinetic jobs cleanup {left.job_id}" in caught.value.__notes__[0]
