@@ -73,15 +73,17 @@ class FileStore:
 
     def force(self, entry: Entry) -> None:
         """Force an object to the disk that another process may have written a moment ago."""
-        known = f"{self.root}/{entry.key}", entry.modified
-        if known in _forced_objects:
+        if (f"{self.root}/{entry.key}", entry.modified) in _forced_objects:
             return
         with _translated_errors(entry.key, writing=True):
             self._force_bytes(entry.key)
             self._sync_folders(entry.key)
+        self.note_forced(entry)
+
+    def note_forced(self, entry: Entry) -> None:
         if len(_forced_objects) > _MOST_KNOWN:
             _forced_objects.clear()
-        folders.when_forced(partial(_forced_objects.add, known))
+        folders.when_forced(partial(_forced_objects.add, (f"{self.root}/{entry.key}", entry.modified)))
 
     def _force_bytes(self, key: str) -> None:
         with contextlib.suppress(FileNotFoundError):  # deleted meanwhile

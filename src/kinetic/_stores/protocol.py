@@ -112,6 +112,9 @@ class LocalStore(Store, Protocol):
     def force(self, entry: Entry) -> None:
         """Force an object to the disk that another process may have written a moment ago, and not forced yet."""
 
+    def note_forced(self, entry: Entry) -> None:
+        """Note that this process has written an object: ``force`` does nothing then."""
+
     def entries(self, prefix: str, *, after: str = "", known: Callable[[str], bool] | None = None) -> Iterator[Entry]:
         """List as every store does, but no keys that are known: for a listing of thousands that is read often."""
 
