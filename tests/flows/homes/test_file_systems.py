@@ -106,7 +106,7 @@ def test_a_home_on_a_read_only_disk_is_one_clear_error(clients: Any, tmp_path: P
 def test_a_home_on_a_full_disk_is_one_clear_error_and_nothing_half_made(
     clients: Any, tmp_path: Path, mount: Any, free: int, runtime: str
 ) -> None:
-    disk = mount(tmp_path / "disk", "size=8m")
+    disk = mount(tmp_path / "disk", "size=16m")
     clients.home = disk / "home"
     clients.more = {"KINETIC_HOME": str(clients.home), "KINETIC_RUNTIME_DIR": str(tmp_path / runtime)}
     _fill(disk, free)
