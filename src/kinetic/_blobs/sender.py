@@ -395,8 +395,8 @@ class Sender:
             return
         else:  # not if_absent: over one of another size, which was damaged; over an equal one it does no harm
             self._store.put(key, body)
-        if self._store.local and (entry := self._store.entry(key)) is not None:
-            self._store.local.note_forced(entry)
+        if (local := self._store.local) and (entry := local.entry(key)) is not None:
+            local.note_forced(entry)
         self._there[name] = True
         self.sent_bytes += len(body)
         self._count(done=len(body))

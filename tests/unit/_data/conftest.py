@@ -22,7 +22,7 @@ class Watched:
 
     def __init__(self, store) -> None:
         self.store = store
-        self.url = store.url
+        self.url, self.local = store.url, store.local
         self.asked: list[tuple[str, str]] = []
         self.before_put = lambda key: None
         self._lock = threading.Lock()
