@@ -158,6 +158,7 @@ class Container:
             "open": recipe.image.open,
             "hidden": recipe.image.hidden,
             "shown": recipe.image.shown,
+            "copied": recipe.image.copied,
             **{name: str(self._folder / name) for name in ("root", "upper", "work", "scratch")},
         }
 

@@ -21,7 +21,8 @@ class Image(NamedTuple):
     Attributes:
         path: Folders before the system's own on the PATH: where its `python` is.
         environment: What the image itself sets.
-        shown: Folders that stay visible although they lie under a hidden one.
+        shown: Folders of this machine that it shares although they lie under a hidden one.
+        copied: Such folders of which it has its own, as of all that is not hidden.
         user: Number of its user; None for root.
         hidden: Folders of this machine that are empty in it.
         open: Folders that any user may enter, as they may in an image; on this machine they may be root's alone.
@@ -30,6 +31,7 @@ class Image(NamedTuple):
     path: tuple[str, ...] = ()
     environment: dict[str, str] = {}  # noqa: RUF012 - never changed
     shown: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()
     user: int | None = None
     open: tuple[str, ...] = ()
     hidden: tuple[str, ...] = HIDDEN
@@ -44,7 +46,7 @@ def of_this_python(prefix: str = sys.prefix, base: str = sys.base_prefix) -> Ima
     lost = (place for place in places if any(Path(place).is_relative_to(hidden) for hidden in _HIDDEN_OF_PYTHON))
     above = {str(folder) for place in places for folder in (Path(place), *Path(place).parents)}
     return Image(
-        path=(f"{prefix}/bin",), shown=tuple(sorted(lost)), open=tuple(sorted(above)), hidden=_HIDDEN_OF_PYTHON
+        path=(f"{prefix}/bin",), copied=tuple(sorted(lost)), open=tuple(sorted(above)), hidden=_HIDDEN_OF_PYTHON
     )
 
 

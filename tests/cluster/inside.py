@@ -137,11 +137,15 @@ def arrange_mounts(plan: dict) -> None:
     for hidden in plan["hidden"]:
         mount("tmpfs", root + hidden, "tmpfs", options="mode=1777")
     os.mkdir(root + STAGED)
-    sources = [(path, path, True) for path in plan["shown"]]
+    sources = [(path, path, True) for path in (*plan["copied"], *plan["shown"])]
     sources += [(each["source"], each["target"], each["writable"]) for each in plan["mounts"] if each["source"]]
     # First into a place whose path holds no links, then, seen from inside, to where links of the image lead.
     for number, (source, _, _) in enumerate(sources):
-        stage(source, f"{root}{STAGED}/{number}")
+        target = f"{root}{STAGED}/{number}"
+        if number < len(plan["copied"]):
+            stage_copied(source, target, f"{plan['upper']}-{number}", f"{plan['work']}-{number}")
+        else:
+            stage(source, target)
     change_root(root)
     for each in plan["mounts"]:
         if not each["source"]:  # in memory, and of this container alone
@@ -182,6 +186,13 @@ def arrange_devices(root: str) -> None:
 def stage(source: str, target: str) -> None:
     prepare(source, target)
     mount(source, target, flags=MS_BIND | MS_REC)
+
+
+def stage_copied(source: str, target: str, upper: str, work: str) -> None:
+    """Show a folder of this machine; what is written there stays in the container, as all that an image has."""
+    for folder in (target, upper, work):
+        os.makedirs(folder)
+    mount("overlay", target, "overlay", options=f"lowerdir={source},upperdir={upper},workdir={work}")
 
 
 def prepare(source: str, target: str) -> None:
