@@ -178,7 +178,6 @@ SELDOM = (
     "kinetic._output.job_text",
     "kinetic._output.notebook",
     "kinetic._output.terminal",
-    "kinetic._output.tracebacks",
     "kinetic._runner.data",
     "kinetic._runner.pod.cleanup",
     "kinetic._runner.pod.fork_server",

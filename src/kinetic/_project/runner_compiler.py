@@ -7,16 +7,18 @@ string otherwise that something else refers to. And only a start can leave out t
 quarter of the bytes. Line numbers stay.
 
 Docstrings, annotations of functions and blocks for type checkers are not compiled: nothing of the runner reads them.
-Of sources that are kept, the docstrings are emptied, and every other line stays where it was.
+Of sources that are kept, docstrings are emptied and comments go, and every line stays where it was.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import json
 import lzma
 import marshal
 import sys
+import tokenize
 import types
 from typing import TypeVar
 
@@ -61,8 +63,12 @@ def without_docstring(node: Documented) -> Documented:
 
 
 def emptied(text: str) -> str:
-    """Return a source whose docstrings are empty and whose lines have their numbers."""
+    """Return a source without comments, whose docstrings are empty and whose lines have their numbers."""
     lines = text.split("\n")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column].rstrip()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
             first = node.body[0]

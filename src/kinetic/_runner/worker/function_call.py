@@ -30,7 +30,7 @@ from kinetic._blobs import fetch as blobs
 from kinetic._runner.supervisor.verdicts import PrivateFile
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
-from kinetic._wire import dataclass, digests, folders, keys, outcomes, pickle_diagnosis, python_runtime, references
+from kinetic._wire import dataclass, digests, folders, keys, outcomes, python_runtime, references
 from kinetic._wire import order as orders
 from kinetic._wire.order import Artifact, Child, Manifest, Order
 from kinetic._wire.task import Task
@@ -362,6 +362,8 @@ def _failed(cause: str, message: str) -> dict[str, Any]:
 
 def _diagnosis(value: object) -> dict[str, Any]:
     """Name the path to the part that cannot be pickled; parts are tried one by one, for a minute at most."""
+    from kinetic._wire import pickle_diagnosis  # few jobs need it
+
     limit = _monotonic() + _SEARCH_SECONDS
 
     def fails(part: object) -> BaseException | None:
