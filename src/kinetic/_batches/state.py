@@ -557,7 +557,7 @@ class BatchTracker(Tracker):
 
     def _has_compiled(self) -> bool:
         """Ask the store now and then; the pod of the first child does not wait for us."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if now < self._asks_at:
             return False
         self._asks_at = now + _LOST_SECONDS
