@@ -39,6 +39,23 @@ def noop(number=0):
     return number
 """
 
+# A function whose program takes so many steps to compile; another mark, another program. It returns the seconds.
+COMPILES = """\
+def compiles(rounds, mark):
+    import jax
+    import jax.numpy as jnp
+
+    def program(x):
+        for number in range(rounds):
+            x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * (number + mark), axis=number % 2)
+        return x
+
+    lowered = jax.jit(program).lower(jnp.ones((8, 8)))
+    begun = time.monotonic()
+    lowered.compile()
+    return time.monotonic() - begun
+"""
+
 # Stands at the top of every script that a Session runs: answers keep the pipe, and what a job prints goes to a file.
 _PREAMBLE = """\
 import json, os, sys, time

@@ -7,26 +7,16 @@ from __future__ import annotations
 
 import importlib.util
 
-from _measure import Bench, Ground, alternate
+from _measure import COMPILES, Bench, Ground, alternate
 
-CALLS = """
+CALLS = (
+    """
 import kinetic
 
 @kinetic.run(accelerator="cpu")
-def compiles(rounds, mark):
-    import jax
-    import jax.numpy as jnp
-
-    def program(x):
-        for number in range(rounds):
-            x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * (number + mark), axis=number % 2)
-        return x
-
-    lowered = jax.jit(program).lower(jnp.ones((8, 8)))
-    begun = time.monotonic()
-    lowered.compile()
-    return time.monotonic() - begun
-
+"""
+    + COMPILES
+    + """
 @kinetic.run(accelerator="cpu")
 def noop():
     pass
@@ -43,6 +33,7 @@ def call(word):
 
 serve(compile_once=compile_once, call=call)
 """
+)
 
 
 def main() -> None:

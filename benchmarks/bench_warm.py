@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import _cluster
-from _measure import Bench, Ground
+from _measure import COMPILES, Bench, Ground
 
 from kinetic._runner import processes
 
@@ -67,28 +67,19 @@ if __name__ == "__main__":
         noop()
     print(0)
 """
-COMPILES = """
+COMPILING = (
+    """
 import sys, time
 import kinetic
 
 @kinetic.run(accelerator="cpu", keep_warm="0")
-def compiles(rounds, mark):
-    import jax
-    import jax.numpy as jnp
-
-    def program(x):
-        for number in range(rounds):
-            x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * (number + mark), axis=number % 2)
-        return x
-
-    lowered = jax.jit(program).lower(jnp.ones((8, 8)))
-    begun = time.monotonic()
-    lowered.compile()
-    return time.monotonic() - begun
-
+"""
+    + COMPILES
+    + """
 if __name__ == "__main__":
     print(compiles(*map(int, sys.argv[1:])))
 """
+)
 SAVED = """
 import time
 
@@ -161,7 +152,7 @@ def _calls(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
 def _compiled(bench: Bench, ground: Ground, rounds: int) -> None:
     """Measure a program that is compiled in one pod, and again in a fresh one."""
     project = _project(ground, "compiles")
-    (project / "compiles.py").write_text(COMPILES)
+    (project / "compiles.py").write_text(COMPILING)
 
     def run(mark: int) -> float:
         return _printed([sys.executable, "compiles.py", str(rounds), str(mark)], ground, project)[0]
