@@ -29,6 +29,14 @@ def submit(count):
     batches.append(noop.run_async_map(range(count), max_concurrent=None))
     return time.perf_counter() - begun
 
+def submit_singly(count):
+    begun = time.perf_counter()
+    jobs = [noop.run_async(number) for number in range(count)]
+    seconds = time.perf_counter() - begun
+    if [job.result() for job in jobs] != list(range(count)):
+        raise SystemExit("a result is wrong")
+    return seconds
+
 def cancel():
     batches[-1].cleanup()
     return True
@@ -73,8 +81,8 @@ def end_all(count):
     batches.append(kinetic.attach_batch(batch.group_id))
     return True
 
-serve(prepare=prepare, submit=submit, cancel=cancel, drive=drive, count_statuses=count_statuses, peak=peak,
-      end_all=end_all)
+serve(prepare=prepare, submit=submit, submit_singly=submit_singly, cancel=cancel, drive=drive,
+      count_statuses=count_statuses, peak=peak, end_all=end_all)
 """
 )
 
@@ -84,6 +92,7 @@ def main() -> None:
     count, many = (100, 1000) if bench.quick else (1000, 10_000)
     with Ground() as ground:
         _submitting(bench, ground, count)
+        _submitting_singly(bench, ground)
         _driving(bench, ground, count)
         _remembering_and_counting(bench, ground, many)
     bench.end()
@@ -109,6 +118,20 @@ def _submitting(bench: Bench, ground: Ground, count: int) -> None:
     name = f"submitting one of {count}, max_concurrent=None; vs one of a pool"
     bench.limit(name, measured["batch"], 5, "ms", measured["pool"])
     bench.limit("… blobs of the project that were sent for all of them", [max(blobs)], 1, "")
+
+
+def _submitting_singly(bench: Bench, ground: Ground) -> None:
+    """Submit jobs that are no batch: each has an order, a record, a launch page and forced writes of its own."""
+    with ground.session("singly.py", BATCH) as session:
+        session.ask("prepare")
+
+        def submit() -> float:
+            ground.quiet()
+            return float(session.ask("submit_singly", POOL)) * 1e3 / POOL
+
+        measured = alternate(bench.runs, warm=False, single=submit, pool=lambda: _pool(ground))
+    name = f"submitting one of {POOL} by itself; vs one of a pool"
+    bench.ratio(name, measured["single"], measured["pool"], 0.6, "ms")
 
 
 def _driving(bench: Bench, ground: Ground, count: int) -> None:

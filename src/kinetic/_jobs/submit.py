@@ -247,6 +247,7 @@ def call_and_wait(
 
 
 _SLOW_SECONDS = 1.0  # packing that takes longer is reported
+_FORCED_AT_ONCE = 3  # beside this thread; more gain nothing for the nine forced writes of a job
 _UNDO_SECONDS = 6.0  # for a job that began and is asked to end: 5 s until it is killed
 
 
@@ -545,8 +546,13 @@ def _submit(
     if secrets:
         captured = shipment.captured
         shipment = shipment._replace(captured=captured._replace(values={**captured.values, **secrets}))
+    if not context.backend.is_here:
+        with shipment.building():
+            return _send(call, shipment, job_id)
+    from kinetic._stores import parallel  # 1 ms, with threads' queues
+
     # A supervisor of this machine begins a job while we force it to the disk: what has been accepted is there.
-    with shipment.building(), folders.forced_later() if context.backend.is_here else contextlib.nullcontext():
+    with shipment.building(), folders.forced_later(parallel.ThreadPool(_FORCED_AT_ONCE)):
         return _send(call, shipment, job_id)
 
 
@@ -579,15 +585,16 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
         shipment = shipment.finished()
         begun = time.monotonic()
         with _phase("uploading", is_remote=context.store.local is None):
-            job = _write(order, call, shipment)
+            written = order.to_bytes()
+            job = _write(order, written, call, shipment)
             if followed is not None:
                 after.register(followed, context.store, job_id, None if context.backend.is_here else job)
                 after.check(followed, context.store)
         if (took := time.monotonic() - begun) > _SLOW_SECONDS:
-            output.report(f"uploaded the order, {size_text(len(order.to_bytes()))}, in {seconds_text(took)}")
+            output.report(f"uploaded the order, {size_text(len(written))}, in {seconds_text(took)}")
         if targets:
             notifications.keep(job, targets)
-        _launch(order, shipment, followed)
+        _launch(order, digests.of_bytes(written), shipment, followed)
         if followed is not None and not context.backend.is_here and not after.check(followed, context.store):
             context.backend.release([job_id])  # they have ended meanwhile, so perhaps nobody else starts it
         _force()
@@ -676,10 +683,10 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, job_optio
     return order, found, handed
 
 
-def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
+def _write(order: Order, written: bytes, call: Call, shipment: Shipment) -> JobRecord:
     """Write order and record: from here on the job can be found."""
     options, context = shipment.options, shipment.context
-    job_id, written = order.job_id, order.to_bytes()
+    job_id = order.job_id
     shared = shipment.shared_fields(call.name, call.command)
     own: dict[str, Any] = {"name": options.name, "tags": options.tags, "debug": options.debug}
     own |= {"output_dir": order.output_dir, "after": [each.job_id for each in order.after] or None}
@@ -698,7 +705,7 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
     return job
 
 
-def _launch(order: Order, shipment: Shipment, followed: Followed | None) -> None:
+def _launch(order: Order, order_sha256: str, shipment: Shipment, followed: Followed | None) -> None:
     context, pod, owner = shipment.context, shipment.pod, ""
     if pod is not None:
         from kinetic._config import cluster  # only for clusters
@@ -708,7 +715,7 @@ def _launch(order: Order, shipment: Shipment, followed: Followed | None) -> None
     token = {} if order.debug is None else {inspection.TOKEN_VARIABLE: inspection.token(job_key)}
     launch = Launch(
         order=order,
-        order_sha256=digests.of_bytes(order.to_bytes()),
+        order_sha256=order_sha256,
         store_url=context.store.url,
         placement=context.placement,
         key=job_key,

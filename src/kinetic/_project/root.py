@@ -145,13 +145,15 @@ def _libraries() -> tuple[str, ...]:
 
 def below(path: str, root: str) -> str | None:
     """Return the path below a folder ("" is the folder itself), or None; links are resolved if need be."""
-    for one, other in ((path, root), (os.path.realpath(path), os.path.realpath(root))):
-        if one == other:
-            return ""
-        start = other.rstrip("/") + "/"
-        if one.startswith(start):
-            return one[len(start) :]
-    return None
+    found = _below(path, root)
+    return _below(os.path.realpath(path), os.path.realpath(root)) if found is None else found
+
+
+def _below(path: str, root: str) -> str | None:
+    if path == root:
+        return ""
+    start = root.rstrip("/") + "/"
+    return path[len(start) :] if path.startswith(start) else None
 
 
 def _chosen_root(root: str, entry: str, here: str, *, installed: bool) -> tuple[str, str]:

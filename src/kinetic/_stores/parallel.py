@@ -69,7 +69,7 @@ class _Done(NamedTuple):
 
 
 def _on_threads(tasks: Iterator[Callable[[], T]], many: int) -> Iterator[T]:
-    pool: _ThreadPool[T] = _ThreadPool(many)
+    pool: ThreadPool[T] = ThreadPool(many)
     try:
         exhausted = False
         while True:
@@ -88,7 +88,7 @@ def _on_threads(tasks: Iterator[Callable[[], T]], many: int) -> Iterator[T]:
         pool.dismiss()
 
 
-class _ThreadPool(Generic[T]):
+class ThreadPool(Generic[T]):
     """Threads that run tasks; at most so many, started as they are needed.
 
     Not ``concurrent.futures``, whose threads the interpreter waits for when it ends: after a Ctrl-C, for minutes.
@@ -97,7 +97,7 @@ class _ThreadPool(Generic[T]):
     def __init__(self, many: int) -> None:
         self.under_way = 0  # given and not yet taken
         self._many = many
-        self._threads = 0
+        self._threads: list[threading.Thread] = []
         self._dismissed = threading.Event()
         self._tasks: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
         self._done: SimpleQueue[_Done] = SimpleQueue()
@@ -105,10 +105,9 @@ class _ThreadPool(Generic[T]):
     def give(self, task: Callable[[], T]) -> None:
         self.under_way += 1
         self._tasks.put(task)
-        if self._threads < min(self._many, self.under_way):
-            self._threads += (
-                python_runtime.start_thread(self._work, f"kinetic-transfer-{self._threads + 1}") is not None
-            )
+        if len(self._threads) < min(self._many, self.under_way):
+            started = python_runtime.start_thread(self._work, f"kinetic-transfer-{len(self._threads) + 1}")
+            self._threads += [] if started is None else [started]
 
     def take(self) -> T:
         done = self._next()
@@ -124,8 +123,14 @@ class _ThreadPool(Generic[T]):
 
     def dismiss(self) -> None:
         self._dismissed.set()
-        for _ in range(self._threads):
+        for _ in self._threads:
             self._tasks.put(None)
+
+    def close(self) -> None:
+        """Dismiss the threads, and wait until they have ended: a process may fork afterwards."""
+        self.dismiss()
+        for thread in self._threads:
+            thread.join()
 
     def _next(self) -> _Done:
         """Wait for a task that has ended; without a single thread, run one."""

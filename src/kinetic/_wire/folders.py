@@ -13,8 +13,10 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from os import write as _write
 from pathlib import Path
+from typing import Protocol
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 _MOST_OWED = 64  # descriptors; a project or a data folder may have thousands of files
@@ -46,10 +48,26 @@ def make(folder: str | os.PathLike[str]) -> None:
     sync(above)
 
 
+class Helpers(Protocol):
+    """Threads that force side by side what one thread owes: a disk takes their forced writes together."""
+
+    under_way: int  # given and not yet taken
+
+    def give(self, task: Callable[[], None], /) -> None:
+        """Have a task done."""
+
+    def take(self) -> None:
+        """Wait until one more task has ended, and raise its error."""
+
+    def close(self) -> None:
+        """Wait until the threads have ended."""
+
+
 class _Owed(threading.local):
     """What `force` has still to do: descriptors, by the file or folder they are of, and whom it tells afterwards."""
 
     descriptors: dict[tuple[int, int], int] | None = None
+    helpers: Helpers | None
     told: list[Callable[[], object]]
 
 
@@ -57,10 +75,11 @@ _owed = _Owed()
 
 
 @contextlib.contextmanager
-def forced_later() -> Iterator[None]:
+def forced_later(helpers: Helpers | None = None) -> Iterator[None]:
     """Let what this thread forces to the disk inside wait for `force`, so that other processes can begin with it.
 
     For what nothing is promised of before. It is forced after an error as well: others may build on what was made.
+    Helpers begin with each file when it is written, and at the end with the folders.
 
     Raises:
         OSError: It could not be forced.
@@ -68,7 +87,7 @@ def forced_later() -> Iterator[None]:
     if _owed.descriptors is not None:  # user code that is pickled may submit a job
         yield
         return
-    _owed.descriptors, _owed.told = {}, []
+    _owed.descriptors, _owed.helpers, _owed.told = {}, helpers, []
     try:
         yield
     except BaseException:
@@ -80,7 +99,9 @@ def forced_later() -> Iterator[None]:
     finally:
         for descriptor in _owed.descriptors.values():
             os.close(descriptor)
-        _owed.descriptors = None
+        _owed.descriptors = _owed.helpers = None
+        if helpers is not None:
+            helpers.close()
 
 
 def force() -> None:
@@ -88,15 +109,22 @@ def force() -> None:
     owed = _owed.descriptors
     if owed is None:
         return
-    while owed:
-        _, descriptor = owed.popitem()
-        try:
-            _sync(descriptor)
-        except BaseException:
-            _owed.told = []
-            raise
-        finally:
-            os.close(descriptor)
+    helpers = _owed.helpers
+    try:
+        while owed:
+            descriptor = owed.popitem()[1]
+            if helpers is not None and owed:
+                helpers.give(partial(_sync_and_close, descriptor))
+            else:
+                _sync_and_close(descriptor)
+        while helpers is not None and helpers.under_way:
+            helpers.take()
+    except BaseException:
+        _owed.told = []
+        while helpers is not None and helpers.under_way:
+            with contextlib.suppress(OSError):
+                helpers.take()
+        raise
     told, _owed.told = _owed.told, []
     for each in told:
         each()
@@ -104,7 +132,7 @@ def force() -> None:
 
 def when_forced(tell: Callable[[], object]) -> None:
     """Call a function once everything that this thread has forced so far is on the disk; never, if that fails."""
-    if _owed.descriptors:
+    if _owed.descriptors is not None and (_owed.descriptors or (_owed.helpers is not None and _owed.helpers.under_way)):
         _owed.told.append(tell)
     else:
         tell()
@@ -133,16 +161,27 @@ def sync_open(descriptor: int) -> None:
 
 def _waits(descriptor: int) -> bool:
     """Leave a file or folder to `force`, if it may wait; its name may be another one by then."""
-    owed = _owed.descriptors
+    owed, helpers = _owed.descriptors, _owed.helpers if _owed.descriptors is not None else None
     if owed is None:
         return False
     about = os.fstat(descriptor)
     which = about.st_dev, about.st_ino
-    if which not in owed:  # of a folder: its descriptor has also the names that come later
-        if len(owed) >= _MOST_OWED:
-            return False
+    if which in owed:  # of a folder: its descriptor has also the names that come later
+        return True
+    if len(owed) + (helpers.under_way if helpers is not None else 0) >= _MOST_OWED:
+        return False
+    if helpers is not None and stat.S_ISREG(about.st_mode):
+        helpers.give(partial(_sync_and_close, os.dup(descriptor)))
+    else:
         owed[which] = os.dup(descriptor)
     return True
+
+
+def _sync_and_close(descriptor: int) -> None:
+    try:
+        _sync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _sync(descriptor: int) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
+from kinetic._stores.parallel import ThreadPool
 from kinetic._wire import folders
 
 
@@ -123,3 +126,46 @@ def test_a_job_that_is_submitted_inside_another_submission_is_forced_before_it_i
             folders.sync(tmp_path / "inner")
             folders.force()
             assert len(forced) == 2
+
+
+def test_helpers_begin_with_a_file_when_it_is_written_and_with_folders_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced: SimpleQueue[str] = SimpleQueue()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: forced.put(os.readlink(f"/proc/self/fd/{descriptor}")))
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    with folders.forced_later(ThreadPool(2)):
+        (tmp_path / "file").touch()
+        folders.sync(tmp_path / "file")
+        folders.sync(tmp_path)
+        assert forced.get(timeout=20) == str(tmp_path / "file")
+        assert forced.empty()
+        folders.force()
+        assert forced.get(timeout=0) == str(tmp_path)
+
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+def test_an_error_of_a_helper_is_raised_by_force_and_nothing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def fails(descriptor: int) -> None:
+        raise OSError(errno.EIO, "the disk")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    before = len(os.listdir("/proc/self/fd"))
+    with contextlib.suppress(OSError), folders.forced_later(ThreadPool(2)):
+        for number in range(5):
+            (tmp_path / str(number)).mkdir()
+            (tmp_path / f"{number}.file").touch()
+            folders.sync(tmp_path / str(number))
+            folders.sync(tmp_path / f"{number}.file")
+        folders.when_forced(lambda: told.append("never"))
+        with pytest.raises(OSError, match="the disk"):
+            folders.force()
+        raise OSError("seen")
+
+    assert told == []
+    assert len(os.listdir("/proc/self/fd")) == before
