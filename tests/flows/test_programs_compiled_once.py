@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from importlib.util import find_spec
 
@@ -206,3 +207,18 @@ def test_a_command_that_uses_torch_gets_the_folders_of_torch_filled_and_one_that
     assert [line.split()[1] for line in again.splitlines()[:2]] == ["made", "made"]
     assert "compile cache of torch: 2 files found, 0 added" in again
     assert list(home.glob("run/*/jobs/*/data-*")) == []
+
+
+def test_the_hosts_of_a_command_on_a_slice_find_what_the_first_one_compiled_and_nothing_else(project) -> None:
+    project.write("torch/__init__.py", "")
+    project.write("torch/_inductor.py", FAKE_TORCH)
+    words = [sys.executable, "-m", "kinetic", "run", "-a", "tpu-v4-2x2x2", "--", "python", "-c"]
+
+    first, _ = (project.run("", instead=[*words, "import torch._inductor"]) for _ in range(2))
+    log = project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "logs", "@last", "--host", "all"]).stdout
+
+    assert "TORCHINDUCTOR_CACHE_DIR compiles" in first.stdout
+    found = re.findall(r"^\[host (\d)\] TORCHINDUCTOR_CACHE_DIR made by (\d+)$", log, re.MULTILINE)
+    assert [host for host, _ in sorted(found)] == ["0", "1"]
+    assert len({maker for _, maker in found}) == 1
+    assert log.count("compile cache of torch: 2 files found, 0 added") == 2

@@ -67,7 +67,8 @@ host_address: _Of2 = "{}/hosts/{}/0/address".format  # runner: where the first h
 debug: _Of3 = "{}/debug/{}/{}".format  # runner, of a pod of a debug job: whether its debug server waits
 # Runner: a stem, with begun.{seal} behind it: a debugger came to one host of a slice.
 debug_begun: _Of2 = "{}/debug/{}/slice".format
-compiled: _Of2 = "{}/compiled/{}".format  # runner, of a slice's first host: which compiled programs all hosts use
+# (job_id, attempt, library), runner, once: which compiled programs all hosts of a slice use
+compiled: Callable[[str, int, str], str] = "{}/compiled/{}/{}".format
 logs: _Of3 = "{}/logs/{}/{}/".format
 # Runner or supervisor: part of a log, by the offset of its first byte; twelve digits keep key order the order of bytes.
 log_segment: _Of4 = "{}/logs/{}/{}/{:012d}".format

@@ -99,28 +99,29 @@ class CommandCache:
                     self._take(*line.decode(errors="replace").split())
 
     def _take(self, word: str, *rest: str) -> None:
-        if word == "begin":
-            self._begin_library(rest[0])
+        if word == "begin" and rest[0] in self._locks:
+            self._cache = self._cache or self._begin()
+            if self._cache is not None:
+                self._cache.begin(rest[0])
+        elif word == "wait" and rest[0] in self._locks:
+            self._release_when_filled(rest[0])
         elif self._cache is not None and (library := self._cache.libraries.get("jax")):
             if word == "event":
                 library.tally.on_event(rest[1], rest[0])
             elif word == "took":
                 library.take_duration(rest[1], float(rest[2]), rest[0])
 
-    def _begin_library(self, name: str) -> None:
-        if name not in self._locks:
-            return
-        self._cache = self._cache or self._begin()
-        library = self._cache.begin(name) if self._cache is not None else None
+    def _release_when_filled(self, name: str) -> None:
+        library = self._cache.libraries.get(name) if self._cache is not None else None
 
-        def release_when_filled() -> None:
+        def release() -> None:
             try:
                 if library is not None:
                     library.wait()
             finally:
                 self._release(name)
 
-        if python_runtime.start_thread(release_when_filled, f"kinetic-compiled-{name}-wait") is None:
+        if python_runtime.start_thread(release, f"kinetic-compiled-{name}-wait") is None:
             self._release(name)
 
     def _release(self, *names: str) -> None:
@@ -152,11 +153,11 @@ class _Far:
         self._folder = folder
         self._pipe = os.open(f"{folder}/{_PIPE}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def begin(self, name: str, *, shares: bool = False) -> _FarLibrary | None:  # noqa: ARG002 - as a CompileCache's
+    def begin(self, name: str) -> _FarLibrary | None:
         if not os.path.exists(f"{self._folder}/{name}"):
             return None  # the user's own settings
         self.send("begin", name)
-        return _FarLibrary(self, f"{self._folder}/{name}")
+        return _FarLibrary(self, name, f"{self._folder}/{name}")
 
     def send(self, *words: str) -> None:
         with contextlib.suppress(OSError):  # it is full, or nobody reads it any more: what is lost is only a count
@@ -166,13 +167,14 @@ class _Far:
 class _FarLibrary:
     """One library of it."""
 
-    def __init__(self, cache: _Far, lock: str) -> None:
-        self._cache, self._lock = cache, lock
+    def __init__(self, cache: _Far, name: str, lock: str) -> None:
+        self._cache, self._name, self._lock = cache, name, lock
         self._is_filled = False
 
     def wait(self) -> None:
         """Wait until the folder is filled, or the worker is gone."""
         if not self._is_filled:
+            self._cache.send("wait", self._name)
             with contextlib.suppress(OSError), open(self._lock) as file:
                 fcntl.flock(file, fcntl.LOCK_SH)
             self._is_filled = True
@@ -189,10 +191,6 @@ class _FarLibrary:
                 self._cache.send("took", _me(), event, f"{seconds:.3f}")
 
         compilers.listen(jax, on_event, on_duration)
-
-    def publish(self) -> None: ...
-
-    def follow(self) -> None: ...
 
 
 def _me() -> str:

@@ -48,7 +48,8 @@ _LOOK_SECONDS = 5.0  # between two looks for files of libraries that report noth
 _LEAST_BYTES_A_SECOND = 4 << 20  # what arrives slower than this is given up after a minute more
 _MOST_OUTAGES = 3  # of the store; then new programs are not kept
 _LEAST_SECONDS = 1.0  # of compiling, which is worth a line
-_LIST_SECONDS = 30.0  # how long a slice waits for its first host's listing
+_LIST_SECONDS = 30.0  # how long a program on another host of a slice waits for the first one's listing
+_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.1, 10.0  # between two looks for that listing
 _UNFINISHED = (".lock", ".tmp", ".part")
 
 
@@ -68,21 +69,16 @@ class CompileCache:
         self._pid = os.getpid()
         self._said: set[str] = set()
 
-    def begin(self, name: str, *, shares: bool = False) -> LibraryCache | None:
-        """Set the variables of a library that is about to be imported, and begin to fetch; None if it is off.
-
-        With ``shares``, this host uses what the first host of its slice finds; see ``publish`` and ``follow``.
-        """
+    def begin(self, name: str) -> LibraryCache | None:
+        """Set the variables of a library that is about to be imported, and begin to fetch; None if it is off."""
         library = compilers.LIBRARIES[name]
         if os.getpid() != self._pid or name in self.libraries:  # a process that user code forked has what it inherits
             return self.libraries.get(name) if os.getpid() == self._pid else None
         folder = compilers.folder_of(self.task.data, name)
         if not compilers.set_variables(library, folder):
             return None  # the user's own settings
-        found = LibraryCache(self, library, folder, shares=shares)
-        self.libraries[name] = found
-        if not found.is_follower:
-            found.start_fetching(found.list_entries)
+        self.libraries[name] = found = LibraryCache(self, library, folder)
+        found.start_fetching()
         return found
 
     def group_of(self, library: Library) -> Group:
@@ -143,14 +139,11 @@ class CompileCache:
 class LibraryCache:
     """The cache of one library; its threads are the only ones that touch the store for it."""
 
-    def __init__(self, cache: CompileCache, library: Library, folder: Path, *, shares: bool = False) -> None:
+    def __init__(self, cache: CompileCache, library: Library, folder: Path) -> None:
         self._cache, self.library, self.folder = cache, library, folder
-        self.is_follower = shares and cache.task.host > 0
-        self._agreed = threading.Event()  # whether other hosts know what is fetched here, or need not
-        if not shares or self.is_follower:
-            self._agreed.set()
-        self.listed = threading.Event()
         self.filled = threading.Event()
+        self._awaited = threading.Event()  # whether a program waits for what the store has
+        self._word_limit = float("inf")  # until when another host of a slice waits for the first one's listing
         self.entries: Sequence[CacheEntry] = ()  # what is fetched, in this order
         self.group: Group | None = None
         self.tally = Tally()
@@ -163,35 +156,60 @@ class LibraryCache:
         self._moved = time.monotonic()  # when something arrived last
         self._news, self._over = threading.Event(), threading.Event()
         self._sender: threading.Thread | None = None
-        self._is_read_only = False
-        self._is_refused = False  # whether other hosts do not know of what is listed here
+        self._is_read_only = cache.task.host > 0  # of a slice, the first host writes
         self._outages = 0
         self._shows_reads: bool | None = None  # whether the file system notes when a file was read
         self._lock = threading.Lock()  # held while the folder is read
 
     # ---------------------------------------------------------------------------------------------------- fetching
 
-    def start_fetching(self, listing: Callable[[], Sequence[CacheEntry]]) -> None:
-        """Fetch what a listing names, on a thread; and send what appears, on another."""
+    def start_fetching(self) -> None:
+        """Fetch what the store has, and then send what appears, on a thread."""
 
         def fetch() -> None:
             try:
                 self.group = self._cache.group_of(self.library)
-                self.entries = listing()
-                self.listed.set()
-                self._agreed.wait()
-                self._fetch(() if self._is_refused else self.entries)
+                self.entries = self.list_entries() if self._cache.task.hosts == 1 else self._agree()
+                self._fetch(self.entries)
             except Exception as error:  # noqa: BLE001 - the job compiles
                 self._cache.say(f"compile cache: {_reason(error)}; the job compiles what it needs")
             finally:
-                self.listed.set()
                 self.filled.set()
             self._send_until_the_end()
 
         self._sender = python_runtime.start_thread(fetch, f"kinetic-compiled-{self.library.name}")
         if self._sender is None:
-            self.listed.set()
             self.filled.set()
+
+    def _agree(self) -> Sequence[CacheEntry]:
+        """Return what all hosts of a slice use: hosts that run different programs may wait for each other.
+
+        That is what a key says that is created once: by the first host with what it lists, or, where a program of
+        another host has waited too long for that, by this one with nothing.
+        """
+        cache, task = self._cache, self._cache.task
+        at = keys.compiled(task.job_id, task.attempt, self.library.name)
+
+        def decide(entries: Sequence[CacheEntry]) -> Sequence[CacheEntry]:
+            is_ours = cache.store.put(at, cache_entries.state_page(entries, at, cache.key), if_absent=True)
+            return entries if is_ours else cache_entries.read_state(cache.store, at, cache.key)
+
+        if task.host == 0:
+            try:
+                found = self.list_entries()
+            except Exception:
+                decide(())  # else the others would wait for it
+                raise
+            return decide(found)
+        pause = _FIRST_PAUSE_SECONDS
+        while cache.store.size(at) is None:
+            if time.monotonic() > self._word_limit:
+                cache.say("compile cache: the first host of the slice does not say what it found; the job compiles")
+                return decide(())
+            if (self._over if self._awaited.is_set() else self._awaited).wait(pause) and self._over.is_set():
+                return ()
+            pause = min(2 * pause, 1.0 if self._awaited.is_set() else _LAST_PAUSE_SECONDS)
+        return cache_entries.read_state(cache.store, at, cache.key)
 
     def list_entries(self) -> Sequence[CacheEntry]:
         """List the store: the newest of each path, those that were used last first, as far as there is room."""
@@ -259,6 +277,8 @@ class LibraryCache:
         if self.filled.is_set():
             return
         begun = self._moved = time.monotonic()
+        self._word_limit = min(self._word_limit, begun + _LIST_SECONDS)
+        self._awaited.set()
         while not self.filled.wait(0.5):
             now = time.monotonic()
             slow_seconds = max((entry.size for entry in self.entries), default=0) / _LEAST_BYTES_A_SECOND
@@ -340,7 +360,7 @@ class LibraryCache:
         """Make an entry young that this job read, once a day: what was not used for longest is removed first."""
         entry = self._fetched.get(path)
         is_used = about.st_atime >= 2 if self._shows_reads else bool(self.tally.found) or not self._reports
-        if entry is None or not is_used or self._is_read_only or self.is_follower:
+        if entry is None or not is_used or self._is_read_only:
             return
         del self._fetched[path]
         if time.time() - self._used.get(entry.key, 0.0) > USE_SECONDS:
@@ -348,10 +368,11 @@ class LibraryCache:
 
     def finish(self, limit: float, *, succeeded: bool = True) -> None:
         """Send the rest, until a point in time; a job that failed is not measured."""
+        self._over.set()
+        self._awaited.set()
+        self._news.set()
         if not self.filled.is_set():
             return
-        self._over.set()
-        self._news.set()
         is_complete = self._reports and not self.tally.is_writing()  # whatever is there
 
         def send() -> None:
@@ -366,7 +387,7 @@ class LibraryCache:
                 self._cache.say("compile cache: the last programs are not kept: sending them takes too long")
                 return
 
-    # ------------------------------------------------------------------------------------------------ JAX, and slices
+    # --------------------------------------------------------------------------------------------------------- JAX
 
     def listen(self, jax: ModuleType) -> None:
         """Have JAX tell of each program; its first one waits until the folder is filled."""
@@ -382,35 +403,6 @@ class LibraryCache:
         """Take note of a duration that JAX reports; ``who``: of another process, which thread."""
         if self.tally.on_duration(event, seconds, who):
             self._news.set()
-
-    def publish(self) -> None:
-        """Tell the other hosts of a slice what this first one found; called before they can meet it.
-
-        What they are not told is not used here either: hosts that run different programs may wait for each other.
-        """
-        cache, task = self._cache, self._cache.task
-        at = keys.compiled(task.job_id, task.attempt)
-        try:
-            if self.listed.wait(_LIST_SECONDS):
-                cache.store.put(at, cache_entries.state_page(self.entries, at, cache.key))
-                self._agreed.set()
-                return
-            why = "the store does not answer"
-        except Exception as error:  # noqa: BLE001 - the job compiles
-            why = _reason(error)
-        self._is_refused = True
-        self.filled.set()
-        self._agreed.set()
-        cache.say(f"compile cache: the hosts of this slice cannot agree on programs: {why}; the job compiles")
-
-    def follow(self) -> None:
-        """Fetch what the first host found, and nothing else: all hosts of a slice must see the same programs.
-
-        The page is there: its host wrote it before it let any other host meet it.
-        """
-        cache, task = self._cache, self._cache.task
-        at = keys.compiled(task.job_id, task.attempt)
-        self.start_fetching(lambda: cache_entries.read_state(cache.store, at, cache.key))
 
     def summary(self) -> str:
         """Return one line about what the cache was worth, or ""."""

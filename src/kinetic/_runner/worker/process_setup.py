@@ -303,11 +303,11 @@ class ImportHooks:
         for cache in filter(None, self._made):
             cache.finish(succeeded=succeeded)
 
-    def _library(self, name: str, *, shares: bool = False) -> LibraryCache | None:
+    def _library(self, name: str) -> LibraryCache | None:
         if not self._made:
             self._made.append(self._begin())
         cache = self._made[0]
-        return None if cache is None else _tried(functools.partial(cache.begin, name, shares=shares))
+        return None if cache is None else _tried(functools.partial(cache.begin, name))
 
     def _around_library(self, name: str, module: ModuleType, run: Callable[[], None]) -> None:
         library = self._library(name)
@@ -318,17 +318,12 @@ class ImportHooks:
             library.wait()
 
     def _around_jax(self, jax: ModuleType, run: Callable[[], None]) -> None:
-        is_follower = self._joins and self._process.host > 0
-        library = self._library("jax", shares=self._joins) if self._is_cached else None
+        library = self._library("jax") if self._is_cached else None
         run()
         if library is not None:
             _tried(functools.partial(library.listen, jax))
-        if library is not None and self._joins and not is_follower:
-            _tried(library.publish)
         if self._joins:
             _join_slice(jax, self._process)
-        if library is not None and is_follower:
-            _tried(library.follow)
 
 
 def _tried(do: Callable[[], T]) -> T | None:

@@ -274,7 +274,7 @@ def _hook_imports(task: Task, order: Order, store: Store) -> None:
             return None
 
     if task.is_command:
-        if task.cache_key and task.hosts == 1:  # hosts of a slice would have to agree, in programs that we do not see
+        if task.cache_key:
             from kinetic._runner.worker import command_cache  # only commands
 
             _at_the_end.append(command_cache.CommandCache(task.data, begin).finish)

@@ -26,8 +26,10 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
     jax = tmp_path / "project" / "jax"
     jax.mkdir(parents=True)
     (jax / "__init__.py").write_text("print('jax is imported')\n")
-    kinds = ("event", "event_duration_secs")
-    (jax / "monitoring.py").write_text("".join(f"def register_{kind}_listener(_): ...\n" for kind in kinds))
+    (jax / "monitoring.py").write_text(
+        "listeners = []\nregister_event_listener = listeners.append\n"
+        "def register_event_duration_secs_listener(_): ...\n"
+    )
     made = CommandCache(tmp_path / "data", lambda: None)
     yield made
     made.finish()
@@ -68,7 +70,9 @@ def test_a_folder_that_cannot_be_filled_is_not_waited_for_whatever_a_command_wro
     command: CommandCache, tmp_path: Path
 ) -> None:
     (tmp_path / "data/compiled/command/events").write_bytes(b"\n \nbegin\ntook jax of the user\n\xff\n")
-    waits = "import fcntl, jax; fcntl.flock(open(__import__('sys').argv[-1]), fcntl.LOCK_SH); print('goes on')"
-    waits = waits.replace("__import__('sys').argv[-1]", repr(str(tmp_path / "data/compiled/command/jax")))
+    waits = (
+        "import jax.monitoring; [tell] = jax.monitoring.listeners;"
+        "tell('/jax/compilation_cache/compile_requests_use_cache'); print('goes on')"
+    )
 
     assert run(waits, SOURCE) == "jax is imported\ngoes on\n"

@@ -74,8 +74,8 @@ class Job:
         self.cache = CompileCache(self.task, "cpu", store, lambda text: log.append(text.strip()))
         self.jax, self.log = Jax(), log
 
-    def begin(self, **how) -> LibraryCache:
-        library = self.cache.begin("jax", **how)
+    def begin(self) -> LibraryCache:
+        library = self.cache.begin("jax")
         assert library is not None
         library.listen(self.jax)
         return library
@@ -496,51 +496,90 @@ def test_a_job_that_is_killed_while_it_writes_leaves_a_whole_program_or_none(job
 # ------------------------------------------------------------------------------------------------------------- slices
 
 
-def test_the_hosts_of_a_slice_use_what_the_first_one_found_and_nothing_newer(job, store) -> None:
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_hosts_of_a_slice_use_what_the_first_one_found_and_nothing_newer(job, store, first) -> None:
     filled(job, "jit_f")
-    leader = job(hosts=2)
-    library = leader.begin(shares=True)
-    library.publish()
-    library.wait()
-    assert sorted(file.name for file in (library.folder / "jax").iterdir()) == ["jit_f-cache"]
-    filled(job, "jit_g")  # another job, in between
+    hosts = [job(hosts=2, host=first)]
+    libraries = [hosts[0].begin()]
+    if first == 0:
+        libraries[0].wait()
+        filled(job, "jit_g")  # another job, in between
+    hosts.append(job(hosts=2, host=1 - first))
+    libraries.append(hosts[1].begin())
 
-    follower = job(hosts=2, host=1)
-    other = follower.begin(shares=True)
-    assert not other.filled.is_set()
-    other.follow()
-    other.wait()
-
-    assert [entry.path for entry in other.entries] == ["jax/jit_f-cache"]
-    assert sorted(file.name for file in (other.folder / "jax").iterdir()) == ["jit_f-cache"]
-    for each in (leader, follower):
+    for each, library in zip(hosts, libraries, strict=True):
+        library.wait()
+        assert [entry.path for entry in library.entries] == [PROGRAM.replace("f-0123", "f")]
+        assert sorted(file.name for file in (library.folder / "jax").iterdir()) == ["jit_f-cache"]
+        assert each.log == []
         each.cache.finish()
 
 
-def test_a_host_without_the_first_ones_word_compiles_and_says_so(job) -> None:
+def test_of_a_slice_the_first_host_writes(job, store) -> None:
+    for host in (0, 1):
+        each = job(hosts=2, host=host)
+        each.begin().wait()
+        each.compile(f"jit_{host}")
+        each.cache.finish()
+
+    assert [cache_entries.parse(key).path for key in entries(store)] == ["jax/jit_0-cache"]
+
+
+def test_where_the_first_host_says_nothing_no_host_uses_what_it_finds_later(job, monkeypatch) -> None:
+    filled(job, "jit_f")
     follower = job(hosts=2, host=1)
-    library = follower.begin(shares=True)
-    library.follow()
+    library = follower.begin()
+    assert not library.filled.wait(0.3)  # nothing waits for it, so there is time
+
+    monkeypatch.setattr(compile_cache, "_LIST_SECONDS", 0.0)
+    assert follower.compile("jit_f") == [False]
+    assert "the first host of the slice does not say what it found" in follower.log[0]
+    follower.cache.finish()
+    leader = job(hosts=2)
+    leader.begin()
+
+    assert leader.compile("jit_f") == [False]
+    leader.cache.finish()
+
+
+def test_a_first_host_that_cannot_list_the_store_lets_the_others_know(job, monkeypatch) -> None:
+    filled(job, "jit_f")
+    leader = job(hosts=2)
+    monkeypatch.setattr(LibraryCache, "list_entries", lambda _: (_ for _ in ()).throw(AccessDeniedError("403")))
+    leader.begin()
+    assert leader.compile("jit_f") == [False]
+    assert leader.log == ["kinetic: compile cache: 403; the job compiles what it needs"]
+    leader.cache.finish()
+
+    follower = job(hosts=2, host=1)
+    follower.begin()
 
     assert follower.compile("jit_f") == [False]
-    assert "the job compiles what it needs" in follower.log[0]
+    assert follower.log == []
     follower.cache.finish()
 
 
 def test_a_first_host_that_cannot_tell_the_others_uses_nothing_itself(job, store, monkeypatch) -> None:
     filled(job, "jit_f")
     leader = job(hosts=2)
-    library = leader.begin(shares=True)
     monkeypatch.setattr(FileStore, "put", lambda *_, **__: (_ for _ in ()).throw(AccessDeniedError("403")))
-    library.publish()
+    leader.begin()
 
     assert leader.compile("jit_f") == [False]
-    assert leader.log == [
-        "kinetic: compile cache: the hosts of this slice cannot agree on programs: 403; the job compiles"
-    ]
+    assert leader.log == ["kinetic: compile cache: 403; the job compiles what it needs"]
     monkeypatch.undo()
     leader.cache.finish()
-    assert leader.log[1:] == ["kinetic: compiled 1 program (20 s)"]
+
+
+def test_a_host_whose_job_ends_asks_no_more_for_what_the_first_one_found(job, store) -> None:
+    follower = job(hosts=2, host=1)
+    library = follower.begin()
+
+    follower.cache.finish()
+
+    assert library.filled.wait(5)
+    assert library.entries == ()
+    assert list(store.entries("job-1/")) == []
 
 
 # --------------------------------------------------------------------------------------- what the next batch is told

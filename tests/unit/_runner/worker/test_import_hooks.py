@@ -27,8 +27,8 @@ class Cache:
     def __init__(self, said: list[str]) -> None:
         self._said = said
 
-    def begin(self, name: str, *, shares: bool = False) -> Library:
-        self._said.append(f"begin {name}{', shared' if shares else ''}")
+    def begin(self, name: str) -> Library:
+        self._said.append(f"begin {name}")
         return Library(self._said, name)
 
     def finish(self, *, succeeded: bool) -> None:
@@ -78,28 +78,13 @@ def test_jax_gets_its_cache_before_it_runs_and_is_listened_to_after(said) -> Non
     assert said == ["begin jax", "execute jax", "listen jax", "finish"]
 
 
-def test_the_first_host_tells_what_it_found_before_any_other_can_meet_it(said) -> None:
-    install(JaxProcess(0, 2, "10.0.0.1:1"), said)
+@pytest.mark.parametrize("host", [0, 1])
+def test_a_host_asks_for_its_programs_before_jax_is_imported_and_then_meets_the_others(said, host) -> None:
+    install(JaxProcess(host, 2, "10.0.0.1:1"), said)
 
     import_module("jax")
 
-    assert said == ["begin jax, shared", "execute jax", "listen jax", "publish jax", "join"]
-
-
-def test_the_other_hosts_ask_for_it_after_they_met_the_first(said) -> None:
-    install(JaxProcess(1, 2, "10.0.0.1:1"), said)
-
-    import_module("jax")
-
-    assert said == ["begin jax, shared", "execute jax", "listen jax", "join", "follow jax"]
-
-
-def test_hosts_that_do_not_meet_look_each_for_itself(said) -> None:
-    install(JaxProcess(1, 2, ""), said)
-
-    import_module("jax")
-
-    assert said == ["begin jax", "execute jax", "listen jax"]
+    assert said == ["begin jax", "execute jax", "listen jax", "join"]
 
 
 def test_torch_alone_begins_nothing_and_its_compiler_waits_for_the_cache(said) -> None:
@@ -149,7 +134,7 @@ def test_a_cache_that_breaks_does_not_break_the_import(said, monkeypatch) -> Non
             raise AttributeError("this version of jax has no monitoring")
 
     class Broken(Cache):
-        def begin(self, name: str, *, shares: bool = False) -> Library:
+        def begin(self, name: str) -> Library:
             if name == "torch":
                 raise OSError("no space left")
             return NoMonitoring(said, name)
