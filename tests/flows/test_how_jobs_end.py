@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from servers import fuse
 
 import kinetic
 from kinetic.errors import JobError, ResultUnreadableError
@@ -777,3 +778,34 @@ def test_a_job_that_is_cancelled_is_not_tried_again(submit, wait_until) -> None:
     job.cancel()
 
     assert job.status() in {kinetic.JobStatus.FAILED, kinetic.JobStatus.NOT_FOUND}
+
+
+@pytest.mark.skipif(not fuse.may_mount(), reason="this user may not mount")
+def test_what_a_job_left_mounted_neither_holds_up_its_end_nor_is_emptied_with_its_folder(
+    project, home, tmp_path, wait_until
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "kept.txt").write_text("of the user")
+
+    out = project.out(f"""
+        import os, subprocess, sys, kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def mounts():
+            os.makedirs("deep/bucket")
+            os.mkdir("theirs")
+            words = [sys.executable, {fuse.__file__!r}, "deep/bucket"]
+            subprocess.Popen(words, stdout=subprocess.PIPE).stdout.readline()
+            subprocess.run(["mount", "--bind", {str(tmp_path / "theirs")!r}, "theirs"], check=True)
+            open("left.txt", "w").close()
+            return os.getcwd()
+
+        if __name__ == "__main__":
+            print(mounts())
+    """)
+
+    folder = out.splitlines()[-1]
+    assert "the job wrote left.txt into its working folder" in out
+    wait_until(lambda: not os.path.exists(folder), "its folder is gone")
+    assert folder not in Path("/proc/self/mountinfo").read_text()
+    assert (tmp_path / "theirs" / "kept.txt").read_text() == "of the user"

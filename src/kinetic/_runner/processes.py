@@ -9,6 +9,7 @@ forked processes share most of their pages.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,9 @@ TOLERANCE = 0.1  # of the limit: a job that runs at its limit is not ended for a
 _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 4, 15, 36
 _NAME_BYTES = 15  # the kernel cuts a name there
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_MOUNTS = "/proc/self/mountinfo"
+_DETACH = 2  # MNT_DETACH
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # how the kernel writes a space, a tab, a line's end or a backslash in a path
 _ARGUMENTS = 45, 46  # of /proc/PID/stat behind the name: where the arguments begin and end in memory
 
 
@@ -92,6 +96,33 @@ def tree_of(pid: int) -> list[int]:
     for parent in found:  # grows while it is read
         found += children_of(parent)
     return found
+
+
+def mounts() -> list[tuple[str, str]]:
+    """Return the mounts that this process sees, in their order: their numbers and where they are; none elsewhere."""
+    lines = (line.split() for line in _read(_MOUNTS, 1 << 24).decode(errors="surrogateescape").split("\n"))
+    return [(words[0], _ESCAPED.sub(lambda code: chr(int(code[1], 8)), words[4])) for words in lines if words]
+
+
+def mounts_below(folder: Path) -> list[str]:
+    """Return where something is mounted below a folder of ours, the innermost first, and touch none of it."""
+    if folder.name.encode() not in _read(_MOUNTS, 1 << 24):  # as ever: then nothing is taken apart
+        return []
+    top = os.path.realpath(folder) + os.sep
+    return [point for _, point in reversed(mounts()) if point.startswith(top)]
+
+
+def detach_mounts(folder: Path) -> bool:
+    """Take away what a job left mounted below a folder of its own; return whether nothing is there any more.
+
+    What is mounted is not ours: where it stays, the folder must not be removed with all that is in it.
+    """
+    found = mounts_below(folder)
+    libc = load_libc() if found else None
+    if libc is not None:
+        for point in found:
+            libc.umount2(os.fsencode(point), _DETACH)
+    return not found or not mounts_below(folder)
 
 
 def memory_bytes() -> int:
@@ -193,9 +224,9 @@ class ProcessTitle:
         self._libc.prctl(_PR_SET_NAME, name[:_NAME_BYTES], 0, 0, 0)
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, most: int = 1 << 16) -> bytes:
     try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read(1 << 16)
+        with open(path, "rb", buffering=0 if most == 1 << 16 else -1) as file:
+            return file.read(most)
     except OSError:  # the process is gone
         return b""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner.pod import cleanup
+from kinetic._runner import processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 
@@ -81,9 +81,11 @@ def test_nothing_is_removed_behind_a_link_that_took_the_place_of_a_folder(tmp_pa
 def test_a_mount_is_found_by_the_name_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "mountinfo"
     page.write_text("31 23 8:1 / /tmp/\u6570\\040two rw - ext4 /dev/sda1 rw\n")
-    monkeypatch.setattr(cleanup, "Path", lambda _: page)
+    monkeypatch.setattr(processes, "_MOUNTS", str(page))
 
-    assert cleanup._mounts() == [("31", "/tmp/\u6570 two")]
+    assert processes.mounts() == [("31", "/tmp/\u6570 two")]
+    assert processes.mounts_below(Path("/tmp")) == ["/tmp/\u6570 two"]
+    assert processes.mounts_below(Path("/tmp/\u6570")) == []
 
 
 @pytest.mark.parametrize("change", ['(folder / "there").write_text("after!")', '(folder / "there").unlink()'])

@@ -403,6 +403,9 @@ def remove_job(paths: Paths, job_id: str) -> None:
 
 
 def remove_folder(folder: Path) -> None:
+    """Remove a folder of ours, with what a job left mounted in it; nothing that stays mounted is emptied."""
+    if not processes.detach_mounts(folder):
+        return  # the next collection tries again
     try:
         folders.remove(folder.parent, folder.name)
     except OSError:  # something in it cannot be removed: the rest can

@@ -29,6 +29,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from kinetic._runner import processes
 from kinetic._runner.data.file_cache import LINKED_PAGE, Cache, hold_lock, relinked, say, stamp_of
 from kinetic._runner.worker import mount_namespace
 from kinetic._runner.worker.mount_namespace import Mount
@@ -304,6 +305,8 @@ def release(folder: Path, cache: Path) -> None:
     Removing a hard link changes the ctime of the kept file. So that it need not be read again for that, the stamps of
     files that were right before are noted anew.
     """
+    if not processes.detach_mounts(folder):
+        return
     with contextlib.suppress(OSError):
         if not folder.is_dir():
             return

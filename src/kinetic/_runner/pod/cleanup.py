@@ -3,21 +3,22 @@
 Processes, shared memory, mounts, and files in the folders where programs put what they do not name: temporary ones, and
 the home. What the image had there is remembered; what is new is removed. What cannot be removed, or was changed and
 cannot be brought back, is named, and the pod ends. The same holds for what the next interpreter would load: the
-code of kinetic, names of packages and programs, what the loader preloads; and for limits of our own processes. Times
-are those of inodes, which no program can set. Files elsewhere in the container are not looked at.
+code of kinetic, names of packages and programs, what the loader preloads; and for what our own processes hand down to
+those that they fork: limits, priority, processors. Times are those of inodes, which no program can set. Files elsewhere
+in the container are not looked at.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import stat
 import sysconfig
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,6 @@ _KILL_SECONDS = 5.0
 _PAUSE = 0.005
 _MOST_FILES = 5_000  # in one of these folders, level by level; what lies deeper than so many is not looked at
 _DETACH = 2  # MNT_DETACH
-_ESCAPED = re.compile(r"\\([0-7]{3})")  # how the kernel writes a space, a tab, a line's end or a backslash in a path
 _LOADER = ("/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/environment")
 _SYSTEM_V = {"shm": "shmctl", "sem": "semctl", "msg": "msgctl"}
 
@@ -49,9 +49,9 @@ class Cleaner:
         self._own_inode = _inode(self._own)
         self._code_stamps = _stamps_below(code)
         self._libc = libc
-        self._limits = _limits(os.getpid())
+        self._inherited = _inherited(os.getpid())
         self._is_container = os.getpid() == 1 if is_container is None else is_container
-        self._mounts = _mounts()
+        self._mounts = processes.mounts()
         self._points = {point for _, point in self._mounts}
         self._folders = list(_folders()) if self._is_container else []
         self._files = {folder: self._remember(folder) for folder in self._folders}
@@ -68,7 +68,7 @@ class Cleaner:
         """
         return (
             self._end_processes(spared)
-            or self._check_limits(spared)
+            or self._restore_inherited(spared)
             or self._unmount()
             or self._remove_system_v()
             or self._clean_own(kept)
@@ -90,11 +90,15 @@ class Cleaner:
             time.sleep(_PAUSE)  # the kernel is at it
         return ""
 
-    def _check_limits(self, spared: Collection[int]) -> str:
-        """Return whether a task changed what its successor would inherit from processes that are ours."""
+    def _restore_inherited(self, spared: Collection[int]) -> str:
+        """Give processes that are ours back what the next task inherits; return what cannot be given back."""
         for pid in (os.getpid(), *spared):
-            if (now := _limits(pid)) and now != self._limits:
-                return f"it changed the limits or the priority of process {pid}, which is not its own"
+            for name, now in _inherited(pid).items():
+                if now != self._inherited.get(name, now):
+                    with contextlib.suppress(OSError, ValueError):
+                        _HANDED_DOWN[name][1](pid, self._inherited[name])
+                    if _inherited(pid).get(name, self._inherited[name]) != self._inherited[name]:
+                        return f"it changed the {name} of process {pid}, which is not its own"
         return ""
 
     def _strange(self, spared: Collection[int]) -> list[int]:
@@ -109,7 +113,7 @@ class Cleaner:
     # ------------------------------------------------------------------------------------------------------- mounts
 
     def _unmount(self) -> str:
-        for entry in reversed(_mounts()):
+        for entry in reversed(processes.mounts()):
             if entry not in self._mounts:
                 point = entry[1]
                 if self._libc is None or self._libc.umount2(os.fsencode(point), _DETACH) != 0:
@@ -227,16 +231,6 @@ def _remove(path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _mounts() -> list[tuple[str, str]]:
-    """Return the mounts that this process sees: their numbers and where they are."""
-    found: list[tuple[str, str]] = []
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
-            words = line.split()
-            found.append((words[0], _ESCAPED.sub(lambda code: chr(int(code[1], 8)), words[4])))
-    return found
-
-
 def _system_v(kind: str) -> set[int]:
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]
@@ -283,16 +277,46 @@ def _inode(path: str) -> tuple[int, int, int]:
     return about.st_dev, about.st_ino, about.st_mode
 
 
-def _limits(pid: int) -> list[object]:
-    """Return the limits and the priority of a process; nothing if it is gone, or the system does not tell."""
+def _limits(pid: int) -> dict[int, tuple[int, int]]:
     import resource  # not on every system
 
-    try:
-        numbers = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
-        found: list[object] = [resource.prlimit(pid, number) for number in numbers]
-        return [*found, os.getpriority(os.PRIO_PROCESS, pid)]
-    except (AttributeError, OSError, ValueError):
-        return []
+    numbers = (getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_"))
+    return {number: resource.prlimit(pid, number) for number in numbers}
+
+
+def _set_limits(pid: int, wanted: dict[int, tuple[int, int]]) -> None:
+    import resource
+
+    for number, both in wanted.items():
+        resource.prlimit(pid, number, both)
+
+
+def _in_proc(name: str, base: int) -> tuple[Callable[[int], int], Callable[[int, int], object]]:
+    return (
+        lambda pid: int(Path(f"/proc/{pid}/{name}").read_text(), base),
+        lambda pid, wanted: Path(f"/proc/{pid}/{name}").write_text(hex(wanted) if base == 16 else str(wanted)),
+    )
+
+
+# What a forked process has of its parent, and what another process of the same user can change: how it is read and set.
+# Its umask, folder, handlers and blocked signals only it itself can change, and each worker sets its own.
+_HANDED_DOWN: Mapping[str, tuple[Callable[[int], Any], Callable[[int, Any], object]]] = {
+    "limits": (_limits, _set_limits),
+    "scheduling": (os.sched_getscheduler, lambda pid, policy: os.sched_setscheduler(pid, policy, os.sched_param(0))),
+    "priority": (partial(os.getpriority, os.PRIO_PROCESS), partial(os.setpriority, os.PRIO_PROCESS)),
+    "processors": (os.sched_getaffinity, os.sched_setaffinity),
+    "memory score": _in_proc("oom_score_adj", 10),
+    "core dumps": _in_proc("coredump_filter", 16),
+}
+
+
+def _inherited(pid: int) -> dict[str, Any]:
+    """Return what a process hands down, by name; nothing of what it has lost, or of what the system does not tell."""
+    found = {}
+    for name, (read, _) in _HANDED_DOWN.items():
+        with contextlib.suppress(OSError, ValueError):
+            found[name] = read(pid)
+    return found
 
 
 def _reap(pids: Collection[int]) -> None:

@@ -50,6 +50,7 @@ _CLOUD_CLIENT = "kinetic._stores.obstore_client"  # starts threads with its firs
 _GRACE_SECONDS = 5.0  # for atexit handlers after the result is complete, and between SIGTERM and SIGKILL
 _STACKS_SECONDS = 0.5  # for writing the stacks before the deadline's kill
 _PEER_SECONDS = 2.0  # between the first failure on a slice and the end of its peers, which wait for it in vain
+_STUCK_SECONDS = 60.0  # after SIGKILL: one that the kernel ends takes some, with devices or much memory
 _MEASURE_SECONDS = 1.0  # after which it is measured what a job uses; a shorter job costs nothing
 _LOOK_SECONDS = 60.0  # nothing is polled: this only guards against a lost wake-up
 _MOST_DESCRIPTORS = 4096  # where the system does not list them
@@ -272,6 +273,7 @@ class WatchedWorker:
     deadline_hit: bool = False
     stopped: bool = False
     for_a_peer: bool = False
+    killed_at: float | None = None  # the first SIGKILL
 
     @property
     def last_seconds(self) -> float:
@@ -475,7 +477,7 @@ def watch_workers(hosts: Sequence[WatchedWorker], child_signal: ChildSignal, sou
     after; and a host that is done waits at its exit until the others are, as JAX wants it to.
     """
     inputs = _Inputs(hosts, child_signal, source.wake)
-    while any(watched.status is None for watched in hosts):
+    while any(watched.status is None and not _is_stuck(watched) for watched in hosts):
         asked = inputs.wait(min(map(_seconds_to_next_action, hosts)))
         if asked and not hosts[0].stopped and source.is_unwanted():
             for watched in hosts:
@@ -509,6 +511,23 @@ def watch_workers(hosts: Sequence[WatchedWorker], child_signal: ChildSignal, sou
         )
         for watched in hosts
     ]
+
+
+_stuck: set[int] = set()  # processes that do not end: they hold up no other job
+
+
+def _is_stuck(watched: WatchedWorker) -> bool:
+    """Return whether a worker does not end although it was killed: it waits in the kernel for what never answers."""
+    if watched.killed_at is None or time.monotonic() < watched.killed_at + _STUCK_SECONDS:
+        return False
+    if watched.pid not in _stuck:
+        _stuck.add(watched.pid)
+        _append_to_log(
+            watched.task.log,
+            f"kinetic: process {watched.pid} does not end: it waits in the kernel for a device or a file system that "
+            "does not answer; it is left to itself\n",
+        )
+    return True
 
 
 def _phase_of(watched: WatchedWorker) -> str:
@@ -578,6 +597,8 @@ def _seconds_to_next_action(watched: WatchedWorker) -> float:
     times = [now + _LOOK_SECONDS, watched.measure_due]
     if watched.status is not None:
         return _LOOK_SECONDS
+    if watched.killed_at is not None:
+        return max(0.0, watched.killed_at + _STUCK_SECONDS - now)
     if watched.guard is not None and watched.done_at is None:
         times.append(watched.guard.due)
     if watched.peer_limit is not None:
@@ -647,6 +668,7 @@ def _reap(hosts: Sequence[WatchedWorker]) -> None:
             return
         if pid == 0:
             return
+        _stuck.discard(pid)
         for watched in hosts:
             if pid == watched.pid or len(hosts) == 1:
                 watched.cpu_seconds += usage.ru_utime + usage.ru_stime
@@ -664,7 +686,7 @@ def _end_the_rest(hosts: Sequence[WatchedWorker]) -> None:
     while time.monotonic() < limit:
         _reap(hosts)
         try:
-            left = [int(word) for word in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+            left = {int(word) for word in Path(f"/proc/{me}/task/{me}/children").read_text().split()} - _stuck
         except OSError:
             return
         if not left:
@@ -677,6 +699,8 @@ def _end_the_rest(hosts: Sequence[WatchedWorker]) -> None:
 
 def _signal(watched: WatchedWorker, number: signal.Signals, *, alone: bool = False) -> None:
     """Signal a worker and its process group; also a worker that has left its group, as user code may make it."""
+    if number == signal.SIGKILL:
+        watched.killed_at = watched.killed_at or time.monotonic()
     if not alone:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(watched.pid, number)

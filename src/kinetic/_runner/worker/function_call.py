@@ -27,6 +27,7 @@ from types import FunctionType, TracebackType
 from typing import Any, NamedTuple
 
 from kinetic._blobs import fetch as blobs
+from kinetic._runner import processes
 from kinetic._runner.supervisor.verdicts import PrivateFile
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
@@ -559,9 +560,13 @@ def _read_manifest(last: bytes, page: Artifact, packs: Sequence[str]) -> Manifes
     return Manifest.from_bytes(last[page.start : page.start + page.size], sha256=page.sha256, blobs=packs)
 
 
-def written_since(into: Path, unpacked: Unpacked) -> list[str]:
-    """Name the files below a folder that are new or changed since it was unpacked, sorted; bytecode does not count."""
-    found = []
+def written_since(into: Path, unpacked: Unpacked | None) -> list[str]:
+    """Name the files below a folder that are new or changed since it was unpacked, sorted; bytecode does not count.
+
+    What is mounted there is not looked at: it was not written into this folder, and its server may not answer any more.
+    """
+    found, mounted = [], None
+    stamps = unpacked.stamps if unpacked is not None else {}
     pending = [""]
     while pending:
         folder = pending.pop()
@@ -572,9 +577,11 @@ def written_since(into: Path, unpacked: Unpacked) -> list[str]:
         for entry in entries:
             relative = folder + entry.name
             if entry.is_dir(follow_symlinks=False):
-                if entry.name != "__pycache__":
+                if mounted is None:
+                    mounted = {os.path.relpath(point, os.path.realpath(into)) for point in processes.mounts_below(into)}
+                if entry.name != "__pycache__" and relative not in mounted:
                     pending.append(f"{relative}/")
-            elif _differs(entry, unpacked.stamps.get(relative)):
+            elif _differs(entry, stamps.get(relative)):
                 found.append(relative)
     return sorted(found)
 

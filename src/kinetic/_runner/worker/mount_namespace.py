@@ -13,7 +13,6 @@ covered folder fails, and is not lost with the mount. Everything below its entri
 from __future__ import annotations
 
 import os
-import re
 import stat
 import struct
 import sys
@@ -215,8 +214,7 @@ def _protect(libc: Any, target: str) -> None:
     attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", _RDONLY, 0, 0, 0), 32)
     if libc.syscall(_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(target), _AT_RECURSIVE, attributes, 32) == 0:
         return
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", buffering=-1) as page:
-        paths = [re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split()[4]) for line in page]
+    paths = [path for _, path in processes.mounts()]
     for mounted in dict.fromkeys(paths):  # Linux before 5.12: each by itself
         if mounted == target or mounted.startswith(f"{target}/"):
             _mount(libc, "", mounted, _REMOUNT | _BIND | _RDONLY | _flags(mounted))

@@ -369,10 +369,7 @@ def _phase_failed(error: BaseException, phase: str, times: dict[str, float]) -> 
 def _files_left(task: Task, order: Order, unpacked: Any, *, failed: bool) -> list[str]:
     """Name what the function wrote into its working folder, which does not outlive the job."""
     try:
-        if unpacked is None:
-            found = sorted(str(path.relative_to(task.folder)) for path in task.folder.rglob("*") if path.is_file())
-        else:
-            found = function_call.written_since(task.folder, unpacked)
+        found = function_call.written_since(task.folder, unpacked)
         if found:
             shown = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
             which = "it is" if len(found) == 1 else "they are"

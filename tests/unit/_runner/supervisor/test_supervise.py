@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from servers import fuse
 
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys, outcomes
@@ -24,6 +25,7 @@ import cloudpickle
 
 from kinetic._runner.worker import worker as working
 from kinetic._runner.supervisor import attempts as supervisor_attempts
+from kinetic._runner.supervisor import supervise
 from kinetic._runner.supervisor.supervise import Supervisor
 from kinetic._stores.files import FileStore
 from kinetic._wire import digests, python_runtime as fingerprint, keys
@@ -65,7 +67,7 @@ class ListSource:
         self.told.append("forked")
 
     def keep_usage(self, task, found):
-        self.told.append(found)
+        pass
 
     def is_unwanted(self):
         return False
@@ -122,7 +124,11 @@ def fail():
 def main():
     supervisor = Supervisor(working.work)
     one = task("one", double, 21)
-    for each in (one, task("two", fail), task("three", fail, retries=1), one):
+    tasks = one, task("two", fail), task("three", fail, retries=1), one
+    if sys.argv[2:]:
+        supervise._STUCK_SECONDS = 0.5
+        tasks = replace(task("stuck", os.listdir, sys.argv[2]), deadline=0.5), one
+    for each in tasks:
         while True:
             source = ListSource(each)
             supervisor.carry_out(source)
@@ -139,11 +145,15 @@ main()
 def carried_out(tmp_path_factory) -> tuple[Path, list[str]]:
     """Carry out the tasks of the list; return their folder, and what the sources were told."""
     folder = tmp_path_factory.mktemp("tasks")
+    return folder, carry_out(folder)
+
+
+def carry_out(folder: Path, *words: str) -> list[str]:
     (folder / "script.py").write_text(SCRIPT)
-    words = [sys.executable, str(folder / "script.py"), str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    command = [sys.executable, str(folder / "script.py"), str(folder), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    return folder, done.stdout.splitlines()
+    return done.stdout.splitlines()
 
 
 def sealed(folder: Path, job_id: str) -> outcomes.Outcome:
@@ -181,3 +191,13 @@ def test_a_task_that_has_its_verdict_is_not_begun_again(carried_out) -> None:
 
     assert told[4:] == ["one|decided"]
     assert not (folder / "one-1").exists()
+
+
+@pytest.mark.skipif(not fuse.may_mount(), reason="this user may not mount")
+def test_a_worker_that_no_signal_ends_is_judged_without_its_end_and_holds_up_no_other(tmp_path: Path) -> None:
+    with fuse.mounted(tmp_path / "bucket") as silent:
+        told = carry_out(tmp_path, str(silent))
+
+        assert told == ["stuck|forked|let go|failed True", "one|forked|let go|succeeded True"]
+        assert sealed(tmp_path, "stuck").cause == "deadline"
+        assert "does not end: it waits in the kernel" in (tmp_path / "stuck-0" / "log").read_text()
