@@ -132,7 +132,14 @@ HOSTILE = '''
         os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
 
     def limits(shared):
-        resource.prlimit(parent(os.getppid()), resource.RLIMIT_CPU, (5, 5))
+        """Change what only a few privileged processes may undo."""
+        resource.prlimit(parent(os.getppid()), resource.RLIMIT_NOFILE, (5_000, 5_000))
+
+    def inherited(shared):
+        for pid in (1, os.getppid(), parent(os.getppid())):
+            resource.prlimit(pid, resource.RLIMIT_CORE, (0, resource.prlimit(pid, resource.RLIMIT_CORE)[1]))
+            os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
+            os.sched_setaffinity(pid, {max(os.sched_getaffinity(pid))})
 
     def home(shared):
         import site
@@ -207,6 +214,11 @@ HOSTILE = '''
         subprocess.run([sys.executable, "-c", "pass"], check=True)
         subprocess.run("true", shell=True, check=True)
         return os.environ["TOKEN_OF_A_TEST"] + argument
+
+    @kinetic.run(accelerator="cpu", keep_warm="10m")
+    def inherits():
+        processors = sorted(os.sched_getaffinity(0))
+        return resource.getrlimit(resource.RLIMIT_CORE), os.sched_getscheduler(0), processors, os.getpid()
 '''
 
 
@@ -223,14 +235,19 @@ def test_what_a_hostile_task_plants_is_removed_and_the_next_one_runs_in_the_same
 ) -> None:
     clients.project.write("hostile.py", HOSTILE)
 
-    submit(clients, f"plant(['home', 'inbox', 'watcher'], {str(shared)!r})", "mine")
+    *before, first = submit(clients, "inherits()", "mine")
+    wait_for("an idle pod", is_idle(site, 1), 20)
+    submit(clients, f"plant(['home', 'inbox', 'watcher', 'inherited'], {str(shared)!r})", "mine")
     try:
-        wait_for("an idle pod", is_idle(site, 1), 20)
+        wait_for("an idle pod", is_idle(site, 2), 20)
     except TimeoutError:
         raise AssertionError(logs(site)) from None
     value = submit(clients, "trust('+argument')", "yours")
+    wait_for("an idle pod", is_idle(site, 3), 20)
+    *after, last = submit(clients, "inherits()", "yours")
 
     assert value == "yours+argument"
+    assert (before, first != last) == (after, True)
     assert not (shared / "caught").exists() or "yours" not in (shared / "caught").read_text(errors="replace")
     assert len(site.pods_of()) == 1
 

@@ -97,10 +97,10 @@ def test_what_is_put_into_the_folder_of_the_pod_is_removed_unless_it_is_its_own(
             "it changed the code of kinetic",
         ),
         ("own.rename(other / 'away'); own.mkdir()", "it replaced the folder"),
-        ("os.nice(3)", "it changed the limits or the priority of process"),
+        ("os.getuid() or os.setuid(65_534); os.nice(3)", "it changed the priority of process"),
         (
-            "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (99, 99))",
-            "it changed the limits or the priority of process",
+            "import resource; os.getuid() or os.setuid(65_534); resource.setrlimit(resource.RLIMIT_NOFILE, (99, 99))",
+            "it changed the limits of process",
         ),
     ],
 )
@@ -108,6 +108,37 @@ def test_what_cannot_be_brought_back_is_named(tmp_path: Path, change: str, says:
     said = clean(tmp_path, f"{change}\nprint(cleaner.clean(()))")
 
     assert said.startswith(says)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
+def test_what_the_next_task_inherits_from_processes_of_the_pod_is_as_the_pod_had_it(tmp_path: Path) -> None:
+    said = clean(
+        tmp_path,
+        """
+        import resource, subprocess
+        def handed_down(pid):
+            texts = [Path(f"/proc/{pid}/{name}").read_text() for name in ("oom_score_adj", "coredump_filter")]
+            limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            processors = sorted(os.sched_getaffinity(pid))
+            return texts, limits, processors, os.getpriority(0, pid), os.sched_getscheduler(pid)
+
+        server = subprocess.Popen(["sleep", "60"])
+        before = [handed_down(pid) for pid in (os.getpid(), server.pid)]
+        for pid in (os.getpid(), server.pid):
+            os.sched_setaffinity(pid, {max(os.sched_getaffinity(pid))})
+            os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
+            os.setpriority(0, pid, 9)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (99, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]))
+            Path(f"/proc/{pid}/oom_score_adj").write_text("700")
+            Path(f"/proc/{pid}/coredump_filter").write_text("0x7f")
+        changed = [handed_down(pid) for pid in (os.getpid(), server.pid)]
+        print(repr(cleaner.clean({server.pid})), [handed_down(pid) for pid in (os.getpid(), server.pid)] == before)
+        print(all(one != other for pair in zip(before, changed) for one, other in zip(*pair)))
+        server.kill()
+        """,
+    )
+
+    assert said == "'' True\nTrue"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not enter every folder")
