@@ -478,14 +478,15 @@ COSTS = """
         forced.clear()
         threads.clear()
         handle = double.run_async(2)
-        print(len(forced), threads)
+        print(len(forced), threads, "of which", [each.name for each in threading.enumerate() if each.name in threads])
         assert handle.result() == 4, forced
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the files are named by /proc")
-def test_a_further_submission_forces_four_files_their_four_folders_and_the_queue_and_starts_one_thread(project) -> None:
+def test_a_further_submission_forces_four_files_their_four_folders_and_the_queue_on_threads_that_end(project) -> None:
     project.write("costs.py", COSTS)
 
     # Order, record, key and task; the job's two folders, and the two that these are in; what SQLite wrote.
-    assert project.run("costs.py").stdout == "9 ['kinetic-progress']\n"
+    helpers = ", ".join(f"'kinetic-transfer-{number}'" for number in (1, 2, 3))
+    assert project.run("costs.py").stdout == f"9 ['kinetic-progress', {helpers}] of which []\n"
