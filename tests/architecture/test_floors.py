@@ -26,7 +26,7 @@ TRESPASSES = {
     "a second owner of cloudpickle": ("_jobs", "import cloudpickle", "Only _project and _runner import cloudpickle"),
     "a second owner of click": ("_output", "import click", "Only _cli imports click"),
     "a second owner of google-auth": ("_backends", "import google.auth", "Only _google imports google-auth"),
-    "a second owner of clusters": ("_google", "import httpx2", "Only _backends.kube speaks to clusters"),
+    "a second owner of clusters": ("_google", "import yaml", "Only _backends.kube speaks to clusters"),
     "a room without a floor": ("_utils", "", "Imports point down the floors"),
 }
 

@@ -61,7 +61,7 @@ _ON_A_CLUSTER: dict[str, Any] = {
     "containers": True,
     "defaults": {"zone": "us-central1-a", "cluster": "kinetic-cluster", "namespace": "default"},
     "variables": ("KUBECONFIG", "KINETIC_OWNER", "HOME"),
-    "library": ("httpx2", "gke"),
+    "library": ("yaml", "gke"),
 }
 _ON_THIS_MACHINE: dict[str, Any] = {
     "source": "kinetic._backends.local.backend",

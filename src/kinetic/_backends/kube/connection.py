@@ -141,7 +141,6 @@ def connect(
     where: ClusterAddress, environ: Mapping[str, str] = os.environ, *, folder: Path = SERVICE_ACCOUNT_FOLDER
 ) -> Client:
     """Connect to a cluster; `folder` is where a pod finds the token of its service account."""
-    _require_library("httpx2", "clusters")
     access: Access | None
     if where.context and where.context != IN_CLUSTER:
         _require_library("yaml", "kubeconfig files")

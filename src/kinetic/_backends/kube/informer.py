@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kinetic._backends.kube import object_status
 from kinetic._backends.kube.client import POD
-from kinetic._backends.kube.transport import RETRYABLE_STATUSES, Reply, stream_errors
+from kinetic._backends.kube.transport import RETRYABLE_STATUSES, Reply
 from kinetic._wire import python_runtime
 from kinetic.errors import BackendUnavailableError
 
@@ -82,7 +82,7 @@ class Watch:
                     self._client.transport.pause(0)
             except _WatchExpired:
                 self._version = ""
-            except stream_errors() as error:
+            except ConnectionError as error:
                 self._failures += 1
                 if self._failures >= _MOST_FAILURES:
                     raise BackendUnavailableError(
@@ -123,10 +123,9 @@ class Watch:
             may_have_moved=not self._failures,
             headers=self._headers,
         ) as answer:
-            if answer.status_code != 200:
-                answer.read()
-                self._fail(Reply(answer.status_code, answer.content))
-            for line in answer.iter_lines():
+            if answer.status != 200:
+                self._fail(Reply(answer.status, answer.read()))
+            for line in answer.lines():
                 if line.strip():
                     try:
                         page = json.loads(line)

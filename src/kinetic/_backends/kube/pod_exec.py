@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._backends.kube import job_manifests, object_status
 from kinetic._backends.kube.client import POD
+from kinetic._backends.kube.http_connection import TransportError, WebSocket
 from kinetic._backends.kube.job_manifests import CONTAINER, RUNNER_PATH
-from kinetic._backends.kube.transport import Reply
+from kinetic._backends.kube.transport import RefusedError
 from kinetic._backends.protocol import Stacks
 from kinetic._wire import inspection
 from kinetic.errors import AccessDeniedError, BackendError, RunnerError
 
 if TYPE_CHECKING:
-    from httpx2.websockets import WebSocketSession
-
     from kinetic._backends.kube.client import Client
 
 # ------------------------------------------------------------------------------------------------------------ channels
@@ -40,50 +39,38 @@ Query = Mapping[str, str | int | bool | list[str]]
 @contextmanager
 def _open_channel(
     client: Client, pod: str, part: str, query: Query, protocols: list[str], what: str
-) -> Iterator[WebSocketSession]:
+) -> Iterator[WebSocket]:
     """Open a connection to "exec" or "portforward" of a pod; `what` names it in messages."""
-    import httpx2
-    from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError
-
-    opened = client.transport.websocket(POD.path(client.namespace, pod, part), query=query, protocols=protocols)
+    transport, path = client.transport, POD.path(client.namespace, pod, part)
+    opened = transport.websocket(path, query=query, protocols=protocols)
     try:
         socket = opened.__enter__()
-    except (httpx2.HTTPError, HTTPXWSException) as error:
+    except (TransportError, RefusedError) as error:
         why = f"{type(error).__name__}: {error}"
-        if isinstance(error, WebSocketUpgradeError):
-            reply = Reply(error.response.status_code, error.response.content)
-            if reply.status in {401, 403}:
+        if isinstance(error, RefusedError):
+            if error.reply.status in {401, 403}:
                 kind = POD._replace(plural=f"{POD.plural}/{part}")
-                raise client.error_for("create", kind, pod, reply) from error
-            reported = client.error_for("get", POD, pod, reply)
+                raise client.error_for("create", kind, pod, error.reply) from error
+            reported = client.error_for("get", POD, pod, error.reply)
             why = reported.why or str(reported)
         next_ = f"kubectl get pod {pod} -n {client.namespace}"
         raise BackendError(f"cannot connect to {what}", why=why, next=next_) from error
     try:
         yield socket
     finally:
-        with suppress(httpx2.HTTPError, HTTPXWSException):  # it is being closed, one way or another
-            opened.__exit__(None, None, None)
+        opened.__exit__(None, None, None)
 
 
-def _send(socket: WebSocketSession, channel: int, data: bytes) -> None:
-    from httpx2.websockets import HTTPXWSException
-    from wsproto.utilities import LocalProtocolError
-
+def _send(socket: WebSocket, channel: int, data: bytes) -> None:
     try:
-        socket.send_bytes(bytes([channel]) + data)
-    except (HTTPXWSException, LocalProtocolError, OSError) as error:
-        raise BackendError("the connection to the pod broke", why=type(error).__name__) from error
+        socket.send(bytes([channel]) + data)
+    except TransportError as error:
+        raise BackendError("the connection to the pod broke", why=str(error)) from error
 
 
-def _receive(socket: WebSocketSession) -> tuple[int, bytes] | None:
+def _receive(socket: WebSocket) -> tuple[int, bytes] | None:
     """Return the next message and its channel; None when the other end has closed, or is gone."""
-    from httpx2.websockets import WebSocketDisconnect, WebSocketNetworkError
-
-    try:
-        message = socket.receive_bytes()
-    except (WebSocketDisconnect, WebSocketNetworkError):
-        return None
+    message = socket.receive()
     return (message[0], message[1:]) if message else None
 
 
@@ -103,7 +90,7 @@ class ExecOutput(NamedTuple):
 
 def _open_exec(
     client: Client, pod: str, command: Sequence[str], *, stdin: bool, tty: bool
-) -> AbstractContextManager[WebSocketSession]:
+) -> AbstractContextManager[WebSocket]:
     query: dict[str, str | int | bool | list[str]] = {
         "container": CONTAINER,
         "command": list(command),
@@ -181,7 +168,7 @@ def raw_terminal(on_resize: Callable[[], object]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _send_input(socket: WebSocketSession, wakes: int, tty: bool) -> None:
+def _send_input(socket: WebSocket, wakes: int, tty: bool) -> None:
     """Send what is typed, and the terminal's size whenever it changes, until the command has ended."""
     poll = select.poll()  # select() takes no descriptor above 1023
     for descriptor in (0, wakes):
@@ -207,13 +194,13 @@ def _send_input(socket: WebSocketSession, wakes: int, tty: bool) -> None:
                 _send(socket, _CLOSE, bytes([_IN]))
 
 
-def _send_size(socket: WebSocketSession) -> None:
+def _send_size(socket: WebSocket) -> None:
     found = os.get_terminal_size(0)  # 0 for a terminal without a size
     size = {"Width": found.columns or 80, "Height": found.lines or 24}
     _send(socket, _SIZE, json.dumps(size).encode())
 
 
-def _read_output(socket: WebSocketSession, out: Write, err: Write) -> int:
+def _read_output(socket: WebSocket, out: Write, err: Write) -> int:
     writers = {_OUT: out, _ERR: err}
     while message := _receive(socket):
         channel, data = message
@@ -258,7 +245,7 @@ _DATA, _ERROR = 0, 1  # channels
 class Tunnel:
     """A connection to a port of a pod, which is written and read like a socket."""
 
-    def __init__(self, socket: WebSocketSession, what: str) -> None:
+    def __init__(self, socket: WebSocket, what: str) -> None:
         self._socket = socket
         self._what = what
         self._new_channels = {_DATA, _ERROR}
@@ -269,20 +256,11 @@ class Tunnel:
 
     def finish(self) -> None:
         """Report the end of what is sent; the server answers by closing, too."""
-        from httpx2.websockets import HTTPXWSException
-        from wsproto.events import CloseConnection
-        from wsproto.utilities import LocalProtocolError
-
-        with suppress(HTTPXWSException, LocalProtocolError, OSError):
-            self._socket.send(CloseConnection(code=1000))
+        self._socket.finish()
 
     def close(self) -> None:
-        """Close the connection, from any thread: those of the library that serve it end."""
-        from httpx2 import HTTPError
-        from httpx2.websockets import HTTPXWSException
-
-        with suppress(HTTPError, HTTPXWSException, OSError):
-            self._socket.close()
+        """Close the connection, from any thread."""
+        self._socket.close()
 
     def receive(self) -> bytes:
         """Return the next bytes that come, b"" when the other end has closed."""

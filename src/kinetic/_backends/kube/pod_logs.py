@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import socket
 import threading
 import time
 import weakref
@@ -15,7 +14,7 @@ from kinetic._backends.kube import object_status
 from kinetic._backends.kube.client import POD
 from kinetic._backends.kube.job_manifests import CONTAINER
 from kinetic._backends.kube.object_status import Object
-from kinetic._backends.kube.transport import RETRYABLE_STATUSES, Reply, stream_errors
+from kinetic._backends.kube.transport import RETRYABLE_STATUSES, Reply
 from kinetic._backends.protocol import BytesLog
 from kinetic._runner.supervisor import attempts
 from kinetic._wire import keys, pod_log_format
@@ -26,9 +25,8 @@ from kinetic.errors import AccessDeniedError, KineticError
 if TYPE_CHECKING:
     import logging
 
-    import httpx2
-
     from kinetic._backends.kube.client import Client
+    from kinetic._backends.kube.http_connection import Response
 
 
 WARM_JOB, WARM_SINCE = "warm-job", "warm-since"  # in the object of a pod that has many: which is meant, and since when
@@ -112,7 +110,7 @@ class LogFollower:
         self._uid, self._useless = _uid(pod), useless
         self._data = bytearray()
         self._changed = threading.Condition()
-        self._socket: socket.socket | None = None
+        self._answer: Response | None = None
         self._on_verdict: OnVerdict | None = None
         threading.Thread(target=self._run, name="kinetic-pod-log", daemon=True).start()
 
@@ -144,10 +142,8 @@ class LogFollower:
         """End it, from any thread, also while nothing comes; readers continue in the store."""
         with self._changed:
             self.is_over = True
-            connection = self._socket
-        if connection is not None:
-            with contextlib.suppress(OSError):  # it is closed
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # not TLS's own, which is not for other threads
+            if self._answer is not None:
+                self._answer.abort()
 
     def _run(self) -> None:
         is_useless = False
@@ -187,7 +183,7 @@ class LogFollower:
                 return True
             except KineticError:
                 return False
-            except stream_errors():
+            except ConnectionError:
                 pass
             self._client.transport.pause(failures)
             failures += 1
@@ -202,21 +198,20 @@ class LogFollower:
             silence_seconds=SILENCE_SECONDS,
             may_have_moved=may_have_moved,
         ) as answer:
-            if answer.status_code != 200:
-                if answer.status_code in {400, 404}:  # nothing has started there yet, or it is gone
+            if answer.status != 200:
+                if answer.status in {400, 404}:  # nothing has started there yet, or it is gone
                     return
-                if answer.status_code in RETRYABLE_STATUSES:
-                    raise ConnectionError(f"HTTP {answer.status_code}")
-                answer.read()
-                raise self._client.error_for("get", POD, self._pod, Reply(answer.status_code, answer.content))
+                if answer.status in RETRYABLE_STATUSES:
+                    raise ConnectionError(f"HTTP {answer.status}")
+                raise self._client.error_for("get", POD, self._pod, Reply(answer.status, answer.read()))
             with self._changed:
-                self._socket = _socket_of(answer)
+                self._answer = answer
             try:
                 if not self.is_over:
-                    yield from answer.iter_raw()
+                    yield from answer.pieces()
             finally:
                 with self._changed:
-                    self._socket = None
+                    self._answer = None
 
     def _take(self, piece: bytes) -> None:
         with self._changed:
@@ -263,16 +258,9 @@ class VerdictFollower(LogFollower):
             return True
         except KineticError:
             pass
-        except stream_errors():
+        except ConnectionError:
             pass
         return False
-
-
-def _socket_of(answer: httpx2.Response) -> socket.socket | None:
-    """Return the socket of an answer's connection, or None where it is not one of ours."""
-    stream = answer.extensions.get("network_stream")
-    found = stream.get_extra_info("socket") if stream is not None else None
-    return found if isinstance(found, socket.socket) else None
 
 
 def _log() -> logging.Logger:

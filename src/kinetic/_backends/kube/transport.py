@@ -8,23 +8,30 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import field
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
+from kinetic._backends.kube.http_connection import (
+    ClosedError,
+    ConnectError,
+    ConnectionPool,
+    Response,
+    Timeouts,
+    TransportError,
+    WebSocket,
+)
 from kinetic._stores.parallel import Retry
 from kinetic._wire import dataclass, folders
-from kinetic.errors import BackendUnavailableError, CredentialsError
+from kinetic.errors import BackendUnavailableError, CredentialsError, SettingsError
 
-if TYPE_CHECKING:
-    import ssl
-
-    import httpx2
-    from httpx2.websockets import WebSocketSession
+Opened = TypeVar("Opened", Response, Response | WebSocket)
 
 
 class Certificate(NamedTuple):
@@ -69,40 +76,35 @@ class Access:
 
 _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 60.0
+_TIMEOUTS = Timeouts(_CONNECT_SECONDS, _READ_SECONDS)
+_AGENT = "kinetic"
 _MOST_CONNECTIONS = 512  # a follower of a log holds one, and so does a watch; half the files that a process may open
 
 
-def _http_client(access: Access) -> httpx2.Client:
-    """Return a client whose connections trust what the access trusts."""
-    import httpx2
-
-    transport = httpx2.HTTPTransport(
-        verify=_ssl_context(access),
-        limits=httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=16, keepalive_expiry=60.0),
-        proxy=access.proxy or _environment_proxy(access.server),
-        socket_options=_keepalive_options(),
+def _connections(access: Access) -> ConnectionPool:
+    """Return connections that trust what the access trusts."""
+    proxy = access.proxy or _environment_proxy(access.server) or ""
+    if proxy and "://" not in proxy:
+        proxy = f"http://{proxy}"
+    if proxy and not proxy.startswith("http://"):
+        raise SettingsError(
+            f"the proxy for {access.about} cannot be used",
+            why=f"its address begins with {proxy.partition('://')[0]}://, and only http:// is supported",
+            next="name an HTTP proxy in proxy-url of the kubeconfig, or in HTTPS_PROXY",
+        )
+    return ConnectionPool(
+        access.server,
+        _ssl_context(access),
+        server_name=access.server_name,
+        proxy=proxy,
+        most=_MOST_CONNECTIONS,
+        options=_keepalive_options(),
     )
-    return httpx2.Client(
-        transport=transport,
-        timeout=httpx2.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS),
-        trust_env=False,
-        follow_redirects=False,
-        event_hooks={"response": [_read_failed_upgrade]},
-    )
-
-
-def _read_failed_upgrade(response: httpx2.Response) -> None:
-    """Read why a WebSocket was rejected while that is possible: it is closed before an error is raised."""
-    if "upgrade" in response.request.headers and response.status_code != 101:
-        response.read()
 
 
 def _ssl_context(access: Access) -> ssl.SSLContext:
-    import ssl  # 20 ms
-
     try:
         context = ssl.create_default_context(cadata=access.authority.decode() or None)
-        context.sslsocket_class = _socket_class()
         if access.authority:
             # Python 3.13 began to insist on extensions that authorities made for one cluster often lack, EKS's among
             # them; whom they signed is verified as before.
@@ -118,66 +120,6 @@ def _ssl_context(access: Access) -> ssl.SSLContext:
             f"the certificates for {access.about} cannot be used", why=str(error), next="log in to the cluster again"
         ) from error
     return context
-
-
-@cache
-def _socket_class() -> type[ssl.SSLSocket]:
-    """Return a socket that any thread may close: those that use it wake up, and its file lives until the last has left.
-
-    OpenSSL reads a record in two calls, by the number of the file. If it is closed between them, whoever opens a file
-    next gets that number, and loses bytes to the thread that still reads.
-    """
-    import errno
-    import ssl
-
-    class SharedSocket(ssl.SSLSocket):
-        _lock: threading.Lock
-        _users = 0
-        _is_ended = False
-
-        def __new__(cls, *words: Any, **more: Any) -> Self:
-            made = super().__new__(cls, *words, **more)
-            made._lock = threading.Lock()  # ssl makes its sockets without __init__
-            return made
-
-        def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-            with self._in_use():
-                return super().recv(buflen, flags)
-
-        def send(self, data: Any, flags: int = 0) -> int:
-            with self._in_use():
-                return super().send(data, flags)
-
-        def settimeout(self, value: float | None) -> None:
-            with self._in_use():
-                super().settimeout(value)
-
-        @contextmanager
-        def _in_use(self) -> Iterator[None]:
-            with self._lock:
-                if self._is_ended:
-                    raise OSError(errno.EBADF, "the connection was closed")
-                self._users += 1
-            try:
-                yield
-            finally:
-                with self._lock:
-                    self._users -= 1
-                    is_last = self._is_ended and not self._users
-                if is_last:
-                    super().close()
-
-        def close(self) -> None:
-            with self._lock:
-                self._is_ended, is_used = True, self._users > 0
-                if is_used:
-                    with contextlib.suppress(OSError):  # the other end may be gone
-                        # SSLSocket's own forgets that it is encrypted, and what is sent after it goes out as it is.
-                        socket.socket.shutdown(self, socket.SHUT_RDWR)
-            if not is_used:
-                super().close()
-
-    return SharedSocket
 
 
 def _load_certificate(context: ssl.SSLContext, own: Certificate) -> None:
@@ -202,7 +144,6 @@ def _load_certificate(context: ssl.SSLContext, own: Certificate) -> None:
 def _environment_proxy(server: str) -> str | None:
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
-    import urllib.parse
     import urllib.request  # 30 ms; only where there is a proxy
 
     parts = urllib.parse.urlsplit(server)
@@ -237,8 +178,6 @@ def _keepalive_options() -> list[tuple[int, int, int]]:
 
 def _is_untrusted(error: BaseException) -> bool:
     """Return whether a connection failed because the server's certificate was rejected: no retry helps."""
-    import ssl  # it is loaded already: a connection was tried
-
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
         cause = cause.__cause__ or cause.__context__
@@ -263,6 +202,14 @@ class Reply(NamedTuple):
     repeated: bool = False  # whether an earlier attempt may have been carried out, too
 
 
+class RefusedError(Exception):
+    """A server answered a request for a WebSocket with something else."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(f"HTTP {reply.status}")
+        self.reply = reply
+
+
 @dataclass
 class _Once:
     """What one request may do once: use another credential, and look up where the server is now."""
@@ -278,7 +225,7 @@ class Transport:
         self.access = access
         self._retry = retry
         self._lock = threading.Lock()
-        self._http: httpx2.Client | None = None
+        self._connections: ConnectionPool | None = None
         self._process = 0
 
     def send(
@@ -297,21 +244,21 @@ class Transport:
         object twice creates it once. With `once_seconds`, it is sent once, and waited so long for a connection and
         twice as long for the answer: somebody asks whether the server is there.
         """
-        import httpx2  # 90 ms; only for a cluster
-
-        timeout = None if once_seconds is None else httpx2.Timeout(2 * once_seconds, connect=once_seconds)
-        build = partial(self._request, method, path, query, body, headers or {}, timeout)
+        timeouts = _TIMEOUTS if once_seconds is None else Timeouts(once_seconds, 2 * once_seconds)
+        packed = {"Accept-Encoding": "gzip", **(headers or {})}
+        ask = partial(self._ask, method, _target(path, query), body, packed, timeouts)
         begun, attempt, once, failure = time.monotonic(), 0, _Once(), ""
         while True:
             wanted = 0.0
             try:
-                answer = self._try(build, once)
-            except httpx2.TransportError as error:
+                answer = self._try(ask, once)
+                content = answer.read()
+            except TransportError as error:
                 failure = f"{type(error).__name__}: {error}"
             else:
-                if answer.status_code not in RETRYABLE_STATUSES:
-                    return Reply(answer.status_code, answer.content, repeated=bool(failure))
-                failure = f"HTTP {answer.status_code}: {answer.text[:300]}"
+                if answer.status not in RETRYABLE_STATUSES:
+                    return Reply(answer.status, content, repeated=bool(failure))
+                failure = f"HTTP {answer.status}: {content.decode(errors='replace')[:300]}"
                 after = answer.headers.get("retry-after", "")
                 wanted = float(after) if after.isdecimal() else 0.0  # a date, which no API server sends
             attempt += 1
@@ -324,18 +271,15 @@ class Transport:
                 )
             self._retry.pause(attempt - 1, at_least=min(wanted, _LONGEST_WAIT))
 
-    def _try(
-        self, build: Callable[[httpx2.Client, str], httpx2.Request], once: _Once, *, stream: bool = False
-    ) -> httpx2.Response:
-        """Send a request, once more with other credentials, once more to where the server is now."""
-        import httpx2
-
+    def _try(self, ask: Callable[[ConnectionPool, str], Opened], once: _Once) -> Opened:
+        """Ask, once more with other credentials, once more where the server is now."""
         while True:
-            http = self._connected()
             header = self.access.credential.header(rejected=once.rejected)
             try:
-                answer = http.send(build(http, header), stream=stream)
-            except httpx2.TransportError as error:
+                answer = ask(self._connected(), header)
+            except ClosedError:
+                continue  # another thread closed it this moment, for another certificate or another address
+            except TransportError as error:
                 if self._has_moved(error, once):
                     continue
                 if _is_untrusted(error):
@@ -345,11 +289,7 @@ class Transport:
                         next="log in to the cluster again, or correct certificate-authority-data in the kubeconfig",
                     ) from error
                 raise
-            except RuntimeError:
-                if not http.is_closed:
-                    raise
-                continue  # another thread closed it this moment, for another certificate or another address
-            if answer.status_code != 401 or not self._reject(header, once):
+            if not isinstance(answer, Response) or answer.status != 401 or not self._reject(header, once):
                 return answer
             answer.close()
 
@@ -362,16 +302,14 @@ class Transport:
         silence_seconds: float,
         may_have_moved: bool = True,
         headers: Mapping[str, str] | None = None,
-    ) -> Iterator[httpx2.Response]:
+    ) -> Iterator[Response]:
         """Open an answer that keeps coming, once: the reader knows where to resume; see ``stream_errors``.
 
         With `may_have_moved`, it is looked up where the server is now if it cannot be reached.
         """
-        import httpx2
-
-        timeout = httpx2.Timeout(_CONNECT_SECONDS, read=silence_seconds)
-        build = partial(self._request, "GET", path, query, None, headers or {}, timeout)
-        answer = self._try(build, _Once(moved=not may_have_moved), stream=True)
+        timeouts = Timeouts(_CONNECT_SECONDS, silence_seconds)
+        ask = partial(self._ask, "GET", _target(path, query), None, headers or {}, timeouts)
+        answer = self._try(ask, _Once(moved=not may_have_moved))
         try:
             yield answer
         finally:
@@ -380,42 +318,30 @@ class Transport:
     @contextmanager
     def websocket(
         self, path: str, *, query: Mapping[str, str | int | bool | list[str]], protocols: list[str]
-    ) -> Iterator[WebSocketSession]:
-        """Open a connection that both ends write to, once more with other credentials or to where the server is now."""
-        import httpx2
-        from httpx2.websockets import WebSocketUpgradeError
+    ) -> Iterator[WebSocket]:
+        """Open a connection that both ends write to, once more with other credentials or to where the server is now.
 
-        once = _Once()
-        with ExitStack() as stack:
-            while True:
-                http = self._connected()
-                header = self.access.credential.header(rejected=once.rejected)
-                try:
-                    session = stack.enter_context(
-                        http.websocket(
-                            f"{self.access.server}{path}",
-                            params=query,
-                            headers=_authorization(header),
-                            extensions=self._extensions(),
-                            subprotocols=protocols,
-                            max_message_size_bytes=_MESSAGE_BYTES,
-                            # Pings keep load balancers from dropping an idle connection. Their answers are not waited
-                            # for: they come late while nothing reads, as when output is piped into a pager. Keepalive
-                            # notices a peer that is gone.
-                            keepalive_ping_timeout_seconds=None,
-                        )
-                    )
-                    break
-                except WebSocketUpgradeError as error:
-                    if error.response.status_code != 401 or not self._reject(header, once):
-                        raise
-                except httpx2.TransportError as error:
-                    if not self._has_moved(error, once):
-                        raise
-                except RuntimeError:
-                    if not http.is_closed:
-                        raise  # otherwise another thread closed it this moment; see _try
-            yield session
+        Raises:
+            RefusedError: The server answered with something else.
+            TransportError: It did not answer.
+        """
+
+        def ask(connections: ConnectionPool, credential: str) -> WebSocket | Response:
+            return connections.upgrade(
+                _target(path, query),
+                headers=_authorization(credential),
+                protocols=protocols,
+                most_bytes=_MESSAGE_BYTES,
+                timeouts=_TIMEOUTS,
+            )
+
+        opened = self._try(ask, _Once())
+        if isinstance(opened, Response):
+            raise RefusedError(Reply(opened.status, opened.read()))
+        try:
+            yield opened
+        finally:
+            opened.close()
 
     def _reject(self, header: str, once: _Once) -> bool:
         """Note that a credential was rejected; return whether to try again with another one."""
@@ -428,13 +354,7 @@ class Transport:
 
     def _has_moved(self, error: Exception, once: _Once) -> bool:
         """Return whether the server could not be reached because it is elsewhere now, or has another certificate."""
-        import httpx2
-
-        if (
-            once.moved
-            or self.access.again is None
-            or not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-        ):
+        if once.moved or self.access.again is None or not isinstance(error, ConnectError):
             return False
         once.moved = True
         found = self.access.again()
@@ -451,48 +371,38 @@ class Transport:
     def close(self) -> None:
         """Close all connections. Using it again opens new ones."""
         with self._lock:
-            http, self._http = self._http, None
-        if http is not None and self._process == os.getpid():
-            http.close()
+            connections, self._connections = self._connections, None
+        if connections is not None and self._process == os.getpid():
+            connections.close()
 
-    def _request(
+    def _ask(
         self,
         method: str,
-        path: str,
-        query: Query | None,
+        target: str,
         body: bytes | None,
         headers: Mapping[str, str],
-        timeout: httpx2.Timeout | None,
-        http: httpx2.Client,
+        timeouts: Timeouts,
+        connections: ConnectionPool,
         credential: str,
-    ) -> httpx2.Request:
-        """Build every request but the beginning of a WebSocket, which httpx2 builds."""
+    ) -> Response:
+        """Send every request but the beginning of a WebSocket."""
         content = {"Content-Type": "application/json"} if body is not None else {}
-        return http.build_request(
-            method,
-            f"{self.access.server}{path}",
-            params=query,
-            content=body,
-            headers={"Accept": "application/json", **content, **headers, **_authorization(credential)},
-            timeout=http.timeout if timeout is None else timeout,
-            extensions=self._extensions(),
-        )
+        sent = {"Accept": "application/json", **content, **headers, **_authorization(credential)}
+        return connections.send(method, target, headers=sent, body=body, timeouts=timeouts)
 
-    def _extensions(self) -> dict[str, str] | None:
-        return {"sni_hostname": self.access.server_name} if self.access.server_name else None
-
-    def _connected(self) -> httpx2.Client:
+    def _connected(self) -> ConnectionPool:
         with self._lock:
-            if self._http is None or self._process != os.getpid():
-                self._http, self._process = _http_client(self.access), os.getpid()
-            return self._http
+            if self._connections is None or self._process != os.getpid():
+                self._connections, self._process = _connections(self.access), os.getpid()
+            return self._connections
+
+
+def _target(path: str, query: Mapping[str, str | int | bool | list[str]] | None) -> str:
+    """Return the path of a request with its query, as in ``?watch=true``."""
+    words = {key: str(value).lower() if isinstance(value, bool) else value for key, value in (query or {}).items()}
+    written = urllib.parse.quote(path, safe="/%:@!$&'()*+,;=~-._")
+    return f"{written}?{urllib.parse.urlencode(words, doseq=True)}" if words else written
 
 
 def _authorization(header: str) -> dict[str, str]:
-    return {"Authorization": header} if header else {}
-
-
-def stream_errors() -> tuple[type[Exception], ...]:
-    import httpx2
-
-    return (httpx2.TransportError, httpx2.StreamError, ConnectionError)
+    return {"Authorization": header, "User-Agent": _AGENT} if header else {"User-Agent": _AGENT}

@@ -16,13 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-import httpx2
 import pytest
 from cluster.certificates import Authority
 from cluster.plane import wait_for
 
+from kinetic._backends.kube import http_connection
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import FixedCredential
+from kinetic._backends.kube.http_connection import TransportError, WebSocket
 from kinetic._backends.kube.transport import Access
 from kinetic._stores.parallel import Retry
 
@@ -90,19 +91,29 @@ def client_of(server: SlowServer) -> Client:
     return Client(access, "research", Retry(1))
 
 
-def wait_for_the_reader() -> None:
-    wait_for("a thread that reads", lambda: any(map(is_reading, sys._current_frames().values())), 10)
+@contextlib.contextmanager
+def reading(opened: WebSocket) -> Iterator[list[bytes | None]]:
+    """Read from a connection on a thread, and return what it got; wait for its end."""
+    got: list[bytes | None] = []
+    thread = threading.Thread(target=lambda: got.append(opened.receive()))
+    thread.start()
+    wait_for("a thread that reads", lambda: any(map(is_waiting, sys._current_frames().values())), 10)
+    try:
+        yield got
+    finally:
+        thread.join(10)
+    assert not thread.is_alive()
 
 
-def is_reading(frame: FrameType) -> bool:
-    return frame.f_code is ssl.SSLSocket.read.__code__
+def is_waiting(frame: FrameType) -> bool:
+    return frame.f_code is http_connection._poll.__code__
 
 
 def test_what_is_opened_after_a_connection_loses_nothing_to_it(server: SlowServer, client: Client) -> None:
-    with client.transport.websocket("/ports", query={}, protocols=["v4.channel.k8s.io"]):
-        wait_for_the_reader()
-
     with contextlib.ExitStack() as stack:
+        with client.transport.websocket("/ports", query={}, protocols=["v4.channel.k8s.io"]) as opened:
+            number = opened._socket.fileno()
+            got = stack.enter_context(reading(opened))
         pairs = [[stack.enter_context(end) for end in socket.socketpair()] for _ in range(4)]  # one has its number
         server.may_answer.set()
         server.thread.join()
@@ -112,30 +123,35 @@ def test_what_is_opened_after_a_connection_loses_nothing_to_it(server: SlowServe
 
         found = [near.recv(100) for near, _ in pairs]
 
+    assert number > 2
     assert found == [b"all of it"] * 4
+    assert got == [None]
 
 
 def test_a_thread_that_waits_for_a_message_wakes_up_when_another_closes_all_connections(
     server: SlowServer, client: Client
 ) -> None:
-    from httpx2.websockets import WebSocketNetworkError
+    with client.transport.websocket("/ports", query={}, protocols=["v4.channel.k8s.io"]) as opened:
+        number = opened._socket.fileno()
+        with reading(opened) as got:
+            client.close()
 
-    before = set(threading.enumerate())
-    with client.transport.websocket("/ports", query={}, protocols=["v4.channel.k8s.io"]) as session:
-        wait_for_the_reader()
-        number = session.stream.get_extra_info("socket").fileno()
-        threads = set(threading.enumerate()) - before
-
-        client.close()
-
-        with pytest.raises(WebSocketNetworkError):
-            session.receive(timeout=10)
-    for thread in threads:
-        thread.join(10)
-
-    assert not [thread for thread in threads if thread.is_alive()]
+    assert got == [None]
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(number)
+
+
+def test_the_last_thread_that_uses_a_connection_closes_its_file(server: SlowServer, client: Client) -> None:
+    with client.transport.websocket("/ports", query={}, protocols=["v4.channel.k8s.io"]) as opened:
+        number = opened._socket.fileno()
+        with opened._in_use():
+            opened.close()
+            os.fstat(number)
+
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(number)
+        with pytest.raises(TransportError, match="being closed"):
+            opened.send(b"too late")
 
 
 def test_a_connection_is_opened_anew_where_another_thread_closed_all_of_them_this_moment(
@@ -151,8 +167,8 @@ def test_a_connection_is_opened_anew_where_another_thread_closed_all_of_them_thi
 
     client.transport.access = replace(client.transport.access, credential=Closing("Bearer t"))
 
-    with client.transport.websocket("/ports", query={}, protocols=["v4.channel.k8s.io"]) as session:
-        assert session.subprotocol == "v4.channel.k8s.io"
+    with client.transport.websocket("/ports", query={}, protocols=["v4.channel.k8s.io"]) as opened:
+        assert opened.subprotocol == "v4.channel.k8s.io"
 
 
 def test_whoever_waits_for_a_connection_learns_that_another_thread_closed_it(tmp_path: Path) -> None:
@@ -162,5 +178,5 @@ def test_whoever_waits_for_a_connection_learns_that_another_thread_closed_it(tmp
         closing.start()
         stack.callback(closing.join)
 
-        with pytest.raises(httpx2.TransportError), client.transport.websocket("/ports", query={}, protocols=[]):
+        with pytest.raises(TransportError), client.transport.websocket("/ports", query={}, protocols=[]):
             pass

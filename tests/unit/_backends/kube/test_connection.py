@@ -137,7 +137,7 @@ def test_when_nothing_says_which_cluster_both_ways_to_say_it_are_named() -> None
     assert "KINETIC_KUBE_CONTEXT" in caught.value.next
 
 
-@pytest.mark.parametrize("library", ["httpx2", "yaml", "google.auth"])
+@pytest.mark.parametrize("library", ["yaml", "google.auth"])
 def test_a_library_that_is_not_installed_comes_with_the_command(
     library: str, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -379,13 +379,6 @@ def test_of_several_pods_the_one_with_the_attempt_is_read(client: Client, served
     assert [log and log.read(0, 100) for log in found] == [b"first\n", b"second\n", None]
 
 
-def test_a_connection_without_a_socket_cannot_be_cut_and_does_no_harm() -> None:
-    class Answer:
-        extensions: dict[str, Any] = {}  # noqa: RUF012 - never changed
-
-    assert pod_logs._socket_of(Answer()) is None  # type: ignore[arg-type]
-
-
 # --------------------------------------------------------------------------------------------------- what is left over
 
 

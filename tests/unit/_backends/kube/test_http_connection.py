@@ -1,0 +1,470 @@
+"""HTTP and WebSockets as API servers and what stands before them speak them: byte for byte, from a server's script."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gzip
+import hashlib
+import os
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import wsproto
+from cluster.certificates import Authority
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, Pong, Request
+
+from kinetic._backends.kube import http_connection
+from kinetic._backends.kube.connection import FixedCredential
+from kinetic._backends.kube.http_connection import (
+    ClosedError,
+    ConnectError,
+    ConnectionPool,
+    Response,
+    Timeouts,
+    TransportError,
+    WebSocket,
+)
+from kinetic._backends.kube.transport import Access, Transport
+from kinetic._stores.parallel import Retry
+from kinetic.errors import SettingsError
+
+TIMEOUTS = Timeouts(5, 5)
+Serve = Callable[[socket.socket], object]
+
+
+class Peer:
+    """Accepts connections on a thread, and does with each what the test says."""
+
+    def __init__(self, *scripts: Serve) -> None:
+        self.heads: list[bytes] = []
+        self.failed: list[BaseException] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._scripts = scripts
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = f"http://{self.address}"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        for script in self._scripts:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:
+                return
+            with peer:
+                peer.settimeout(10)
+                try:
+                    script(peer)
+                except OSError as error:
+                    self.failed.append(error)
+
+    def head(self, peer: socket.socket) -> bytes:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            if not (more := peer.recv(1 << 16)):
+                break
+            data += more
+        self.heads.append(data)
+        return data
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            socket.create_connection(self._listener.getsockname(), 1).close()
+        self._listener.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., tuple[Peer, ConnectionPool]]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(*answers: bytes | Serve, **more: object) -> tuple[Peer, ConnectionPool]:
+            """Answer a request on each connection with bytes, or by a function."""
+
+            def reply(answer: bytes | Serve) -> Serve:
+                if not isinstance(answer, bytes):
+                    return answer
+
+                def serve(used: socket.socket) -> None:
+                    peer.head(used)
+                    used.sendall(answer)
+
+                return serve
+
+            peer = Peer(*map(reply, answers))
+            stack.callback(peer.close)
+            context = ssl.create_default_context(cadata=None)
+            pool = ConnectionPool(**{"server": peer.url, "context": context, "most": 4, "options": [], **more})
+            stack.callback(pool.close)
+            return peer, pool
+
+        yield make
+
+
+def ask(pool: ConnectionPool, method: str = "GET", body: bytes | None = None) -> Response:
+    return pool.send(method, "/api", headers={"Accept": "*/*"}, body=body, timeouts=TIMEOUTS)
+
+
+CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+PACKED = gzip.compress(b"a list " * 1000)
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole", b"whole"),
+        (b"HTTP/1.1 200 OK\nContent-Length: 5\n\nwhole", b"whole"),
+        (b"HTTP/1.1 200\r\ncontent-length:5\r\n\r\nwhole", b"whole"),
+        (b"HTTP/1.1 200 OK\r\n\r\nto the end", b"to the end"),
+        (b"HTTP/1.0 200 OK\r\nConnection: close\r\n\r\nold", b"old"),
+        (b"HTTP/1.1 204 No Content\r\nContent-Length: 9\r\n\r\n", b""),
+        (b"HTTP/1.1 100 Continue\r\nA: b\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok"),
+        (CHUNKS + b"5\r\npiece\r\n1;name=value\r\ns\r\n0\r\n\r\n", b"pieces"),
+        (CHUNKS + b"00A\r\n0123456789\r\n0\r\nTrailer: late\r\n\r\n", b"0123456789"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(PACKED) + PACKED,
+            b"a list " * 1000,
+        ),
+    ],
+)
+def test_a_body_is_read_however_its_end_is_told(start, answer: bytes, body: bytes) -> None:
+    _, pool = start(answer)
+
+    assert ask(pool).read() == body
+
+
+def test_a_body_is_read_though_each_byte_comes_alone(start) -> None:
+    answer = CHUNKS + b"5\r\npiece\r\n1\r\ns\r\n0\r\n\r\n"
+
+    def slowly(used: socket.socket) -> None:
+        peer.head(used)
+        used.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in answer:
+            used.sendall(bytes([byte]))
+            time.sleep(0.0002)
+
+    peer, pool = start(slowly)
+
+    assert ask(pool).read() == b"pieces"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf",
+        CHUNKS + b"5\r\npie",
+        CHUNKS + b"5\r\npiece\r\n",
+        CHUNKS + b"nonsense\r\n",
+        CHUNKS + b"-1\r\n",
+        CHUNKS + b"2\r\npiece\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 20\r\n\r\n" + PACKED[:20],
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnope",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: zstd\r\nContent-Length: 4\r\n\r\nnope",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"x" * (2 << 20),
+        b"HTTP/1.1 200 OK\r\n" + b"".join(b"Name-%d: %s\r\n" % (n, b"v" * 1000) for n in range(1200)),
+    ],
+)
+def test_what_is_cut_or_no_answer_is_an_error_and_never_half_a_body(start, answer: bytes) -> None:
+    _, pool = start(answer)
+
+    with pytest.raises(TransportError):
+        ask(pool).read()
+
+
+def test_a_connection_serves_the_next_request_once_its_answer_was_read(start) -> None:
+    def twice(used: socket.socket) -> None:
+        for _ in range(2):
+            peer.head(used)
+            used.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        used.recv(1)
+
+    peer, pool = start(twice)
+    ask(pool).read()
+    ask(pool, "POST", b"{}").read()
+
+    assert len(peer.heads) == 2
+    assert b"Content-Length: 2\r\n" in peer.heads[1]
+    assert peer.heads[0].startswith(b"GET /api HTTP/1.1\r\nHost: " + peer.address.encode() + b"\r\n")
+
+
+@pytest.mark.parametrize("more", [b"Connection: close\r\n\r\nok", b"\r\nokHTTP/1.1 200 OK\r\n"])
+def test_a_connection_that_the_server_ends_or_that_says_too_much_is_not_used_again(start, more: bytes) -> None:
+    first = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n" + more
+    peer, pool = start(first, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno")
+
+    assert [ask(pool).read(), ask(pool).read()] == [b"ok", b"no"]
+    assert len(peer.heads) == 2
+
+
+def test_an_idle_connection_that_the_server_closed_is_replaced(start) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    _, pool = start(answer, answer)
+    ask(pool).read()
+    deadline = time.monotonic() + 10
+    while not pool._idle[0].has_ended() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+    assert ask(pool).read() == b"ok"
+
+
+def test_a_body_that_is_dropped_ends_its_connection(start) -> None:
+    answer = CHUNKS + b"5\r\npiece\r\n"
+    _, pool = start(answer, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    dropped = ask(pool)
+    next(dropped.pieces())
+    dropped.close()
+
+    assert ask(pool).read() == b"ok"
+    assert len(pool._idle) <= 1
+
+
+def test_no_more_connections_are_used_than_allowed(start) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    _, pool = start(answer, answer, most=1)
+    held = ask(pool)
+
+    with pytest.raises(ConnectError, match="too many connections"):
+        pool.send("GET", "/", headers={}, timeouts=Timeouts(1, 0.05))
+    held.close()
+
+    assert ask(pool).read() == b"ok"
+
+
+def test_a_server_that_says_nothing_is_given_up(start) -> None:
+    _, pool = start(lambda used: used.recv(1 << 16) and used.recv(1))
+
+    with pytest.raises(TransportError, match="timed out"):
+        pool.send("GET", "/", headers={}, timeouts=Timeouts(5, 0.1))
+
+
+def test_a_pool_that_was_closed_sends_nothing(start) -> None:
+    _, pool = start()
+    pool.close()
+
+    with pytest.raises(ClosedError):
+        ask(pool)
+
+
+def test_a_line_break_in_a_header_is_not_sent(start) -> None:
+    _, pool = start()
+
+    with pytest.raises(TransportError, match="line break"):
+        pool.send("GET", "/", headers={"Authorization": "Bearer a\r\nX: y"}, timeouts=TIMEOUTS)
+
+
+# -------------------------------------------------------------------------------------------------------------- proxies
+
+
+def test_a_server_with_tls_is_reached_through_a_proxy_that_sees_nothing_of_it(start, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    theirs.load_cert_chain(pair.certificate, pair.key)
+
+    def tunnel(used: socket.socket) -> None:
+        proxy.head(used)
+        used.sendall(b"HTTP/1.1 200 Connection established\r\nVia: test\r\n\r\n")
+        with theirs.wrap_socket(used, server_side=True) as inner:
+            proxy.head(inner)  # type: ignore[arg-type]
+            inner.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    ours = ssl.create_default_context(cafile=str(authority.certificate))
+    ours.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    proxy, _ = start(tunnel)
+    _, pool = start(server="https://127.0.0.1:6443", context=ours, proxy=f"http://ann:p%40ss@{proxy.address}")
+
+    assert ask(pool).read() == b"ok"
+    assert proxy.heads[0].startswith(b"CONNECT 127.0.0.1:6443 HTTP/1.1\r\n")
+    assert b"Proxy-Authorization: Basic " + base64.b64encode(b"ann:p@ss") in proxy.heads[0]
+    assert b"Proxy-Authorization" not in proxy.heads[1]
+
+
+def test_a_proxy_that_refuses_is_an_error_before_anything_was_sent(start) -> None:
+    proxy, _ = start(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+    _, pool = start(server="https://127.0.0.1:6443", proxy=proxy.url)
+
+    with pytest.raises(ConnectError, match="HTTP 407"):
+        ask(pool)
+
+
+@pytest.mark.parametrize("proxy", ["https://proxy.example:3128", "socks5://proxy.example:1080"])
+def test_a_proxy_of_another_kind_is_refused_with_its_reason(proxy: str) -> None:
+    access = Access("https://127.0.0.1:6443", "the context test", FixedCredential("Bearer t"), proxy=proxy)
+
+    with pytest.raises(SettingsError, match=r"only http:// is supported"):
+        Transport(access, Retry(1)).send("GET", "/version")
+
+
+# ----------------------------------------------------------------------------------------------------------- WebSockets
+
+
+class Ends:
+    """Both ends of a WebSocket: ours, and a machine of wsproto behind a socket."""
+
+    def __init__(self, start, protocols: list[str]) -> None:
+        self.ready, self.may_end = threading.Event(), threading.Event()
+        self.machine = wsproto.WSConnection(wsproto.ConnectionType.SERVER)
+        _, pool = start(self._serve)
+        opened = pool.upgrade("/exec?a=b", headers={}, protocols=protocols, most_bytes=1 << 20, timeouts=TIMEOUTS)
+        assert isinstance(opened, WebSocket)
+        self.ours = opened
+        assert self.ready.wait(10)
+
+    def _serve(self, used: socket.socket) -> None:
+        self.theirs = used
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += used.recv(1 << 16)
+        self.machine.receive_data(data)
+        request = next(each for each in self.machine.events() if isinstance(each, Request))
+        self.protocols = request.subprotocols
+        chosen = request.subprotocols[-1] if request.subprotocols else None
+        # The first message comes in the same packet as the acceptance: it must not be lost.
+        first = self.machine.send(AcceptConnection(subprotocol=chosen)) + self.machine.send(BytesMessage(b"hello"))
+        used.sendall(first)
+        self.ready.set()
+        self.may_end.wait(20)
+
+    def send(self, *events: object) -> None:
+        for event in events:
+            self.theirs.sendall(self.machine.send(event))  # type: ignore[arg-type]
+
+    def next_event(self, kind: type) -> object:
+        while True:
+            for event in self.machine.events():
+                if isinstance(event, kind):
+                    return event
+            data = self.theirs.recv(1 << 16)
+            assert data, f"no {kind.__name__} came"
+            self.machine.receive_data(data)
+
+    def close(self) -> None:
+        self.ours.close()
+        self.may_end.set()
+
+
+@pytest.fixture
+def ends(start) -> Iterator[Ends]:
+    with contextlib.closing(Ends(start, ["v5.channel.k8s.io", "v4.channel.k8s.io"])) as ends:
+        yield ends
+
+
+def test_the_server_chooses_the_protocol_and_its_first_message_may_come_at_once(ends: Ends) -> None:
+    assert ends.protocols == ["v5.channel.k8s.io", "v4.channel.k8s.io"]
+    assert ends.ours.subprotocol == "v4.channel.k8s.io"
+    assert ends.ours.receive() == b"hello"
+
+
+def test_messages_of_all_sizes_arrive_whole_in_both_directions(ends: Ends) -> None:
+    ends.ours.receive()
+    for size in (0, 1, 125, 126, 65_535, 65_536, 900_000):
+        data = os.urandom(size)
+        beside = threading.Thread(target=ends.send, args=(BytesMessage(data),))
+        beside.start()
+        assert ends.ours.receive() == data
+        beside.join()
+        beside = threading.Thread(target=ends.ours.send, args=(data,))
+        beside.start()
+        parts = []
+        while not parts or not parts[-1].message_finished:
+            parts.append(ends.next_event(BytesMessage))
+        beside.join()
+        assert b"".join(bytes(each.data) for each in parts) == data
+
+
+def test_a_message_in_parts_is_one_and_a_ping_between_them_is_answered(ends: Ends) -> None:
+    ends.ours.receive()
+    ends.send(BytesMessage(b"one ", message_finished=False), Ping(b"there?"), BytesMessage(b"message"))
+
+    assert ends.ours.receive() == b"one message"
+    pong = ends.next_event(Pong)
+    assert isinstance(pong, Pong)
+    assert bytes(pong.payload) == b"there?"
+
+
+def test_the_end_of_the_other_side_is_answered_and_is_no_message(ends: Ends) -> None:
+    ends.ours.receive()
+    ends.send(CloseConnection(code=1000))
+
+    assert ends.ours.receive() is None
+    assert isinstance(ends.next_event(CloseConnection), CloseConnection)
+    with pytest.raises(TransportError):
+        ends.ours.send(b"too late")
+
+
+def test_after_our_end_what_the_other_side_still_sends_is_read(ends: Ends) -> None:
+    ends.ours.receive()
+    ends.ours.finish()
+    assert isinstance(ends.next_event(CloseConnection), CloseConnection)
+    ends.theirs.shutdown(socket.SHUT_WR)
+
+    assert ends.ours.receive() is None
+
+
+@pytest.mark.parametrize("frame", [b"\x82\x7f" + (2 << 20).to_bytes(8, "big"), b"\x82", b""])
+def test_a_message_that_is_too_long_or_cut_is_the_end(ends: Ends, frame: bytes) -> None:
+    ends.ours.receive()
+    ends.theirs.sendall(frame)
+    ends.theirs.shutdown(socket.SHUT_WR)
+
+    assert ends.ours.receive() is None
+
+
+def test_an_idle_connection_is_kept_open_by_pings(start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "_PING_SECONDS", 0.01)
+    with contextlib.closing(Ends(start, [])) as ends:
+        assert ends.ours.subprotocol == ""
+        for _ in range(2):
+            assert isinstance(ends.next_event(Ping), Ping)
+
+
+def test_a_peer_that_does_not_read_holds_up_no_close(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "_CLOSE_SECONDS", 0.1)
+    failed: list[BaseException] = []
+
+    def fill() -> None:
+        try:
+            while True:
+                ends.ours.send(b"x" * (1 << 19))
+        except TransportError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    time.sleep(0.2)  # until all buffers are full
+
+    begun = time.monotonic()
+    ends.ours.close()
+    took = time.monotonic() - begun
+    thread.join(10)
+
+    assert took < 5
+    assert len(failed) == 1
+
+
+def test_a_server_that_refuses_a_websocket_is_read(start) -> None:
+    _, pool = start(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
+
+    answer = pool.upgrade("/exec", headers={}, protocols=[], most_bytes=1, timeouts=TIMEOUTS)
+
+    assert isinstance(answer, Response)
+    assert (answer.status, answer.read()) == (403, b"no")
+
+
+def test_an_acceptance_of_something_else_is_not_taken_for_ours(start) -> None:
+    wrong = base64.b64encode(hashlib.sha1(b"another key").digest())
+    _, pool = start(b"HTTP/1.1 101 Switching Protocols\r\nSec-WebSocket-Accept: " + wrong + b"\r\n\r\n")
+
+    with pytest.raises(TransportError, match=re.escape("was not asked for")):
+        pool.upgrade("/exec", headers={}, protocols=[], most_bytes=1, timeouts=TIMEOUTS)
