@@ -111,6 +111,7 @@ def test_the_rooms_of_clusters_load_no_library_before_a_cluster_is_asked(loaded_
 
     assert "kinetic._backends.kube.client" in loaded
     assert foreign(loaded) == set()
+    assert "asyncio" not in loaded
 
 
 def test_a_job_on_this_machine_opens_no_room_of_clusters(loaded_by: Loader) -> None:

@@ -21,6 +21,7 @@ BASE_NAMES = frozenset({"jax", "jaxlib", "libtpu", "libtpu-nightly"})
 _REMOTE = re.compile(  # an address, or a variable that holds one
     r"(?:git|hg|bzr|svn)\+(?!file:|[./~])|(?!file:)[a-z][a-z0-9+.-]*://|\$\{(?!PROJECT_ROOT\b)", re.IGNORECASE
 )
+_SEPARATORS = re.compile(r"[-_.]+")
 _COMMENT = re.compile(r"(?:^|\s+)#.*$")
 _KEEP = re.compile(r"#\s*kn:keep\b")
 _FILE_URL = re.compile(r"(?:\A|[\s=@+\"'])file:", re.IGNORECASE)
@@ -63,10 +64,8 @@ class Entry(NamedTuple):
 
 
 def normalised(name: str) -> str:
-    """Return the normalized name of a package (PEP 503)."""
-    from packaging.utils import canonicalize_name  # as below
-
-    return canonicalize_name(name)
+    """Return the normalized name of a package (PEP 503); ``packaging`` does the same, and is read only for more."""
+    return _SEPARATORS.sub("-", name).lower()
 
 
 def parsed(text: str) -> Requirement | None:

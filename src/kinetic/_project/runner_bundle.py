@@ -394,36 +394,35 @@ def _places() -> list[Path]:
 
 
 def _kept(digest: str) -> bytes | None:
-    import io
-    import zipfile  # 5 ms; only for clusters, here and below
-
+    """Return a zip that was built before; its name has its digest too, for it may have been cut short."""
     for place in _places():
-        with contextlib.suppress(OSError, zipfile.BadZipFile, EOFError):
-            data = (place / _name(digest)).read_bytes()
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                if archive.testzip() is None:
+        for path in place.glob(_name(digest, "*")):
+            with contextlib.suppress(OSError):
+                data = path.read_bytes()
+                if path.name == _name(digest, hashlib.sha256(data).hexdigest()):
                     return data
     return None
 
 
 def _keep(digest: str, data: bytes) -> None:
     """Keep a zip for the next process, instead of those of other versions; on a full disk it is built again."""
+    name = _name(digest, hashlib.sha256(data).hexdigest())
     for place in _places():
         with contextlib.suppress(OSError):
-            folders.write_whole(place / _name(digest), data)
-            for other in place.glob(_name("*")):
-                if other.name != _name(digest):
+            folders.write_whole(place / name, data)
+            for other in place.glob(_name("*", "*")):
+                if other.name != name:
                     other.unlink()
             return
 
 
-def _name(digest: str) -> str:
-    return f"runner.{sys.implementation.cache_tag}.{digest}.zip"
+def _name(digest: str, of_zip: str) -> str:
+    return f"runner.{sys.implementation.cache_tag}.{digest}.{of_zip}.zip"
 
 
 def _zipped(found: dict[str, Path]) -> bytes:
     import io
-    import zipfile
+    import zipfile  # 5 ms; only for clusters, and once for an installation
 
     start = _ZIP_START.replace("VERSION", repr(sys.version_info[:2])).replace("TAG", repr(sys.implementation.cache_tag))
     buffer = io.BytesIO()

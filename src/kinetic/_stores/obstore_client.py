@@ -57,6 +57,13 @@ def is_forked() -> bool:
     return _first_process not in {None, os.getpid()}
 
 
+def version() -> str:
+    """Return obstore's version."""
+    import obstore  # as below
+
+    return obstore.__version__
+
+
 class ObstoreClient:
     """A client of one bucket, made with the first request."""
 

@@ -23,6 +23,7 @@ from kinetic._backends.kube.job_manifests import GROUP, RUNNER_FILE, RUNNER_PATH
 from kinetic._config.cluster import PodRequirements
 from kinetic._data.remote_refs import fuse_mount
 from kinetic._project import runner_bundle
+from kinetic._stores import obstore_client
 from kinetic._stores.protocol import PUBLIC_VARIABLES
 from kinetic._wire import inspection, python_runtime
 from kinetic._wire import order as wire_order
@@ -338,9 +339,7 @@ def _store_requirements(launch: Launch) -> str:
     addresses = (launch.store_url, *(ref.uri for ref in launch.order.data))
     if not any(address.startswith(("gs://", "s3://")) for address in addresses):
         return ""
-    from importlib import metadata  # 20 ms; only for stores that need it
-
-    return f"obstore=={metadata.version('obstore')}"
+    return f"obstore=={obstore_client.version()}"
 
 
 # -------------------------------------------------------------------------------------------------------------- removal
