@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from _measure import COMPILES, Bench, Ground, alternate
+from _measure import COMPILES, Bench, Ground, alternate, show_compiled
 
 CALLS = (
     """
@@ -21,9 +21,9 @@ import kinetic
 def noop():
     pass
 
-def compile_once(rounds, mark):
+def compile_once(layers, mark):
     os.environ["KINETIC_COMPILE_CACHE"] = "on"
-    return compiles(rounds, mark)
+    return compiles(layers, mark)
 
 def call(word):
     os.environ["KINETIC_COMPILE_CACHE"] = word
@@ -37,23 +37,19 @@ serve(compile_once=compile_once, call=call)
 
 
 def main() -> None:
-    bench = Bench("the compile cache", runs=1, quick_runs=1, sizes={"rounds": (350, "steps of the program")})
-    rounds = 10 if bench.quick else bench.sizes["rounds"]
+    bench = Bench("the compile cache", runs=1, quick_runs=1, sizes={"layers": (24, "of the program")})
+    layers = 1 if bench.quick else bench.sizes["layers"]
     with Ground() as ground, ground.session("compiles.py", CALLS) as session:
         calls = alternate(
             bench.runs * 40, on=lambda: float(session.ask("call", "on")), off=lambda: float(session.ask("call", "off"))
         )
         on, off = (sorted(calls[word])[:10] for word in ("on", "off"))  # the fastest: the others tell of the machine
         bench.ratio("a warm call that compiles nothing, to one without a cache", on, off, 1.05, "ms")
-        name = f"compiling a program of {rounds} steps again, in a fresh job"
         if importlib.util.find_spec("jax") is None:
-            bench.skip(name, "JAX is not installed")
+            bench.skip("compiling a training step again, in a fresh job", "JAX is not installed")
             bench.end()
-        first, again = [], []
-        for mark in range(bench.runs):
-            first.append(float(session.ask("compile_once", rounds, mark)))
-            again.append(float(session.ask("compile_once", rounds, mark)))
-        bench.ratio(name, again, first, None if bench.quick else 0.1, "s")
+        runs = [[session.ask("compile_once", layers, mark) for _ in range(2)] for mark in range(bench.runs)]
+        show_compiled(bench, layers, "job", runs)
     bench.end()
 
 

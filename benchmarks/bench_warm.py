@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import _cluster
-from _measure import COMPILES, Bench, Ground
+from _measure import COMPILES, Bench, Ground, show_compiled
 
 from kinetic._runner import processes
 
@@ -77,7 +77,7 @@ import kinetic
     + COMPILES
     + """
 if __name__ == "__main__":
-    print(compiles(*map(int, sys.argv[1:])))
+    print(*compiles(*map(int, sys.argv[1:])))
 """
 )
 SAVED = """
@@ -97,7 +97,7 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 def main() -> None:
     sizes = {
         "jobs": (200, "jobs, one after the other, in one pod"),
-        "rounds": (700, "steps of a program that is compiled; 0: none is"),
+        "layers": (24, "of a training step that is compiled; 0: none is"),
         "node": (1, "0: pods are processes of the test suite's agent, and not of a real node"),
     }
     bench = Bench("a job in a warm pod", runs=5, quick_runs=2, sizes=sizes)
@@ -110,8 +110,8 @@ def _figures(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
     _saves(bench, ground)
     _end_pods(parts)
     _many(bench, ground, parts)
-    if rounds := 10 if bench.quick else bench.sizes["rounds"]:
-        _compiled(bench, ground, rounds)
+    if layers := 1 if bench.quick else bench.sizes["layers"]:
+        _compiled(bench, ground, layers)
 
 
 def _calls(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
@@ -149,17 +149,13 @@ def _calls(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
     bench.limit("requests to the API server for ten jobs of a new client", requests, 65, "")
 
 
-def _compiled(bench: Bench, ground: Ground, rounds: int) -> None:
+def _compiled(bench: Bench, ground: Ground, layers: int) -> None:
     """Measure a program that is compiled in one pod, and again in a fresh one."""
     project = _project(ground, "compiles")
     (project / "compiles.py").write_text(COMPILING)
 
-    def run(mark: int) -> float:
-        return _printed([sys.executable, "compiles.py", str(rounds), str(mark)], ground, project)[0]
-
-    first, again = zip(*[(run(mark), run(mark)) for mark in range(1 if bench.quick else 2)], strict=True)
-    name = f"compiling a program of {rounds} steps again, in a fresh pod"
-    bench.ratio(name, again, first, None if bench.quick else 0.1, "s")
+    words = [sys.executable, "compiles.py", str(layers), "0"]
+    show_compiled(bench, layers, "pod", [[_printed(words, ground, project) for _ in range(2)]])
 
 
 def _printed(words: list[str], ground: Ground, project: Path) -> list[float]:
