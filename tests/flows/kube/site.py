@@ -124,6 +124,10 @@ class Bucket:
         self._proxy.faults.append(fault := Fault("status", method=method, target=target, times=times, status=status))
         return fault
 
+    def delay(self, seconds: float) -> None:
+        """Answer each request so much later."""
+        self._server.delay(seconds)
+
     def heal(self) -> None:
         self._proxy.faults = []
 

@@ -170,6 +170,50 @@ def test_a_store_that_is_away_while_a_task_is_claimed_or_sealed_loses_nothing(
     assert len(site.pods_of()) == 1
 
 
+SLOW = """
+    import kinetic
+
+    @kinetic.run(accelerator="cpu", keep_warm="10m", deadline=60, capture_env_vars=["TOKEN_OF_A_TEST"])
+    def prints(fails):
+        import os, time
+        for number in range(300):
+            print("line", number, os.environ["TOKEN_OF_A_TEST"], flush=True)
+            time.sleep(0.01)
+        if fails:
+            raise ValueError("on purpose")
+        return number
+"""
+
+
+@pytest.mark.nightly
+def test_tasks_whose_store_takes_two_seconds_for_each_request_end_as_ever(clients: Any, site: Any) -> None:
+    clients.project.write("slow.py", SLOW)
+    clients.run(FIRST)
+    wait_for("an idle pod", is_idle(site, 1))
+    site.bucket.delay(2.0)
+
+    job_id, value, failed_id, error = clients.run(
+        """
+        from slow import prints
+        job = prints.run_async(False)
+        value = job.result(cleanup=False)
+        failed = prints.run_async(True)
+        tell([job.job_id, value, failed.job_id, str(failed.exception(timeout=150))])
+        """,
+        TOKEN_OF_A_TEST="of-a-test",
+    )
+    site.bucket.delay(0.0)
+    logs = clients.run("tell([kinetic.attach(job_id).logs() for job_id in words])", job_id, failed_id)
+
+    assert (value, error) == (299, "on purpose")
+    lines = [f"line {number} of-a-test" for number in range(300)]
+    assert [log.splitlines()[:300] for log in logs] == [lines, lines]
+    for each in (job_id, failed_id):
+        assert site.bucket.names(f"{each}/attempts/") == [f"{each}/attempts/0"]
+    wait_for("an idle pod", is_idle(site, 3))
+    assert len(site.pods_of()) == 1
+
+
 @pytest.mark.nightly
 def test_credentials_of_the_pod_that_the_store_rejects_once_are_made_anew(clients: Any, site: Any) -> None:
     clients.run(FIRST)
