@@ -189,7 +189,7 @@ def test_a_command_finds_what_another_job_compiled_and_its_log_has_the_same_line
 
 
 def test_a_command_that_uses_torch_gets_the_folders_of_torch_filled_and_one_that_does_not_leaves_nothing(
-    project, home
+    project, home, wait_until
 ) -> None:
     project.write("torch/__init__.py", "")
     project.write("torch/_inductor.py", FAKE_TORCH)
@@ -206,7 +206,7 @@ def test_a_command_that_uses_torch_gets_the_folders_of_torch_filled_and_one_that
     assert "compile cache of torch: 0 files found, 2 added" in first
     assert [line.split()[1] for line in again.splitlines()[:2]] == ["made", "made"]
     assert "compile cache of torch: 2 files found, 0 added" in again
-    assert list(home.glob("run/*/jobs/*/data-*")) == []
+    wait_until(lambda: not list(home.glob("run/*/jobs/*/data-*")), "the end of the jobs' folders")
 
 
 def test_the_hosts_of_a_command_on_a_slice_find_what_the_first_one_compiled_and_nothing_else(project) -> None:

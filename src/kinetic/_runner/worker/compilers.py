@@ -26,7 +26,7 @@ class Library(NamedTuple):
     folders: dict[str, str]  # variables, and the folders below ours that they get
     settings: tuple[tuple[str, str], ...] = ()  # more variables, where they are not set
     switch: str = ""  # a variable that turns the library's own cache off
-    only: str = ""  # what of the folder is sent; "" for all
+    only: tuple[str, ...] = ("",)  # how the paths begin that are sent
 
 
 LIBRARIES = {
@@ -41,8 +41,13 @@ LIBRARIES = {
             switch="JAX_ENABLE_COMPILATION_CACHE",
         ),
         Library("torch", ("torch", "triton"), {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}),
-        # Its folder also gets downloads; only what it compiled is kept.
-        Library("vllm", ("vllm", "torch", "triton"), {"VLLM_CACHE_ROOT": "vllm"}, only="vllm/torch_compile_cache/"),
+        # Its folder also gets downloads; only what it compiled is kept, and the kernels that DeepGEMM compiled for it.
+        Library(
+            "vllm",
+            ("vllm", "torch", "triton", "deep_gemm"),
+            {"VLLM_CACHE_ROOT": "vllm"},
+            only=("vllm/torch_compile_cache/", "vllm/deep_gemm/"),
+        ),
     )
 }
 

@@ -235,6 +235,29 @@ def test_files_of_a_library_that_reports_nothing_are_found_again(tmp_path, job, 
     assert second.log == ["kinetic: compile cache of torch: 1 files found, 0 added"]
 
 
+def test_of_the_folder_of_vllm_only_what_was_compiled_is_kept(job, store) -> None:
+    first = job()
+    assert first.cache.begin("vllm") is not None
+    root = Path(os.environ["VLLM_CACHE_ROOT"])
+    compiled = "torch_compile_cache/1a2b/rank_0_0/graph.py", "deep_gemm/cache/kernel.gemm/kernel.cubin"
+    for name in (*compiled, "assets/weights.bin", "deep_gemm/tmp/half.cubin"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(name.encode())
+        os.utime(root / name, (1, 1))
+    first.cache.libraries["vllm"].filled.wait(5)
+    first.cache.finish()
+    assert first.log == ["kinetic: compile cache of vllm: 0 files found, 2 added"]
+
+    del os.environ["VLLM_CACHE_ROOT"]
+    second = job()
+    second.cache.begin("vllm").wait()
+    root = Path(os.environ["VLLM_CACHE_ROOT"])
+    found = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+    assert found == sorted(compiled)
+    assert [(root / name).read_text() for name in found] == found
+    second.cache.finish()
+
+
 # --------------------------------------------------------------------------------------------- what cannot be believed
 
 
