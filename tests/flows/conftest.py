@@ -50,7 +50,10 @@ def end_supervisors(home: Path) -> None:
 
 
 def processes_of(home: Path) -> list[int]:
-    """Return the living processes of a home: its supervisors, their workers, and whatever those started."""
+    """Return the living processes of a home: its supervisors, their workers, and whatever those started.
+
+    Not those that wait for a task: they belong to no job, and end with their supervisor.
+    """
     wanted = {f"{MARK}={name}".encode() for name in supervisors_of(home)}
     if not wanted:
         return []
@@ -60,7 +63,7 @@ def processes_of(home: Path) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             with contextlib.suppress(OSError):
-                if wanted & set(Path(f"/proc/{name}/environ").read_bytes().split(b"\0")) and not _is_zombie(name):
+                if wanted & set(Path(f"/proc/{name}/environ").read_bytes().split(b"\0")) and _is_of_a_job(name):
                     found.append(int(name))
     return found
 
@@ -75,9 +78,9 @@ def supervisors_of(home: Path) -> set[str]:
     return names
 
 
-def _is_zombie(pid: str) -> bool:
-    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return not state or state[0] in {"Z", "X"}
+def _is_of_a_job(pid: str) -> bool:
+    name, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    return rest.split()[:1] not in [[], ["Z"], ["X"]] and not name.endswith("(kinetic-spare")
 
 
 def _by_ps(wanted: set[bytes]) -> list[int]:

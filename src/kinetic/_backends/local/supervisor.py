@@ -24,7 +24,7 @@ from kinetic._backends.local.queue import JobRow, Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner import processes
 from kinetic._runner.supervisor import attempts, supervise
-from kinetic._runner.supervisor.supervise import DECIDED, REMOVED, Decision, Supervisor
+from kinetic._runner.supervisor.supervise import DECIDED, REMOVED, Decision, EarlyWorker, Supervisor
 from kinetic._runner.supervisor.verdicts import Ending
 from kinetic._runner.worker import function_call, worker
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES, Store
@@ -60,6 +60,8 @@ class SupervisorProcess:
         self.wake = os.open(self.paths.wake(name), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self.supervisor = Supervisor(worker.work)
         self.queue = Queue(self.paths.queue)
+        self._spare: EarlyWorker | None = None  # for the next job, while there is none
+        self._last: Task | None = None
         self.advanced = float("inf")  # when; infinite while there was no job since
         self.ending = False
         signal.signal(signal.SIGTERM, self._on_term)
@@ -85,6 +87,7 @@ class SupervisorProcess:
                 continue
             if self.advanced != float("inf"):
                 self.start_others()
+            self._fork_ahead()
             if not self._wait() and self._leave():
                 return
         self._leave()
@@ -110,6 +113,30 @@ class SupervisorProcess:
             self._give_up(row.job_id, error)
         if self.paths.launch(row.job_id).exists():  # else no row is ever rebuilt for it, and the next job replaces this
             self.paths.held_job(self.name).unlink(missing_ok=True)
+
+    def _fork_ahead(self) -> None:
+        """Have a worker ready for a job that comes alone: forking it and its first steps take a third of such a job."""
+        if self._last is not None and (self._spare is None or not self._spare.is_alive):
+            self._end_spare()
+            usual = scheduler.allowed_variables(self._last.environment)  # none that only that job was to have
+            self._last = replace(self._last, environment=usual)
+            shown = (supervise.SPARE, "a worker that waits for its task")
+            with contextlib.suppress(OSError):  # no processes left, or no space: the job itself says so
+                self._spare = EarlyWorker(self._last, worker.wait_for_a_task, self.supervisor.libc, shown)
+
+    def spare_for(self, task: Task) -> EarlyWorker | None:
+        """Return the worker that waits, if it can carry out this task; after this, there is none."""
+        self._last = task
+        is_early = task.hosts == 1 and not task.own_interpreter and not supervise.needs_own_interpreter()
+        if self._spare is None or not is_early or not self._spare.is_alive:
+            self._end_spare()
+        spare, self._spare = self._spare, None
+        return spare
+
+    def _end_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.end()
+            self._spare = None
 
     def _give_up(self, job_id: str, error: Exception) -> None:
         """Write down what became of a job that could not be brought to its end."""
@@ -170,6 +197,7 @@ class SupervisorProcess:
         """Remove this supervisor from the queue, unless a job came at the same moment."""
         if not self.queue.leave(self.name, self.template_id, at_once=self.ending):
             return False
+        self._end_spare()
         for path in (self.paths.wake(self.name), self.paths.held_job(self.name)):
             path.unlink(missing_ok=True)
         log = self.paths.supervisor_log(self.name)
@@ -264,6 +292,7 @@ class QueueSource:
         self._completion = runtime_files.CompletionWriter(self._paths.completion_pipe(job_id))
         coordinator = _free_address() if self.task.hosts > 1 else ""
         task = self.task if values is None else replace(self.task, values=values)
+        process.supervisor.early = process.spare_for(task)
         return runtime_files.tasks_of(
             self._paths, task, note.attempt, runner=process.runner, more=marks, coordinator=coordinator
         )

@@ -313,24 +313,48 @@ def start_worker(task: Task, entry: Entry, libc: Any, title: processes.ProcessTi
                 os._exit(70)
         entry(task, report)
 
-    return _watch(task, *_fork(task, libc, title, begin))
+    return _watch(task, *_fork((task.job_id, f"worker {task.folder}"), libc, title, begin))
+
+
+SPARE = "kinetic-spare"  # what `top` shows of a worker that has no task yet: at most 15 bytes
 
 
 class EarlyWorker:
-    """A worker that is forked before anything with threads is loaded, and that gets ready until its task is complete.
+    """A worker that is forked before its task is complete, and gets ready meanwhile.
 
-    ``entry`` gets the task as far as it is known, a descriptor that is readable once the task is complete or discarded,
-    a nameless file with the complete task, and its end of the report.
+    In a pod before anything with threads is loaded; on a machine while its supervisor has nothing to do.
+
+    Args:
+        task: It, as far as it is known; or another one.
+        entry: Gets that task, a descriptor that is readable once the task is complete or discarded, a nameless file
+            with the complete task, and its end of the report.
+        libc: Of ``processes.load_libc``.
+        shown: What `ps` shows of the process; None for the task's name.
     """
 
-    def __init__(self, task: Task, entry: Callable[[Task, int, IO[bytes], int], NoReturn], libc: Any) -> None:
-        import tempfile  # 4 ms, which only pods pay
+    def __init__(
+        self,
+        task: Task,
+        entry: Callable[[Task, int, IO[bytes], int], NoReturn],
+        libc: Any,
+        shown: tuple[str, str] | None = None,
+    ) -> None:
+        import tempfile  # 4 ms, which nobody waits for
 
         file = self._file = tempfile.TemporaryFile()  # noqa: SIM115 - nameless; the job's environment will be in it
         told, self._tell = os.pipe()
         title = processes.ProcessTitle(libc)
-        self._forked = _fork(task, libc, title, lambda report: entry(task, told, file, report), told, file.fileno())
+        words = shown or (task.job_id, f"worker {task.folder}")
+        self._forked = _fork(words, libc, title, lambda report: entry(task, told, file, report), told, file.fileno())
         os.close(told)
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it waits for its task."""
+        try:
+            return os.waitid(os.P_PID, self._forked[0], os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:
+            return False
 
     def start(self, task: Task) -> WatchedWorker:
         """Have it carry out the complete task."""
@@ -345,13 +369,20 @@ class EarlyWorker:
         for descriptor in self._forked[1:]:
             os.close(descriptor)
 
+    def end(self) -> None:
+        """Discard it, and wait for its end."""
+        self.discard()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self._forked[0], signal.SIGKILL)
+            os.waitpid(self._forked[0], 0)
+
     def _close(self) -> None:
         os.close(self._tell)
         self._file.close()
 
 
 def _fork(
-    task: Task, libc: Any, title: processes.ProcessTitle, begin: Callable[[int], NoReturn], *kept: int
+    shown: tuple[str, str], libc: Any, title: processes.ProcessTitle, begin: Callable[[int], NoReturn], *kept: int
 ) -> tuple[int, ...]:
     """Fork a process for a worker; return its number, our end of the report, and what else to close at the end."""
     read_end, write_end = os.pipe()
@@ -364,7 +395,7 @@ def _fork(
         os.setpgid(0, 0)
         close_all_but(write_end, life, *kept)
         _die_with(supervisor, libc, life)
-        title.set(task.job_id, f"worker {task.folder}")
+        title.set(*shown)
         begin(write_end)
     os.close(write_end)
     with contextlib.suppress(OSError):

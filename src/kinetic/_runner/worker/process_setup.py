@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import faulthandler
 import fcntl
@@ -11,11 +12,9 @@ import io
 import itertools
 import json
 import os
-import random
 import re
 import signal
 import sys
-import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,13 +54,23 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
+_applied: dict[str, str] = {}  # the variables that were applied before the task was known
+
+
 def apply_environment(environment: Mapping[str, str], umask: int) -> None:
-    """Replace every variable, before anything of the user's is unpickled."""
-    os.environ.clear()
-    os.environ.update(environment)
-    time.tzset()
+    """Replace every variable, before anything of the user's is unpickled; a second time, only what differs."""
+    global _applied  # noqa: PLW0603 - of this process
+    if not _applied:
+        os.environ.clear()
+    for name in [name for name in _applied if name not in environment]:
+        del os.environ[name]
+    for name, value in environment.items():
+        if _applied.get(name) != value:
+            os.environ[name] = value
+    if not _applied or _applied.get("TZ") != environment.get("TZ"):
+        time.tzset()
+    _applied = dict(environment)
     os.umask(umask)
-    random.seed()
     gc.unfreeze()
     gc.enable()
 
@@ -156,37 +165,56 @@ class _AfterStdout(io.FileIO):
         return super().write(data)  # type: ignore[arg-type]
 
 
-class _Flusher(threading.Thread):
-    """Flushes stdout every 100 ms."""
+class _Flusher:
+    """Flushes stdout every 100 ms, in a thread that `threading` does not know: a `Thread` takes 0.5 ms to start."""
 
     def __init__(self) -> None:
-        super().__init__(name="kinetic-log-flush", daemon=True)
-        self.over = threading.Event()
+        self.number = 0  # of the thread, in the kernel's own count, once it runs
+        self._over, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
+        self._over.acquire()
+        self._ended.acquire()
+        _thread.start_new_thread(self._run, ())
 
-    def run(self) -> None:
-        while not self.over.wait(_FLUSH_SECONDS):
-            with contextlib.suppress(ValueError, OSError):
-                sys.stdout.flush()
+    def _run(self) -> None:
+        try:
+            self.number = _thread.get_native_id()
+            for file in _opened:
+                with contextlib.suppress(OSError):
+                    _write_header(file._replace(thread=self.number))
+            while not self._over.acquire(timeout=_FLUSH_SECONDS):
+                with contextlib.suppress(ValueError, OSError):
+                    sys.stdout.flush()
+        finally:
+            self._ended.release()
+
+    def end(self) -> None:
+        self._over.release()
+        self._ended.acquire()
 
 
 _log = Path()
 _log_identity = (0, 0)
 _stderr: object = None  # ours, from redirect()
 _flushers: list[_Flusher] = []  # one in a worker, none elsewhere
-_on_flusher: Callable[[int], object] | None = None  # called with the number of the thread that flushes
 
 
 def redirect(log: Path) -> None:
-    """Send descriptors 1 and 2, and Python's streams over them, into the log; read nothing from stdin."""
+    """Send descriptors 1 and 2 into the log."""
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, number in ((nothing, 0), (target, 1), (target, 2)):
-        os.dup2(source, number, inheritable=True)
-    global _log, _log_identity, _stderr  # noqa: PLW0603 - a process has one standard error
+    for number in (1, 2):
+        os.dup2(target, number, inheritable=True)
+    global _log, _log_identity
     found = os.fstat(target)
     _log, _log_identity = log, (found.st_dev, found.st_ino)
     os.close(target)
+
+
+def make_streams() -> None:
+    """Make Python's streams over the descriptors 0 to 2, and read nothing from stdin."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0, inheritable=True)
     os.close(nothing)
+    global _stderr  # noqa: PLW0603 - a process has one standard error
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = _text(io.FileIO(1, "w", closefd=False), buffered=True)  # type: ignore[misc]
     _stderr = sys.stderr = sys.__stderr__ = _text(_AfterStdout(2, "w", closefd=False), buffered=False)  # type: ignore[misc]
@@ -198,18 +226,9 @@ def _text(raw: io.FileIO, *, buffered: bool) -> io.TextIOWrapper:
     return io.TextIOWrapper(block, encoding="utf-8", errors=errors, line_buffering=not buffered)
 
 
-def keep_flushing(on_start: Callable[[int], object] | None = None) -> None:
-    """Start the thread that flushes, in the worker, after the fork; ``on_start`` gets its number at each start."""
-    global _on_flusher  # noqa: PLW0603 - a process has one thread that flushes
-    _on_flusher = on_start
-    _start_flushing()
-
-
-def _start_flushing() -> None:
+def keep_flushing() -> None:
+    """Start the thread that flushes, in the worker, after the fork; it also answers for its stacks."""
     _flushers.append(_Flusher())
-    _flushers[-1].start()
-    if _on_flusher is not None:
-        _on_flusher(_flushers[-1].native_id or 0)
 
 
 @contextlib.contextmanager
@@ -217,14 +236,12 @@ def without_flusher() -> Iterator[None]:
     """Stop that thread for a moment: a process that enters a namespace must not have any."""
     running = bool(_flushers)
     while _flushers:
-        flusher = _flushers.pop()
-        flusher.over.set()
-        flusher.join()
+        _flushers.pop().end()
     try:
         yield
     finally:
         if running:
-            _start_flushing()
+            keep_flushing()
 
 
 def flush() -> None:
@@ -493,14 +510,8 @@ def open_dump_file(task: Task) -> None:
         os.lseek(descriptor, _LINE, os.SEEK_SET)
         started = processes.started_of(me)
         _opened[:] = [StackDumpFile(task.stacks, me, started, task.attempt, task.host, descriptor, thread=0)]
-        _write_header(_opened[0])
-
-
-def answer_in(thread: int) -> None:
-    """Let a thread answer that spends its time waiting; call it before anything of the user's runs."""
-    for file in _opened:
-        with contextlib.suppress(OSError):
-            _write_header(file._replace(thread=thread))
+        thread = _flushers[-1].number if _flushers else 0  # which spends its time waiting; it may be at its begin
+        _write_header(_opened[0]._replace(thread=thread))
 
 
 def _write_header(file: StackDumpFile) -> None:

@@ -69,6 +69,28 @@ def preload() -> None:
         dataclasses.fields(kind)  # it is made now
 
 
+def wait_for_a_task(task: Task, told: int, file: IO[bytes], report: int) -> NoReturn:
+    """Be a worker that knows nothing of its task, and do what comes before any; see ``supervise.EarlyWorker``.
+
+    ``task``: another one; the environment is mostly the same.
+    """
+    try:
+        process_setup.reset_signals()
+        process_setup.make_streams()
+        process_setup.apply_environment(task.environment, task.umask)
+        process_setup.register_faulthandler()
+        process_setup.keep_flushing()
+        title = processes.ProcessTitle(processes.load_libc())
+        if os.read(told, 1):
+            task = supervise.receive_task(file)
+            file.close()
+            os.close(told)
+            title.set(task.job_id, f"worker {task.folder}")
+            work(task, report, is_ready=True)
+    finally:
+        _exit(_SOFTWARE)
+
+
 def get_ready(task: Task, told: int, file: IO[bytes], report: int) -> NoReturn:
     """Be a worker that knows only where its order is, and fetch that meanwhile; see ``supervise.EarlyWorker``."""
     found: list[function_call.Fetched] = []
@@ -100,23 +122,33 @@ def _begin_to_fetch(task: Task, found: list[function_call.Fetched]) -> threading
     return python_runtime.start_thread(fetch, "kinetic-order") if store.local is None else None
 
 
-def work(task: Task, pipe: int, fetched: list[function_call.Fetched] | None = None) -> NoReturn:
+def work(
+    task: Task, pipe: int, fetched: list[function_call.Fetched] | None = None, *, is_ready: bool = False
+) -> NoReturn:
     """Carry out one order in this process, which ends here and never returns to its caller.
 
-    ``fetched``: what was fetched already; it is taken out, since nothing needs it while the function runs.
+    Args:
+        task: The order's, complete.
+        pipe: Our end of the report.
+        fetched: What was fetched already; it is taken out, since nothing needs it while the function runs.
+        is_ready: Whether ``wait_for_a_task`` has prepared this process.
     """
     code = _SOFTWARE
     try:
         report, body = ReportWriter(pipe, task.word), function_call.BodyFile(task.body)
         if task.pod is not None and task.pod.warm:
             processes.hide_memory(processes.load_libc(), on=False)  # what it was forked from is hidden
-        process_setup.reset_signals()
+        if not is_ready:
+            process_setup.reset_signals()
         process_setup.redirect(task.log)
+        if not is_ready:
+            process_setup.make_streams()
         process_setup.apply_environment(task.environment, task.umask)
         os.environ["KINETIC_PROGRESS_FILE"] = str(task.progress)  # see _wire/progress.py, which few jobs load
-        process_setup.register_faulthandler()
+        if not is_ready:
+            process_setup.register_faulthandler()
+            process_setup.keep_flushing()  # a thread that waits; before any code of the user's runs
         process_setup.open_dump_file(task)
-        process_setup.keep_flushing(process_setup.answer_in)  # a thread that waits; before any code of the user's runs
         step("worker:begun")
         code = _run(task, report, body, fetched or [])
         if task.pod is not None and task.pod.warm:

@@ -28,7 +28,7 @@ def printed(tmp_path: Path) -> Callable[[str], bytes]:
             f"LOG = Path('{log}')\n"
         )
         done = subprocess.run(
-            [sys.executable, "-c", f"{head}output.redirect(LOG)\n{program}"],
+            [sys.executable, "-c", f"{head}output.redirect(LOG)\noutput.make_streams()\n{program}"],
             env={"PYTHONPATH": str(SOURCE)},
             capture_output=True,
             check=False,
