@@ -105,3 +105,64 @@ def test_one_that_waits_does_the_first_child_of_a_batch_and_leaves_none_behind(s
     assert len({each[4]["KINETIC_JOB_ID"] for each in found}) == 8
     assert spare()[0] == supervisor
     assert list(spares().values()).count(supervisor) == 1
+
+
+HANDED_ON = """
+    import os
+    import kinetic
+
+    def spoil(how):
+        about = os.stat("told.txt")
+        if how == "same size and time":
+            with open("told.txt", "r+") as file:
+                file.write("lies!")
+            os.utime("told.txt", ns=(about.st_atime_ns, about.st_mtime_ns))
+        elif how == "another file":
+            open("more.txt", "w").close()
+        elif how == "an empty folder":
+            os.mkdir("more")
+        elif how == "no file":
+            os.unlink("told.txt")
+        elif how == "another mode":
+            os.chmod("told.txt", 0o640)
+        elif how == "a link":
+            os.link("told.txt", os.path.join("..", "elsewhere"))
+        elif how == "at its exit":
+            import atexit
+            atexit.register(lambda: os.unlink("told.txt"))
+
+    @kinetic.run(accelerator="cpu")
+    def child(how):
+        with open("told.txt") as file:
+            text = file.read()
+        names = sorted(set(os.listdir(".")) - {"__pycache__"})
+        mode = os.stat("told.txt").st_mode & 0o777
+        inode = os.stat("told.txt").st_ino
+        spoil(how)
+        return [text, names, mode, os.path.dirname(os.getcwd()).endswith(os.environ["KINETIC_JOB_ID"]), inode]
+"""
+SPOILED = (
+    *("same size and time", "another file", "an empty folder", "no file", "another mode", "a link", "at its exit"),
+    *("", ""),
+)
+
+
+def test_a_child_takes_over_a_working_folder_only_if_it_is_as_it_was_sent(
+    project, home, monkeypatch, wait_until
+) -> None:
+    monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "1")
+    project.write("jobs.py", HANDED_ON)
+    project.write("told.txt", "truth")
+
+    code = f"import json\nfrom jobs import *\nprint(json.dumps(child.run_async_map({list(SPOILED)!r}).results()))"
+    found = json.loads(project.out(code))
+
+    inodes = [each.pop() for each in found]
+    assert all(each == found[0] for each in found)
+    text, names, _, is_in_its_own_folder = found[0]
+    assert (text, is_in_its_own_folder) == ("truth", True)
+    assert {"jobs.py", "told.txt"} <= set(names)
+    assert not {"more", "more.txt"} & set(names)
+    assert inodes[-1] == inodes[-2]  # the last child has the files of the one before it
+    assert len(set(inodes[:-1])) > 1
+    wait_until(lambda: [*home.glob("run/*/jobs/workspace-*")] == [], "the removal of the last one")

@@ -116,6 +116,7 @@ def _settle_jobs(paths: Paths, queue: Queue, supervisor: SupervisorRow) -> None:
     queue.forget_supervisor(name)
     paths.wake(name).unlink(missing_ok=True)
     paths.held_job(name).unlink(missing_ok=True)
+    remove_folder(paths.workspace(name))
     if not log:  # else it is kept for a day
         paths.supervisor_log(name).unlink(missing_ok=True)
 

@@ -6,6 +6,7 @@
 {runtime}/jobs/{job_id}/log-{attempt}-{host} work-{attempt}-{host}/
 {runtime}/jobs/{job_id}/body-{attempt}-{host} word-{attempt}-{host}   its value and last word, until they are sealed
 {runtime}/jobs/{job_id}/data-{attempt}-{host}/   its own copies of what it reads
+{runtime}/jobs/workspace-{supervisor}/           the working folder of one child of a batch, for the next one
 {runtime}/groups/{group}.json {group}.{epoch}.lock
 {runtime}/runners/{digest}/                     this client's own code, unpacked
 {runtime}/data/                                 data that jobs have read; see _runner/data/file_cache.py
@@ -35,6 +36,7 @@ DAMAGED = "damaged"  # in the name of a queue that was renamed
 REPAIR_NOTE = "queue.note"  # says that the queue was rebuilt, until a client has shown it
 _BY_ITEM = ("environment", "queued")  # fields of tasks, of which those of a batch have most in common
 _LENGTH_DIGITS = 8
+_HELD_BYTES = 512  # of the page of a held job, filled up with spaces: the next page covers the last one
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _FEW, _AT_ONCE = 8, 8  # forced writes that are not worth threads, and threads
 
@@ -82,6 +84,10 @@ class Paths:
         from kinetic._wire.task import AttemptFiles  # 3 ms; here and below: a look at the queue reads no task
 
         return AttemptFiles(str(self.job(job_id)), f"-{attempt}-{host}")
+
+    def workspace(self, supervisor: str) -> Path:
+        """A working folder that a child of a batch left as it was, until the next one takes it."""
+        return self._of_job(f"workspace-{supervisor}")
 
     def lock(self, supervisor: str) -> Path:
         return self._of_supervisor(f"{supervisor}.lock")
@@ -239,13 +245,20 @@ def remove_task(paths: Paths, job_id: str) -> None:
 def note_held_job(paths: Paths, supervisor: str, job_id: str, attempt: int, devices: str) -> None:
     """Note which job a supervisor has, until the next one; an ended one has no launch page, so no row comes of it.
 
-    Not forced to the disk: after a power cut no supervisor lives.
+    Not forced to the disk: after a power cut no supervisor lives. Not truncated before: ext4 would begin to write what
+    replaces it, and the supervisor wait for that.
     """
     import json
 
-    page = {"job": job_id, "attempt": attempt, "devices": devices}
-    with contextlib.suppress(OSError), open(paths.held_job(supervisor), "wb", opener=folders.opener) as file:
-        file.write(json.dumps(page).encode())  # a full disk: only a rebuilt queue would miss it
+    page = json.dumps({"job": job_id, "attempt": attempt, "devices": devices}).encode().ljust(_HELD_BYTES)
+    with contextlib.suppress(OSError):  # a full disk: only a rebuilt queue would miss it
+        descriptor = os.open(paths.held_job(supervisor), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, folders.PRIVATE_FILE)
+        try:
+            os.pwrite(descriptor, page, 0)
+            if os.fstat(descriptor).st_size > len(page):
+                os.ftruncate(descriptor, len(page))
+        finally:
+            os.close(descriptor)
 
 
 def read_key(paths: Paths, job_id: str) -> bytes:

@@ -62,6 +62,7 @@ class SupervisorProcess:
         self.queue = Queue(self.paths.queue)
         self._spare: EarlyWorker | None = None  # for the next job, while there is none
         self._last: Task | None = None
+        self._workspace = ""  # of which batch there may be a working folder for its next child
         self.advanced = float("inf")  # when; infinite while there was no job since
         self.ending = False
         signal.signal(signal.SIGTERM, self._on_term)
@@ -85,6 +86,7 @@ class SupervisorProcess:
                 if time.monotonic() > self.advanced + _ADVANCE_SECONDS:
                     self.start_others()
                 continue
+            self.drop_workspace()
             if self.advanced != float("inf"):
                 self.start_others()
             self._fork_ahead()
@@ -114,8 +116,29 @@ class SupervisorProcess:
         if self.paths.launch(row.job_id).exists():  # else no row is ever rebuilt for it, and the next job replaces this
             self.paths.held_job(self.name).unlink(missing_ok=True)
 
+    def workspace_for(self, task: Task) -> str:
+        """Return where the last child of the same batch may have left its working folder; else there is none now."""
+        if not task.order_key or self._workspace != task.order_sha256:
+            self.drop_workspace()
+            return ""
+        return str(self.paths.workspace(self.name))
+
+    def keep_workspace(self, task: Task, verdict: Outcome) -> None:
+        """Keep the working folder of a child that left it as it was; the next one verifies that."""
+        if verdict.succeeded and task.hosts == 1 and not verdict.files and function_call.leaves_workspace(task):
+            with contextlib.suppress(OSError):  # it removed its folder; or there is one, which its task never took
+                os.rename(task.folder, self.paths.workspace(self.name))
+                self._workspace = task.order_sha256
+
+    def drop_workspace(self) -> None:
+        if self._workspace:
+            self._workspace = ""
+            recovery.remove_folder(self.paths.workspace(self.name))
+
     def _fork_ahead(self) -> None:
         """Have a worker ready for a job that comes alone: forking it and its first steps take a third of such a job."""
+        if self.supervisor.libc is None:  # it could not be told from the process of a job
+            return
         if self._last is not None and (self._spare is None or not self._spare.is_alive):
             self._end_spare()
             usual = scheduler.allowed_variables(self._last.environment)  # none that only that job was to have
@@ -198,6 +221,7 @@ class SupervisorProcess:
         if not self.queue.leave(self.name, self.template_id, at_once=self.ending):
             return False
         self._end_spare()
+        self.drop_workspace()
         for path in (self.paths.wake(self.name), self.paths.held_job(self.name)):
             path.unlink(missing_ok=True)
         log = self.paths.supervisor_log(self.name)
@@ -291,7 +315,9 @@ class QueueSource:
             marks["CUDA_VISIBLE_DEVICES"] = self._row.devices
         self._completion = runtime_files.CompletionWriter(self._paths.completion_pipe(job_id))
         coordinator = _free_address() if self.task.hosts > 1 else ""
-        task = self.task if values is None else replace(self.task, values=values)
+        task = replace(self.task, workspace=process.workspace_for(self.task))
+        if values is not None:
+            task = replace(task, values=values)
         process.supervisor.early = process.spare_for(task)
         return runtime_files.tasks_of(
             self._paths, task, note.attempt, runner=process.runner, more=marks, coordinator=coordinator
@@ -396,6 +422,7 @@ class QueueSource:
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:
         recovery.finish(self._paths, self._queue, self.store, tasks, verdict.status, measured=self._is_measured)
+        self._process.keep_workspace(tasks[0], verdict)
         recovery.tidy(self._paths, self.task.job_id, self.task, whole=verdict.succeeded)
         if created:
             self._process.notify(self.task, verdict)

@@ -12,6 +12,7 @@ import errno
 import functools
 import os
 import pickle
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -517,7 +518,9 @@ class Unpacked:
     stamps: Mapping[str, Stamp] = field(repr=False)
 
 
-def unpack(store: Store, page: Artifact, packs: Sequence[str], into: Path, last: bytes = b"") -> Unpacked:
+def unpack(
+    store: Store, page: Artifact, packs: Sequence[str], into: Path, last: bytes = b"", *, old: str = ""
+) -> Unpacked:
     """Write a project into a new or empty folder; everything is verified first.
 
     Args:
@@ -526,6 +529,7 @@ def unpack(store: Store, page: Artifact, packs: Sequence[str], into: Path, last:
         packs: The blobs that contain the project, from the Order; the manifest is in the last one.
         into: The folder; it is made if it does not exist.
         last: The last blob, verified; read if it is empty.
+        old: A folder that may hold the same project, with bytecode; it is taken instead if it does.
 
     Raises:
         IntegrityError: A blob or the manifest is not what was promised.
@@ -538,10 +542,11 @@ def unpack(store: Store, page: Artifact, packs: Sequence[str], into: Path, last:
         lambda file: f"{into}/{file.path}", lambda file: 0o755 if file.executable else 0o644, None
     )
     try:
-        into.mkdir(parents=True, exist_ok=True)
-        for folder in sorted({*map(os.path.dirname, (file.path for file in manifest.files)), *manifest.folders} - {""}):
-            os.makedirs(into / folder, 0o755, exist_ok=True)
-        blobs.fetch_files(store, manifest.files, destination, {packs[-1]: last})
+        if not (old and _take_over(old, into, manifest, packs[-1], last)):
+            into.mkdir(parents=True, exist_ok=True)
+            for folder in sorted(_folders_of(manifest)):
+                os.makedirs(into / folder, 0o755, exist_ok=True)
+            blobs.fetch_files(store, manifest.files, destination, {packs[-1]: last})
         stamps = {file.path: _stamp(os.lstat(f"{into}/{file.path}")) for file in manifest.files}
     except OSError as error:
         if isinstance(error, KineticError):
@@ -558,6 +563,80 @@ def unpack(store: Store, page: Artifact, packs: Sequence[str], into: Path, last:
 
 def _read_manifest(last: bytes, page: Artifact, packs: Sequence[str]) -> Manifest:
     return Manifest.from_bytes(last[page.start : page.start + page.size], sha256=page.sha256, blobs=packs)
+
+
+def _folders_of(manifest: Manifest) -> set[str]:
+    found = set(manifest.folders)
+    for file in manifest.files:
+        folder = os.path.dirname(file.path)
+        while folder and folder not in found:
+            found.add(folder)
+            folder = os.path.dirname(folder)
+    return found
+
+
+def leaves_workspace(task: Task) -> bool:
+    """Return whether the next job of this batch could take over the working folder of this one."""
+    kept = _kept.get((task.store_url, task.order_key, task.order_sha256))
+    manifest = _kept_manifests.get(kept.order.manifest.sha256) if kept and kept.order.manifest else None
+    return kept is not None and manifest is not None and _fits(manifest, kept.order.packs[-1])
+
+
+def _fits(manifest: Manifest, blob: str) -> bool:
+    """Return whether all bytes of a project are in one blob: then a folder with it can be verified at once."""
+    return all(not file.size or (file.packed and file.parts[0].blob == blob) for file in manifest.files)
+
+
+def _take_over(old: str, into: Path, manifest: Manifest, blob: str, last: bytes) -> bool:
+    """Rename a folder with a project, if every name, mode and byte in it is as it would be unpacked.
+
+    There may be bytecode besides: Python uses it only for a source of the same time and size.
+    """
+    try:
+        os.rename(old, into)
+    except OSError:  # no job has left one
+        return False
+    try:
+        mask = os.umask(0)
+        os.umask(mask)
+        if _fits(manifest, blob) and _is_whole(into, manifest, memoryview(last), mask):
+            return True
+    except OSError:  # something in it cannot be read
+        pass
+    folders.remove(into.parent, into.name)
+    return False
+
+
+def _is_whole(into: Path, manifest: Manifest, pack: memoryview, mask: int) -> bool:
+    files, inside = {file.path: file for file in manifest.files}, _folders_of(manifest)
+    count, pending = 0, [""]
+    while pending:
+        folder = pending.pop()
+        is_bytecode = folder.endswith("__pycache__/")
+        for entry in os.scandir(f"{into}/{folder}"):
+            path = folder + entry.name
+            about = entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(about.st_mode) and (path in inside or entry.name == "__pycache__"):
+                count += path in inside
+                pending.append(f"{path}/")
+                continue
+            if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
+                return False
+            file = files.get(path)
+            if file is None and is_bytecode and path.endswith(".pyc"):
+                continue
+            if file is None or stat.S_IMODE(about.st_mode) != (0o755 if file.executable else 0o644) & ~mask:
+                return False
+            count += 1
+            start = file.parts[0].offset if file.parts else 0
+            if about.st_size != file.size or _bytes_of(f"{into}/{path}") != pack[start : start + file.size]:
+                return False
+    return count == len(files) + len(inside)
+
+
+def _bytes_of(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def written_since(into: Path, unpacked: Unpacked | None) -> list[str]:

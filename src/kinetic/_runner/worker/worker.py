@@ -244,14 +244,12 @@ def _prepare(
         with phase(INSTALL):
             _install(task, store, task.requirements)
     with phase(EXTRACT):
-        task.folder.mkdir(parents=True, exist_ok=True)
-        unpacked = (
-            function_call.unpack(store, order.manifest, order.packs, task.folder, last) if order.manifest else None
-        )
+        unpacked = _unpack(task, store, order, last)
     step("worker:unpacked")
     with phase(ENVIRONMENT):
         process_setup.enter_workspace(task.folder, order.plan, task.runner)
-        process_setup.install_stand_ins(task.runner)
+        if task.is_in_a_pod:  # on the client's machine every module is there
+            process_setup.install_stand_ins(task.runner)
         process_setup.become_main(order.script, task.folder)
         wire_order.make_output_dir(wire_order.checkpoints_of(order))  # and with it the output folder above it
         _hook_imports(task, order, store)
@@ -276,6 +274,13 @@ def _prepare(
         with phase(DEBUGGER):
             debug_server.wait(task, order, store, call[0])
     return order, unpacked, call
+
+
+def _unpack(task: Task, store: Store, order: Order, last: bytes) -> Unpacked | None:
+    if order.manifest:
+        return function_call.unpack(store, order.manifest, order.packs, task.folder, last, old=task.workspace)
+    task.folder.mkdir(parents=True, exist_ok=True)
+    return None
 
 
 def _install(task: Task, store: Store, requirements: dict[str, Any]) -> None:
