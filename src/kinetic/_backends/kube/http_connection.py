@@ -1,7 +1,7 @@
 """HTTP/1.1 to one server, over connections that stay open for the next request, and WebSockets.
 
-Libraries that also serve asyncio take 100 ms to import, and Python's own has no WebSockets. What an API server sends is
-read here: bodies with a length, in chunks or to the end, whole or as they come, and messages.
+h11 and wsproto read and write what is sent; here is what they leave to others: sockets, TLS, proxies, and threads. The
+clients on top of them also serve asyncio, and take 100 ms to import.
 
 Any thread may end a connection that another one uses: it is shut down, which wakes that thread, and the thread closes
 it. So no thread reads from a file number that belongs to somebody else by then.
@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
-import os
 import select
 import socket
 import ssl
@@ -21,16 +19,20 @@ import time
 import urllib.parse
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._wire import python_runtime
 
+if TYPE_CHECKING:
+    import h11
+    from wsproto.events import Event
+
 _BLOCK = 1 << 16
-_MOST_HEAD = 1 << 20  # bytes of a status line and its headers, and of a line in a body of chunks
+_MOST_HEAD = 1 << 20  # bytes of a status line and its headers
 _MOST_IDLE = 16
 _IDLE_SECONDS = 60.0
+_SWITCHING = 101  # to a WebSocket
 _GZIP = 32 + zlib.MAX_WBITS  # of zlib: gzip or zlib, as the data says
-_NO_BODY = frozenset({204, 304})
 
 
 class TransportError(ConnectionError):
@@ -56,38 +58,47 @@ class Timeouts(NamedTuple):
 
 
 class _Connection:
-    """One connection, and what was read from it beyond the answer before."""
+    """One connection: its socket, and h11's machine, which knows what may come next on it."""
 
     def __init__(self, used: socket.socket) -> None:
+        import h11  # 10 ms; only for a cluster
+
         self.socket = used
-        self.rest = bytearray()
+        self.machine = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST_HEAD)
         self.since = time.monotonic()
 
-    def fill(self) -> bool:
-        """Read some more; return whether there was any."""
-        data = self.socket.recv(_BLOCK)
-        self.rest += data
-        return bool(data)
+    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> None:
+        """Send a request."""
+        import h11
 
-    def take(self, count: int) -> bytes:
-        """Take so many of the bytes that are here."""
-        found = bytes(self.rest[:count])
-        del self.rest[:count]
-        return found
+        data = self.machine.send(h11.Request(method=method, target=target, headers=list(headers.items()))) or b""
+        if body:
+            data += self.machine.send(h11.Data(data=body)) or b""
+        self.socket.sendall(data + (self.machine.send(h11.EndOfMessage()) or b""))
 
-    def line(self) -> bytes:
-        """Read a line, without its end."""
-        while (end := self.rest.find(b"\n")) < 0:
-            if len(self.rest) > _MOST_HEAD:
-                raise TransportError("the server sent a line without an end")
-            if not self.fill():
-                cut = "in the middle of its answer" if self.rest else "without an answer"
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
+        """Return what the server sends next."""
+        import h11
+
+        while (event := self.machine.next_event()) is h11.NEED_DATA:
+            if not (data := self.socket.recv(_BLOCK)) and self.machine.their_state is h11.SEND_RESPONSE:
+                cut = "in the middle of its answer" if self.machine.trailing_data[0] else "without an answer"
                 raise TransportError(f"the server closed the connection {cut}")
-        return self.take(end + 1).rstrip(b"\r\n")
+            self.machine.receive_data(data)
+        return event
+
+    def is_ready_again(self) -> bool:
+        """Get ready for another request; return whether one can follow."""
+        import h11
+
+        if self.machine.trailing_data != (b"", False) or self.machine.their_state is not h11.DONE:
+            return False
+        self.machine.start_next_cycle()
+        return True
 
     def has_ended(self) -> bool:
         """Return whether an idle connection can be read: then it is its end, or nothing that was asked for."""
-        return bool(self.rest) or _poll(self.socket, select.POLLIN, 0) or _pending(self.socket) > 0
+        return _poll(self.socket, select.POLLIN, 0) or _pending(self.socket) > 0
 
     def abort(self) -> None:
         """Wake the thread that uses it, which closes it then."""
@@ -104,22 +115,21 @@ class Response:
         headers: Names in lower case.
     """
 
-    def __init__(self, connection: _Connection, method: str, finish: Callable[[_Connection, bool], None]) -> None:
+    def __init__(self, connection: _Connection, finish: Callable[[_Connection, bool], None]) -> None:
+        import h11
+
         self._connection, self._finish = connection, finish
         self._is_over = self._is_whole = False
-        version, self.status = _status_of(connection.line())
-        while 100 <= self.status < 200 and self.status != 101:
-            _headers_of(connection)
-            version, self.status = _status_of(connection.line())
-        self.headers = _headers_of(connection)
-        has_none = method == "HEAD" or self.status in _NO_BODY or self.status == 101
-        self._is_chunked = not has_none and "chunked" in self.headers.get("transfer-encoding", "").lower()
-        length = "0" if has_none else self.headers.get("content-length", "")
-        if length and not (length.isascii() and length.isdecimal()):
-            raise TransportError(f"the server sent the length {length[:40]!r}")
-        self._length = int(length) if length and not self._is_chunked else None
-        words = self.headers.get("connection", "").lower()
-        self._stays = "close" not in words and (version >= b"HTTP/1.1" or "keep-alive" in words)
+        while True:
+            event = connection.next_event()
+            if isinstance(event, h11.Response) or getattr(event, "status_code", 0) == _SWITCHING:
+                break
+        assert isinstance(event, h11.Response | h11.InformationalResponse)  # noqa: S101 - nothing else has a status
+        self.status = event.status_code
+        self.headers: dict[str, str] = {}
+        for name, value in event.headers:
+            key, text = name.decode("latin-1"), value.decode("latin-1")
+            self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the body as it comes."""
@@ -127,11 +137,13 @@ class Response:
         if encoding not in {"identity", "gzip", "deflate"}:
             raise TransportError(f"the server sent a body in the encoding {encoding[:40]!r}")
         unpack = None if encoding == "identity" else zlib.decompressobj(_GZIP)
+        is_empty = True
         with _translated():
-            for piece in self._chunks() if self._is_chunked else self._plain():
+            for piece in self._parts():
+                is_empty = False
                 if found := piece if unpack is None else unpack.decompress(piece):
                     yield found
-            if unpack is not None and not unpack.eof and self._length != 0:
+            if unpack is not None and not unpack.eof and not is_empty:
                 raise TransportError("the server closed the connection in the middle of its answer")
             self._is_whole = True
 
@@ -159,74 +171,27 @@ class Response:
         """End it; its connection serves the next request if all of the body was read."""
         if not self._is_over:
             self._is_over = True
-            self._finish(self._connection, self._is_whole and self._stays and not self._connection.rest)
+            self._finish(self._connection, self._is_whole)
 
-    def _plain(self) -> Iterator[bytes]:
-        connection, left = self._connection, self._length
-        while left is None or left:
-            if not connection.rest and not connection.fill():
-                if left is None:
-                    self._stays = False
-                    return
-                raise TransportError("the server closed the connection in the middle of its answer")
-            found = connection.take(len(connection.rest) if left is None else left)
-            left = None if left is None else left - len(found)
-            yield found
+    def _parts(self) -> Iterator[bytes]:
+        import h11
 
-    def _chunks(self) -> Iterator[bytes]:
-        connection = self._connection
-        while True:
-            written = connection.line().partition(b";")[0].strip()
-            try:
-                left = int(written, 16)
-            except ValueError:
-                left = -1
-            if left < 0:
-                raise TransportError(f"the server sent a chunk of the length {written[:40]!r}")
-            if not left:
-                _headers_of(connection)  # what may follow the last chunk
-                return
-            while left:
-                if not connection.rest and not connection.fill():
-                    raise TransportError("the server closed the connection in the middle of its answer")
-                found = connection.take(left)
-                left -= len(found)
-                yield found
-            if connection.line():
-                raise TransportError("the server sent more than a chunk was to have")
-
-
-def _status_of(line: bytes) -> tuple[bytes, int]:
-    version, _, rest = line.partition(b" ")
-    code = rest[:3]
-    if not version.startswith(b"HTTP/1.") or len(code) != 3 or not code.isdigit():
-        raise TransportError(f"the server does not speak HTTP/1.1: {line[:60]!r}")
-    return version, int(code)
-
-
-def _headers_of(connection: _Connection) -> dict[str, str]:
-    found: dict[str, str] = {}
-    size = 0
-    while line := connection.line():
-        size += len(line)
-        if size > _MOST_HEAD:
-            raise TransportError("the server sent too many headers")
-        name, _, value = line.decode("latin-1").partition(":")
-        key, value = name.strip().lower(), value.strip()
-        found[key] = f"{found[key]}, {value}" if key in found else value
-    return found
+        while isinstance(event := self._connection.next_event(), h11.Data):
+            yield bytes(event.data)
 
 
 @contextlib.contextmanager
 def _translated(kind: type[TransportError] = TransportError) -> Iterator[None]:
-    """Raise what the network, TLS or a body that is broken raises as ``kind``."""
+    """Raise what the network, TLS or an answer that is broken raises as ``kind``."""
+    import h11
+
     try:
         yield
     except TransportError:
         raise
     except TimeoutError as error:
         raise kind(str(error) or "timed out") from error
-    except (OSError, zlib.error) as error:  # ssl.SSLError is one
+    except (OSError, zlib.error, h11.ProtocolError) as error:  # ssl.SSLError is one
         raise kind(str(error)) from error
 
 
@@ -292,13 +257,12 @@ class ConnectionPool:
         if self._proxy is not None and self._parts.scheme == "http":
             target = f"http://{sent['Host']}{target}"
             sent |= self._proxy_login()
-        head = _head(method, target, sent)
         connection = self._connected(timeouts)
         try:
             with _translated():
                 connection.socket.settimeout(timeouts.read)
-                connection.socket.sendall(head + (body or b""))
-                return Response(connection, method, self._finish)
+                connection.send(method, target, sent, body)
+                return Response(connection, self._finish)
         except BaseException:
             self._finish(connection, False)  # noqa: FBT003 - as Response calls it
             raise
@@ -343,8 +307,9 @@ class ConnectionPool:
                 return found
             self._close(found)
 
-    def _finish(self, connection: _Connection, is_kept: bool) -> None:
-        """Keep a connection for the next request, or close it."""
+    def _finish(self, connection: _Connection, is_whole: bool) -> None:
+        """Keep a connection whose answer was read as a whole for the next request, or close it."""
+        is_kept = is_whole and connection.is_ready_again()
         with self._lock:
             if connection not in self._used:
                 return
@@ -381,10 +346,9 @@ class ConnectionPool:
         """Have a proxy connect to the server; what follows is between the server and us."""
         host = self._parts.hostname or ""
         target = f"{f'[{host}]' if ':' in host else host}:{self._parts.port or 443}"
-        used.sendall(_head("CONNECT", target, {"Host": target, **self._proxy_login()}))
         connection = _Connection(used)
-        _, status = _status_of(connection.line())
-        _headers_of(connection)
+        connection.send("CONNECT", target, {"Host": target, **self._proxy_login()}, None)
+        status = Response(connection, lambda *_: None).status
         if not 200 <= status < 300:
             raise ConnectError(f"the proxy {self._proxy.hostname if self._proxy else ''} answered with HTTP {status}")
 
@@ -400,35 +364,27 @@ class ConnectionPool:
         self, path: str, *, headers: Mapping[str, str], protocols: list[str], most_bytes: int, timeouts: Timeouts
     ) -> WebSocket | Response:
         """Ask for a WebSocket; return it, or the answer of a server that refuses."""
-        key = base64.b64encode(os.urandom(16)).decode()
+        from wsproto.utilities import generate_accept_token, generate_nonce  # 10 ms; only for WebSockets
+
+        key = generate_nonce()
         asked = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
-        asked |= {"Sec-WebSocket-Key": key}
+        asked |= {"Sec-WebSocket-Key": key.decode()}
         asked |= {"Sec-WebSocket-Protocol": ", ".join(protocols)} if protocols else {}
         answer = self.send("GET", path, headers={**headers, **asked}, timeouts=timeouts)
-        if answer.status != 101:
+        if answer.status != _SWITCHING:
             return answer
-        expected = base64.b64encode(hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest()).decode()
-        if answer.headers.get("sec-websocket-accept") != expected:
+        if answer.headers.get("sec-websocket-accept", "").encode() != generate_accept_token(key):
             answer.close()
             raise TransportError("the server accepted a WebSocket that was not asked for")
         return WebSocket(answer, most_bytes)
 
 
-def _head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
-    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    if any("\r" in line or "\n" in line for line in lines):
-        raise TransportError("a header of the request has a line break")
-    return "\r\n".join([*lines, "", ""]).encode()
-
-
 # ----------------------------------------------------------------------------------------------------------- WebSockets
 
-_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
-_MORE, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
 _PING_SECONDS = 20.0  # load balancers drop a connection that is idle; the answers are not waited for
 _WRITE_SECONDS, _CLOSE_SECONDS = 60.0, 1.0  # for a message, and for the last one
+_NORMAL = 1000  # the end, as planned
 _SEND_PAUSE = 0.5  # between two looks whether the connection was closed
-_NORMAL = (1000).to_bytes(2, "big")
 
 
 class WebSocket:
@@ -441,9 +397,12 @@ class WebSocket:
     """
 
     def __init__(self, answer: Response, most_bytes: int) -> None:
+        from wsproto.connection import Connection, ConnectionType
+
         self.subprotocol = answer.headers.get("sec-websocket-protocol", "")
         self._answer, self._connection = answer, answer._connection  # noqa: SLF001 - taken over from it
         self._socket, self._most = self._connection.socket, most_bytes
+        self._machine = Connection(ConnectionType.CLIENT, trailing_data=self._connection.machine.trailing_data[0])
         self._turn, self._write_turn = threading.Lock(), threading.Lock()
         self._users, self._users_lock, self._is_over = 0, threading.Lock(), threading.Event()
         self._has_finished = False
@@ -452,33 +411,39 @@ class WebSocket:
 
     def send(self, data: bytes) -> None:
         """Send a message; raises TransportError if the connection is gone."""
+        from wsproto.events import BytesMessage
+
         if self._has_finished:
             raise TransportError("the connection is being closed")
-        self._write(_BINARY, data)
+        self._write(BytesMessage(data))
 
     def receive(self) -> bytes | None:
         """Return the next message; None when the other end has closed, or is gone."""
-        parts: list[bytes] = []
-        with contextlib.suppress(OSError), self._in_use():
-            while True:
-                is_last, kind, data = self._frame(self._most - sum(map(len, parts)))
-                if kind == _CLOSE:
-                    self.finish(data[:2])
-                    return None
-                if kind == _PING:
-                    self._write(_PONG, data)
-                elif kind in {_MORE, _TEXT, _BINARY}:
-                    parts.append(data)
-                    if is_last:
-                        return b"".join(parts)
+        from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+        from wsproto.utilities import ProtocolError
+
+        message = bytearray()
+        with contextlib.suppress(OSError, ProtocolError), self._in_use():
+            while not isinstance(event := self._next_event(), CloseConnection):
+                if isinstance(event, Ping):
+                    self._write(event.response())
+                elif isinstance(event, BytesMessage | TextMessage):
+                    message += event.data if isinstance(event, BytesMessage) else event.data.encode()
+                    if len(message) > self._most:
+                        raise TransportError("a message is too long")
+                    if event.message_finished:
+                        return bytes(message)
+            self.finish(event.response())
         return None
 
-    def finish(self, reason: bytes = _NORMAL) -> None:
+    def finish(self, reason: Event | None = None) -> None:
         """Report that nothing more is sent; the other end answers by closing, too."""
+        from wsproto.events import CloseConnection
+
         if not self._has_finished:
             self._has_finished = True
             with contextlib.suppress(OSError):
-                self._write(_CLOSE, reason, _CLOSE_SECONDS)
+                self._write(reason or CloseConnection(code=_NORMAL), _CLOSE_SECONDS)
 
     def close(self) -> None:
         """Close it, from any thread: who reads it gets its end."""
@@ -509,51 +474,37 @@ class WebSocket:
                 self._answer.close()
 
     def _keep_alive(self) -> None:
+        from wsproto.events import Ping
+
         while not self._is_over.wait(_PING_SECONDS):
             try:
-                self._write(_PING, b"")
+                self._write(Ping())
             except OSError:
                 return
 
-    # ------------------------------------------------------------------------------------------------------- frames
-
-    def _frame(self, most: int) -> tuple[bool, int, bytes]:
-        first, second = self._take(2)
-        length = second & 0x7F
-        if length > 125:
-            length = int.from_bytes(self._take(2 if length == 126 else 8), "big")
-        mask = self._take(4) if second & 0x80 else b""
-        if length > most:
-            raise TransportError("a message is too long")
-        data = self._take(length)
-        return bool(first & 0x80), first & 0x0F, _masked(data, mask) if mask else data
-
-    def _take(self, count: int) -> bytes:
-        rest = self._connection.rest
-        while len(rest) < count:
+    def _next_event(self) -> Event:
+        while True:
             with self._turn:
                 wanted = select.POLLIN
+                if (event := next(self._machine.events(), None)) is not None:
+                    return event
                 try:
-                    if not self._connection.fill():
-                        raise TransportError("the other end is gone")
+                    data = self._socket.recv(_BLOCK)
+                    self._machine.receive_data(data or None)  # None: its end, which is an event as well
                     continue
                 except (BlockingIOError, ssl.SSLWantReadError):
                     pass
                 except ssl.SSLWantWriteError:
                     wanted = select.POLLOUT
             _poll(self._socket, wanted, _PING_SECONDS)
-        return self._connection.take(count)
 
-    def _write(self, kind: int, data: bytes, seconds: float = _WRITE_SECONDS) -> None:
-        size, mask = len(data), os.urandom(4)
-        extended = b"" if size < 126 else size.to_bytes(2 if size < 1 << 16 else 8, "big")
-        short = size if size < 126 else 126 if size < 1 << 16 else 127
-        left = memoryview(bytes([0x80 | kind, 0x80 | short]) + extended + mask + _masked(data, mask))
+    def _write(self, event: Event, seconds: float = _WRITE_SECONDS) -> None:
         limit = time.monotonic() + seconds
         with self._in_use(), _translated():
             if not self._write_turn.acquire(timeout=seconds):
                 raise TransportError("nothing can be sent: the other end does not read")
             try:
+                left = memoryview(self._packed(event))
                 while left:
                     left = left[self._send_some(left, limit) :]
             except BaseException:
@@ -561,6 +512,15 @@ class WebSocket:
                 raise
             finally:
                 self._write_turn.release()
+
+    def _packed(self, event: Event) -> bytes:
+        from wsproto.utilities import LocalProtocolError
+
+        with self._turn:
+            try:
+                return self._machine.send(event)
+            except LocalProtocolError as error:
+                raise TransportError("the connection is being closed") from error
 
     def _send_some(self, data: memoryview, limit: float) -> int:
         while True:
@@ -575,10 +535,3 @@ class WebSocket:
             if time.monotonic() > limit or self._is_over.is_set():
                 raise TransportError("nothing can be sent: the other end does not read")
             _poll(self._socket, wanted, _SEND_PAUSE)
-
-
-def _masked(data: bytes, mask: bytes) -> bytes:
-    """Combine each byte with one of four in turn: as two large numbers, which takes 1 ms for a megabyte."""
-    size = len(data)
-    pattern = (mask * (size // 4 + 1))[:size]
-    return (int.from_bytes(data, "big") ^ int.from_bytes(pattern, "big")).to_bytes(size, "big")
