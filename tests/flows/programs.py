@@ -19,3 +19,16 @@ COMPILES = """
         lowered.compile()
         return time.monotonic() - begun
 """
+
+# A module torch._inductor, which says what it finds in the folders of its caches, and leaves what is missing.
+FAKE_TORCH = """
+    import os, pathlib
+
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        file = pathlib.Path(os.environ[name], "kernel.so")
+        print(name, file.read_text() if file.exists() else "compiles")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            file.write_text(f"made by {os.getppid()}")
+            os.utime(file, (1, 1))
+"""

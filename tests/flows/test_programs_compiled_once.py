@@ -8,7 +8,7 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from flows.programs import COMPILES
+from flows.programs import COMPILES, FAKE_TORCH
 
 needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
 needs_torch = pytest.mark.skipif(
@@ -156,19 +156,6 @@ def test_torch_compile_finds_what_another_job_compiled(project) -> None:
     assert again.stdout.splitlines()[-1:] == ["(1, 0)"], again.stderr
 
 
-FAKE_TORCH = """
-    import os, pathlib
-
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-        file = pathlib.Path(os.environ[name], "kernel.so")
-        print(name, file.read_text() if file.exists() else "compiles")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not file.exists():
-            file.write_text(f"made by {os.getppid()}")
-            os.utime(file, (1, 1))
-"""
-
-
 @needs_jax
 @pytest.mark.nightly
 def test_a_command_finds_what_another_job_compiled_and_its_log_has_the_same_line(project) -> None:
@@ -183,7 +170,7 @@ def test_a_command_finds_what_another_job_compiled_and_its_log_has_the_same_line
 
     assert "kinetic: compiled " in first
     assert "from cache" not in first
-    assert "1 from cache (saved" in again
+    assert " from cache (saved" in again  # on a busy machine, more programs than one take long enough to be kept
     assert float(again.split()[0]) < float(first.split()[0]) / 2
     assert float(function.split()[-1]) < float(first.split()[0]) / 2
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cluster.plane import wait_for
+from flows.programs import FAKE_TORCH
 
 HOSTS = 2
 
@@ -111,6 +112,26 @@ def test_every_hosts_log_is_kept_and_shown_with_its_prefix(team: Any, machines: 
     missing, *others = second.splitlines()  # the machines of these tests have no chips
     assert missing.startswith("kinetic: the TPU of this pod did not come up: ")
     assert others == ["I am host 1 of 2"]
+
+
+@pytest.mark.nightly
+def test_the_hosts_of_a_command_use_what_the_first_one_compiled_in_a_job_before(
+    team: Any, site: Any, machines: Any, kinetic: Any
+) -> None:
+    machines()
+    team.project.write("torch/__init__.py", "")
+    team.project.write("torch/_inductor.py", FAKE_TORCH)
+    words = ["run", "-a", "tpu-v4-2x2x2", "--", "python", "-c", "import torch._inductor"]
+
+    first, _ = (kinetic(*words) for _ in range(2))
+    log = kinetic("jobs", "logs", "@last", "--host", "all").out
+
+    assert "TRITON_CACHE_DIR compiles" in first.out, first.err
+    assert "0 files found, 2 added" in first.out
+    found = re.findall(r"^\[host (\d)\] TRITON_CACHE_DIR made by (\d+)$", log, re.MULTILINE)
+    assert (len(found), len({maker for _, maker in found})) == (HOSTS, 1), log
+    assert log.count("compile cache of torch: 2 files found, 0 added") == HOSTS
+    assert len(site.bucket.names("data/compiled/entries/")) == 2
 
 
 def test_every_hosts_log_is_followed_with_its_prefix_while_the_slice_runs(
