@@ -136,9 +136,12 @@ class SupervisorProcess:
             recovery.remove_folder(self.paths.workspace(self.name))
 
     def _fork_ahead(self) -> None:
-        """Have a worker ready for a job that comes alone: forking it and its first steps take a third of such a job."""
-        if self.supervisor.libc is None:  # it could not be told from the process of a job
-            return
+        """Have a worker ready for a job that comes alone, which then does not wait for the fork and what follows it.
+
+        Not without libc, where nothing would tell it from the process of a job, nor in a process with threads.
+        """
+        if self.supervisor.libc is None or supervise.needs_own_interpreter():
+            self._last = None
         if self._last is not None and (self._spare is None or not self._spare.is_alive):
             self._end_spare()
             usual = scheduler.allowed_variables(self._last.environment)  # none that only that job was to have
