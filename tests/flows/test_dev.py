@@ -155,6 +155,54 @@ def test_each_save_runs_the_function_again_and_an_error_waits_for_the_next_save(
     assert [*statuses(project, shown).values()] == ["SUCCEEDED"] * 3
 
 
+def prepared(dev: Terminal) -> set[int]:
+    """Return the processes that `kinetic dev` has started before they were needed."""
+    listed = subprocess.run(["ps", "-axo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()]
+    return {int(pid) for pid, above, words in rows if int(above) == dev.pid and "--start-at" in words}
+
+
+def test_the_process_of_the_next_run_is_there_before_the_save_and_sees_what_was_saved(
+    dev, project, tmp_path, wait_until
+) -> None:
+    pids = tmp_path / "pids"
+    importing = f"import os\nopen({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+    project.write("model.py", importing + "LAYERS = 1\n")
+    watching = dev("train.py::train")
+    known: set[int] = set()
+
+    def next_run() -> int:
+        wait_until(lambda: prepared(watching) - known)
+        (found,) = prepared(watching) - known
+        known.add(found)
+        return found
+
+    watching.see("layers 1")
+    for number, more in (
+        (2, ""),
+        (
+            3,
+            "import yaml\nassert 'site-packages' not in yaml.__file__\n",
+        ),  # a library's name, from now on the project's
+    ):
+        pid = next_run()
+        assert str(pid) not in pids.read_text().split()
+        if more:
+            project.write("yaml.py", "")
+        project.write("model.py", f"{importing}{more}LAYERS = {number}\n")
+        watching.see(f"layers {number}")
+        assert str(pid) in pids.read_text().split()
+
+    os.kill(next_run(), signal.SIGKILL)  # then a new process takes its place
+    project.write("model.py", "LAYERS = 4\n")
+    watching.see("layers 4")
+
+    last = next_run()
+    os.kill(watching.pid, signal.SIGKILL)
+    listed = ["ps", "-o", "args=", "-p", str(last)]
+    wait_until(lambda: "--start-at" not in subprocess.run(listed, capture_output=True, text=True, check=False).stdout)
+
+
 def test_a_save_cancels_the_run_before_and_ctrl_c_leaves_the_last_one_running(dev, project, tmp_path) -> None:
     terminal = dev("-a", "cpu", "train.py::train", "--until", str(tmp_path / "until"))
     terminal.see("layers 1")

@@ -1,7 +1,8 @@
 """``kinetic dev FILE.py::func``: run a function again at each save of its project.
 
 Each run is a process of its own, ``kinetic run`` with what was typed, so that it sees all modules as they are on the
-disk. It reports through a pipe how far it is.
+disk. It reports through a pipe how far it is. Once it has submitted its job, the process of the next run is started: it
+loads what kinetic needs, nothing of the project, and waits for the save.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from kinetic._project import root
 from kinetic.errors import OptionError
 
 _NOT_HERE = frozenset(
-    "target words module data sweeps max_concurrent predecessors dry_run detach report_to as_json".split()
+    "target words module data sweeps max_concurrent predecessors dry_run detach report_to start_at as_json".split()
 )
 _OWN = frozenset({"--keep-running", "--cancel-on-exit"})
 _OPTIONS_TYPED = "kinetic.options_typed"
@@ -120,26 +121,48 @@ def _watcher_of(file: Path, output_dir: str | None) -> FileWatcher:
 class _Run:
     """One `kinetic run`, in a process group of its own: a Ctrl-C on the terminal does not reach it."""
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str], modules: Sequence[str] | None = None) -> None:
+        """Start it; with ``modules`` it only loads these, until ``begin``."""
         self.began = time.monotonic()
         self.told: dict[str, Any] = {}
         self.pipe, theirs = os.pipe()
         os.set_blocking(self.pipe, False)
         self._rest = b""
+        own, passed = ["--report-to", str(theirs)], [theirs]
+        self._orders: int | None = None
+        if modules is not None:
+            orders, self._orders = os.pipe()
+            os.write(self._orders, json.dumps(modules).encode() + b"\n")
+            own, passed = ["--start-at", str(orders), *own], [orders, *passed]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kinetic", "run", "--report-to", str(theirs), *words],
+                [sys.executable, "-m", "kinetic", "run", *own, *words],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs],
+                pass_fds=passed,
                 process_group=0,
             )
         finally:
-            os.close(theirs)
+            for descriptor in passed:
+                os.close(descriptor)
         self.end: int | None = None  # becomes readable when the process has ended
         with contextlib.suppress(AttributeError, OSError):  # not on macOS
             self.end = os.pidfd_open(self._process.pid)
         self.seconds: float | None = None  # how long it took
+        self.is_silent = False  # whether it reports nothing more
         self._is_failure_told = False
+
+    def begin(self) -> bool:
+        """Begin with what was only prepared; return whether its process is there."""
+        self.began = time.monotonic()
+        if self._orders is None or self._process.poll() is not None:
+            return False
+        try:
+            os.write(self._orders, b"begin\n")
+        except BrokenPipeError:
+            return False
+        os.close(self._orders)
+        self._orders = None
+        return True
 
     def read(self) -> bool:
         """Read what it reported; return whether its process has ended."""
@@ -150,6 +173,7 @@ class _Run:
                 *lines, self._rest = (self._rest + data).split(b"\n")
                 for line in lines:
                     self.told |= json.loads(line)
+            self.is_silent = True  # its end of the pipe is closed
         return self.seconds is not None
 
     def has_just_failed(self) -> bool:
@@ -188,6 +212,8 @@ class _Run:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+        if self._orders is not None:
+            os.close(self._orders)
         os.close(self.pipe)
         if self.end is not None:
             os.close(self.end)
@@ -199,14 +225,15 @@ class _Session:
     def __init__(self, watcher: FileWatcher, words: Sequence[str], place: Sequence[str], *, keeps: bool) -> None:
         self._watcher, self._words, self._place, self._keeps = watcher, words, place, keeps
         self._run: _Run | None = None
+        self._next: _Run | None = None
 
     def watch(self) -> None:
         """Run, and run again after each change; ends with KeyboardInterrupt."""
         self._run = _Run(self._words)
         while True:
-            self._wait()
             if self._run.has_just_failed():
                 output.report("waiting for the next save; Ctrl-C ends watching")
+            self._wait(self._run)
             changed: dict[str, None] = {}
             while self._watcher.has_news():
                 changed |= dict.fromkeys(self._watcher.changes())
@@ -217,7 +244,16 @@ class _Session:
                 changed |= dict.fromkeys(self._watcher.changes())
             output.report(f"{_names(list(changed))} changed (last run: {last})")
             self._run.close()
-            self._run = _Run(self._words)
+            self._run = self._begin_run()
+
+    def _begin_run(self) -> _Run:
+        """Return the run that was prepared, or a new one."""
+        run, self._next = self._next, None
+        if run is not None:
+            if run.begin():
+                return run
+            run.close()
+        return _Run(self._words)
 
     def leave(self, *, cancel: bool) -> None:
         """End following the present run, or cancel it; a second Ctrl-C only ends its process."""
@@ -234,19 +270,24 @@ class _Session:
 
     def close(self) -> None:
         """End what still runs."""
-        if self._run is not None:
-            self._run.close()
+        for run in (self._run, self._next):
+            if run is not None:
+                run.close()
         self._watcher.close()
 
-    def _wait(self) -> None:
-        """Wait until files may have changed, or the run has ended."""
+    def _wait(self, run: _Run) -> None:
+        """Wait until files may have changed, or the run has reported something or ended."""
         poller = select.poll()
-        is_over = self._run is None or self._run.read()
+        is_over = run.seconds is not None  # as of the last look: what ended since then wakes this up
+        if self._next is None and (modules := run.told.get("modules")):
+            self._next = _Run(self._words, modules)
+        if not run.is_silent and "job_id" not in run.told:
+            poller.register(run.pipe, select.POLLIN)  # the next one is prepared then
         if self._watcher.descriptor is not None:
             poller.register(self._watcher.descriptor, select.POLLIN)
-        if self._run is not None and self._run.end is not None and not is_over:
-            poller.register(self._run.end, select.POLLIN)
-        is_told = self._watcher.descriptor is not None and (is_over or self._run is None or self._run.end is not None)
+        if run.end is not None and not is_over:
+            poller.register(run.end, select.POLLIN)
+        is_told = self._watcher.descriptor is not None and (is_over or run.end is not None)
         poller.poll(None if is_told else file_watcher.LOOK_SECONDS * 1000)
 
     def _end_run(self, run: _Run) -> str:

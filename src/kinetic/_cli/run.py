@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -30,6 +31,7 @@ _TYPO = 0.75  # an option this similar to one of ours is a typo
 AFTER_DASHES = "kinetic.after_dashes"
 _ADVICE = re.compile(r'(\w+)="([^"]+)"')
 _WARM, _WARM_VARIABLE = "20m", "KINETIC_KEEP_WARM"
+_LIBRARIES = ("cloudpickle", "google.auth", "obstore", "obstore.store", "yaml")  # what a submission may load
 _SHORT = 80  # columns of a result in one line
 
 
@@ -125,6 +127,7 @@ class RunCommand(click.Command):
 )
 @click.option("-d", "--detach", is_flag=True, help="Print the job id and do not wait.")
 @click.option("--report-to", type=int, hidden=True, help="For kinetic dev: the descriptor of its pipe.")
+@click.option("--start-at", type=int, hidden=True, help="For kinetic dev: the descriptor that says when to begin.")
 @shared_options.json_option
 @click.pass_context
 def run(
@@ -145,6 +148,7 @@ def run(
     wait_image: bool | None,
     detach: bool,
     report_to: int | None,
+    start_at: int | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -174,6 +178,7 @@ def run(
 
     if report_to is not None:
         ctx.info_name = "dev"  # what was typed, for usage and errors
+        _wait_to_begin(start_at)
     if upgrade:
         os.environ["KINETIC_UPGRADE"] = "1"  # of this process, which submits one job
     if wait_image is not None:
@@ -224,6 +229,32 @@ def run(
             print(handle.job_id)
 
 
+def _wait_to_begin(descriptor: int | None) -> None:
+    """Load what the run before had loaded, nothing of the project, and wait until `kinetic dev` says to begin, or ends.
+
+    A file of the project that has the name of a library since then means a fresh interpreter.
+    """
+    if descriptor is None:
+        return
+    with os.fdopen(descriptor, "rb") as orders:
+        for name in json.loads(orders.readline() or b"[]"):
+            if not _is_in_this_folder(name):
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
+        if not orders.readline():
+            raise SystemExit(0)
+    if any(name in sys.modules and _is_in_this_folder(name) for name in _LIBRARIES):
+        words = sys.argv[1:]
+        at = words.index("--start-at")
+        again = [sys.executable, "-m", "kinetic", *words[:at], *words[at + 2 :]]
+        os.execv(again[0], again)  # noqa: S606 - this very command
+
+
+def _is_in_this_folder(module: str) -> bool:
+    name = module.partition(".")[0]
+    return os.path.exists(name) or os.path.exists(f"{name}.py")
+
+
 class _Reporter:
     """Reports to `kinetic dev` how far this run is, and ends it at SIGTERM; does nothing without a descriptor."""
 
@@ -271,7 +302,8 @@ class _Reporter:
     def submitted(self, handle: JobHandle) -> None:
         """Report the job; from here on, SIGTERM ends only this process."""
         self._is_submitted = True
-        self.tell(job_id=handle.job_id)
+        loaded = [name for name in sys.modules if name.startswith("kinetic.") or name in _LIBRARIES]
+        self.tell(job_id=handle.job_id, modules=loaded)
 
     def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler
         if not self._is_submitted:
