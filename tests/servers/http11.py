@@ -42,7 +42,7 @@ class Answer(NamedTuple):
         status: The code.
         body: Whole, or its beginning where it stays open.
         headers: Besides the length.
-        length: Stands in for the body's where none is sent, as to HEAD.
+        length: Stands in for the body's where none is sent, as to HEAD; of a longer body than is sent, it is cut there.
         stays_open: Whether the body goes on, without another byte, until the server is closed.
         aborts: Whether the connection is reset instead of answering.
     """
@@ -184,6 +184,8 @@ class _Connection(asyncio.Protocol):
             self.transport.write(head.encode())
         elif len(answer.body) <= PIECE:
             self.transport.write(head.encode() + answer.body)
+            if length > len(answer.body) and not answer.stays_open:
+                self.transport.close()
         else:
             self.transport.write(head.encode())
             self._out = memoryview(answer.body)

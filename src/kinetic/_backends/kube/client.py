@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from kinetic._backends.kube.transport import DEFAULT_RETRY, Transport
+from kinetic._backends.kube.transport import DEFAULT_RETRY, Transport, UnfinishedAnswerError
 from kinetic.errors import (
     AccessDeniedError,
     BackendError,
@@ -77,6 +77,7 @@ WHO_REVIEW = Kind("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubj
 Object = dict[str, Any]
 
 PAGE = 500  # objects of one page of a list: some 5 MB at most
+_LEAST_PAGE = 20
 _MOST_CONFLICTS = 8  # in a row; the pauses between them are some ten seconds together
 _MERGE = {"Content-Type": "application/merge-patch+json"}
 _APPLY = {"Content-Type": "application/apply-patch+yaml"}  # JSON is YAML
@@ -143,12 +144,21 @@ class Client:
         return None if _is_missing(reply) else self._object(reply, "get", kind, name)
 
     def pages(self, kind: Kind, query: Query) -> Iterator[Object | None]:
-        """Yield a list page by page, and None when the rest has expired: all pages follow again."""
-        rest = ""
+        """Yield a list page by page, and None when the rest has expired: all pages follow again.
+
+        A server that does not finish a page is asked for fewer objects from there on: it may be busy.
+        """
+        rest, most = "", int(query.get("limit", 0))
         while True:
-            reply = self.transport.send(
-                "GET", kind.path(self.namespace), query={**query, **({"continue": rest} if rest else {})}
-            )
+            size: Query = {"limit": most} if most else {}
+            part: Query = {**query, **size, **({"continue": rest} if rest else {})}
+            try:
+                reply = self.transport.send(
+                    "GET", kind.path(self.namespace), query=part, can_ask_for_less=most > _LEAST_PAGE
+                )
+            except UnfinishedAnswerError:
+                most = max(_LEAST_PAGE, most // 5)
+                continue
             if reply.status == 410 and rest:  # a page's token is valid for five minutes
                 rest = ""
                 yield None

@@ -187,11 +187,16 @@ def _is_untrusted(error: BaseException) -> bool:
 # ------------------------------------------------------------------------------------------------------------ requests
 
 RETRYABLE_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+_TOOK_TOO_LONG = 504  # of the API server: not within its 60 s
 DEFAULT_RETRY = Retry(attempts=8, first_seconds=0.25, most_seconds=10.0, total_seconds=60.0)
 _MESSAGE_BYTES = 1 << 20  # of a connection that both ends write to
 _LONGEST_WAIT = 30.0  # seconds; a server that asks for more is reported as unavailable
 
 Query = Mapping[str, str | int | bool]
+
+
+class UnfinishedAnswerError(BackendUnavailableError):
+    """The server took a request, and did not answer it to the end; it may be too much for it."""
 
 
 class Reply(NamedTuple):
@@ -237,12 +242,17 @@ class Transport:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         once_seconds: float | None = None,
+        can_ask_for_less: bool = False,
     ) -> Reply:
         """Send a request and return the answer, whatever it is, unless a retry or other credentials may change it.
 
         Requests are repeated though the first may have been carried out: names are derived, so that creating an
         object twice creates it once. With `once_seconds`, it is sent once, and waited so long for a connection and
         twice as long for the answer: somebody asks whether the server is there.
+
+        Raises:
+            UnfinishedAnswerError: An answer was not finished, and the caller can ask for less: it is not asked again.
+            BackendUnavailableError: The server did not answer, however often it was asked.
         """
         timeouts = _TIMEOUTS if once_seconds is None else Timeouts(once_seconds, 2 * once_seconds)
         packed = {"Accept-Encoding": "gzip", **(headers or {})}
@@ -255,16 +265,21 @@ class Transport:
                 content = answer.read()
             except TransportError as error:
                 failure = f"{type(error).__name__}: {error}"
+                is_unfinished = not isinstance(error, ConnectError)
             else:
                 if answer.status not in RETRYABLE_STATUSES:
                     return Reply(answer.status, content, repeated=bool(failure))
+                is_unfinished = answer.status == _TOOK_TOO_LONG
                 failure = f"HTTP {answer.status}: {content.decode(errors='replace')[:300]}"
                 after = answer.headers.get("retry-after", "")
                 wanted = float(after) if after.isdecimal() else 0.0  # a date, which no API server sends
             attempt += 1
             is_over = attempt >= self._retry.attempts or time.monotonic() - begun > self._retry.total_seconds
-            if is_over or once_seconds is not None:
-                raise BackendUnavailableError(
+            is_slow = attempt > 1 or time.monotonic() - begun > _READ_SECONDS / 2  # no old connection that was closed
+            asks_for_less = can_ask_for_less and is_unfinished and is_slow
+            if is_over or asks_for_less or once_seconds is not None:
+                kind = UnfinishedAnswerError if asks_for_less else BackendUnavailableError
+                raise kind(
                     f"{self.access.about} does not respond",
                     why=f"{self.access.server}: {failure}",
                     next="check the network and the cluster, and try again",

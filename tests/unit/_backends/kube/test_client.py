@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from servers.http11 import Answer
+from servers.http11 import Answer, Request
 from servers.scripted import Scripted, lines, page, refusal
 
 from kinetic._backends.kube import client as kube_client
@@ -250,6 +250,41 @@ def test_pages_that_grew_stale_are_read_again_from_the_first(connect) -> None:
         listing = connect(server).list(kube_client.JOB)
 
     assert [each["metadata"]["uid"] for each in listing.objects] == ["new"]
+
+
+def _cut_long_pages(request: Request) -> Answer:
+    """Answer like a server with 1,000 Jobs that ends an answer in its middle if it has more than 120 of them."""
+    start, most = int(request.query.get("continue") or 0), int(request.query["limit"])
+    items = [{"metadata": {"uid": str(number)}} for number in range(start, min(start + most, 1000))]
+    rest = {"continue": str(start + most)} if start + most < 1000 else {}
+    whole = page({"metadata": {**rest, "resourceVersion": "9"}, "items": items})
+    cut = whole._replace(body=whole.body[: len(whole.body) // 2], length=len(whole.body))
+    return cut if len(items) > 120 else whole
+
+
+def test_pages_get_smaller_where_the_server_does_not_finish_them(connect, waited: list[float]) -> None:
+    with Scripted(_cut_long_pages) as server:
+        listing = connect(server).list(kube_client.JOB)
+
+    assert [each["metadata"]["uid"] for each in listing.objects] == [str(number) for number in range(1000)]
+    assert [each.query["limit"] for each in server.asked] == ["500"] * 2 + ["100"] * 10
+    assert len(waited) == 1
+
+
+def test_a_server_that_finishes_no_page_at_all_is_reported(connect) -> None:
+    cut = page({"items": [{"metadata": {}}]})._replace(length=1000)
+    with Scripted(cut) as server, pytest.raises(BackendUnavailableError, match="does not respond"):
+        connect(server).list(kube_client.JOB)
+
+    assert [each.query["limit"] for each in server.asked] == ["500"] * 2 + ["100"] * 2 + ["20"] * 4
+
+
+def test_a_connection_that_was_closed_meanwhile_does_not_make_pages_smaller(connect) -> None:
+    whole = page({"metadata": {"resourceVersion": "9"}, "items": []})
+    with Scripted(whole._replace(aborts=True), whole) as server:
+        assert connect(server).list(kube_client.JOB).version == "9"
+
+    assert [each.query["limit"] for each in server.asked] == ["500", "500"]
 
 
 def test_removing_what_is_gone_is_no_error(connect) -> None:
