@@ -59,6 +59,8 @@ _STATUS = {
 _WORDS, _IS_REMOVED = (REMOVED, SUCCEEDED, FAILED, CANCELLED), 8  # as numbers; 0 for none, or none that is known
 _StemOf = Callable[[str, range, int], str]
 _LEISURE = 10.0  # a refresh that took 5 ms is not repeated for 50: refreshing takes a tenth of one core at most
+_MORE_LEISURE, _UNHURRIED_SECONDS = 3, 0.1  # so many times longer where the backend has work for long, at most this
+_PENDING_EACH = 8  # more children than this wait for each that runs: no slot gets idle within that time
 _LEAST_SECONDS = 0.002
 _LOST_SECONDS = 5.0  # how often a child is read by itself
 _ELSEWHERE_SECONDS = 60.0  # the same for one of another machine
@@ -269,6 +271,7 @@ class Tracker:
         self._news = threading.Condition()
         self._watching = threading.Lock()
         self._refreshed_at, self._cost = 0.0, 0.0
+        self._is_unhurried = False  # whether the backend has work for long
 
     @cached_property
     def store(self) -> Store:
@@ -367,7 +370,10 @@ class Tracker:
                 self._news.notify_all()
 
     def _next_refresh(self) -> float:
-        return self._refreshed_at + max(_LEAST_SECONDS, self._cost * _LEISURE)
+        pause = self._cost * _LEISURE
+        if self._is_unhurried:
+            pause = max(pause, min(_MORE_LEISURE * pause, _UNHURRIED_SECONDS))
+        return self._refreshed_at + max(_LEAST_SECONDS, pause)
 
     def _active_status(self, index: int) -> JobStatus | None:
         return self._statuses.get(index)
@@ -527,6 +533,8 @@ class BatchTracker(Tracker):
                 for index in indexes:
                     self.submitted(index, attempt, machine)
         self._seen = self.backend.observe_group(group_id)  # before the marks: what has ended by now is marked by then
+        pending = self.pending
+        self._is_unhurried = pending > _PENDING_EACH * max(1, len(self._seen) - pending)
         if self.group.handle.get("after"):
             self._settle_waiting()
         self.control.read()

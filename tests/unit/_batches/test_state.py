@@ -11,6 +11,7 @@ from servers.sealed import put_history
 
 from kinetic._backends.local.backend import LocalBackend
 from kinetic._backends.local.limits import Limits
+from kinetic._backends.protocol import Observation
 from kinetic._batches.state import BatchTracker
 from kinetic._config import home as config_home
 from kinetic._jobs import locate
@@ -217,6 +218,22 @@ def test_looks_that_follow_each_other_closely_are_one(ground):
         tracker.refresh()
 
     assert not batch.asked
+
+
+@pytest.mark.parametrize(("running", "pause"), [(2, 0.1), (40, 0.05)])
+def test_looks_are_rarer_while_the_backend_has_work_for_long(ground, monkeypatch, running, pause):
+    tracker = ground(100).tracker()
+    tracker.set_only_submitter()
+    for index in range(100):
+        tracker.submitted(index, 0)
+    names = [tracker.record(index).job_id for index in range(100)]
+    seen = {name: Observation(name, RUNNING if name in names[:running] else PENDING) for name in names}
+    monkeypatch.setattr(tracker.backend, "observe_group", lambda group: seen)
+
+    tracker.refresh()
+    tracker._cost = 0.005
+
+    assert tracker._next_refresh() - tracker._refreshed_at == pytest.approx(pause)
 
 
 def test_an_outcome_without_a_mark_is_found_and_its_mark_made_good(ground):
