@@ -669,6 +669,20 @@ def test_many_objects_are_put_at_once_and_replace_what_was_there(store):
     assert (store.get("job-3/mark"), store.get("group/manifest")) == (b"", b"last")
 
 
+def test_many_objects_are_created_at_once_and_those_that_exist_are_left_and_named(store):
+    store.put("job-3/page", b"theirs")
+    store.put("job-4/mark", b"")
+    objects = [(f"job-{number}/page", b"%d" % number) for number in range(20)]
+
+    left = put_many(store, [*objects, ("job-4/mark", b""), ("job-5/mark", b"")], if_absent=True)
+
+    assert sorted(left) == ["job-3/page", "job-4/mark"]
+    assert [store.get(key) for key, _ in objects] == [
+        b"theirs" if number == 3 else b"%d" % number for number in range(20)
+    ]
+    assert store.get("job-5/mark") == b""
+
+
 def test_of_many_objects_the_last_appears_only_when_all_others_are_there(store, monkeypatch):
     store.put("job", b"")  # in a folder, no key below it can be put
     real = type(store).put

@@ -490,3 +490,39 @@ def test_a_further_submission_forces_four_files_their_four_folders_and_the_queue
     # Order, record, key and task; the job's two folders, and the two that these are in; what SQLite wrote.
     helpers = ", ".join(f"'kinetic-transfer-{number}'" for number in (1, 2, 3))
     assert project.run("costs.py").stdout == f"9 ['kinetic-progress', {helpers}] of which []\n"
+
+
+COLLECTS = """
+    import os
+    import threading
+    import kinetic
+
+    forced = []
+    fsync = os.fsync
+    os.fsync = lambda descriptor: (forced.append(os.readlink(f"/proc/self/fd/{descriptor}")), fsync(descriptor))[1]
+
+    @kinetic.run(accelerator="cpu")
+    def say(number):
+        print("number", number)
+        return number
+
+    if __name__ == "__main__":
+        batch = say.run_async_map(range(20))
+        batch.wait()
+        forced.clear()
+        assert batch.results() == list(range(20))
+        folders = [name for name in forced if os.path.isdir(name)]
+        assert sorted(job.logs() for job in batch.jobs) == sorted(f"number {number}\\n" for number in range(20))
+        assert {job.history()["status"] for job in batch.jobs} == {"SUCCEEDED"}
+        print(len(forced) - len(folders), len(folders))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the files are named by /proc")
+def test_children_that_are_collected_share_the_forced_writes_of_the_folders_of_their_logs_and_pages(project) -> None:
+    project.write("collects.py", COLLECTS)
+
+    files, folders = map(int, project.run("collects.py").stdout.split())
+
+    assert files == 2 * 20  # a log and a page each
+    assert folders <= 10

@@ -22,6 +22,7 @@ from kinetic.errors import KineticError
 if TYPE_CHECKING:
     from kinetic._batches.state import Batch, Tracker
     from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.status import Snapshot
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import JobRecord
 
@@ -39,16 +40,26 @@ def after_collection(collected: Sequence[JobHandle], tracker: Tracker) -> None:
     store = tracker.store
     if isinstance(tracker, BatchTracker) and collect.is_kept_for_followers(collected[0], store):
         return
-    run_all(store, (partial(_write_history, handle, tracker) for handle in collected))
+    if isinstance(tracker, BatchTracker):
+        collect.write_collected_pages(((handle, _seen(handle)) for handle in collected), store)
+        for handle in collected:
+            _note_end(handle, tracker, REMOVED)
+    else:  # of several stores, perhaps
+        run_all(store, (partial(_write_history, handle, tracker) for handle in collected))
     step("client:children-marked")
     tracker.backend.remove([handle.job_id for handle in collected])
     run_all(store, (partial(store.delete, keys.job(handle.job_id)) for handle in collected))
 
 
 def _write_history(handle: JobHandle, tracker: Tracker) -> None:
-    collect.collected_page(handle, handle._ended or seen_if_ended(handle) or observe(handle))
-    handle._ended = None  # the history has it; in thousands of handles it would be most of what they take
+    collect.collected_page(handle, _seen(handle))
     _mark_removed(handle, tracker)
+
+
+def _seen(handle: JobHandle) -> Snapshot:
+    """Return how a collected job ended, which its handle no longer keeps: it would be most of thousands of them."""
+    seen, handle._ended = handle._ended, None
+    return seen or seen_if_ended(handle) or observe(handle)
 
 
 def _mark_removed(job: JobRecord, tracker: Tracker) -> None:

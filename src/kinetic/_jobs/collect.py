@@ -22,7 +22,7 @@ from kinetic._jobs.status import Snapshot, has_ended, observe
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._runner.supervisor import attempts, predecessors
-from kinetic._stores import open_store
+from kinetic._stores import open_store, put_many
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, documents, keys, order, outcomes, records
 from kinetic._wire import order as orders
@@ -54,17 +54,18 @@ if TYPE_CHECKING:
 _MEASURED_SECONDS = 1.0  # a job that took less time was not measured
 _PIECE, _BLOCK = 1 << 20, 1 << 16
 _IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened from the same bytes
+_PAGES_AT_ONCE = 500
 
 
-def body_of(store: Store, outcome: Outcome) -> Any:
-    """Verify the whole body, then unpickle it."""
+def body_of(store: Store, outcome: Outcome, data: bytes | None = None) -> Any:
+    """Verify the whole body, which may have been read already, then unpickle it."""
     import pickle  # 3 ms; only when a value is opened
 
     name = keys.result(outcome.job_id)
     if outcome.body_length <= _IN_MEMORY:
-        data = store.get(name, length=outcome.body_length)
+        data = store.get(name, length=outcome.body_length) if data is None else data
         outcomes.check_body(outcome, digests.of_bytes(data))
-        return _open(lambda: pickle.loads(data), outcome)  # noqa: S301 - verified
+        return _open(functools.partial(pickle.loads, data), outcome)
     with _as_file(store, name) as file:
         verified = _Verified(file, outcome)
         return _open(lambda: pickle.load(io.BufferedReader(verified, _BLOCK)), outcome)  # noqa: S301 - verified
@@ -318,9 +319,13 @@ def _not_picklable(outcome: Outcome, function: str) -> JobError:
 _LEVEL = 1  # 10 MiB in 60 ms; a user waits for the value of this job
 
 
-def store_history_logs(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) -> list[dict[str, Any]]:
-    """Write the end of every log of an ended job into the history."""
-    store, kept, succeeded = locate.store_of(job), [], outcome is not None and outcome.succeeded
+def _history_logs(
+    job: JobRecord, store: Store, inside: Sequence[Entry], outcome: Outcome | None
+) -> tuple[list[dict[str, Any]], list[tuple[str, bytes]]]:
+    """Return what the history says of every log of an ended job, and the ends of these logs, by their keys."""
+    kept: list[dict[str, Any]] = []
+    written: list[tuple[str, bytes]] = []
+    succeeded = outcome is not None and outcome.succeeded
     try:
         for attempt, host, log in _logs_of(job, store, inside, succeeded=succeeded):
             sealed = logs.sealed_digest(job, attempt=attempt, host=host, outcome=outcome)
@@ -329,13 +334,13 @@ def store_history_logs(job: JobRecord, inside: Sequence[Entry], outcome: Outcome
             # A job that is being deleted is not kept: only a part of its log may have been read.
             if data and not (locate.read_page(store, job.job_id) or {}).get("artifacts_removed"):
                 writer = zlib.compressobj(_LEVEL, zlib.DEFLATED, GZIP)
-                store.put(keys.history_log(job.job_id, attempt, host), writer.compress(data) + writer.flush())
+                written.append((keys.history_log(job.job_id, attempt, host), writer.compress(data) + writer.flush()))
                 found = {"size_bytes": len(data), "sha256": digests.of_bytes(data)}
                 changed = isinstance(checked, logs.CheckedLog) and checked.is_changed
                 kept.append({"attempt": attempt, "host": host, **found, "changed": changed})
     except KeyMissingError:  # another process collected it, and deletes it
-        return []
-    return kept
+        return [], []
+    return kept, written
 
 
 def delete_history_logs(store: Store, job_id: str) -> None:
@@ -522,15 +527,67 @@ def _remove_kept_predecessors(job: JobRecord, store: Store, *, wait: float) -> N
 def collected_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None = None) -> dict[str, Any]:
     """Write logs and page of a collected job into the history, and return the page."""
     store = locate.store_of(job)
-    inside = list(store.entries(keys.job(job.job_id))) if inside is None else inside
-    kept = store_history_logs(job, inside, seen.outcome)
+    page, kept = _page_and_logs(job, store, seen, inside)
+    put_many(store, kept)
     step("client:log-kept")
+    if not locate.write_page(store, page, locate.key_to_seal(job)):
+        return _page_beside_another(job, store, page)
+    return page
+
+
+def write_collected_pages(collected: Iterable[tuple[JobRecord, Snapshot]], store: Store) -> None:
+    """Write logs, pages and marks of many collected jobs of one store, which share their forced writes."""
+    pages: dict[str, tuple[JobRecord, dict[str, Any]]] = {}
+    kept: list[tuple[str, bytes]] = []
+    sealed: list[tuple[str, bytes]] = []
+    marks: list[tuple[str, bytes]] = []
+    for job, seen in collected:
+        page, logs_of_it = _page_and_logs(job, store, seen)
+        key = locate.key_to_seal(job)
+        at, data = locate.sealed_page(store, page, key)
+        pages[at] = job, page
+        kept += logs_of_it
+        sealed.append((at, data))
+        if mark := mark_of(job):
+            marks.append((documents.sealed_name(mark, "removed", key), b""))
+        if len(sealed) >= _PAGES_AT_ONCE or sum(len(data) for _, data in kept) > _IN_MEMORY:
+            _write_together(store, kept, sealed, marks, pages)
+    _write_together(store, kept, sealed, marks, pages)
+
+
+def _write_together(
+    store: Store,
+    kept: list[tuple[str, bytes]],
+    sealed: list[tuple[str, bytes]],
+    marks: list[tuple[str, bytes]],
+    pages: dict[str, tuple[JobRecord, dict[str, Any]]],
+) -> None:
+    """Write logs, then the pages that name them, then the marks; and take them out."""
+    put_many(store, kept)
+    step("client:log-kept")
+    for at in put_many(store, sealed, if_absent=True):
+        job, page = pages[at]
+        _page_beside_another(job, store, page)
+    put_many(store, marks)
+    for each in (kept, sealed, marks, pages):
+        each.clear()
+
+
+def _page_and_logs(
+    job: JobRecord, store: Store, seen: Snapshot, inside: Sequence[Entry] | None = None
+) -> tuple[dict[str, Any], list[tuple[str, bytes]]]:
+    """Return the page of a collected job for the history, and its logs, by their keys."""
+    inside = list(store.entries(keys.job(job.job_id))) if inside is None else inside
+    logs_of_it, kept = _history_logs(job, store, inside, seen.outcome)
     page = _history_page(job, seen, inside)
-    page |= {"collected": time.time(), "artifacts_removed": True, "resource_removed": True, "logs": kept}
+    page |= {"collected": time.time(), "artifacts_removed": True, "resource_removed": True, "logs": logs_of_it}
     if usage := _usage_to_keep(job, inside, seen.outcome):
         page["usage"] = usage
-    if locate.write_page(store, page, locate.key_to_seal(job)):
-        return page
+    return page, kept
+
+
+def _page_beside_another(job: JobRecord, store: Store, page: dict[str, Any]) -> dict[str, Any]:
+    """Return the page that another process wrote of a collected job, or replace what is there."""
     before = locate.read_page(store, job.job_id)
     if before is not None and locate.is_collected(before):  # by another process, which saw more of it
         return before

@@ -315,14 +315,16 @@ class JobHandle(JobRecord, Generic[R]):
 
         return Predecessor(self.job_id, self.func_name, self.group_id or ""), records.plain(self)
 
-    def _deliver(self, seen: Snapshot, *, cleanup: bool | None, wait: float) -> Any:
+    def _deliver(self, seen: Snapshot, *, cleanup: bool | None, wait: float, body: bytes | None = None) -> Any:
+        """Return the value or raise the exception; ``body``: what was read together with the verified outcome."""
         outcome = seen.outcome
         if outcome is None:
             raise self._missing(seen)
-        locate.key_to_read(self)  # nothing of a store is unpickled unverified
+        if body is None:
+            locate.key_to_read(self)  # nothing of a store is unpickled unverified
         if outcome.succeeded:
             try:
-                value = collect.value_of(locate.store_of(self), outcome, self.func_name)
+                value = collect.body_of(locate.store_of(self), outcome, body)
             except KeyMissingError as error:  # another process collected and removed it between our two looks
                 raise self._missing(Snapshot(JobStatus.NOT_FOUND)) from error
             self._ended = seen
@@ -388,9 +390,13 @@ def take_value(job: JobHandle, *, light: bool = False) -> Any:
     ``light``: the handle keeps nothing of how the job ended, which is 1.6 KB; its removal reads that again.
     """
     is_taken = job._value is not _NOTHING or job._exception is not None  # noqa: SLF001 - one file
-    seen = None if is_taken else seen_if_ended(job)
+    found = locate.read_ended(job) if not is_taken and past_of(job) is None else None
     try:
-        return job.result(cleanup=False) if seen is None else job._deliver(seen, cleanup=False, wait=0.0)  # noqa: SLF001 - as above
+        if found is None:
+            return job.result(cleanup=False)
+        outcome, body = found
+        seen = Snapshot(decide(outcome=outcome, observation=None), outcome)
+        return job._deliver(seen, cleanup=False, wait=0.0, body=body)  # noqa: SLF001 - as above
     finally:
         if light:
             job._ended = None  # noqa: SLF001 - as above

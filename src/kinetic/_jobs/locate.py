@@ -188,6 +188,7 @@ def machine_of(backend: Backend) -> str:
 LONGEST_NAME = "longest_name"  # beside the fields that all jobs of a submission share
 _SHOWN = 80  # characters of what an unverified page says
 _NAMED = 3  # in one line
+_SMALL_BYTES = 32 << 10  # of a result: fewer are read with its verdict
 _READERS = {
     **HANDLE,
     "spot": fields.boolean,
@@ -301,9 +302,28 @@ def read_outcome_of(store: Store, job_id: str, key_of: Callable[[], bytes | None
     if size is None:
         return None
     try:
-        outcome = outcomes.read(size, lambda start, length: store.get(name, start=start, length=length), key_of())
+        return _outcome_in(job_id, size, lambda start, length: store.get(name, start=start, length=length), key_of())
     except KeyMissingError:  # removed between the two
         return None
+
+
+def read_ended(job: JobRecord) -> tuple[Outcome, bytes | None] | None:
+    """Return the verdict of a job that has probably ended, with its body if that is small: one request for both."""
+    store, job_id = store_of(job), job.job_id
+    try:
+        data = store.get(keys.result(job_id), length=_SMALL_BYTES)
+    except KeyMissingError:
+        return None
+    if len(data) == _SMALL_BYTES:  # there may be more of it
+        outcome = read_outcome(job)
+        return None if outcome is None else (outcome, None)
+    key = key_to_read(job)
+    outcome = _outcome_in(job_id, len(data), lambda start, length: data[start : start + length], key)
+    return outcome, data[: outcome.body_length]
+
+
+def _outcome_in(job_id: str, size: int, read_range: Callable[[int, int], bytes], key: bytes | None) -> Outcome:
+    outcome = outcomes.read(size, read_range, key)
     if outcome.job_id != job_id:
         raise IntegrityError(f"the result of {job_id} is about another job, {outcome.job_id}")
     return outcome
@@ -330,11 +350,16 @@ def _is_same_store(address: str, other: str) -> bool:
 
 def write_page(store: Store, fields: dict[str, Any], key: bytes, *, again: bool = False) -> bool:
     """Write the page of a job, once, sealed with the job's key; ``again`` replaces the page that is there."""
-    at = keys.history(fields["job_id"])
-    data = documents.seal_page(HISTORY, {"removed": time.time(), **fields, "store": store.url}, at, key)
+    at, data = sealed_page(store, fields, key)
     if store.put(at, data, if_absent=not again):
         return True
     return read_page(store, fields["job_id"]) is None and store.put(at, data)
+
+
+def sealed_page(store: Store, fields: dict[str, Any], key: bytes) -> tuple[str, bytes]:
+    """Return where the page of a job is, and the page."""
+    at = keys.history(fields["job_id"])
+    return at, documents.seal_page(HISTORY, {"removed": time.time(), **fields, "store": store.url}, at, key)
 
 
 def read_page(store: Store, job_id: str) -> dict[str, Any] | None:

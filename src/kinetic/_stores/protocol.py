@@ -103,7 +103,7 @@ class LocalStore(Store, Protocol):
         a result. From another file system it is copied.
         """
 
-    def put_many(self, objects: Sequence[tuple[str, bytes]]) -> None:
+    def put_many(self, objects: Sequence[tuple[str, bytes]], *, if_absent: bool = False) -> list[str]:
         """Write objects; see the function of this name."""
 
     def put_hint(self, key: str, data: bytes = b"") -> bool:
@@ -147,23 +147,39 @@ def put_file(store: Store, key: str, path: Path, *, if_absent: bool = False) -> 
     return written
 
 
-def put_many(store: Store, objects: Sequence[tuple[str, bytes]]) -> None:
-    """Write objects, replacing what is there: the last one appears only when all others are there.
+def put_many(store: Store, objects: Sequence[tuple[str, bytes]], *, if_absent: bool = False) -> list[str]:
+    """Write objects: the last one appears only when all others are there. They replace what is there.
 
     All are durable when this returns. After an error, or a crash of the machine, any of them may be there. In a folder
     each directory is forced to the disk once, and many objects at the same time.
+
+    Args:
+        store: Where.
+        objects: Their keys and bytes.
+        if_absent: Create only: existing objects are left as they are.
+
+    Returns:
+        The keys of objects that were left as they are.
     """
     if store.local is not None:
-        store.local.put_many(objects)
-    elif objects:
-        from functools import partial
+        return store.local.put_many(objects, if_absent=if_absent)
+    if not objects:
+        return []
+    from functools import partial
 
-        from kinetic._stores import parallel
+    from kinetic._stores import parallel
 
-        *others, last = objects
-        for _ in parallel.in_parallel(store, (partial(store.put, key, data) for key, data in others)):
-            pass
-        store.put(*last)
+    left: list[str] = []
+
+    def put(key: str, data: bytes) -> None:
+        if not (store.put(key, data, if_absent=True) if if_absent else store.put(key, data)):
+            left.append(key)
+
+    *others, last = objects
+    for _ in parallel.in_parallel(store, (partial(put, key, data) for key, data in others)):
+        pass
+    put(*last)
+    return left
 
 
 def put_hint(store: Store, key: str, data: bytes = b"") -> bool:
