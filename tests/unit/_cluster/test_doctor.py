@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -318,15 +316,7 @@ def test_a_cluster_that_does_not_answer_is_asked_once_and_named(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    real = time.sleep
-
-    def sleep(seconds: float) -> None:
-        if "_runner" in sys._getframe(1).f_code.co_filename:  # a thread that another test has left
-            real(seconds)
-        else:
-            slept.append(seconds)
-
-    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("time.sleep", slept.append)
     doctor.kube.answers["/version"] = refusal(503)
 
     found = doctor.run()

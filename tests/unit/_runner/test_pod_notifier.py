@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -29,17 +30,46 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod's name leads to its own address; this machine's need not."""
     monkeypatch.setattr(socket, "gethostname", lambda: "127.0.0.1")
     monkeypatch.setattr(rendezvous, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(rendezvous, "_LONGEST_PAUSE", 0.1)
 
 
 @pytest.fixture
-def begin(store: MemoryStore) -> Callable[[int], tuple[Notifier, threading.Semaphore]]:
+def begin(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[int], tuple[Notifier, threading.Semaphore]]]:
+    """Return a function that begins a host; their threads, which a pod has for its life, end with the test."""
+    hosts: list[Notifier] = []
+    over = threading.Event()
+
     def begin_(host: int) -> tuple[Notifier, threading.Semaphore]:
         made, rung = Notifier(store, JOB, 0, host), threading.Semaphore(0)
+        hosts.append(made)
+
+        def on_ring() -> None:
+            if over.is_set():
+                raise SystemExit
+            rung.release()
+
         made.publish(KEY)
-        made.start(rung.release, KEY)
+        made.start(on_ring, KEY)
         return made, rung
 
-    return begin_
+    yield begin_
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)  # says nothing of SystemExit; pytest's does
+    over.set()
+    for made in hosts:
+        for connection in list(made._connections):
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                connection.shutdown(socket.SHUT_RDWR)
+        if made._listener is not None:
+            socket.create_connection(made._listener.getsockname()).close()
+    for thread in threading.enumerate():
+        if thread.name == "kinetic-notifier":
+            thread.join(10)
+            assert not thread.is_alive()
+    for made in hosts:
+        for each in (*made._connections, *filter(None, [made._listener])):
+            each.close()
 
 
 def connected(leader: Notifier, count: int) -> None:
