@@ -8,7 +8,7 @@ import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,9 @@ TOGETHER = (
     "tests/flows/test_what_user_code_does",
 )
 
+# What runs on a control plane of ours comes first, so that those of all processes rest for the second half of a run.
+OF_A_CLUSTER = ("tests/cluster/", "tests/flows/kube/", "tests/contracts/test_backend.py")
+
 PASSED = pytest.StashKey[bool]()
 
 
@@ -63,13 +66,18 @@ def pytest_report_header() -> str | None:
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand out single tests, and those of TOGETHER as one: xdist_group changes no id that pytest 9.2 reads."""
+    """Hand out single tests, and those of TOGETHER or of a file of units as one.
+
+    xdist_group changes no id that pytest 9.2 reads. To hand out a test of milliseconds costs more than to run it.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:  # to be overridden, says xdist
-            return next((start for start in TOGETHER if nodeid.startswith(start)), nodeid)
+            alone = nodeid.partition("::")[0] if nodeid.startswith("tests/unit/") else nodeid
+            return next((start for start in TOGETHER if nodeid.startswith(start)), alone)
 
+    config.option.loadscopereorder = False  # the order is ours, see below
     return Together(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
@@ -89,10 +97,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return ("and whole" in asked and folder in QUICK_FOLDERS) or None
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what only `make test-all` or `make nightly` runs, and give each test the time-out of its folder."""
+@pytest.hookimpl(wrapper=True)  # -m reads the marks, and the order is ours once all were shuffled
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Mark what only `make test-all` or `make nightly` runs, and give each test the time-out of its folder.
+
+    First comes what needs a control plane, and then what one process does alone: else the others wait for it.
+    """
     for item in items:
+        if item.nodeid.startswith(OF_A_CLUSTER):
+            item.add_marker(pytest.mark.of_a_cluster)
         if folder_of(item.path) in WHOLE_FOLDERS and test_of(item) not in promises.TESTS:
             item.add_marker(pytest.mark.whole)
         seconds = SECONDS_BY_FOLDER.get(folder_of(item.path))
@@ -100,6 +113,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(seconds))
     for item in beyond_the_samples(items):
         item.add_marker(pytest.mark.nightly)
+    yield
+    items.sort(key=lambda item: (not item.get_closest_marker("of_a_cluster"), not item.nodeid.startswith(TOGETHER)))
 
 
 def beyond_the_samples(items: list[pytest.Item]) -> Iterator[pytest.Item]:

@@ -35,6 +35,20 @@ class Cluster(NamedTuple):
     agent: Agent | RealNodes
 
 
+class Resting:
+    """A plugin that stops the programs of a control plane, 5 % of a core, while tests run that do not need it."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if item.get_closest_marker("of_a_cluster"):
+            self._plane.thaw()
+        else:
+            self._plane.freeze()
+
+
 _STARTED = pytest.StashKey[Cluster | str]()
 
 
@@ -87,7 +101,9 @@ def start(config: pytest.Config) -> Cluster:
         agent: Agent | RealNodes = RealNodes(plane.nodes, plane.authority, Host()).start()
     else:
         agent = Agent(plane.nodes, plane.authority, folder / "nodes").start()
-    config.add_cleanup(agent.stop)  # the last that was added is the first that is done
+    config.add_cleanup(agent.stop)
+    config.add_cleanup(plane.thaw)  # the last that was added is the first that is done
+    config.pluginmanager.register(Resting(plane))
     return Cluster(plane, agent)
 
 

@@ -26,6 +26,8 @@ from kinetic._backends.local.runtime_files import Paths
 from kinetic._jobs import locate
 from kinetic._wire import failpoints, keys
 
+from .conftest import share_runner
+
 SEED = int(
     os.environ.get("KINETIC_KILL_SEED") or int(os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)[:6], 16)
 )
@@ -94,10 +96,7 @@ def points(seed: int) -> Iterator[object]:
 @pytest.fixture
 def site(batches: Any, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Any:
     monkeypatch.setenv("KINETIC_MACHINE_ID", "here")
-    shared = tmp_path_factory.getbasetemp() / "runners"  # made once, not once for each point
-    shared.mkdir(exist_ok=True)
-    (batches.home / "run" / "here").mkdir(parents=True)
-    (batches.home / "run" / "here" / "runners").symlink_to(shared)
+    share_runner(batches.home / "run" / "here", tmp_path_factory)
     return batches
 
 

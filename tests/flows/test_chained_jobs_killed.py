@@ -18,6 +18,8 @@ import pytest
 
 from kinetic._wire import failpoints
 
+from .conftest import share_runner
+
 LIMIT_SECONDS = 15.0
 QUICK, NIGHTLY = 8, 60
 SEED = int(
@@ -119,10 +121,7 @@ class Site:
 def site(home: Path, project: Any, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Site:
     monkeypatch.setenv("KINETIC_MACHINE_ID", "here")
     monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "1")
-    shared = tmp_path_factory.getbasetemp() / "runners"  # made once, not once for each point
-    shared.mkdir(exist_ok=True)
-    (home / "run" / "here").mkdir(parents=True)
-    (home / "run" / "here" / "runners").symlink_to(shared)
+    share_runner(home / "run" / "here", tmp_path_factory)
     return Site(home, project, monkeypatch.setenv)
 
 

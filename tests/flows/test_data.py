@@ -494,6 +494,7 @@ AS_NOBODY = """
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can become somebody else")
+@pytest.mark.own_runner
 def test_an_ordinary_user_gets_data_that_one_job_cannot_harm_for_another(project, home, tmp_path):
     project.write("script.py", AS_NOBODY)
     for path in [project.root, *project.root.rglob("*")]:

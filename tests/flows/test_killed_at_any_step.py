@@ -26,6 +26,8 @@ from kinetic._backends.local.runtime_files import Paths
 from kinetic._jobs import locate
 from kinetic._wire import failpoints, keys
 
+from .conftest import share_runner
+
 ANSWER = 42
 LIMIT_SECONDS = 10.0
 QUICK, NIGHTLY = 20, 200
@@ -187,10 +189,7 @@ class Site:
 @pytest.fixture
 def site(home: Path, project: Any, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Site:
     monkeypatch.setenv("KINETIC_MACHINE_ID", "here")
-    shared = tmp_path_factory.getbasetemp() / "runners"  # made once, not once for each point
-    shared.mkdir(exist_ok=True)
-    (home / "run" / "here").mkdir(parents=True)
-    (home / "run" / "here" / "runners").symlink_to(shared)
+    share_runner(home / "run" / "here", tmp_path_factory)
     return Site(home, project, monkeypatch.setenv)
 
 

@@ -428,6 +428,7 @@ print(json.dumps(told))
     assert told[2] == ["a", 1]
 
 
+@pytest.mark.own_runner
 def test_jobs_whose_supervisor_never_comes_up_fail_with_the_reason(crowd: Crowd, home: Path) -> None:
     (crowd.run("print(json.dumps([tiny(notes, 'a', 1)]))"))
     runtime = next(home.glob("run/*"))
