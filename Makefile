@@ -166,10 +166,11 @@ cluster-if-it-can-be-had: python-is-there
 	@test -n "$$KINETIC_TEST_KUBECONFIG" || { cd tests && $(RUN_PYTHON) -m cluster.building.build 900 2>&1 | \
 	  grep -v '^kinetic: all there' >&2; } || true
 
-# Less than ten minutes on two quiet cores; figures also go to build/bench.json. PEERS=1 adds rows of other packages.
+# Less than ten minutes on two quiet cores; figures also go to build/bench.json. PEERS=1 adds rows of other packages,
+# CLUSTER=1 what runs on the cluster of `make cluster`, and on the node of `make node-build`.
 bench: $(ENV_READY)
 	@test -z "$(PEERS)" || $(UV) pip install --quiet --python $(ENV)/bin/python --group peers
-	@$(ENV)/bin/python benchmarks/run_all.py $(if $(PEERS),--peers) $(ARGS)
+	@$(ENV)/bin/python benchmarks/run_all.py $(if $(PEERS),--peers) $(if $(CLUSTER),--cluster) $(ARGS)
 
 # This commit beside another one, measured in turns: make bench-compare BASE=main~20 ARGS="--only call,list"
 bench-compare: $(ENV_READY)

@@ -35,7 +35,7 @@ def main() -> None:
     run_all.refuse_load(allowed=options.loaded)
     with contextlib.ExitStack() as stack:
         sides = [stack.enter_context(checked_out(commit, options.uv)) for commit in (options.base, "HEAD")]
-        names = [file.name for file in run_all.files(options.only, peers=False)]
+        names = [file.name for file in run_all.files(options.only, run_all.OF_A_CLUSTER | run_all.OF_PEERS)]
         found: tuple[Series, Series] = ({}, {})
         for _ in range(options.rounds):
             for name in names:

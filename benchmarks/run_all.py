@@ -2,7 +2,8 @@
 
 On two quiet cores all of it takes less than ten minutes. The figures are printed and written as JSON. A benchmark that
 does not end is killed with everything that it started, and counts as failed; the others still run. ``--peers``
-adds rows for other packages that run functions: ``make bench PEERS=1`` installs them first.
+adds rows for other packages that run functions: ``make bench PEERS=1`` installs them first. ``--cluster`` adds
+what runs on the test cluster, some fifteen minutes more: ``make bench CLUSTER=1``. Whatever ``--only`` names runs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parent
 FIGURES = FOLDER.parent / "build" / "bench.json"
 TARGET_SECONDS = 600
+# The last of these needs `make node-build` as well. And what needs packages that are installed only on request.
+OF_A_CLUSTER = {"bench_cluster.py", "bench_cluster_batch.py", "bench_warm.py"}
+OF_PEERS = {"bench_peers.py"}
 LIMIT_SECONDS = 900.0  # for one file: many times what any takes, also on a loaded machine
 PATIENCE_SECONDS = 30.0  # for one that was interrupted, to remove what it made
 LOOK_SECONDS = 3.0  # long enough to see a test suite beside us, short enough to wait for
@@ -35,12 +39,14 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds after which a file is killed")
     parser.add_argument("--only", default="", help="words in the names of the files to run, e.g. call,list")
     parser.add_argument("--peers", action="store_true", help="add rows for submitit, joblib, Dask and Ray")
+    parser.add_argument("--cluster", action="store_true", help="add what needs the test cluster: minutes")
     parser.add_argument("--loaded", action="store_true", help="measure also where other programs keep the cores busy")
     parser.add_argument("--json", type=Path, default=FIGURES, help=f"where to write the figures ({FIGURES.name})")
     options, words = parser.parse_known_args()
     busy = refuse_load(allowed=options.loaded)
     report: dict[str, Any] = {**machine(), "busy": round(busy, 3), "figures": [], "seconds": {}, "failed": {}}
-    for file in files(options.only, peers=options.peers):
+    left_out = (set() if options.cluster else OF_A_CLUSTER) | (set() if options.peers else OF_PEERS)
+    for file in files(options.only, left_out):
         measure(file, words, options.limit, report)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(report, indent=1) + "\n")
@@ -53,11 +59,13 @@ def main() -> None:
     raise SystemExit(1 if report["failed"] else 0)
 
 
-def files(only: str, *, peers: bool, folder: Path = FOLDER) -> list[Path]:
-    """Return the benchmarks to run; that of the peers needs packages that are installed only on request."""
-    words = only.split(",")
-    found = [file for file in sorted(folder.glob("bench_*.py")) if any(word in file.name for word in words)]
-    return [file for file in found if peers or file.name != "bench_peers.py"]
+def files(only: str, left_out: set[str], folder: Path = FOLDER) -> list[Path]:
+    """Return the benchmarks with a word of ``only`` in their names, or without any word all that are not left out."""
+    words = [word for word in only.split(",") if word]
+    found = sorted(folder.glob("bench_*.py"))
+    if not words:
+        return [file for file in found if file.name not in left_out]
+    return [file for file in found if any(word in file.name for word in words)]
 
 
 def measure(file: Path, words: list[str], limit: float, report: dict[str, Any], python: str = sys.executable) -> None:
