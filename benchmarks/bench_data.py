@@ -22,6 +22,8 @@ class Counting:
 
     def __getattr__(self, name):
         found = getattr(self.store, name)
+        if not callable(found):
+            return found
         def counted(*arguments, **options):
             self.requests.append(name)
             return found(*arguments, **options)

@@ -1,6 +1,7 @@
 """Each script of examples/ runs on this machine and prints what it promises, or says which package is missing here.
 
-The scripts with checkpoints of Keras and Orbax have tests of their own in test_outputs.py.
+The scripts with checkpoints of Keras and Orbax have tests of their own in test_outputs.py. Of those that train with
+JAX, Keras or scikit-learn, two are drawn; `make nightly` runs all, and `make test-torch` those with PyTorch.
 """
 
 from __future__ import annotations
@@ -43,13 +44,24 @@ PRINTED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
+TRAIN = {"jax", "keras", "optuna", "sklearn"}  # ten to twenty seconds of the processor for each script
+TAKE_LONG = pytest.mark.sampled(2)
+
+
+def cases() -> list[object]:
+    """Return the scripts; those with PyTorch are no sample, since a run either has it for all of them or skips them."""
+    needs = {name: {*packages} for name, (packages, _) in sorted(PRINTED.items())}
+    long = {name for name, packages in needs.items() if packages & TRAIN and "torch" not in packages}
+    return [pytest.param(name, marks=[TAKE_LONG] if name in long else []) for name in needs]
+
+
 def skip_without(packages: tuple[str, ...]) -> None:
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         pytest.skip(f"{' and '.join(missing)}: needed by this example, and not installed here")
 
 
-@pytest.mark.parametrize("name", sorted(PRINTED))
+@pytest.mark.parametrize("name", cases())
 def test_an_example_prints_what_it_promises(name: str, project):
     packages, expected = PRINTED[name]
     skip_without(packages)
