@@ -34,7 +34,7 @@ unexport VIRTUAL_ENV PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rest test-all check cluster node node-build test-node cluster-if-it-can-be-had test-torch bench bench-compare nightly docs docs-serve clean python-is-there
+.PHONY: help demo env test test-rest test-all check cluster node node-build test-node cluster-if-it-can-be-had test-torch bench bench-compare nightly docs docs-serve clean python-is-there
 
 help:
 	@echo 'make demo      train a small Keras model on handwritten digits, as a detached job on this machine'
@@ -102,6 +102,9 @@ PYTEST_WAITING := $(ENV)/bin/python -m pytest --dist loadgroup -n $(shell echo $
 # The files with tests that are marked so.
 TESTS_OF_NODE = tests/contracts/test_backend.py tests/flows/kube tests/cluster
 
+# For what makes several of these at the same time.
+env: $(ENV_READY)
+
 test: $(ENV_READY)
 	@echo 'kinetic: units, contracts, architecture, and a flow for each promise of the README: some 6 minutes on two cores.' >&2
 	@echo 'kinetic: all other flows, and Kubernetes: make test-all' >&2
@@ -112,11 +115,11 @@ NOT_AGAIN = $(shell test -e build/ran-on-a-real-node && echo ' and not real_node
 
 # What `make test` leaves out. AFTER_NODE=1: the same run had `make test-node` before; see .ci/run.
 test-rest: $(ENV_READY) cluster-if-it-can-be-had
-	@echo 'kinetic: all flows, and jobs on a Kubernetes control plane: some 25 minutes on two cores.' >&2
+	@echo 'kinetic: all flows, and jobs on a Kubernetes control plane: some 20 minutes on two cores.' >&2
 	@$(PYTEST_WAITING) -m 'not nightly and whole$(if $(AFTER_NODE),$(NOT_AGAIN))' $(ARGS)
 
 test-all: $(ENV_READY) cluster-if-it-can-be-had test-node
-	@echo 'kinetic: the whole suite, except what runs in make nightly: some 30 minutes on two cores.' >&2
+	@echo 'kinetic: the whole suite, except what runs in make nightly: some 25 minutes on two cores.' >&2
 	@$(PYTEST_WAITING) -m 'not nightly$(NOT_AGAIN)' $(ARGS)
 
 # One process: there is one real node on a machine. Where it cannot run or is not built, everything skips and says why.
