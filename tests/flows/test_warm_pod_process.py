@@ -7,6 +7,7 @@ import ctypes
 import os
 import pickle
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -38,6 +39,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 KEY, POD_KEY = bytes(range(32)), bytes(range(1, 33))
 POD = "cpu-warm-20261123-120000-abcdef0"
 MOST_IDLE_BYTES = 80_000_000
+IDLE_PROCESSES = 4  # the first one, what forks, and the next job's supervisor with its worker
 # A warm pod whose clock runs faster: of an hour, it sees all.
 FAST = """
 import sys, time
@@ -47,7 +49,7 @@ FASTER, began = 120.0, time.monotonic()
 real = dict(vars(time))
 warm_pod.time = SimpleNamespace(**real | {"monotonic": lambda: began + FASTER * (real["monotonic"]() - began)})
 warm_pod._SECRET_SECONDS /= FASTER
-warm_pod.main([sys.argv[1]], sys.argv[2], sys.argv[3], entrypoint.main)
+warm_pod.main([sys.argv[1]], sys.argv[2], sys.argv[3], entrypoint.get_ready)
 """
 
 # One that has no credentials but the tokens of a metadata server; only the address of the service is another one.
@@ -60,7 +62,7 @@ def client(address, options):
     options["client_options"]["allow_http"] = True
     return GCSStore(address.bucket, config={"base_url": "http://SERVER"}, **options)
 obstore_client._google_client = client
-warm_pod.main([sys.argv[1]], sys.argv[2], sys.argv[3], entrypoint.main)
+warm_pod.main([sys.argv[1]], sys.argv[2], sys.argv[3], entrypoint.get_ready)
 """
 
 
@@ -161,10 +163,15 @@ class Pod:
         return pickle.loads(self.store.get(at, length=read.body_length))
 
     def state(self) -> State:
-        """Return what its processes hold now."""
+        """Return what its processes hold once it is idle, with what waits for the next job."""
         assert self.process is not None
-        found = processes.tree_of(self.process.pid)
-        descriptors = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in found)
+        limit, found, descriptors, before = time.monotonic() + 20, [0], 0, -1
+        while len(found) != IDLE_PROCESSES or descriptors != before:
+            assert time.monotonic() < limit, (found, descriptors)
+            time.sleep(0.05)
+            found, before = processes.tree_of(self.process.pid), descriptors
+            with contextlib.suppress(FileNotFoundError):  # what asks the store
+                descriptors = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in found)
         files = sorted(str(path) for name in ("tmp", "home") for path in (self.folder / name).rglob("*"))
         return State(
             len(found),
@@ -241,6 +248,36 @@ def test_nothing_grows_in_a_warm_pod_with_each_job(
     assert early + values == [*range(10), *range(jobs - 10)]
     assert (after.processes, after.descriptors, after.files) == (before.processes, before.descriptors, before.files)
     assert after.own_bytes < before.own_bytes + 2_000_000
+
+
+def test_the_next_job_is_carried_out_by_the_pair_that_waits_unless_that_has_died(start: Any, tmp_path: Path) -> None:
+    pod = start(f"file://{tmp_path}/store")
+
+    def pair() -> list[int]:
+        pod.state()
+        return processes.tree_of(pod.process.pid)[2:]
+
+    def run_without(pid: int) -> list[int]:
+        os.kill(pid, signal.SIGKILL)
+        while processes.state(pid) not in {"Z", "X"}:
+            time.sleep(0.01)
+        return run()
+
+    def run() -> list[int]:
+        found: list[int] = pod.run(lambda: [os.getppid(), os.getpid()])
+        return found
+
+    pod.run(abs, -1)
+    waiting, ran = pair(), run()
+    supervisor, dead_worker = pair()
+    without_worker = run_without(dead_worker)
+    dead_supervisor, _ = pair()
+    without_supervisor = run_without(dead_supervisor)
+
+    assert ran == waiting
+    assert without_worker[0] == supervisor
+    assert without_worker[1] != dead_worker
+    assert dead_supervisor not in without_supervisor
 
 
 def mount_in_working_directory(disk: str) -> list[str]:

@@ -315,7 +315,8 @@ def _try(
         task = backend.warm.task_of(wanted, mask, requirements)
         assignment = _assignment(wanted, task, greeting.sequence, greeting.restarts)
         is_slice, refused = wanted.placement.hosts > 1, ""
-        make = functools.partial(backend.warm.make_task, wanted, mask, state, differs=requirements is not None)
+        make_task = backend.warm.make_task if is_slice else backend.warm.make_task_at_once
+        make = functools.partial(make_task, wanted, mask, state, differs=requirements is not None)
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)  # so the pod gives up what it holds
             if is_slice:
@@ -333,7 +334,8 @@ def _try(
                 refused = connection.ask(assignment.to_bytes(key, greeting.nonce), job_id)
             elif not refused:
                 keep = functools.partial(_keep_assignment, backend, state, assignment, key)
-                refused, _ = backend.warm.tell(connection, warm_pods.confirmation(job_id), job_id, keep)
+                own = functools.partial(_own_secret, backend, made)
+                refused, *_ = backend.warm.tell(connection, warm_pods.confirmation(job_id), job_id, keep, own)
             step("client:task-told")
             if not refused:
                 undo.pop_all()
@@ -368,6 +370,14 @@ def _keep_assignment(backend: KubeBackend, state: WarmState, assignment: Assignm
     except KineticError as error:
         what = f"if {state.name} is started again, the job starts in a pod of its own"
         output.report_once(f"{what}: {error.what}", about=what)
+
+
+def _own_secret(backend: KubeBackend, made: Any) -> None:
+    """Let the Secret of a job go with its Job: until then it goes with the warm pod, which is later."""
+    try:
+        backend.warm.own_secret(made)
+    except KineticError as error:
+        locate.log().info("the Secret of a job stays until its warm pod is removed: %s", error)
 
 
 def _start_with(wanted: Launch, context: Place, backend: KubeBackend, mask: int, keep: float, most: float) -> None:

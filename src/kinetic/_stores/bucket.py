@@ -49,6 +49,10 @@ class BucketStore:
     def local(self) -> None:
         """None: no folder of this machine."""
 
+    def make_client(self) -> None:
+        """Do what comes before the first request, where no thread starts yet."""
+        self._client.make()
+
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
         check_key(key)
         with self._client.translated_errors(key):

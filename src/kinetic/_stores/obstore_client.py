@@ -121,6 +121,10 @@ class ObstoreClient:
             self.retry.pause(attempt)
         raise AssertionError("the last attempt returns or raises")
 
+    def make(self) -> None:
+        """Make our client, unless there is one; no request is sent and no thread starts."""
+        self._current(None)
+
     def _current(self, rejected: GCSStore | S3Store | None) -> GCSStore | S3Store:
         """Return our client; another one than that whose credentials were rejected."""
         with self._lock:

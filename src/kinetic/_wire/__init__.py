@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _LIBRARY = os.path.dirname(os.__file__)
 _INSTALLED = ("site-packages", "dist-packages")
 _named: set[str] = set()
+_lazy: list[object] = []  # what makes each dataclass, as far as modules were imported
 _making = RLock()  # one class is made at a time, and none while a process forks
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
@@ -52,7 +53,14 @@ if not TYPE_CHECKING:
             return object.__new__(kind)
 
         cls.__new__, cls.__dataclass_fields__ = new, Fields()
+        _lazy.append(make)
         return cls
+
+
+def make_dataclasses() -> None:
+    """Make all dataclasses of the modules that were imported, in a process that forks many others."""
+    for make in _lazy:
+        make()  # type: ignore[operator] # a function
 
 
 class Finder:

@@ -81,7 +81,7 @@ def test_the_next_job_runs_in_the_pod_of_the_last_one(clients: Any, site: Any) -
     assert [job["spec"]["suspend"] for job in site.jobs() if "kinetic/warm" in job["metadata"]["labels"]] == [True] * 2
 
 
-def test_a_call_of_a_client_that_knows_its_warm_pod_sends_four_requests_that_change_something(
+def test_a_call_of_a_client_that_knows_its_warm_pod_sends_five_requests_that_change_something(
     clients: Any, site: Any
 ) -> None:
     clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
@@ -100,7 +100,7 @@ def test_a_call_of_a_client_that_knows_its_warm_pod_sends_four_requests_that_cha
     assert Counter(writes) == {
         ("POST", "jobs"): 5,  # the task, suspended
         ("POST", "secrets"): 5,
-        ("PATCH", "secrets"): 5,  # what the pod reads if it is started again; while it is told
+        ("PATCH", "secrets"): 10,  # what the pod reads if it is started again, and the task's owner; while it is told
         ("DELETE", "jobs"): 5,  # while the client continues
     }
     reads = [each for each in site.asked() if each.method == "GET"]

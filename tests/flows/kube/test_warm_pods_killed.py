@@ -81,6 +81,9 @@ def test_a_client_that_dies_while_it_tells_a_warm_pod_loses_no_job(
     after = clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(3, 4))")
 
     assert (value, after) == (3, 7)
+    (secret,), (job,) = site.secrets(job_id), site.jobs(job_id)
+    owners = [each["uid"] for each in secret["metadata"]["ownerReferences"]]
+    assert owners == [job["metadata"]["uid"]], "it does not go with the warm pod"
     assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
 
 

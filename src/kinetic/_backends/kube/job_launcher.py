@@ -12,6 +12,7 @@ import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,7 @@ from kinetic._wire.task import (
     PodSettings,
     Task,
 )
-from kinetic.errors import LaunchError
+from kinetic.errors import KineticError, LaunchError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Kind, Object
@@ -89,25 +90,58 @@ class JobLauncher:
             security=preflight.pod_security(client),
         )
 
-    def make_task(self, launch: Launch, umask: int, pod: str, *, differs: bool = False) -> Object:
+    def make_task(
+        self, launch: Launch, umask: int, pod: str, keeper: Mapping[str, str] | None = None, *, differs: bool = False
+    ) -> Object:
         """Create the suspended Job of a task for a warm pod, and its Secret.
 
         The warm pod does not own it, so it outlives that: whoever looks next starts a task that is left. A task with
         other packages than the pod's may be given back, so whoever looks at it asks the store as well.
+
+        Args:
+            launch: The task.
+            umask: The client's.
+            pod: The warm pod.
+            keeper: What owns the Secret until ``own_secret`` has given it to the Job: then both are created at the same
+                time, and a Secret whose Job is never created goes with its keeper.
+            differs: Whether the task has other packages.
         """
         client, request = self._client(), replace(self.request(launch), warm=pod)
         kind, digest = self.kind_of(launch), runner_bundle.build().sha256
         manifest = manifest_of(request, launch, kind, key_offset=0, runner_sha256=digest, umask=umask)
         manifest["metadata"]["annotations"] |= {job_manifests.DIFFERS_ANNOTATION: "true"} if differs else {}
-        made: Object = {"apiVersion": kind.api_version, "kind": kind.name, **client.create(kind, manifest)}
-        step("client:job-created")
         entries = {KEY_FILE: launch.key, ENVIRONMENT_FILE: json.dumps(dict(launch.captured)).encode()}
         entries |= {CACHE_KEY_FILE: launch.cache_key} if launch.cache_key else {}
-        client.create(SECRET, job_manifests.secret(request, entries, made))
+
+        def make_job() -> Object:
+            made: Object = {"apiVersion": kind.api_version, "kind": kind.name, **client.create(kind, manifest)}
+            step("client:job-created")
+            return made
+
+        def make_secret(owner: Object) -> Object:
+            return client.create(SECRET, job_manifests.secret(request, entries, owner))
+
+        if keeper is not None:
+            try:
+                owner: Object = {**keeper, "metadata": keeper}
+                asks: list[Callable[[], Object]] = [make_job, partial(make_secret, owner)]
+                made = kube_client.request_all(asks)[0]
+            except KineticError:
+                with suppress(KineticError):  # else it goes with its keeper
+                    client.delete(SECRET, request.secret)
+                raise
+        else:
+            made = make_job()
+            make_secret(made)
         step("client:secret-created")
         if kind is JOB and launch.placement.hosts > 1:  # nothing looks for it before the task is started cold
             client.create(SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
         return made
+
+    def own_secret(self, made: Object) -> None:
+        """Give the Secret of a job to what makes its pods, with which it goes."""
+        name, owner = job_manifests.object_name(object_status.job_id_of(made)), job_manifests.owner_of(made)
+        self._client().patch(SECRET, name, {"metadata": {"ownerReferences": [owner]}})
 
     def kind_of(self, launch: Launch) -> Kind:
         """Return the kind of object that makes the pods of a launch."""

@@ -555,9 +555,14 @@ def hold(manifest: Manifest, after: Sequence[str]) -> None:
 def secret(request: JobRequest, entries: Mapping[str, bytes], owned_by: Manifest) -> Manifest:
     """Return the Secret of one job, whose entries become files of the pod; what makes the pods owns it."""
     about = _metadata(object_name(request.job_id), request.namespace, request.labels())
-    owner = owned_by["metadata"]
-    about["ownerReferences"] = [_owner_reference(owned_by["apiVersion"], owned_by["kind"], owner["name"], owner["uid"])]
+    about["ownerReferences"] = [owner_of(owned_by)]
     return _secret(about, entries)
+
+
+def owner_of(owned_by: Mapping[str, Any]) -> Manifest:
+    """Return the reference to an object in what it owns."""
+    owner = owned_by["metadata"]
+    return _owner_reference(owned_by["apiVersion"], owned_by["kind"], owner["name"], owner["uid"])
 
 
 def warm_secret(request: JobRequest, entries: Mapping[str, bytes], owned_by: Manifest) -> Manifest:

@@ -248,8 +248,8 @@ class WarmLauncher:
         with self._lock:
             return [state for each, state in self._kept.values() if each.is_free]
 
-    def tell(self, connection: KeptConnection, message: bytes, job_id: str, beside: Callable[[], T]) -> tuple[str, T]:
-        """Tell a warm pod something of a task while something else is done; return why it refuses, or "", and that."""
+    def tell(self, connection: KeptConnection, message: bytes, job_id: str, *beside: Callable[[], Any]) -> list[Any]:
+        """Tell a warm pod something of a task while other things are done; return why it refuses, or "", and those."""
 
         def ask() -> str:
             try:
@@ -257,9 +257,7 @@ class WarmLauncher:
             except KineticError as error:
                 return f"the warm pod {connection.pod} cannot be told: {error.what}"
 
-        asks: list[Callable[[], Any]] = [ask, beside]
-        why, done = kube_client.request_all(asks)
-        return why, done
+        return kube_client.request_all([ask, *beside])
 
     def is_followed(self, job_id: str) -> bool:
         """Return whether a connection would tell of the end of a job."""
@@ -278,6 +276,14 @@ class WarmLauncher:
     def make_task(self, launch: Launch, umask: int, state: WarmState, *, differs: bool = False) -> Object:
         """Create what a task is in the cluster, as far as nothing runs; ``differs``: in packages from its warm pod."""
         return self._launcher.make_task(launch, umask, state.name, differs=differs)
+
+    def make_task_at_once(self, launch: Launch, umask: int, state: WarmState, *, differs: bool = False) -> Object:
+        """Do the same in one round of requests; ``own_secret`` is to follow."""
+        return self._launcher.make_task(launch, umask, state.name, state.job, differs=differs)
+
+    def own_secret(self, made: Object) -> None:
+        """Let the Secret of a task go with its Job, and no longer with the warm pod."""
+        self._launcher.own_secret(made)
 
     def tasks(self, owner: str) -> dict[str, float]:
         """Return when an owner's tasks were submitted, by job, those that have ended included."""
@@ -309,11 +315,11 @@ class WarmLauncher:
         Returns False if the Job is gone, or has no Secret: its client died before anything could have begun.
         """
         client = self._client()
-        if client.get(SECRET, job_manifests.object_name(job_id)) is None:
+        secret, found = client.get(SECRET, job_manifests.object_name(job_id)), self._find(job_id)
+        if secret is None or found is None:
             return False
-        found = self._find(job_id)
-        if found is None:
-            return False
+        if {each["uid"] for each in secret["metadata"].get("ownerReferences", ())} != {found["metadata"]["uid"]}:
+            self.own_secret(found)  # its client died before: it would go with the warm pod
         change: dict[str, Any] = {
             "metadata": {"labels": {job_manifests.WARM_LABEL: None}, "ownerReferences": None},
             "spec": {"suspend": False},

@@ -6,6 +6,7 @@ It holds its lock from its first moment to its last, has at most one job, and ex
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -146,9 +147,9 @@ class SupervisorProcess:
             self._end_spare()
             usual = scheduler.allowed_variables(self._last.environment)  # none that only that job was to have
             self._last = replace(self._last, environment=usual)
-            shown = (supervise.SPARE, "a worker that waits for its task")
+            wait = functools.partial(worker.wait_for_a_task, self._last)
             with contextlib.suppress(OSError):  # no processes left, or no space: the job itself says so
-                self._spare = EarlyWorker(self._last, worker.wait_for_a_task, self.supervisor.libc, shown)
+                self._spare = EarlyWorker(wait, self.supervisor.libc)
 
     def spare_for(self, task: Task) -> EarlyWorker | None:
         """Return the worker that waits, if it can carry out this task; after this, there is none."""
@@ -251,6 +252,7 @@ class QueueSource:
     store: Store
     witness = "supervisor"
     elsewhere: Callable[[], bool] | None = None  # all hosts of a slice are children of this process
+    waits_for_exit = True  # it is measured, and another job may get its slot
 
     def __init__(self, process: SupervisorProcess, row: JobRow, task: Task) -> None:
         self._process, self._row, self.task, self.wake = process, row, task, process.wake

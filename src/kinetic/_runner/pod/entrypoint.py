@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import select
@@ -72,12 +73,15 @@ _FIRST_LOOK_SECONDS = 0.05  # at who carries a job of a warm slice out, while it
 _LEAST_POLL_SECONDS = 0.1  # notifications that come together are one
 
 
-def main(words: list[str], base: str, runner: str) -> NoReturn:
-    """Be the first process of a container: its arguments, a folder of its own, and the folder with this code."""
+def main(words: list[str], base: str, runner: str, supervisor: Supervisor | None = None) -> NoReturn:
+    """Be the first process of a container: its arguments, a folder of its own, and the folder with this code.
+
+    ``supervisor``: of a task of a warm pod, made before.
+    """
     if words[:1] == [WARM]:
         from kinetic._runner.pod import warm_pod  # most pods have one job
 
-        warm_pod.main(words[1:], base, runner, main)
+        warm_pod.main(words[1:], base, runner, get_ready)
     code = INFRASTRUCTURE_EXIT
     message, message_file = "", TERMINATION_LOG
     try:
@@ -87,7 +91,7 @@ def main(words: list[str], base: str, runner: str) -> NoReturn:
         place = HostInPod(
             container.host_of(task.hosts, os.environ), container.restarts_of(os.environ), Path(base), runner
         )
-        code = PodSource(task, place, os.environ).run()
+        code = PodSource(task, place, os.environ).run(supervisor or Supervisor(worker.work))
     except (KineticError, OSError) as error:
         # Another attempt may succeed that finds the store in reach, and room on the disk.
         passes = isinstance(error, OSError | StoreError | CredentialsError) and not isinstance(error, IntegrityError)
@@ -103,6 +107,13 @@ def main(words: list[str], base: str, runner: str) -> NoReturn:
             write_termination_message(message_file, message)
             log_pump.drain_output(_DRAIN_SECONDS)
         os._exit(code)
+
+
+def get_ready() -> Callable[[list[str], str, str], NoReturn]:
+    """Fork a worker for a task that is not known yet; return what is to be called with it, as ``main``."""
+    supervisor = Supervisor(worker.work)
+    supervisor.early = EarlyWorker(worker.get_ready, supervisor.libc)
+    return functools.partial(main, supervisor=supervisor)
 
 
 def run_on_thread(task: Callable[[], object]) -> threading.Thread:
@@ -170,26 +181,23 @@ class PodSource:
         for end in (self.wake, self._waker):
             os.set_blocking(end, False)
 
-    def run(self) -> int:
+    def run(self, supervisor: Supervisor) -> int:
         signal.signal(signal.SIGTERM, self._on_term)
         task, host = self.task, self.place.host
         say(f"job {task.job_id}" + (f", host {host} of {task.hosts}" if task.hosts > 1 else ""))
         self._open_log()
-        supervisor = Supervisor(worker.work)
         is_warm = bool(self.settings.warm)
-        if is_warm:  # its client is imported already, or kept
-            self._install_store_client()
-        supervisor.early = self._early_worker(supervisor)
-        if not is_warm and self._install_store_client() and supervisor.early is not None:
-            supervisor.early.discard()  # it does not find what was installed after it was forked
-            supervisor.early = None
+        if is_warm and self._install_store_client():  # else its client is imported already
+            supervisor.discard_early()  # it does not find what was installed after it was forked
+        self._begin_with(supervisor)
+        if not is_warm and self._install_store_client():
+            supervisor.discard_early()
         import sysconfig  # 1 ms, while the worker gets ready
 
         if found := python_runtime.foreign_distribution(map(sysconfig.get_path, ("purelib", "platlib"))):
             say(f"this image has another package named kinetic ({found}); the job imports ours, which it brings along")
         supervisor.carry_out(self)
-        if supervisor.early is not None:  # there was nothing to do
-            supervisor.early.discard()
+        supervisor.discard_early()  # if there was nothing to do
         if self._log_pump is not None:
             self._log_pump.drain(_DRAIN_SECONDS)
             for name in ("body", "word"):
@@ -204,6 +212,11 @@ class PodSource:
             self._is_watching = True
             self.wait_for(lambda: self.end_requested, FOREVER)
         return self.code
+
+    @property
+    def waits_for_exit(self) -> bool:
+        """Whether the verdict waits for the end of the worker's process: a slice's hosts wait for each other anyway."""
+        return self.task.hosts > 1
 
     @property
     def verdict_words(self) -> str:
@@ -222,15 +235,21 @@ class PodSource:
         os.dup2(descriptor, 2)
         os.close(descriptor)
 
-    def _early_worker(self, supervisor: Supervisor) -> EarlyWorker | None:
-        """Fork the worker before anything is loaded that has threads, and let it fetch the order meanwhile."""
+    def _begin_with(self, supervisor: Supervisor) -> None:
+        """Have a worker fetch the order that was forked before anything is loaded that has threads."""
         try:
             here = container.task_of(self.task, self.place, 0, self.environ)
         except RunnerError:  # raised again by the task of the attempt
-            return None
-        if here.own_interpreter or supervise.needs_own_interpreter():
-            return None
-        return EarlyWorker(here, worker.get_ready, supervisor.libc)
+            here = None
+        if here is None or here.own_interpreter or supervise.needs_own_interpreter():
+            supervisor.discard_early()
+            return
+        for _ in range(2):
+            supervisor.early = supervisor.early or EarlyWorker(worker.get_ready, supervisor.libc)
+            with contextlib.suppress(BrokenPipeError):  # it was forked long ago, and has ended
+                supervisor.early.tell(here)
+                return
+            supervisor.discard_early()
 
     def _install_store_client(self) -> bool:
         """Install what opens the store if the image does not have it; return whether that was necessary."""

@@ -4,6 +4,10 @@ It imports under the variables that those tasks had, since libraries read them w
 variables is forked from a server that has imported nothing. After importing it forks once to see what that leaves:
 OpenBLAS ends its threads before a fork, and jemalloc starts its own again after one. With any other thread, or with an
 open device, it is of no use, and says so.
+
+While the pod is idle, the supervisor of the next task and its worker are forked already, and wait: forking a process
+that has imported JAX takes longer than a short task. They know nothing of any task, and there are none while another
+one runs or is cleaned up after.
 """
 
 from __future__ import annotations
@@ -22,14 +26,17 @@ from typing import Any, NoReturn
 from kinetic._runner.supervisor import supervise
 
 CarryOut = Callable[[list[str], str, str], NoReturn]  # the arguments of a container, a folder, and that with our code
+GetReady = Callable[[], CarryOut]  # what a supervisor does before it knows its task, and then with it
 
 IMPORTS_FILE = "imports.json"  # in the folder of a task: what its worker had imported of installed packages
 _SAFE_THREADS = frozenset({"jemalloc_bg_thd"})
 _DEVICES = ("/dev/nvidia", "/dev/accel", "/dev/vfio", "/dev/kfd", "/dev/dri")
 _NEVER = ("kinetic", "obstore", "cloudpickle", "__main__", "antigravity")  # obstore starts threads
 _PR_SET_PDEATHSIG = 1
+_AHEAD = b"ahead"  # an order to fork what the next task needs; any other one is the folder of a task
 _MOST_NAMES = 20_000
 _imported: set[str] = set()  # packages that were imported here before the fork
+_loaded: set[str] = set()  # all modules that were
 _reports = -1  # in a supervisor: where its parents read that its task is decided
 
 
@@ -49,7 +56,7 @@ class ForkServer:
 
     def __init__(
         self,
-        carry_out: CarryOut,
+        get_ready: GetReady,
         runner: str,
         libc: Any,
         environment: str = "",
@@ -62,6 +69,7 @@ class ForkServer:
         self.supervisor, self.is_decided = 0, False
         self.code: int | None = None
         self._rest = b""
+        self._is_ahead = False  # whether it has forked what the next task needs
         orders, self._orders = os.pipe()
         self.reports, reports = os.pipe()
         os.set_blocking(self.reports, False)
@@ -71,15 +79,23 @@ class ForkServer:
         if self.pid == 0:
             try:
                 _become_child(parent, libc, orders, reports)
-                _serve(carry_out, runner, libc, orders, reports, imports, variables, packages)
+                _serve(get_ready, runner, libc, orders, reports, imports, variables, packages)
             finally:
                 os._exit(70)
         os.close(orders)
         os.close(reports)
 
+    def fork_ahead(self) -> None:
+        """Have it fork what the next task needs, unless it has."""
+        if not self._is_ahead and not self.is_over:
+            self._is_ahead = True
+            with contextlib.suppress(BrokenPipeError):  # it has just ended
+                os.write(self._orders, _AHEAD + b"\n")
+
     def start(self, folder: Path) -> None:
-        """Have it fork a supervisor for the task in a folder."""
+        """Have it fork a supervisor for the task in a folder, or give the task to the one that it has forked."""
         self.supervisor, self.is_decided, self.code = -1, False, None
+        self._is_ahead = False
         os.write(self._orders, f"{folder}\n".encode())
 
     def read(self) -> None:
@@ -124,7 +140,7 @@ def _become_child(parent: int, libc: Any, *kept: int) -> None:
 
 
 def _serve(
-    carry_out: CarryOut,
+    get_ready: GetReady,
     runner: str,
     libc: Any,
     orders: int,
@@ -143,22 +159,62 @@ def _serve(
         if trouble := _why_unsafe():
             os.write(reports, f"useless {trouble}\n".encode())
             os._exit(0)
+    _loaded.update(sys.modules)
     gc.collect()
     gc.freeze()
     os.write(reports, b"ready\n")
+    waiting: _Waiting | None = None
     with os.fdopen(orders, "rb") as lines:
         for line in lines:
-            folder = Path(os.fsdecode(line.rstrip(b"\n")))
-            me, pid = os.getpid(), os.fork()
-            if pid == 0:
-                _become_child(me, libc, reports)
-                global _reports  # noqa: PLW0603 - of this process
-                _reports = reports
-                carry_out([f"@{folder / 'task.json'}"], str(folder), runner)
+            if waiting is None or waiting.has_ended():
+                waiting = _Waiting(get_ready, runner, libc, reports)
+            if line.rstrip(b"\n") == _AHEAD:
+                continue
+            pid, waiting = waiting.begin(line), None
             os.write(reports, f"pid {pid}\n".encode())
             _, status = os.waitpid(pid, 0)
             os.write(reports, f"code {status}\n".encode())
     os._exit(0)
+
+
+class _Waiting:
+    """A supervisor that was forked, as its parent sees it, with a worker of its own: both wait for a task."""
+
+    def __init__(self, get_ready: GetReady, runner: str, libc: Any, reports: int) -> None:
+        task, self._task = os.pipe()
+        me = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                _become_child(me, libc, reports, task)
+                _supervise(get_ready, runner, task, reports)
+            finally:
+                os._exit(70)
+        os.close(task)
+
+    def has_ended(self) -> bool:
+        """Return whether it is gone, as after a lack of memory."""
+        if os.waitpid(self._pid, os.WNOHANG)[0] == 0:
+            return False
+        os.close(self._task)
+        return True
+
+    def begin(self, folder: bytes) -> int:
+        """Give it the folder of its task, and return its number."""
+        with contextlib.suppress(BrokenPipeError):  # it has just ended, which its parent sees as of any supervisor
+            os.write(self._task, folder)
+        os.close(self._task)
+        return self._pid
+
+
+def _supervise(get_ready: GetReady, runner: str, task: int, reports: int) -> None:
+    carry_out = get_ready()
+    with os.fdopen(task, "rb") as lines:
+        folder = os.fsdecode(lines.readline().rstrip(b"\n"))
+    if folder:
+        global _reports  # noqa: PLW0603 - of this process
+        _reports = reports
+        carry_out([f"@{folder}/task.json"], folder, runner)
 
 
 def report_decided() -> None:
@@ -231,16 +287,22 @@ def _why_unsafe() -> str:
 
 
 def note_imports(path: Path, own: Sequence[str]) -> None:
-    """Write down what this process has imported of installed packages; nothing of the folders in ``own``."""
-    names = []
-    for name, module in list(sys.modules.items()):
-        origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
-        if name.split(".")[0] in _NEVER or not isinstance(origin, str) or origin.startswith(tuple(own)):
-            continue
-        if "site-packages" in origin or "dist-packages" in origin:
-            names.append(name)
-    with contextlib.suppress(OSError):
-        path.write_text(json.dumps(names[:_MOST_NAMES]))
+    """Write down what this process has imported of installed packages; nothing of the folders in ``own``.
+
+    A task that imported none writes nothing: to look at a module is to copy its memory, and JAX brings 2,000.
+    """
+    new = sys.modules.keys() - _loaded
+    if any(_is_installed(name, own) for name in new):
+        names = [name for name in list(sys.modules) if _is_installed(name, own)]
+        with contextlib.suppress(OSError):
+            path.write_text(json.dumps(names[:_MOST_NAMES]))
+
+
+def _is_installed(name: str, own: Sequence[str]) -> bool:
+    origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None) or ""
+    if name.partition(".")[0] in _NEVER or not isinstance(origin, str) or origin.startswith(tuple(own)):
+        return False
+    return "site-packages" in origin or "dist-packages" in origin
 
 
 def drop_shadowed(folders: Sequence[str]) -> None:

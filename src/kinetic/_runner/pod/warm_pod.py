@@ -34,12 +34,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 from kinetic._runner import processes
 from kinetic._runner.pod import cleanup, container, fork_server
-from kinetic._runner.pod.fork_server import CarryOut, ForkServer
+from kinetic._runner.pod.fork_server import ForkServer, GetReady
 from kinetic._runner.pod.log_pump import say
 from kinetic._runner.pod.warm_clients import CONFIRMED, Clients, read_line
 from kinetic._runner.worker import worker
 from kinetic._stores import is_loaded, preload
-from kinetic._wire import documents, warm_pods
+from kinetic._wire import documents, make_dataclasses, warm_pods
 from kinetic._wire import task as wire_task
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, AttemptFiles, Task
 from kinetic._wire.warm_pods import Assignment, Greeting, WarmPod
@@ -63,18 +63,18 @@ _PAGE, _SECRET_FOLDER, _ABOUT, _VARIABLES = "task.json", "secret", "about.json",
 _ASSIGNMENT = "assignment.json"  # in the folder of a task: what the leader of a slice hands over
 
 
-def main(words: list[str], base: str, runner: str, carry_out: CarryOut) -> NoReturn:
+def main(words: list[str], base: str, runner: str, get_ready: GetReady) -> NoReturn:
     """Be the first process of a warm pod.
 
     Args:
         words: Its page.
         base: A folder of its own.
         runner: The folder with this code.
-        carry_out: What a supervisor does with its task, a folder of its own, and that with this code.
+        get_ready: What a supervisor does before it knows its task; returns what it does with that.
     """
     code = INFRASTRUCTURE_EXIT
     try:
-        code = WarmProcess(WarmPod.from_page(words[0]), Path(base), runner, carry_out).run()
+        code = WarmProcess(WarmPod.from_page(words[0]), Path(base), runner, get_ready).run()
     except BaseException:  # noqa: BLE001 - the last frame of the first process
         import traceback  # 2 ms
 
@@ -86,8 +86,8 @@ def main(words: list[str], base: str, runner: str, carry_out: CarryOut) -> NoRet
 class WarmProcess:
     """The first process; single-threaded."""
 
-    def __init__(self, page: WarmPod, base: Path, runner: str, carry_out: CarryOut) -> None:
-        self._carry_out = carry_out
+    def __init__(self, page: WarmPod, base: Path, runner: str, get_ready: GetReady) -> None:
+        self._get_ready = get_ready
         self.page, self.base, self.runner = page, base, runner
         self.task, self.inbox = base / "task", base / "inbox"
         self.inbox.mkdir(mode=0o700, exist_ok=True)
@@ -101,12 +101,11 @@ class WarmProcess:
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
-        worker.preload()  # once, instead of by each process that is forked
-        preload(page.store_url)
+        _preload(page.store_url)  # once, instead of by each process that is forked
         self._cleaner = cleanup.Cleaner(base, runner, self.libc)
         self._children: dict[int, Callable[[int], None]] = {}  # that hear or look, and what follows their end
         self._decided = ""  # the last job that has its verdict
-        self._server = ForkServer(carry_out, runner, self.libc)
+        self._server = ForkServer(get_ready, runner, self.libc)
         self._next_server: ForkServer | None = None  # which still imports
         self._next_variables = ""  # the file that it reads
         self._sequence = 0  # of the task that it has or takes next
@@ -162,6 +161,8 @@ class WarmProcess:
                 if self._host and not self._waiting:
                     self._wait_for_leader()
             self._greet_all()
+            if self._about is None and self._tasks:  # before that, the first one is on its way
+                self._server.fork_ahead()
             self._wait()
 
     def _why_end(self) -> str:
@@ -527,7 +528,7 @@ class WarmProcess:
         """Have a fork server that fits fork the supervisor of the task at hand."""
         wanted = (self._about or {}).get("environment")
         if self._server.is_over or (self._server.environment and self._server.environment != wanted):
-            self._replace(ForkServer(self._carry_out, self.runner, self.libc))  # it imports nothing: soon ready
+            self._replace(ForkServer(self._get_ready, self.runner, self.libc))  # it imports nothing: soon ready
         self._tries += 1
         self._server.start(self.task)
 
@@ -540,7 +541,7 @@ class WarmProcess:
     def _see_servers(self) -> None:
         self._server.read()
         if self._server.is_over and self._about is None:
-            self._replace(ForkServer(self._carry_out, self.runner, self.libc))
+            self._replace(ForkServer(self._get_ready, self.runner, self.libc))
         server = self._next_server
         if server is None:
             return
@@ -639,7 +640,7 @@ class WarmProcess:
                 say(f"{(self._about or {}).get('job_id')} changed the packages that this pod keeps; they are removed")
                 shutil.rmtree(root, ignore_errors=True)
                 self._kept.clear()
-                self._replace(ForkServer(self._carry_out, self.runner, self.libc))
+                self._replace(ForkServer(self._get_ready, self.runner, self.libc))
                 return ""
         return str(root / name) if name in self._kept else ""
 
@@ -651,7 +652,7 @@ class WarmProcess:
         if imports and not is_useless and not known.issuperset(imports) and self._next_server is None:
             self._import_limit, self._next_variables = time.monotonic() + _IMPORT_SECONDS, variables.name
             self._next_server = ForkServer(
-                self._carry_out, self.runner, self.libc, environment, wanted, str(variables), packages
+                self._get_ready, self.runner, self.libc, environment, wanted, str(variables), packages
             )
         else:
             variables.unlink(missing_ok=True)
@@ -707,6 +708,21 @@ class WarmProcess:
             return INFRASTRUCTURE_EXIT  # a host that ended well would be missing, and the others would wait for it
         code = os.waitstatus_to_exitcode(self._server.code) if self._server.code is not None else INFRASTRUCTURE_EXIT
         return INFRASTRUCTURE_EXIT if code not in {0, FAILED_EXIT} else 0
+
+
+def _preload(store_url: str) -> None:
+    """Import and make what all tasks need; nothing that starts threads."""
+    import sysconfig
+    import tempfile
+
+    from kinetic._runner.supervisor import placements
+    from kinetic._runner.worker import compile_cache
+
+    _ = (tempfile, placements, compile_cache)
+    sysconfig.get_path("purelib")
+    worker.preload()
+    preload(store_url)
+    make_dataclasses()
 
 
 def _is_of_one_task(name: str) -> bool:

@@ -17,7 +17,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Decision = tuple[Outcome, Path | None]  # a verdict, and the file with its pickled value or exception
 Entry = Callable[[Task, int], NoReturn]  # what a worker does with its task and its end of the report
+Tasks = Generator[Task, None, None]  # what a worker is told of one task, one after the other
 
 DECIDED, REMOVED, TAKEN = "decided", "removed", "taken"  # why there is nothing to do for a task
 WORKER_SCRIPT = "worker.py"  # in the folder of the runner
@@ -55,6 +56,7 @@ _MEASURE_SECONDS = 1.0  # after which it is measured what a job uses; a shorter 
 _LOOK_SECONDS = 60.0  # nothing is polled: this only guards against a lost wake-up
 _MOST_DESCRIPTORS = 4096  # where the system does not list them
 _PR_SET_PDEATHSIG = 1
+_LENGTH_BYTES = 8  # of a task that a worker is told
 
 
 class Source(Protocol):
@@ -66,6 +68,8 @@ class Source(Protocol):
     witness: str  # the author of the verdict
     passes: tuple[type[Exception], ...]  # errors of a store that a verdict waits for; none for a store on this machine
 
+    @property
+    def waits_for_exit(self) -> bool: ...  # whether its process must be gone before the verdict: 20 ms where JAX is
     @property
     def is_retried(self) -> bool: ...  # whether a failure may be followed by another attempt
     @property
@@ -140,6 +144,12 @@ class Supervisor:
         self.early: EarlyWorker | None = None  # for the next task, which has one host
         processes.adopt_orphans(self.libc)
         self._child_signal = ChildSignal()
+
+    def discard_early(self) -> None:
+        """Have the worker end that was forked for the next task, if there is one."""
+        early, self.early = self.early, None
+        if early is not None:
+            early.discard()
 
     def carry_out(self, source: Source) -> None:
         """Make one attempt at a task, to its end."""
@@ -260,6 +270,7 @@ class WatchedWorker:
     grace: float = _GRACE_SECONDS  # from SIGTERM to SIGKILL
     spare_children: bool = False  # SIGTERM goes to the worker alone, which may need its children to save its work
     status: int | None = None
+    has_left: bool = False  # its exit handlers have run, and only the kernel's work at its process is left
     peak_bytes: int = 0
     cpu_seconds: float = 0.0  # of those of its processes that this one has reaped
     meter: Meter | None = None  # once it has run for a second
@@ -320,32 +331,24 @@ SPARE = "kinetic-spare"  # what `top` shows of a worker that has no task yet: at
 
 
 class EarlyWorker:
-    """A worker that is forked before its task is complete, and gets ready meanwhile.
+    """A worker that is forked before its task is known, and gets ready meanwhile.
 
     In a pod before anything with threads is loaded; on a machine while its supervisor has nothing to do.
 
     Args:
-        task: It, as far as it is known; or another one.
-        entry: Gets that task, a descriptor that is readable once the task is complete or discarded, a nameless file
-            with the complete task, and its end of the report.
+        entry: Gets what the worker is told, and its end of the report: in a pod first the task as far as it is known,
+            then the complete one. If that ends before, it is discarded.
         libc: Of ``processes.load_libc``.
-        shown: What `ps` shows of the process; None for the task's name.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        entry: Callable[[Task, int, IO[bytes], int], NoReturn],
-        libc: Any,
-        shown: tuple[str, str] | None = None,
-    ) -> None:
+    def __init__(self, entry: Callable[[Tasks, int], NoReturn], libc: Any) -> None:
         import tempfile  # 4 ms, which nobody waits for
 
         file = self._file = tempfile.TemporaryFile()  # noqa: SIM115 - nameless; the job's environment will be in it
         told, self._tell = os.pipe()
         title = processes.ProcessTitle(libc)
-        words = shown or (task.job_id, f"worker {task.folder}")
-        self._forked = _fork(words, libc, title, lambda report: entry(task, told, file, report), told, file.fileno())
+        kept, shown = (told, file.fileno()), (SPARE, "a worker that waits for its task")
+        self._forked = _fork(shown, libc, title, lambda report: entry(_hear_tasks(*kept), report), *kept)
         os.close(told)
 
     @property
@@ -356,10 +359,16 @@ class EarlyWorker:
         except ChildProcessError:
             return False
 
+    def tell(self, task: Task) -> None:
+        """Tell it what is known of its task; raises BrokenPipeError if it has ended."""
+        data = _task_bytes(task)
+        self._file.write(data)
+        self._file.flush()
+        os.write(self._tell, len(data).to_bytes(_LENGTH_BYTES))
+
     def start(self, task: Task) -> WatchedWorker:
         """Have it carry out the complete task."""
-        send_task(task, self._file)
-        os.write(self._tell, b".")
+        self.tell(task)
         self._close()
         return _watch(task, *self._forked)
 
@@ -379,6 +388,18 @@ class EarlyWorker:
     def _close(self) -> None:
         os.close(self._tell)
         self._file.close()
+
+
+def _hear_tasks(told: int, file: int) -> Tasks:
+    """Yield what the parent tells of a task, in a worker that was forked before it was known."""
+    at = 0
+    try:
+        while length := int.from_bytes(os.read(told, _LENGTH_BYTES)):
+            yield _task_from(os.pread(file, length, at))
+            at += length
+    finally:
+        os.close(told)
+        os.close(file)
 
 
 def _fork(
@@ -436,15 +457,23 @@ def exec_worker(task: Task, report: int) -> NoReturn:
 
 
 def send_task(task: Task, file: IO[bytes]) -> None:
-    """Write a task into a file, to be read from its beginning: in ASCII, since not all variables are UTF-8."""
-    file.write(json.dumps(task.to_json()).encode("ascii"))
+    """Write a task into a file, to be read from its beginning."""
+    file.write(_task_bytes(task))
     file.flush()
     file.seek(0)
 
 
 def receive_task(file: IO[bytes]) -> Task:
     """Read a task; raises IntegrityError if it is not one."""
-    return fields.build(Task, READERS, json.loads(file.read()), "the task of this worker")
+    return _task_from(file.read())
+
+
+def _task_bytes(task: Task) -> bytes:
+    return json.dumps(task.to_json()).encode("ascii")  # not all variables are UTF-8
+
+
+def _task_from(data: bytes) -> Task:
+    return fields.build(Task, READERS, json.loads(data), "the task of this worker")
 
 
 def _processes_of(worker: int) -> list[int]:
@@ -508,13 +537,15 @@ def watch_workers(hosts: Sequence[WatchedWorker], child_signal: ChildSignal, sou
     after; and a host that is done waits at its exit until the others are, as JAX wants it to.
     """
     inputs = _Inputs(hosts, child_signal, source.wake)
-    while any(watched.status is None and not _is_stuck(watched) for watched in hosts):
+    while any(watched.status is None and not watched.has_left and not _is_stuck(watched) for watched in hosts):
         asked = inputs.wait(min(map(_seconds_to_next_action, hosts)))
         if asked and not hosts[0].stopped and source.is_unwanted():
             for watched in hosts:
                 watched.stopped = True
         _reap(hosts)
         _end_peers_of_failed_hosts(hosts, source.elsewhere)
+        if not source.waits_for_exit and len(hosts) == 1:
+            hosts[0].has_left = _has_left(hosts[0])
         for watched in hosts:
             if watched.status is None:
                 _act_on_time(watched)
@@ -559,6 +590,21 @@ def _is_stuck(watched: WatchedWorker) -> bool:
             "does not answer; it is left to itself\n",
         )
     return True
+
+
+def _has_left(watched: WatchedWorker) -> bool:
+    """Return whether a worker has told all and left nothing behind; not one that was measured, which its end completes.
+
+    What a process that ends has started is nobody's child before it is gone.
+    """
+    report = watched.reader
+    is_measured = watched.meter is not None or watched.task.progress.exists()
+    return (
+        report.is_closed
+        and report.report.done is not None
+        and not is_measured
+        and not processes.children_of(watched.pid)
+    )
 
 
 def _phase_of(watched: WatchedWorker) -> str:
@@ -713,13 +759,14 @@ def _end_the_rest(hosts: Sequence[WatchedWorker]) -> None:
     for watched in hosts:
         _signal(watched, signal.SIGKILL)
     limit = time.monotonic() + _GRACE_SECONDS
-    me = os.getpid()
+    me, leaving = os.getpid(), {watched.pid for watched in hosts if watched.has_left}
     while time.monotonic() < limit:
         _reap(hosts)
         try:
-            left = {int(word) for word in Path(f"/proc/{me}/task/{me}/children").read_text().split()} - _stuck
+            left = {int(word) for word in Path(f"/proc/{me}/task/{me}/children").read_text().split()}
         except OSError:
             return
+        left -= _stuck | leaving
         if not left:
             return
         for child in left:

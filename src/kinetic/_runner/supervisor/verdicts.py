@@ -141,6 +141,11 @@ class ReportWriter:
                 _kill(self._parent, signal.SIGCONT)  # a supervisor that user code has stopped would never read it
         return self._send({"phase": self.phase, "done": final})
 
+    def leave(self) -> None:
+        """Close our end: nothing is left to do. The kernel does the same only after it has taken all memory back."""
+        if self.is_the_worker and self._pipe.is_ours:
+            os.close(self._pipe.descriptor)
+
     def _send(self, page: dict[str, Any]) -> bool:
         if not self.is_the_worker or not self._pipe.is_ours:
             return False
@@ -181,6 +186,7 @@ class ReportReader:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.report = Report()
+        self.is_closed = False  # whether the worker's end is
         self._half = b""
 
     def read(self) -> bool:
@@ -196,6 +202,7 @@ class ReportReader:
             self.report.done = checked_report(page.get("done")) or self.report.done
         if len(self._half) > _MOST_BYTES:
             self._half = b""  # not a line of ours: user code that writes here harms its own job only
+        self.is_closed = not data
         return bool(data)
 
 

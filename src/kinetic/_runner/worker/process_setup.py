@@ -71,8 +71,7 @@ def apply_environment(environment: Mapping[str, str], umask: int) -> None:
         time.tzset()
     _applied = dict(environment)
     os.umask(umask)
-    gc.unfreeze()
-    gc.enable()
+    gc.enable()  # what was there before the fork stays frozen: a collection would copy all of its memory
 
 
 def register_faulthandler() -> None:

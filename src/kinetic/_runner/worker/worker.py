@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from os import _exit  # user code may put something else in its place
 from pathlib import Path
 from time import monotonic as _monotonic
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kinetic._runner import processes
 from kinetic._runner.supervisor import supervise
@@ -69,45 +69,45 @@ def preload() -> None:
         dataclasses.fields(kind)  # it is made now
 
 
-def wait_for_a_task(task: Task, told: int, file: IO[bytes], report: int) -> NoReturn:
+def wait_for_a_task(last: Task, tasks: supervise.Tasks, report: int) -> NoReturn:
     """Be a worker that knows nothing of its task, and do what comes before any; see ``supervise.EarlyWorker``.
 
-    ``task``: another one; the environment is mostly the same.
+    ``last``: another task; the environment is mostly the same.
     """
     try:
         process_setup.reset_signals()
         process_setup.make_streams()
-        process_setup.apply_environment(task.environment, task.umask)
+        process_setup.apply_environment(last.environment, last.umask)
         process_setup.register_faulthandler()
         process_setup.keep_flushing()
         title = processes.ProcessTitle(processes.load_libc())
-        if os.read(told, 1):
-            task = supervise.receive_task(file)
-            file.close()
-            os.close(told)
+        if (task := next(tasks, None)) is not None:
+            tasks.close()
             title.set(task.job_id, f"worker {task.folder}")
             work(task, report, is_ready=True)
     finally:
         _exit(_SOFTWARE)
 
 
-def get_ready(task: Task, told: int, file: IO[bytes], report: int) -> NoReturn:
-    """Be a worker that knows only where its order is, and fetch that meanwhile; see ``supervise.EarlyWorker``."""
+def get_ready(tasks: supervise.Tasks, report: int) -> NoReturn:
+    """Be a worker that hears first only where its order is, and fetch that meanwhile; see ``supervise.EarlyWorker``."""
     found: list[function_call.Fetched] = []
     try:
         process_setup.reset_signals()
-        fetching = None
-        if task.placed is None:  # mounts want no threads, and what opens a store in the cloud has some
-            with contextlib.suppress(Exception):  # it is fetched again when there is somewhere to report an error
-                fetching = _begin_to_fetch(task, found)
-        supervise.preload()
-        if fetching is not None:
-            fetching.join()
-        if os.read(told, 1):
-            task = supervise.receive_task(file)
-            file.close()
-            os.close(told)
-            work(task, report, found)
+        title = processes.ProcessTitle(processes.load_libc())
+        if (task := next(tasks, None)) is not None:
+            title.set(task.job_id, f"worker {task.folder}")
+            process_setup.redirect(task.log)
+            fetching = None
+            if task.placed is None:  # mounts want no threads, and what opens a store in the cloud has some
+                with contextlib.suppress(Exception):  # it is fetched again when there is somewhere to report an error
+                    fetching = _begin_to_fetch(task, found)
+            supervise.preload()
+            if fetching is not None:
+                fetching.join()
+            if (task := next(tasks, None)) is not None:
+                tasks.close()
+                work(task, report, found)
     finally:
         _exit(_SOFTWARE)
 
@@ -158,6 +158,7 @@ def work(
             fork_server.note_imports(task.folder.with_name(fork_server.IMPORTS_FILE), own)
         _run_exit_handlers()
         step("worker:leaving")
+        report.leave()
     except BaseException as error:  # noqa: BLE001 - nothing may reach the supervisor's frames below this fork
         _report_error(error, report)
     finally:

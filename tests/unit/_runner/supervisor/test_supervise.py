@@ -38,7 +38,7 @@ STORE = FileStore(HERE / "store")
 
 
 class ListSource:
-    wake, witness, passes, is_retried, elsewhere = -1, "runner", (), True, None
+    wake, witness, passes, is_retried, elsewhere, waits_for_exit = -1, "runner", (), True, None, False
 
     def __init__(self, task):
         self.task, self.told = task, []
