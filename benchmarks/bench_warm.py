@@ -146,7 +146,7 @@ def _calls(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
     bench.limit("importing numpy, JAX and Keras there", imports, 1000, "ms", cold_imports)
     bench.limit("a blocking no-op, in the same client, the best of 8", noop, 150, "ms", cold_noop)
     bench.show("… the median of 8", middle, "ms", cold_middle)
-    bench.limit("requests to the API server for ten jobs of a new client", requests, 65, "")
+    bench.limit("requests to the API server for ten jobs of a new client", requests, 75, "")
 
 
 def _compiled(bench: Bench, ground: Ground, layers: int) -> None:
