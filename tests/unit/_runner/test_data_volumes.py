@@ -423,3 +423,35 @@ def test_a_link_that_somebody_replaced_is_not_removed(tmp_path):
     mounted_data.remove_links(home, tmp_path / "cache")
 
     assert os.readlink(tmp_path / "mnt") == "/etc"
+
+
+def test_a_folder_that_two_links_share_goes_with_the_last_of_them(tmp_path):
+    home, top = tmp_path / "jobs/one/data-0-0", tmp_path / "volumes"
+    home.mkdir(parents=True)
+    (tmp_path / "cache/links").mkdir(parents=True)
+    for name in ("data", "deep/er"):
+        mounted_data._make_link(str(top / name), home / "0", home, "")
+
+    mounted_data.remove_links(home, tmp_path / "cache")
+
+    assert not top.exists()
+
+
+def test_a_link_is_made_though_another_job_removes_the_folder_that_both_use(tmp_path, monkeypatch):
+    home, target = tmp_path / "jobs/one/data-0-0", tmp_path / "volumes/data"
+    home.mkdir(parents=True)
+    (tmp_path / "cache/links").mkdir(parents=True)
+    link, tries = os.symlink, []
+
+    def once_too_late(source, beside):
+        tries.append(beside)
+        if len(tries) == 1:
+            target.parent.rmdir()
+        link(source, beside)
+
+    monkeypatch.setattr(os, "symlink", once_too_late)
+    mounted_data._make_link(str(target), home / "0", home, "")
+
+    assert os.readlink(target) == str(home / "0")
+    mounted_data.remove_links(home, tmp_path / "cache")
+    assert not target.parent.exists()

@@ -41,6 +41,7 @@ LINKS_PAGE = "links"  # in a job's folder: the links and folders that it made
 
 _READY = "\nready"
 _WRITTEN_TO = ("/tmp", "/var/tmp", "/dev/shm", "/dev", "/run")  # noqa: S108 - named so as not to cover them
+_TRIES = 5  # to make a link in a folder that other jobs may remove
 _TRY_SECONDS = 0.05
 _held: list[tuple[int, str]] = []  # locks of this process and their owners; they stay for as long as it lives
 
@@ -253,9 +254,15 @@ def _make_link(target: str, source: Path, home: Path, instead: str) -> None:
         raise _volume_error(target, f"there is {what} already, and nothing is ever written into it", instead)
     beside = f"{target}.kinetic-{os.getpid():x}"
     try:
-        _note_link(home, target)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.symlink(source, beside)
+        for left in reversed(range(_TRIES)):
+            _note_link(home, target)
+            try:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                os.symlink(source, beside)
+                break
+            except FileNotFoundError:  # a job that ends has just removed a folder that it had made for its own links
+                if not left:
+                    raise
         try:
             os.replace(beside, target)  # over a link that was left behind
         except OSError:
@@ -289,7 +296,7 @@ def remove_links(home: Path, cache: Path) -> None:
         lines = (home / LINKS_PAGE).read_text().splitlines()
     except OSError:
         return
-    for line in lines:
+    for line in reversed(lines):  # folders of an earlier link may hold a later one
         with contextlib.suppress(OSError, ValueError):
             target, *made = json.loads(line)
             with hold_lock(_lock_path(cache, target), patient=False) as held:
