@@ -309,7 +309,7 @@ def _try(
     job_id, key = wanted.order.job_id, _pod_key(context, state.name)
     try:
         connection = backend.warm.connect(state)
-        greeting = connection.greeting()
+        greeting = connection.greeting(functools.partial(_is_decided, context.store))
         if greeting.state != IDLE or not fits:
             return False, greeting
         task = backend.warm.task_of(wanted, mask, requirements)
@@ -361,6 +361,13 @@ def _is_started(job_id: str, start: Callable[[], object]) -> bool:
         output.report(f"{error.what}; {job_id} is submitted, and a later command that looks at it starts it")
         return False
     return True
+
+
+def _is_decided(store: Store, job_id: str) -> bool:
+    """Return whether a job that a warm pod says it has is over: then the pod is about to be idle."""
+    if not keys.is_job_id(job_id):
+        return False
+    return store.size(keys.result(job_id)) is not None or store.size(keys.history(job_id)) is not None
 
 
 def _keep_assignment(backend: KubeBackend, state: WarmState, assignment: Assignment, key: bytes) -> None:

@@ -76,6 +76,7 @@ class KeptConnection:
         self._greeting: Greeting | None = None
         self._answer: bytes | None = None
         self._asked = ""  # the job that it was given last
+        self._known_decided = ""  # the job whose verdict was seen before the pod told of it
         self.pods: list[Object] = []  # once they were asked for
         self._error: KineticError | None = None
         self._process = os.getpid()
@@ -114,10 +115,16 @@ class KeptConnection:
         found = self._greeting
         return not self.is_over and found is not None and (found.state == warm_pods.IDLE or self._is_clearing())
 
-    def greeting(self) -> Greeting:
-        """Return what the pod said last of itself; wait for it while it is about to be idle."""
+    def greeting(self, is_decided: Callable[[str], bool] = lambda _: False) -> Greeting:
+        """Return what the pod said last of itself; wait for it while it is about to be idle.
+
+        ``is_decided``: whether a job has its verdict, which its log and the store may tell sooner than the pod does.
+        """
         with self._changed:
-            self._wait_for(lambda: self._greeting)
+            found = self._wait_for(lambda: self._greeting)
+        if found.state == warm_pods.BUSY and found.decided != found.job_id and is_decided(found.job_id):
+            self._known_decided = found.job_id
+        with self._changed:
             self._changed.wait_for(lambda: self.is_over or not self._is_clearing(), _CLEAR_SECONDS)
             return self._wait_for(lambda: None if self.is_over else self._greeting)
 
@@ -125,7 +132,9 @@ class KeptConnection:
         found = self._greeting
         if found is None or found.state == warm_pods.IDLE:
             return False
-        return found.state == warm_pods.STARTING or found.decided == found.job_id  # some hosts are not ready yet
+        if found.state == warm_pods.STARTING:  # some hosts are not ready yet
+            return True
+        return found.job_id in {found.decided, self._known_decided}
 
     def ask(self, message: bytes, job_id: str) -> str:
         """Send a task, and return why it is not done, or ""."""

@@ -1,0 +1,77 @@
+"""A connection to a warm pod that stays open: what it says of the pod, and when it waits."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kinetic._backends.kube.warm_connection import KeptConnection, WarmConnection
+from kinetic._wire import warm_pods
+from kinetic._wire.warm_pods import Greeting
+from kinetic.errors import BackendError
+
+JOB = "cpu-train-20261123-120000-0a1b2c3"
+
+
+class Pod:
+    """The other end of a connection: it says what the test tells it to."""
+
+    def __init__(self) -> None:
+        self.says: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def say(self, state: str, job_id: str = "", decided: str = "") -> None:
+        self.says.put(Greeting("warm", state, 3, "nonce", job_id, decided).to_bytes() + b"\n")
+
+    def receive(self) -> bytes:
+        return self.says.get(timeout=10)
+
+    def close(self) -> None:
+        self.says.put(b"")
+
+
+@pytest.fixture
+def pod() -> Pod:
+    return Pod()
+
+
+@pytest.fixture
+def connection(pod: Pod) -> Iterator[KeptConnection]:
+    dialed = contextlib.nullcontext(WarmConnection(pod))  # type: ignore[arg-type]
+    with contextlib.closing(KeptConnection(dialed, "warm", lambda _: None)) as connection:
+        yield connection
+
+
+def test_a_pod_that_is_busy_with_a_job_is_busy(pod: Pod, connection: KeptConnection) -> None:
+    pod.say(warm_pods.BUSY, JOB)
+
+    assert connection.greeting(lambda _: False).state == warm_pods.BUSY
+
+
+@pytest.mark.parametrize("told", ["by the pod", "by the store"])
+def test_a_pod_whose_job_has_its_verdict_is_waited_for(pod: Pod, connection: KeptConnection, told: str) -> None:
+    asked: list[str] = []
+    pod.say(warm_pods.BUSY, JOB, JOB if told == "by the pod" else "")
+
+    def is_decided(job_id: str) -> bool:
+        asked.append(job_id)
+        return True
+
+    idle = threading.Timer(0.1, pod.say, [warm_pods.IDLE])
+    idle.start()
+    found = connection.greeting(is_decided)
+    idle.join()
+
+    assert found.state == warm_pods.IDLE
+    assert asked == ([] if told == "by the pod" else [JOB])  # a request to the store only where the pod has not told
+
+
+def test_a_pod_that_ends_while_it_is_waited_for_is_an_error(pod: Pod, connection: KeptConnection) -> None:
+    pod.say(warm_pods.BUSY, JOB, JOB)
+    pod.close()
+
+    with pytest.raises(BackendError, match="closed the connection"):
+        connection.greeting()
