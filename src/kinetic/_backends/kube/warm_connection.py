@@ -81,7 +81,9 @@ class KeptConnection:
         self._error: KineticError | None = None
         self._process = os.getpid()
         self._open.add(self)
-        self.is_over = not self._will_close() or python_runtime.start_thread(self._read, "kinetic-warm-pod") is None
+        self.is_over = not self._will_close()  # before the thread, which looks at it
+        if not self.is_over and python_runtime.start_thread(self._read, "kinetic-warm-pod") is None:
+            self.is_over = True
 
     @classmethod
     def _will_close(cls) -> bool:
