@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -185,7 +184,7 @@ def _saves(bench: Bench, ground: Ground) -> None:
                 values.append((_begun_at(dev) - saved) * 1e3)
                 time.sleep(3)
         finally:
-            dev.send_signal(signal.SIGINT)
+            dev.terminate()  # as Ctrl-C, which a program started in the background ignores
             dev.communicate()
     bench.limit("a save under kinetic dev → the function begins", took["30m"], 1000, "ms", took["0"])
 
