@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -421,6 +420,8 @@ def show(handle: JobRecord, as_json: bool) -> None:
     page["progress"] = (page["progress"] or {}).get("told", "")
     page["dollars"] = job_cost.dollars_text(page["dollars"])
     page["lock"] = _lock_text(page["lock"])
+    import shlex  # 1 ms; only here
+
     page["command"] = shlex.join(page["command"]) if page["command"] else ""
     output_format.print_fields([(name, _text(value)) for name, value in page.items()])
 
@@ -485,9 +486,9 @@ def _text(value: object) -> str:
 
 
 @click.command
-@shared_options.job_argument
+@shared_options.job_or_row_argument
 @shared_options.json_option
-def status(handle: JobRecord, as_json: bool) -> None:
+def status(job: JobRecord | Row, as_json: bool) -> None:
     """Print the status of a job.
 
     One line: the id and PENDING, RUNNING, SUCCEEDED, FAILED or NOT_FOUND; for a collected job, how it ended and
@@ -495,39 +496,45 @@ def status(handle: JobRecord, as_json: bool) -> None:
 
     Example: kinetic jobs status @last
     """
-    from kinetic._jobs import status as job_status
     from kinetic._jobs.index import Row
 
+    page, advice, stalled = (job.to_json(), "", "") if isinstance(job, Row) else _status_of(job)
+    if as_json:
+        output_format.print_document(job=page)
+        return
+    shared_options.print_status(job.job_id, page)
+    if reason := page["reason"]:
+        click.echo(f"why:   {output_format.plain(reason)}", err=True)
+    if page["progress"] and not stalled:
+        click.echo(f"done:  {page['progress']['told']}", err=True)
+    if stalled:
+        click.echo(f"why:   {stalled}\nnext:  kinetic jobs stacks {job.job_id}", err=True)
+    if advice:
+        click.echo(f"next:  {output_format.plain(advice)}", err=True)
+    _warn_if_unsupervised([Row.of(page, "", None)])
+
+
+def _status_of(handle: JobRecord) -> tuple[Page, str, str]:
+    """Look at a job, and return what is known of it, what to do about it, and why it seems to hang."""
+    from kinetic._jobs import status as job_status
+
+    advice, stalled = "", ""
     with output.phase("looking at the job", summary=False):
         seen = job_status.observe(handle)
         page = job_status.job_to_json(handle, seen)
-        found = None
         if page["status"] == "PENDING" and not page["reason"]:  # as of a cluster, which is asked why
             from kinetic._inspect import explanation
 
             seen, found = explanation.observe_and_explain(handle)
-            page = {**job_status.job_to_json(handle, seen), "reason": found.what}
+            page, advice = {**job_status.job_to_json(handle, seen), "reason": found.what}, found.next or ""
         page["progress"] = _progress_page(handle) if page["status"] == "RUNNING" else None
-    stalled = ""
     if page["status"] == "RUNNING":
         from kinetic._jobs import activity
 
         activity.stall_seconds(os.environ)  # raises if it is not a duration
         with contextlib.suppress(KineticError):  # what is measured of it cannot be read here
             stalled = activity.stall_of(handle, os.environ)
-    if as_json:
-        output_format.print_document(job=page)
-        return
-    shared_options.print_status(handle.job_id, page)
-    if reason := page["reason"]:
-        click.echo(f"why:   {output_format.plain(reason)}", err=True)
-    if page["progress"] and not stalled:
-        click.echo(f"done:  {page['progress']['told']}", err=True)
-    if stalled:
-        click.echo(f"why:   {stalled}\nnext:  kinetic jobs stacks {handle.job_id}", err=True)
-    if found is not None and found.next:
-        click.echo(f"next:  {output_format.plain(found.next)}", err=True)
-    _warn_if_unsupervised([Row.of(page, "", None)])
+    return page, advice, stalled
 
 
 _INDENT = " " * len("phase: ")

@@ -19,6 +19,7 @@ from kinetic._wire.fields import UNITS, seconds_of
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
+    from kinetic._jobs.index import Row
     from kinetic._wire.records import JobRecord
 
 Command = Callable[..., Any]
@@ -274,6 +275,18 @@ def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | 
     return newest
 
 
+def find_job_or_row(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> JobRecord | Row:
+    """Return the same as ``find_job``; of the newest job, if it has ended, what the list of jobs shows of it."""
+    if job_id in NEWEST:
+        from kinetic._jobs import job_list
+
+        with output.phase("looking for the job", summary=False):
+            newest = job_list.newest(job_list.resolve(project, zone, cluster))
+        if newest is not None:
+            return newest
+    return find_job(job_id, project, zone, cluster)
+
+
 _OF_BATCHES = {"logs": "logs", "result": "results", "wait": "results", "cancel": "cancel", "cleanup": "cleanup"}
 
 
@@ -284,6 +297,7 @@ def _batch_command(group_id: str) -> str:
 
 
 job_argument = found_argument("job_id", "JOB_ID", complete_jobs, find_job)
+job_or_row_argument = found_argument("job_id", "JOB_ID", complete_jobs, find_job_or_row)
 
 
 def print_status(job_id: str, page: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kinetic._jobs import index, job_list, locate, notifications
+from kinetic._jobs import index, job_list, locate
 from kinetic._jobs.locate import Untrusted
 from kinetic._output import tracebacks
 from kinetic._output.format import plain
@@ -80,6 +80,8 @@ def list_jobs(
         Handles. A backend that cannot be listed, or a job whose record cannot be read, is a warning.
     """
     found = live_at(job_list.resolve(project, zone, cluster, namespace))
+    from kinetic._jobs import notifications  # 2 ms; not to look at one job
+
     notifications.look(found)
     return found
 

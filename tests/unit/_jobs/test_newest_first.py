@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import random
 import time
 
 import pytest
 
-from kinetic._jobs import environment
+from kinetic._jobs import environment, job_list
 from kinetic._jobs.job_list import Creation, ages, newest_first
 from kinetic._stores import open_store
 from kinetic._wire import keys
@@ -65,3 +66,21 @@ def test_a_job_that_has_left_the_queue_is_newer_than_one_in_it_that_was_queued_e
     monkeypatch.setattr(environment, "local", lambda: Queue(queued.job_id, time.time() - 0.2))
 
     assert newest_first([queued, cancelled]) == [cancelled, queued]
+
+
+def test_the_newest_is_the_first_of_the_whole_list_whatever_clocks_said() -> None:
+    rest = ("local", "", "", "", "default", "", "", "", "cpu", "f", "f")
+    for seed in range(300):
+        dice = random.Random(seed)
+        now, jobs, places = int(time.time()), [], {}
+        for number in range(dice.randrange(1, 8)):
+            made = now - dice.choice([0, 1, 2, 3600, -3600, -4 * 10**7])
+            job = JobRecord(f"cpu-f-{dice.randrange(10**6)}", *rest, keys.format_utc(made))
+            if dice.random() < 0.3:
+                job.group_id, job.group_index = "grp-0", number
+            places[job.job_id] = made + dice.choice([0.0, 0.5]), dice.randrange(1, 10**6)
+            jobs.append(job)
+
+        among = job_list._latest(jobs, places)
+
+        assert newest_first(among, places=places)[0] == newest_first(jobs, places=places)[0], seed
