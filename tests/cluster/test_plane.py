@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import time
 
 import httpx2
 import lightkube
@@ -212,6 +213,18 @@ def test_a_revoked_token_is_unauthorized_until_it_is_restored(client, plane, nam
 
     assert caught.value.status.code == 401
     assert client.get(Namespace, "default")
+
+
+@pytest.mark.nightly  # half a minute of processor time
+def test_a_server_that_was_restarted_six_times_has_pods_run_at_once(plane, objects, node):
+    for _ in range(6):
+        plane.restart_api_server()
+    begun = time.monotonic()
+
+    objects.run_job("quick", pod_spec("print('done')", node))
+    wait_for("its pod", lambda: [pod for pod in objects.pods() if pod["status"].get("phase") == "Succeeded"])
+
+    assert time.monotonic() - begun < 20  # without a restart of the controllers, after six it took 48
 
 
 def test_a_finished_job_is_deleted_when_its_time_is_over(objects, node):
