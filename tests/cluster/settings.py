@@ -92,6 +92,8 @@ def api_server(folder: Path, ports: Ports, patience: Patience, *, fair: bool) ->
         f"--default-not-ready-toleration-seconds={patience.eviction}",
         f"--default-unreachable-toleration-seconds={patience.eviction}",
         "--allow-privileged=true",
+        # As some clusters have it: who may not delete an object may not change its owner.
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
         "--profiling=false",
         # A client that follows a log must not make a restart wait.
         "--shutdown-delay-duration=0s",

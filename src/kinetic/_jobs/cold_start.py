@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
 from kinetic._runner.supervisor import placements
-from kinetic._wire import keys
+from kinetic._wire import documents, keys
 from kinetic._wire.failpoints import step
+from kinetic._wire.task import CACHE_KEY_FILE, KEY_FILE
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -54,7 +56,22 @@ def start_if_left(job: JobRecord, observation: Observation) -> Observation:
     ended = observation.warm if observation.warm_ended else ""
     if not take(store, locate.key_to_seal(job), job.job_id, ended):
         return observation
-    if not backend.warm.start_cold(job.job_id):
+    if not backend.warm.start_cold(job.job_id, functools.partial(_secret_of, job)):
         return observation
     output.report(f"{job.job_id}: its warm pod {observation.warm} {why}; it starts in a pod of its own")
     return replace(observation, warm="", status=JobStatus.PENDING)
+
+
+def _secret_of(job: JobRecord) -> dict[str, bytes]:
+    """Return what the Secret of a job had; nothing where that were captured values, which are in no store."""
+    from kinetic._wire import order  # few Secrets are gone
+
+    store, namespace = locate.store_of(job), locate.namespace_key(job.key_id or "")
+    record = locate.read_record(store, job.job_id)
+    if namespace is None or isinstance(record, locate.Untrusted):
+        return {}
+    found = order.read(store, keys.order(job.job_id), str(record.get("order_sha256")))
+    if found.environment or found.debug is not None:
+        return {}
+    cache_key = documents.cache_key(namespace, store.url)
+    return {KEY_FILE: documents.job_key(namespace, job.job_id, store.url), CACHE_KEY_FILE: cache_key}

@@ -384,7 +384,8 @@ def _own_secret(backend: KubeBackend, made: Any) -> None:
     try:
         backend.warm.own_secret(made)
     except KineticError as error:
-        locate.log().info("the Secret of a job stays until its warm pod is removed: %s", error)
+        what = "its Secret goes with its warm pod"
+        output.report_once(f"{what}, should it have to start in a pod of its own: {error.what}", about=what)
 
 
 def _start_with(wanted: Launch, context: Place, backend: KubeBackend, mask: int, keep: float, most: float) -> None:

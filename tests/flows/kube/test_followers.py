@@ -70,14 +70,14 @@ def submit(clients: Any, code: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("account")
-def test_the_pod_of_a_job_starts_the_one_that_follows_it_when_every_client_is_gone(
+def test_the_pod_of_a_job_warm_or_its_own_starts_the_one_that_follows_it_when_every_client_is_gone(
     clients: Any, site: Any, shared: Path
 ) -> None:
     until = shared / "until"
     _, second, third = submit(
         clients,
         f"""
-first = talk.run_async(1, {str(until)!r})
+first = talk.with_options(keep_warm="10m").run_async(1, {str(until)!r})
 second = add.run_async(first, 1)
 third = add.run_async(second, first)
 tell([first.job_id, second.job_id, third.job_id])""",

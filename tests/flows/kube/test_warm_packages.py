@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from cluster.plane import wait_for
+from flows.kube.test_followers import account
 from flows.kube.test_images import base, images, index, no_registry, registry, registry_address
 from flows.kube.test_warm_pods import is_idle, pods_of_warm
 from servers.wheels import made_wheel
 
 from kinetic._wire import failpoints
 
-__all__ = ["base", "images", "index", "no_registry", "registry", "registry_address"]
+__all__ = ["account", "base", "images", "index", "no_registry", "registry", "registry_address"]
 pytestmark = pytest.mark.timeout(300)
 
 USES = """
@@ -206,13 +207,47 @@ def test_without_a_lock_a_pod_takes_jobs_whose_lines_it_satisfies_and_gets_what_
     assert len(pods_of_warm(site)) == len(site.pods_of()) == 1
 
 
+FIRST_LOG_AND_VALUE = """
+from kinetic._jobs import logs
+job = kinetic.attach(words[0])
+tell([job.result(cleanup=False), logs.text_of(logs.log_of(job, attempt=0))])
+"""
+
+
+@pytest.mark.usefixtures("account")
 @pytest.mark.parametrize("step", ["", pytest.param(failpoints.KEPT[1], marks=pytest.mark.nightly)])
+def test_a_pod_that_may_start_jobs_starts_the_one_that_it_gives_back_when_every_client_is_gone(
+    lines: None, clients: Any, site: Any, index: Any, agent: Any, shared: Path, step: str
+) -> None:
+    dies_at(step, agent, shared)
+    run(clients, site, 1, "alpha==1.0")
+    depends_on(clients, "alpha==1.0", "beta")
+    asked, index.login = len(index.asked), ("ann", "of a test")
+
+    job_id = clients.run("from uses import versions\ntell(versions.run_async().job_id)")
+    wait_for("its first question", lambda: len(index.asked) > asked)
+    index.login = None
+    wait_for("its value", lambda: f"{job_id}/result.pkl" in site.bucket.names(job_id), 60)
+    value, log = clients.run(FIRST_LOG_AND_VALUE, job_id)
+
+    assert (value, (shared / "died").exists()) == (ONE, bool(step))
+    assert step or "gave it back: the requirements of this job could not be installed" in log  # unless killed before
+    assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/{attempt}" for attempt in (0, 1)]
+
+
+def dies_at(step: str, agent: Any, shared: Path) -> None:
+    """Have the first process of a pod that reaches a step die there."""
+    if step:
+        python = agent.registry.pull("python:3")
+        agent.registry.add("python:*", python._replace(environment={failpoints.VARIABLE: f"{step}@{shared}/died"}))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("step", ["", failpoints.KEPT[1]])
 def test_a_job_whose_difference_cannot_be_installed_starts_in_a_pod_of_its_own_and_a_line_says_why(
     lines: None, clients: Any, site: Any, index: Any, agent: Any, shared: Path, step: str
 ) -> None:
-    if step:  # the pod's process dies there
-        python = agent.registry.pull("python:3")
-        agent.registry.add("python:*", python._replace(environment={failpoints.VARIABLE: f"{step}@{shared}/died"}))
+    dies_at(step, agent, shared)
     run(clients, site, 1, "alpha==1.0")
     depends_on(clients, "alpha==1.0", "beta")
     asked, index.login = len(index.asked), ("ann", "of a test")

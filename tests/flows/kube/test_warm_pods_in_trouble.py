@@ -409,7 +409,7 @@ def test_a_client_whose_token_expires_between_two_calls_says_so_and_loses_neithe
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("missing", ["pods/portforward", "secrets"])
+@pytest.mark.parametrize("missing", ["pods/portforward", "patch secrets"])
 def test_a_client_without_a_right_for_warm_pods_runs_its_job_and_names_the_right(
     clients: Any, site: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
@@ -438,7 +438,7 @@ def submitter(site: Any, folder: Any, missing: str) -> str:
     found = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     (role,) = [each for text in found for each in yaml.safe_load_all(text) if each["kind"] == "Role"]
     rules = [each for each in role["rules"] if each["resources"] != ["secrets"]]
-    verbs = ["create", "get", "delete"] + (["patch"] if missing != "secrets" else [])
+    verbs = [verb for verb in ("create", "get", "delete", "patch") if missing != f"{verb} secrets"]
     rules.append({"apiGroups": [""], "resources": ["secrets"], "verbs": verbs})
     if missing != "pods/portforward":
         rules.append({"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["create", "get"]})

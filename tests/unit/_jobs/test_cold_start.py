@@ -36,7 +36,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
         client = SimpleNamespace(list=lambda *_: SimpleNamespace(objects=pods))
         started: list[str] = []
         warm = WarmLauncher(lambda: client, None, lambda _: None, lambda _: job, tuple)  # type: ignore[arg-type,return-value] # only looks
-        monkeypatch.setattr(warm, "start_cold", lambda name: started.append(name) or True)
+        monkeypatch.setattr(warm, "start_cold", lambda name, _: started.append(name) or True)
         store = MemoryStore("a")
         monkeypatch.setattr(locate, "store_of", lambda _: store)
         monkeypatch.setattr(locate, "backend_of", lambda _: SimpleNamespace(warm=warm))
@@ -82,7 +82,7 @@ def test_a_job_that_its_warm_pod_gave_back_is_started_cold_at_once_if_it_could_b
     store, started = MemoryStore("a"), list[str]()
     placements.take(store, JOB_ID, WARM, KEY)
     placements.take(store, JOB_ID, "", KEY, ended=WARM, why="no index")
-    warm = SimpleNamespace(start_cold=lambda name: started.append(name) or True)
+    warm = SimpleNamespace(start_cold=lambda name, _: started.append(name) or True)
     monkeypatch.setattr(locate, "store_of", lambda _: store)
     monkeypatch.setattr(locate, "backend_of", lambda _: SimpleNamespace(warm=warm))
     for name in ("key_to_read", "key_to_seal"):

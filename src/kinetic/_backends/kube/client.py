@@ -267,6 +267,8 @@ class Client:
                 code="namespace-missing",
             )
         if reply.status == 403:
+            if "on a resource you can't delete" in message:  # of OwnerReferencesPermissionEnforcement, a plugin
+                verb = "delete"
             return AccessDeniedError(
                 f"missing permission in the namespace {namespace} of {about}: {verb} {kind.plural}",
                 why=message,

@@ -79,15 +79,17 @@ class JobLauncher:
     def request(self, launch: Launch, shared: int | None = None) -> JobRequest:
         """Return what a launch asks of this cluster."""
         client = self._client()
+        account = preflight.service_account(client, PodRequirements.from_json(launch.requirements).settings)
         return request_of(
             launch,
             client.namespace,
             runner=self.ensure_runner(),
             secret=job_manifests.object_name(launch.order.job_id if shared is None else launch.group),
-            account=preflight.service_account(client, PodRequirements.from_json(launch.requirements).settings),
+            account=account,
             environ=self._environ if launch.environ is None else launch.environ,
             by_count=preflight.selects_by_count(client, launch.placement),
             security=preflight.pod_security(client),
+            needs_token=preflight.starts_followers(client, account),
         )
 
     def make_task(
@@ -152,7 +154,6 @@ class JobLauncher:
         client, hosts = self._client(), launch.placement.hosts
         shared = self._shared_key(launch)
         request = self.request(launch, shared)
-        request = replace(request, needs_token=preflight.starts_followers(client, request.service_account))
         kind = self.kind_of(launch)
         if launch.order.after and kind is LEADER_WORKER_SET:
             raise LaunchError(
@@ -266,6 +267,7 @@ def request_of(
     environ: Mapping[str, str],
     by_count: bool = True,
     security: str = "",
+    needs_token: bool = False,
 ) -> JobRequest:
     """Return what a launch asks of a cluster, without its command; ``security`` is a level of Pod Security."""
     order, requirements = launch.order, PodRequirements.from_json(launch.requirements)
@@ -303,6 +305,7 @@ def request_of(
         by_count=by_count,
         run_as=GROUP if non_root and is_python else None,
         non_root=non_root,
+        needs_token=needs_token,
         retries=JobRequest.retries + order.retries,
     )
 

@@ -559,6 +559,14 @@ def secret(request: JobRequest, entries: Mapping[str, bytes], owned_by: Manifest
     return _secret(about, entries)
 
 
+def secret_again(made: Manifest, job_id: str, entries: Mapping[str, bytes]) -> Manifest:
+    """Return the Secret of a job whose object is there, in place of one that is gone."""
+    about = made["metadata"]
+    labels = {name: value for name, value in about["labels"].items() if name in {APP_LABEL, JOB_LABEL, OWNER_LABEL}}
+    found = _metadata(object_name(job_id), about["namespace"], labels) | {"ownerReferences": [owner_of(made)]}
+    return _secret(found, entries)
+
+
 def owner_of(owned_by: Mapping[str, Any]) -> Manifest:
     """Return the reference to an object in what it owns."""
     owner = owned_by["metadata"]

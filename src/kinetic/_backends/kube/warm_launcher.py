@@ -18,12 +18,13 @@ from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, 
 from kinetic._backends.kube.job_launcher import KINDS, JobLauncher, manifest_of
 from kinetic._backends.kube.job_manifests import RUNNER_PATH
 from kinetic._backends.kube.warm_connection import KeptConnection, WarmConnection
+from kinetic._output import terminal as output
 from kinetic._project import runner_bundle
 from kinetic._wire import python_runtime, warm_pods
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import KEY_FILE, WARM, Task
 from kinetic._wire.warm_pods import WarmPod
-from kinetic.errors import BackendError, IntegrityError, KineticError
+from kinetic.errors import AccessDeniedError, BackendError, IntegrityError, KineticError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Kind, Object
@@ -309,22 +310,33 @@ class WarmLauncher:
         name = job_manifests.object_name(state.name)
         self._client().patch(SECRET, name, {"data": job_manifests.encoded_entries(entries)})
 
-    def start_cold(self, job_id: str) -> bool:
+    def start_cold(self, job_id: str, entries: Callable[[], Mapping[str, bytes]] | None = None) -> bool:
         """Start a task in a pod of its own: its Job is resumed, and no longer the warm pod's.
 
         Returns False if the Job is gone, or has no Secret: its client died before anything could have begun.
+
+        Args:
+            job_id: The task.
+            entries: Returns what its Secret had, if that is gone: nothing where it had what is known nowhere else.
         """
+        from kinetic._runner.pod import waiting_jobs  # pods do the same, where they may
+
         client = self._client()
         secret, found = client.get(SECRET, job_manifests.object_name(job_id)), self._find(job_id)
-        if secret is None or found is None:
+        if found is None:
             return False
-        if {each["uid"] for each in secret["metadata"].get("ownerReferences", ())} != {found["metadata"]["uid"]}:
-            self.own_secret(found)  # its client died before: it would go with the warm pod
-        change: dict[str, Any] = {
-            "metadata": {"labels": {job_manifests.WARM_LABEL: None}, "ownerReferences": None},
-            "spec": {"suspend": False},
-        }
-        return client.patch(KINDS[found["kind"]], object_status.object_name(found), change) is not None
+        if secret is None:
+            had = entries() if entries is not None else {}
+            if not had:
+                return False
+            client.create(SECRET, job_manifests.secret_again(found, job_id, had))
+        elif {each["uid"] for each in secret["metadata"].get("ownerReferences", ())} != {found["metadata"]["uid"]}:
+            try:
+                self.own_secret(found)  # its client died before: it would go with the warm pod
+            except AccessDeniedError as error:  # a pod that has begun has it
+                output.report_once(f"{job_id}: its Secret goes with its warm pod: {error.what}")
+        name, change = object_status.object_name(found), waiting_jobs.CHANGE_TO_COLD
+        return client.patch(KINDS[found["kind"]], name, change) is not None
 
     def could_take_since(self, warm: str) -> float | None:
         """Return since when a warm pod has run, and could have taken a task (Unix time); None where it still starts.

@@ -361,6 +361,8 @@ class PodSource:
             taken = placements.take(self.store, task.job_id, warm, key)
             if task.hosts > 1:
                 step("leader:took")
+            if not taken and (found := placements.placement_of(self.store, task.job_id, key)) and not found.pod:
+                self._start_cold()  # a supervisor or a client died before it could
             return taken
         limit, pause = time.monotonic() + _UNTAKEN_SECONDS, _FIRST_LOOK_SECONDS
         while (found := placements.placement_of(self.store, task.job_id, key)) is None:
@@ -563,7 +565,7 @@ class PodSource:
             self.leave(why)
             return None
         if self.gives_back(verdict):
-            self.leave_to_own_pod(verdict)
+            self.leave_to_own_pod(verdict, task.log)
             return None
         return verdict, task.body
 
@@ -575,8 +577,8 @@ class PodSource:
 
         return kept_packages.is_difference(self.task.requirements)
 
-    def leave_to_own_pod(self, verdict: Outcome) -> None:
-        """Make the job one of a pod of its own, which whoever looks at it next starts."""
+    def leave_to_own_pod(self, verdict: Outcome, log: Path) -> None:
+        """Make the job one of a pod of its own, and start that, or leave it to whoever looks at the job next."""
         from kinetic._runner.pod import fork_server  # as above
         from kinetic._runner.supervisor import placements
 
@@ -584,10 +586,19 @@ class PodSource:
         job_id, warm, key = self.task.job_id, self.settings.warm, self.key()
         store_patiently(self, lambda: placements.take(self.store, job_id, "", key, ended=warm, why=message))
         step("supervisor:gave-back")
+        supervise.append_to_log(log, f"kinetic: the warm pod {warm} gave it back: {message}\n")
         self.leave(f"the packages that it lacks could not be installed into this warm pod: {message}")
+        self._start_cold()
         if self.task.hosts == 1:  # a slice is started again, and finds that it is not its job any more
             self.code = FAILED_EXIT
             fork_server.report_decided()
+
+    def _start_cold(self) -> None:
+        if container.ACCOUNT_TOKEN.is_file():
+            from kinetic._runner.pod import waiting_jobs  # only where the cluster allows it
+
+            with contextlib.suppress(OSError):  # whoever looks next does it
+                say(waiting_jobs.start_cold(self.task.job_id, environ=self.environ))
 
     def leave_to_the_verdict(self) -> None:
         self._start_others()

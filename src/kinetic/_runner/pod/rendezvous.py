@@ -202,7 +202,7 @@ class Host(Source, Protocol):
 
     def gives_back(self, verdict: Outcome) -> bool: ...
 
-    def leave_to_own_pod(self, verdict: Outcome) -> None: ...
+    def leave_to_own_pod(self, verdict: Outcome, log: Path) -> None: ...
 
     def send_log(self) -> str: ...
 
@@ -237,7 +237,7 @@ def lead(source: Host, task: Task, verdict: Outcome, ending: Ending, why: str) -
         return None
     cause = replace(verdicts.first_failure(failures), logs=_logs(reports))
     if source.gives_back(cause):
-        source.leave_to_own_pod(cause)
+        source.leave_to_own_pod(cause, task.log)
         return None
     if cause.host == 0:
         return cause, task.body

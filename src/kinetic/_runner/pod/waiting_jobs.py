@@ -29,11 +29,12 @@ from kinetic._wire.task import AttemptFiles, Task
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError, RunnerError
 
 AFTER, JOB_ID, QUEUE = "kinetic/after", "kinetic/job-id", "kueue.x-k8s.io/queue-name"  # annotations; see job_manifests
-GROUP = "kinetic/group"  # a label
+GROUP, WARM = "kinetic/group", "kinetic/warm"  # labels
 _NAME = re.compile(r"kinetic-[a-z0-9-]{1,62}")
 _KINDS = ("apis/batch/v1", "jobs"), ("apis/jobset.x-k8s.io/v1alpha2", "jobsets")
 _MOST_OF_COMPILING = 0.9  # of the seconds that it took the last time
 _MOST_BYTES = 1 << 22  # of what a follower says about itself
+CHANGE_TO_COLD: dict[str, Any] = {"metadata": {"labels": {WARM: None}}, "spec": {"suspend": False}}  # of a task
 
 
 def settle(
@@ -75,7 +76,7 @@ def _has_succeeded(store: Store, name: str, page: Mapping[str, Any]) -> bool:
 
 
 def _start(name: str, page: Mapping[str, Any], environ: Mapping[str, str], folder: Path) -> Iterator[str]:
-    for path, found in _waiting(name, page, environ, folder):
+    for path, found in _waiting(name, str(page.get("name", "")), AFTER, environ, folder):
         answer = cluster_api.request("PATCH", path, change_to_start(found), environ=environ, folder=folder)
         done, about = answer.status == 200, found["metadata"]["annotations"]
         if about[AFTER].startswith("programs-of "):
@@ -164,16 +165,26 @@ def _close(
     if not store.put(keys.result(name), sealed, if_absent=True):
         return
     yield f"{name}, which follows this job, was closed"
-    for path, _ in _waiting(name, page, environ, folder):
+    for path, _ in _waiting(name, str(page.get("name", "")), AFTER, environ, folder):
         options = "?propagationPolicy=Background"
         cluster_api.request("DELETE", path + options, environ=environ, folder=folder)
     yield from settle(store, name, "", succeeded=False, environ=environ, folder=folder)
 
 
+def start_cold(job_id: str, *, environ: Mapping[str, str] = os.environ, folder: Path = ACCOUNT_FOLDER) -> str:
+    """Start a job that its warm pod does not carry out in pods of its own; return a sentence for the log."""
+    for path, _ in _waiting(job_id, keys.object_name(job_id), WARM, environ, folder):
+        answer = cluster_api.request("PATCH", path, CHANGE_TO_COLD, environ=environ, folder=folder)
+        if answer.status != 200:
+            return f"{job_id} could not be started from here ({answer.reason}); a kinetic command will"
+        return f"{job_id} starts in a pod of its own"
+    return f"{job_id} was started from elsewhere, or is by the next kinetic command that looks at it"
+
+
 def _waiting(
-    name: str, page: Mapping[str, Any], environ: Mapping[str, str], folder: Path
+    name: str, object_name: str, mark: str, environ: Mapping[str, str], folder: Path
 ) -> Sequence[tuple[str, dict[str, Any]]]:
-    """Return the objects of a job or batch that are suspended and say that they wait, with their paths."""
+    """Return the objects of a job or batch that are suspended and have a mark that they wait, with their paths."""
     found = []
     for api, plural in _KINDS:
         base = f"/{api}/namespaces/{cluster_api.namespace(folder)}/{plural}"
@@ -183,7 +194,7 @@ def _waiting(
             if answer.status not in {200, 404}:  # 404: the cluster has no such kind
                 raise RunnerError(f"the jobs of {name} cannot be listed", why=answer.reason)
             objects = list(answer.page.get("items") or ()) if answer.status == 200 else []
-        elif _NAME.fullmatch(object_name := str(page.get("name", ""))):
+        elif _NAME.fullmatch(object_name):
             answer = cluster_api.request("GET", f"{base}/{object_name}", environ=environ, folder=folder)
             objects = [answer.page] if answer.status == 200 else []
         else:
@@ -192,7 +203,8 @@ def _waiting(
             about = each.get("metadata") or {}
             annotations = about.get("annotations") or {}
             is_its_own = keys.is_group_id(name) or annotations.get(JOB_ID) == name
-            if AFTER in annotations and is_its_own and (each.get("spec") or {}).get("suspend"):
+            marks = {**annotations, **(about.get("labels") or {})}
+            if mark in marks and is_its_own and (each.get("spec") or {}).get("suspend"):
                 found.append((f"{base}/{about.get('name')}", each))
         if found:
             break

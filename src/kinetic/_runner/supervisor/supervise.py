@@ -213,7 +213,7 @@ class Supervisor:
         if not verdict.succeeded and retries and source.is_retried:
             reason = store_patiently(source, lambda: attempts.retry_reason(source.store, verdict, retries, key))
         if reason:
-            _append_to_log(task.log, f"kinetic: {reason}\n")
+            append_to_log(task.log, f"kinetic: {reason}\n")
         verdict = replace(verdict, logs=(*source.log_digests(tasks), *verdict.logs))
         if not source.may_seal(verdict):
             return None
@@ -243,7 +243,7 @@ def store_patiently(source: Source, do: Callable[[], T], *, seconds: float = att
     return attempts.keep_trying(do, source.passes, wait=source.wait, say=waits, seconds=seconds)
 
 
-def _append_to_log(log: Path, text: str) -> None:
+def append_to_log(log: Path, text: str) -> None:
     """Add a line of ours to a log, whatever the job has left of that file."""
     with contextlib.suppress(OSError):
         descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -584,7 +584,7 @@ def _is_stuck(watched: WatchedWorker) -> bool:
         return False
     if watched.pid not in _stuck:
         _stuck.add(watched.pid)
-        _append_to_log(
+        append_to_log(
             watched.task.log,
             f"kinetic: process {watched.pid} does not end: it waits in the kernel for a device or a file system that "
             "does not answer; it is left to itself\n",
