@@ -1431,7 +1431,7 @@ def test_nothing_of_a_pod_is_left_beside_the_store_of_files(pods: Pods) -> None:
 
 @pytest.fixture
 def slices(pods: Pods) -> Pods:
-    pods.tell(hosts=3, poll_seconds=0.1, grace_seconds=1.5)
+    pods.tell(hosts=3, poll_seconds=0.1, grace_seconds=5)
     return pods
 
 
