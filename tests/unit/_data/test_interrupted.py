@@ -170,7 +170,8 @@ def test_one_that_is_killed_beside_another_does_it_no_harm(start, tmp_path, file
     told, _ = other.communicate()
     doomed.communicate()
 
-    assert (doomed.returncode, other.returncode) == (-signal.SIGKILL, 0)
+    assert other.returncode == 0
+    assert doomed.returncode in {-signal.SIGKILL, 0}  # 0: the other one had written all before its seventh write
     store = FileStore(tmp_path / "store")
     ref = ship(Data(root), store, cache=tmp_path / "cache")
     assert ref.manifest == told.strip()
