@@ -113,7 +113,7 @@ def ask(pool: ConnectionPool, method: str = "GET", body: bytes | None = None) ->
 
 
 CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-PACKED = gzip.compress(b"a list " * 1000)
+PACKED = gzip.compress(b"a list " * 1000, mtime=0)  # the same in all processes, whose tests it names
 
 
 @pytest.mark.parametrize(
