@@ -177,8 +177,8 @@ class _Flusher:
     def _run(self) -> None:
         try:
             self.number = _thread.get_native_id()
-            for file in _opened:
-                with contextlib.suppress(OSError):
+            with _writing_header, contextlib.suppress(OSError):
+                for file in _opened:
                     _write_header(file._replace(thread=self.number))
             while not self._over.acquire(timeout=_FLUSH_SECONDS):
                 with contextlib.suppress(ValueError, OSError):
@@ -495,6 +495,7 @@ class StackDumpFile(NamedTuple):
 # ---------------------------------------------------------------------------------------------------------- the worker
 
 _opened: list[StackDumpFile] = []  # one in a worker, none elsewhere
+_writing_header = _thread.allocate_lock()  # the thread that flushes may be at its begin, and writes its number, too
 
 
 def open_dump_file(task: Task) -> None:
@@ -508,9 +509,10 @@ def open_dump_file(task: Task) -> None:
         faulthandler.register(STACKS_SIGNAL, file=descriptor, all_threads=True, chain=False)
         os.lseek(descriptor, _LINE, os.SEEK_SET)
         started = processes.started_of(me)
-        _opened[:] = [StackDumpFile(task.stacks, me, started, task.attempt, task.host, descriptor, thread=0)]
-        thread = _flushers[-1].number if _flushers else 0  # which spends its time waiting; it may be at its begin
-        _write_header(_opened[0]._replace(thread=thread))
+        with _writing_header:
+            _opened[:] = [StackDumpFile(task.stacks, me, started, task.attempt, task.host, descriptor, thread=0)]
+            thread = _flushers[-1].number if _flushers else 0  # which spends its time waiting
+            _write_header(_opened[0]._replace(thread=thread))
 
 
 def _write_header(file: StackDumpFile) -> None:

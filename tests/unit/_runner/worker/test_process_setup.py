@@ -123,3 +123,36 @@ def test_the_streams_that_python_keeps_are_ours_as_well(printed) -> None:
     assert printed(
         "assert sys.stdout is sys.__stdout__\nassert sys.stderr is sys.__stderr__\nprint(sys.stdout.encoding)"
     ) == (b"utf-8\n")
+
+
+def test_whoever_asks_for_stacks_finds_the_thread_that_answers_and_never_disturbs_the_main_one(tmp_path: Path) -> None:
+    code = f"""
+import _thread, time, types
+from pathlib import Path
+from kinetic._runner.worker import process_setup
+path = Path({str(tmp_path / "stacks")!r})
+main_writes, write = _thread.allocate_lock(), process_setup._write_header
+main_writes.acquire()
+
+def number():
+    main_writes.acquire()
+    return _thread.get_native_id()
+
+def late(file):
+    if not file.thread:  # it was read before the other thread had one, which now tries to be faster
+        main_writes.release()
+        limit = time.monotonic() + 0.2
+        while time.monotonic() < limit and not path.stat().st_size:
+            time.sleep(0.01)
+    write(file)
+
+process_setup._thread = types.SimpleNamespace(**{{**vars(_thread), "get_native_id": number}})
+process_setup._write_header = late
+process_setup.keep_flushing()
+process_setup.open_dump_file(types.SimpleNamespace(stacks=path, attempt=0, host=0))
+process_setup._flushers.pop().end()
+print(process_setup.read_header(path).thread)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert int(ran.stdout) > 0
