@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 LAST_LINES = 15
+LOWEST_PORT = 12_000  # below it, services of the machine
 # "When the parent is gone" means for Linux: the thread that started it. This one lives as long as we do.
 _STARTER = ThreadPoolExecutor(1, thread_name_prefix="starts servers")
 
@@ -87,15 +90,22 @@ class Process:
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports that nobody listens on; all different, because they are held at the same time."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Find ports that nobody listens on; all different.
+
+    A server that is started again finds its port still free: they are none of those that the system gives to
+    connections. No seed decides, so that two runs of one seed do not choose the same.
+    """
+    lowest_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert lowest_given > LOWEST_PORT, "this system gives all ports to connections"
+    found: set[int] = set()
+    with contextlib.ExitStack() as closing:
+        while len(found) < count:
+            port = random.SystemRandom().randrange(LOWEST_PORT, lowest_given)
+            probe = closing.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found.add(port)
+    return list(found)
 
 
 def answers(port: int, path: str, *, tls: bool = True, timeout_seconds: float = 5) -> bool:
