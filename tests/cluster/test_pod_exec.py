@@ -72,8 +72,11 @@ def stay(port):
     if port:
         server = socket.create_server((socket.gethostbyname(socket.gethostname()), port))  # not all pods' loopback
         threading.Thread(target=answer_all, args=(server,), daemon=True).start()
+    def remain():  # a stack shows it once the server listens
+        ctypes.CDLL(None).sleep(600)
+
     print("started", flush=True)
-    ctypes.CDLL(None).sleep(600)
+    remain()
 """
 
 
@@ -159,7 +162,7 @@ class Stage(NamedTuple):
 
     def _is_staying(self, hosts: int) -> bool:
         found = self.backend().stacks(JOB_ID, hosts=range(hosts))
-        return all("in stay" in each.text for each in found)
+        return all("in remain" in each.text for each in found)
 
     def backend(self, client: Client | None = None) -> KubeBackend:
         """Return a backend with our client, or with another one of the same cluster."""
@@ -210,7 +213,7 @@ def test_a_job_that_hangs_in_c_in_its_pod_says_where(stage: Stage) -> None:
     (found,) = stage.backend().stacks(JOB_ID, hosts=[0])
 
     assert (found.why, found.host) == ("", 0)
-    assert found.text.splitlines()[1].endswith("in stay")
+    assert found.text.splitlines()[1].endswith("in remain")
     assert "kinetic/_runner" not in found.text
     assert object_status.pod_phase(stage.pods()[0]) == "Running"
 

@@ -72,11 +72,12 @@ def spawn(top: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
             code: str, given: object = None, *, nobody: bool = False, environ: Mapping[str, str] = {}
         ) -> subprocess.Popen[str]:
             if nobody and os.geteuid() == 0:
-                for folder, _, _ in os.walk(top):
-                    os.chown(folder, NOBODY, NOBODY)
-                    os.chmod(folder, 0o755)
-                    for name in os.listdir(folder):
-                        os.chown(f"{folder}/{name}", NOBODY, NOBODY, follow_symlinks=False)
+                for folder, _, names in os.walk(top):  # without what processes that run already have just removed
+                    for path in (folder, *(f"{folder}/{name}" for name in names)):
+                        with contextlib.suppress(FileNotFoundError):
+                            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+                    with contextlib.suppress(FileNotFoundError):
+                        os.chmod(folder, 0o755)
             head = AS_NOBODY if nobody and os.geteuid() == 0 else ""
             clean = {name: value for name, value in os.environ.items() if not name.startswith("KINETIC_")}
             process = subprocess.Popen(
