@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -45,14 +46,15 @@ def warm_job(site: Any) -> dict[str, Any]:
     return found
 
 
+def says(site: Any) -> str:
+    """Return what the only warm pod has written."""
+    (pod,) = pods_of_warm(site)
+    return str(site.log(pod["metadata"]["name"]))
+
+
 def is_idle(site: Any, times: int) -> Any:
     """Say whether the only warm pod has been idle so often."""
-
-    def look() -> bool:
-        (pod,) = pods_of_warm(site)
-        return site.log(pod["metadata"]["name"]).count(" is idle; it ends in ") >= times
-
-    return look
+    return lambda: says(site).count(" is idle; it ends in ") >= times
 
 
 def busy_task(clients: Any, shared: Any) -> str:
@@ -262,4 +264,39 @@ def test_a_warm_pod_can_be_started_before_its_first_job(clients: Any, site: Any,
 def test_a_warm_pod_ends_by_itself_when_it_is_idle(clients: Any, site: Any) -> None:
     clients.run("from one import add\ntell(add.with_options(keep_warm='3s')(1, 2))")
 
-    wait_for("its end", lambda: warm_job(site)["status"].get("succeeded") == 1, 60)
+    wait_for("its end", has_ended(site), 60)
+
+
+def has_ended(site: Any) -> Any:
+    """Say whether the only warm pod has ended by itself."""
+    return lambda: warm_job(site)["status"].get("succeeded") == 1
+
+
+def test_a_warm_pod_that_is_idle_at_its_maximum_ends_then(clients: Any, site: Any, kinetic: Any) -> None:
+    started = kinetic("warm", "start", "cpu", "--idle", "10m", "--max", "6s")
+    wait_for("its end", has_ended(site), 60)
+    value = clients.run("from one import add\ntell(add(1, 2))")
+
+    assert "its pod stays for 10 min 00 s after the last job as the warm pod cpu-warm-" in started.err
+    assert "ends: at its maximum of 6 s" in says(site)
+    assert value == 3
+
+
+def test_a_job_that_runs_at_the_maximum_of_its_warm_pod_runs_to_its_end_and_is_the_last_one(
+    clients: Any, site: Any, shared: Any
+) -> None:
+    submit = "again.with_options(keep_warm='10m').run_async(words[0], words[0] + '/go').job_id"
+    job_id = clients.run(f"from one import again\ntell({submit})", str(shared), KINETIC_WARM_MAX="2s")
+    wait_for("its first attempt", (shared / "attempt-0").exists)
+    (pod,) = pods_of_warm(site)
+    begun = datetime.fromisoformat(pod["status"]["startTime"])
+    wait_for("its maximum", lambda: datetime.now(UTC) > begun + timedelta(seconds=6))
+
+    (shared / "go").touch()
+    value = clients.run("tell(kinetic.attach(words[0]).result(cleanup=False))", job_id)
+    wait_for("its end", has_ended(site), 60)
+
+    assert value == 0
+    assert "ends: at its maximum of 2 s" in says(site)
+    assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
+    assert warm_job(site)["spec"]["activeDeadlineSeconds"] > 7 * 86_400, "the guard would end a long job"

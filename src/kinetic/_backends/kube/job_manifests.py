@@ -209,6 +209,7 @@ _OWNER_ONLY = 0o400  # a kubelet lets the group below read it as well: 0440, of 
 # not run as root.
 GROUP = 65_532
 _COORDINATOR_PORT = 8482
+_WARM_GUARD_SECONDS = 7 * 86_400.0  # 7 days: few jobs run longer, and a node that is idle for nothing costs
 
 # What a job gets that asks for nothing: little enough for the smallest machine of each kind (g2-standard-4 has 4 cores
 # and 16 GB), enough for a scheduler to spread jobs, and without a limit, so that a machine of its own is all its own.
@@ -578,13 +579,18 @@ def warm_secret(request: JobRequest, entries: Mapping[str, bytes], owned_by: Man
     return secret(request, entries, owned_by) | {"immutable": False}
 
 
-def warm_job(request: JobRequest, kind: Kind, annotations: Mapping[str, str], most_seconds: float) -> Manifest:
-    """Return what makes a warm pod, or the pods of a warm slice.
+def warm_guard_seconds(most_seconds: float) -> int:
+    """Return when the server ends a warm pod that has not ended by itself.
 
-    The server ends it after twice its maximum, should it not end by itself.
+    Not soon after its maximum: the server does not know whether a job runs there, and would end that as well.
     """
+    return int(max(2 * most_seconds, _WARM_GUARD_SECONDS)) + 60
+
+
+def warm_job(request: JobRequest, kind: Kind, annotations: Mapping[str, str], most_seconds: float) -> Manifest:
+    """Return what makes a warm pod, or the pods of a warm slice."""
     made = manifest(request, kind)
-    _job_of(made)["spec"]["activeDeadlineSeconds"] = int(2 * most_seconds) + 60
+    _job_of(made)["spec"]["activeDeadlineSeconds"] = warm_guard_seconds(most_seconds)
     made["metadata"]["annotations"] = {**made["metadata"].get("annotations", {}), **annotations}
     return made
 

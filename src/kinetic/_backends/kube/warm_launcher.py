@@ -167,7 +167,7 @@ class WarmLauncher:
             is_warm_pod=True,
         )
         if hosts > 1:
-            until = time.time() + 2 * page.most_seconds
+            until = time.time() + job_manifests.warm_guard_seconds(page.most_seconds)
             page = replace(page, hosts=hosts, leader=job_manifests.first_host(request, kind), until=until)
         request = replace(request, command=("python3", RUNNER_PATH, WARM, page.to_argument()))
         annotations = {
