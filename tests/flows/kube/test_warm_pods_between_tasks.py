@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300)]
 
 LEAKING = '''
     """A task that leaves one of everything, and one that looks for it."""
-    import ctypes, os, resource, signal, socket, stat, subprocess, sys, time, kinetic
+    import array, ctypes, fcntl, os, resource, signal, socket, stat, subprocess, sys, time, kinetic
 
     NAME = "left-by-a-task"
     KEY, PORT = 0x6B696E65, 23_456
@@ -29,16 +31,32 @@ LEAKING = '''
             "if os.fork(): os._exit(0)\\n"
             "signal.signal(signal.SIGTERM, signal.SIG_IGN)\\n"
             "ctypes.CDLL(None).prctl(15, sys.argv[1].encode(), 0, 0, 0)\\n"
-            "held = open('/dev/null')\\n"
+            "held = os.dup(int(sys.argv[3]))\\n"
             "heard = socket.create_server(('127.0.0.1', int(sys.argv[2]))) if sys.argv[2] != '0' else None\\n"
             "time.sleep(1000)\\n"
         )
-        subprocess.run([sys.executable, "-c", code, name, str(more.get("port", 0))], check=True, env={})
+        words = [sys.executable, "-c", code, name, str(more.get("port", 0)), str(more["device"])]
+        subprocess.run(words, check=True, env={}, pass_fds=[more["device"]])
+
+    def open_for_one(device):
+        """Open a device as one does that lets nobody else in: so it is while anything holds what was opened."""
+        opened = os.open(device, os.O_RDWR)
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return opened
+
+    def hide(opened):
+        """Send a descriptor to a pair of sockets that only hold each other: it is open, and no process has it."""
+        one, other = socket.socketpair()
+        for end, sent in ((one, [opened, one.fileno()]), (other, [opened, other.fileno()])):
+            end.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", sent))])
 
     @kinetic.run(accelerator="cpu", keep_warm="10m")
-    def leak():
-        live_on("kworker/0:1")
-        live_on("listens", port=PORT)
+    def leak(device):
+        opened = open_for_one(device)
+        live_on("kworker/0:1", device=opened)
+        live_on("listens", port=PORT, device=opened)
+        hide(opened)
+        os.symlink("/dev/null", "/dev/accel7")
         for folder in FOLDERS:
             os.makedirs(f"{folder}/{NAME}/deep")
             open(f"{folder}/{NAME}/deep/file", "w").write("secret")
@@ -67,13 +85,18 @@ LEAKING = '''
         return parent(os.getppid())
 
     @kinetic.run(accelerator="cpu", keep_warm="10m")
-    def look():
-        own, pids = {os.getpid()}, [int(pid) for pid in os.listdir("/proc") if pid.isdigit()]
+    def look(device):
+        pids = [int(pid) for pid in os.listdir("/proc") if pid.isdigit()]
         found = [open(f"/proc/{pid}/comm").read().strip() for pid in pids]
         left = [name for name in found if name in ("kworker/0:1", "listens")]
         left += [f"{folder}/{name}" for folder in FOLDERS for name in os.listdir(folder) if NAME in name]
         left += [f"{kind} {KEY}" for kind in ("shm", "sem", "msg") if str(KEY) in open(f"/proc/sysvipc/{kind}").read()]
         left += [name for name in os.environ if name == NAME.upper()]
+        left += [name for name in os.listdir("/dev") if name == "accel7"]
+        try:
+            os.close(open_for_one(device))
+        except BlockingIOError:
+            left.append("a device")
         try:
             socket.create_connection(("127.0.0.1", PORT), 1).close()
             left.append("a port")
@@ -84,15 +107,17 @@ LEAKING = '''
 '''
 
 
-def test_nothing_that_a_task_leaks_is_there_for_the_next_one(clients: Any, site: Any) -> None:
+def test_nothing_that_a_task_leaks_is_there_for_the_next_one(clients: Any, site: Any, shared: Any) -> None:
     clients.project.write("leaking.py", LEAKING)
+    device = str(shared / "accel0")
+    os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 5))
 
-    niceness, made = clients.run("from leaking import leak\ntell(leak())")
+    niceness, made = clients.run("from leaking import leak\ntell(leak(words[0]))", device)
     try:
         wait_for("an idle pod", is_idle(site, 1), 20)
     except TimeoutError:
         raise AssertionError(logs(site)) from None
-    left, *changed = clients.run("from leaking import look\ntell(look())")
+    left, *changed = clients.run("from leaking import look\ntell(look(words[0]))", device)
 
     assert made == [True] * 4
     assert left == []

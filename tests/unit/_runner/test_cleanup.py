@@ -15,7 +15,7 @@ from kinetic._runner import processes
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 
 _BEFORE = """
-    import os, subprocess, sys
+    import os, signal, subprocess, sys
     from pathlib import Path
     from kinetic._runner import processes
     from kinetic._runner.pod import cleanup
@@ -31,12 +31,12 @@ _BEFORE = """
 """
 
 
-def cleaned(folder: Path, text: str) -> list[str]:
-    """Remember a folder, do what the text does, clean, and return what was printed."""
+def cleaned(folder: Path, text: str, after: str = "") -> list[str]:
+    """Remember a folder, do what the text does, clean, do what follows, and return what was printed."""
     for name in ("home", "ours"):
         (folder / name).mkdir()
     (folder / "there").write_text("before")
-    script = textwrap.dedent(_BEFORE) + textwrap.dedent(text) + "\nprint(cleaner.clean(()))\n"
+    script = textwrap.dedent(_BEFORE) + textwrap.dedent(text) + f"\nprint(cleaner.clean(()))\n{after}\n"
     done = subprocess.run(
         [sys.executable, "-c", script, str(folder)], capture_output=True, text=True, timeout=60, check=True
     )
@@ -93,6 +93,27 @@ def test_a_file_that_was_there_and_was_changed_is_named(tmp_path: Path, change: 
     (said,) = cleaned(tmp_path, change)
 
     assert said == f"it changed {tmp_path / 'there'}, which was there before it"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process as somebody else")
+def test_processes_that_cannot_be_ended_and_may_hold_a_device_are_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+
+    child, said = cleaned(
+        tmp_path,
+        """
+        child = os.fork()
+        if not child:
+            os.open("/dev/zero", os.O_RDWR)
+            signal.pause()
+        print(child, flush=True)
+        os.setresuid(65_534, 65_534, 0)  # as where a program of the image takes the rights of root
+        cleanup._KILL_SECONDS = 0.2
+        """,
+        after="os.setresuid(0, 0, 0); os.kill(child, 9)",
+    )
+
+    assert said == f"1 of its processes cannot be ended: {child}"
 
 
 def test_processes_that_left_their_session_are_ended(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """What a task leaves in a warm pod, and its removal before the next one begins.
 
-Processes, shared memory, mounts, and files in the folders where programs put what they do not name: temporary ones, and
-the home. What the image had there is remembered; what is new is removed. What cannot be removed, or was changed and
-cannot be brought back, is named, and the pod ends. The same holds for what the next interpreter would load: the
-code of kinetic, names of packages and programs, what the loader preloads; and for what our own processes hand down to
-those that they fork: limits, priority, processors. Times are those of inodes, which no program can set. Files elsewhere
-in the container are not looked at.
+Processes, shared memory, mounts, and files in the folders where programs put what they do not name: temporary ones, the
+home, and that of devices. What the image had there is remembered; what is new is removed. What cannot be removed, or
+was changed and cannot be brought back, is named, and the pod ends. The same holds for what the next interpreter would
+load: the code of kinetic, names of packages and programs, what the loader preloads; and for what our own processes hand
+down to those that they fork: limits, priority, processors. Times are those of inodes, which no program can set. Files
+elsewhere in the container are not looked at.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from kinetic._runner import processes
 
-_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue")  # noqa: S108 - of a container of our own
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev", "/dev/shm", "/dev/mqueue")  # noqa: S108 - of a container of our own
 _KILL_SECONDS = 5.0
 _PAUSE = 0.005
 _MOST_FILES = 5_000  # in one of these folders, level by level; what lies deeper than so many is not looked at
