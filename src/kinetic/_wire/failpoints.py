@@ -38,6 +38,7 @@ WARM = (
     "client:task-assigned",  # the pod's number stands for this job
     "client:task-told",
     "client:placed-cold",  # the job is one of a pod of its own, which is not started yet
+    "pod:ends",  # idle for its time, or at its maximum
 )
 SLICE = (  # of a warm slice, on its first host
     "leader:took",  # the job is the slice's
@@ -141,6 +142,7 @@ def _die(seconds: float = 0.0) -> None:
 
     time.sleep(seconds)
     os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(128 + signal.SIGKILL)  # the first process of a container, which the kernel does not let kill itself
 
 
 _AT, _, _MARK = os.environ.get(VARIABLE, "").partition("@")

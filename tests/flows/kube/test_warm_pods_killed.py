@@ -192,3 +192,57 @@ def test_an_idle_pod_that_is_deleted_costs_the_next_job_a_start_and_nothing_else
     value = clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(3, 4))")
 
     assert value == 7
+
+
+# A client that sees an idle pod, and continues when that has ended.
+LATE = """
+    import os, time
+    from kinetic._backends.kube.warm_launcher import WarmLauncher
+    begin = WarmLauncher.tell
+    def later(self, *arguments):
+        open(words[0] + "/sees-it-idle", "w").close()
+        while not os.path.exists(words[0] + "/ended"):
+            time.sleep(0.02)
+        return begin(self, *arguments)
+    WarmLauncher.tell = later
+    from one import add
+    job = add.with_options(keep_warm='10m').run_async(3, 4)
+    tell([job.job_id, job.result(cleanup=False)])
+"""
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param("", id="nobody dies", marks=pytest.mark.nightly),
+        "pod:ends",
+        pytest.param("client:task-held", marks=pytest.mark.nightly),
+        pytest.param("client:placed-cold", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_job_that_is_given_to_a_pod_while_that_ends_runs_once_in_another_one_whoever_dies(
+    clients: Any, site: Any, agent: Any, shared: Any, step: str
+) -> None:
+    dying = {failpoints.VARIABLE: f"{step}@{shared}/died"} if step else {}
+    if step == "pod:ends":
+        agent.registry.add("python:*", agent.registry.pull("python:3")._replace(environment=dying))
+    clients.run("from one import add\ntell(add.with_options(keep_warm='6s')(1, 2))")
+
+    client = clients.start(LATE, str(shared), **dying)
+    wait_for("a client that sees it idle", (shared / "sees-it-idle").exists)
+    wait_for("the end of the pod", lambda: "ends: idle for 6 s" in said(site), 60)
+    (shared / "ended").touch()
+    out, err = client.communicate(timeout=100)
+    found = clients.run(COLLECT) if step.startswith("client:") else (clients.told(out) or [err])[-1]
+
+    assert (shared / "died").exists() == bool(step)
+    job_id, value = found
+    assert value == 7, err
+    assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
+    assert len(site.pods_of(job_id)) == 1
+    wait_for("the end of the warm pod", lambda: not warm_job(site)["status"].get("active"), 60)
+
+
+def said(site: Any) -> str:
+    """Return what all warm pods have written."""
+    return "".join(site.log(pod["metadata"]["name"]) for pod in pods_of_warm(site))

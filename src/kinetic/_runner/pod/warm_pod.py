@@ -41,6 +41,7 @@ from kinetic._runner.worker import worker
 from kinetic._stores import is_loaded, preload
 from kinetic._wire import documents, make_dataclasses, warm_pods
 from kinetic._wire import task as wire_task
+from kinetic._wire.failpoints import step
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, AttemptFiles, Task
 from kinetic._wire.warm_pods import Assignment, Greeting, WarmPod
 from kinetic.errors import KineticError
@@ -675,6 +676,7 @@ class WarmProcess:
 
     def _leave(self, why: str) -> int:
         say(f"the warm pod {self.page.pod} ends: {why}")
+        step("pod:ends")
         if self._leader is not None:
             self._fork(self._leader.send_end, lambda _: None)
             limit = time.monotonic() + _DISMISS_SECONDS
