@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_two_jobs_in_a_row_run_on_one_warm_slice_without_a_new_pod(
 ) -> None:
     machines()
 
-    found = team.run("""
+    found, err = team.both("""
         from team import report
         found = []
         for _ in range(2):
@@ -72,6 +73,8 @@ def test_two_jobs_in_a_row_run_on_one_warm_slice_without_a_new_pod(
         assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
     assert (len(pods_of_slice(site)), len(site.pods_of())) == (HOSTS, HOSTS)
     assert [(each["accelerator"], each["jobs"]) for each in listed] == [("tpu-v4-2x2x2", 2)]
+    (kept,) = re.findall(r"its 2 hosts stay for 10 min 00 s .* as the warm slice (\S+); it costs (.*)", err)
+    assert kept == (listed[0]["name"], f"about ${listed[0]['dollars_per_hour']:.2f} per hour")
     assert listed[0]["dollars_per_hour"] > 0
 
 
