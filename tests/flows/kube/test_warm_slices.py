@@ -194,7 +194,8 @@ def test_a_leader_that_dies_before_the_others_heard_of_a_job_loses_nothing(
     for job_id, host in found:
         assert host == 0
         assert site.bucket.names(f"{job_id}/result") == [f"{job_id}/result.pkl"]
-    assert len(pods_of_slice(site)) == len(site.pods_of()) == HOSTS
+    if step == "leader:took":  # by its supervisor; the end of the first process is that of the slice
+        assert len(pods_of_slice(site)) == len(site.pods_of()) == HOSTS
 
 
 @pytest.mark.nightly
