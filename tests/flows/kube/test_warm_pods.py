@@ -41,8 +41,13 @@ def pods_of_warm(site: Any) -> list[dict[str, Any]]:
     return [pod for pod in site.pods_of() if pod["metadata"]["labels"]["app"] == "kinetic-warm"]
 
 
+def is_warm(job: dict[str, Any]) -> bool:
+    """Say whether a Job is one that makes a warm pod."""
+    return bool(job["metadata"]["labels"]["app"] == "kinetic-warm")
+
+
 def warm_job(site: Any) -> dict[str, Any]:
-    (found,) = [job for job in site.jobs() if job["metadata"]["labels"]["app"] == "kinetic-warm"]
+    (found,) = filter(is_warm, site.jobs())
     return found
 
 
@@ -253,12 +258,15 @@ def test_a_warm_pod_can_be_started_before_its_first_job(clients: Any, site: Any,
     again = kinetic("warm", "start", "cpu")
     value = clients.run("from one import add\ntell(add(1, 2))")
     listed = json.loads(kinetic("warm", "list", "--json").out)["warm_pods"]
+    another = kinetic("warm", "start", "cpu", "--another")
 
     assert started.code == 0, started.err
     assert "is idle already" in again.err
     assert value == 3
     assert [(each["name"], each["jobs"]) for each in listed] == [(started.out.strip(), 2)]
-    assert len(site.pods_of()) == 1
+    names = {f"kinetic-{each.out.strip()}" for each in (started, another)}
+    assert {job["metadata"]["name"] for job in site.jobs() if is_warm(job)} == names
+    assert len(names) == len(site.pods_of()) == 2
 
 
 def test_a_warm_pod_ends_by_itself_when_it_is_idle(clients: Any, site: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cluster.plane import wait_for
-from flows.kube.test_warm_pods import busy_task, is_idle, pods_of_warm, warm_job
+from flows.kube.test_warm_pods import busy_task, is_idle, is_warm, pods_of_warm, warm_job
 from flows.kube.test_warm_pods_in_trouble import submitter
 
 from kinetic._wire import failpoints
@@ -62,11 +62,11 @@ def test_a_client_that_dies_before_its_warm_pod_is_started_leaves_a_job_that_ano
     assert value == 3
     assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
     assert stopped.code == 0, stopped.err
-    wait_for("the end of what it left", lambda: not [each for each in site.jobs() if is_warm(each)])
+    wait_for("the end of what it left", lambda: not [each for each in site.jobs() if is_suspended(each)])
 
 
-def is_warm(job: dict[str, Any]) -> bool:
-    return bool(job["metadata"]["labels"]["app"] == "kinetic-warm" and job["spec"].get("suspend"))
+def is_suspended(job: dict[str, Any]) -> bool:
+    return is_warm(job) and bool(job["spec"].get("suspend"))
 
 
 @pytest.mark.sampled(1)
@@ -194,17 +194,19 @@ def test_an_idle_pod_that_is_deleted_costs_the_next_job_a_start_and_nothing_else
     assert value == 7
 
 
-# A client that sees an idle pod, and continues when that has ended.
+# A client that waits before it gives a job to an idle pod, or before it has assigned it, until that pod has ended.
 LATE = """
     import os, time
     from kinetic._backends.kube.warm_launcher import WarmLauncher
-    begin = WarmLauncher.tell
-    def later(self, *arguments):
-        open(words[0] + "/sees-it-idle", "w").close()
+    from kinetic._runner.supervisor import placements
+    where, name = (WarmLauncher, "tell") if words[1:] == [] else (placements, words[1])
+    do = getattr(where, name)
+    def later(*arguments):
+        open(words[0] + "/waits", "w").close()
         while not os.path.exists(words[0] + "/ended"):
             time.sleep(0.02)
-        return begin(self, *arguments)
-    WarmLauncher.tell = later
+        return do(*arguments)
+    setattr(where, name, later)
     from one import add
     job = add.with_options(keep_warm='10m').run_async(3, 4)
     tell([job.job_id, job.result(cleanup=False)])
@@ -229,7 +231,7 @@ def test_a_job_that_is_given_to_a_pod_while_that_ends_runs_once_in_another_one_w
     clients.run("from one import add\ntell(add.with_options(keep_warm='6s')(1, 2))")
 
     client = clients.start(LATE, str(shared), **dying)
-    wait_for("a client that sees it idle", (shared / "sees-it-idle").exists)
+    wait_for("a client that has seen it idle", (shared / "waits").exists)
     wait_for("the end of the pod", lambda: "ends: idle for 6 s" in said(site), 60)
     (shared / "ended").touch()
     out, err = client.communicate(timeout=100)
@@ -241,6 +243,29 @@ def test_a_job_that_is_given_to_a_pod_while_that_ends_runs_once_in_another_one_w
     assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
     assert len(site.pods_of(job_id)) == 1
     wait_for("the end of the warm pod", lambda: not warm_job(site)["status"].get("active"), 60)
+
+
+@pytest.mark.nightly
+def test_a_job_that_a_pod_holds_when_it_is_killed_runs_once_in_another_one(
+    clients: Any, site: Any, agent: Any, shared: Any
+) -> None:
+    clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
+    wait_for("an idle pod", is_idle(site, 1))
+    (pod,) = pods_of_warm(site)
+    (first,) = agent.pids(site.namespace, pod["metadata"]["name"]).values()
+
+    client = clients.start(LATE, str(shared), "assign")
+    wait_for("a client whose task is held", (shared / "waits").exists)
+    os.kill(first, signal.SIGKILL)
+    wait_for("the end of the pod", lambda: not warm_job(site)["status"].get("active"), 60)
+    (shared / "ended").touch()
+    out, err = client.communicate(timeout=100)
+
+    assert client.returncode == 0, err
+    job_id, value = clients.told(out)[-1]
+    assert value == 7
+    assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
+    assert len(site.pods_of(job_id)) == 1
 
 
 def said(site: Any) -> str:
