@@ -246,9 +246,10 @@ class Ground:
         return self.seconds_of(sys.executable, *words) * 1e3
 
     def script(self, name: str, text: str) -> Path:
-        """Write a script into the project."""
+        """Write a script into the project; one that is there as it is stays untouched, so that nothing has changed."""
         path = self.project / name
-        path.write_text(text)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
         return path
 
     def session(self, name: str, text: str) -> Session:

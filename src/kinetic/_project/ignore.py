@@ -15,6 +15,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from kinetic._blobs.file_tree import File, Folder, LeftOut, Scan, Selection
@@ -533,7 +534,7 @@ def notes_about(found: Scan, environ: Mapping[str, str], *, unsteady: Sequence[s
 def _size_note(found: Scan, limit: float) -> str:
     import heapq  # only for this message
 
-    largest = heapq.nlargest(5, found.all_files(), lambda file: file.size)
+    largest = heapq.nlargest(5, found.all_files(), attrgetter("size"))
     files = ", ".join(f"{file.relative} ({size_text(file.size)})" for file in largest)
     lines = "\n".join(f"    {escaped(file.relative)}" for file in largest)
     return (
