@@ -532,22 +532,30 @@ class BatchTracker(Tracker):
             for indexes, attempt, machine, _ in self._unread(keys.children_of, [keys.children(group_id)]):
                 for index in indexes:
                     self.submitted(index, attempt, machine)
-        self._seen = self.backend.observe_group(group_id)  # before the marks: what has ended by now is marked by then
+            if not self._refreshed_at:  # of a batch that has ended, the marks say everything
+                self._read_marks(whole=True)
+                whole = False
+        # Before the marks: what has ended by now is marked by then.
+        self._seen = self.backend.observe_group(group_id) if self._active else {}
         pending = self.pending
         self._is_unhurried = pending > _PENDING_EACH * max(1, len(self._seen) - pending)
         if self.group.handle.get("after"):
             self._settle_waiting()
         self.control.read()
+        self._read_marks(whole=whole)
+        self._read_lost_children()
+        if self.group.first_seconds and not self.stopped:
+            self._start_others()
+
+    def _read_marks(self, *, whole: bool) -> None:
         shards = sorted({index // keys.SHARD for index in self._active})
         # A request returns a thousand entries: one for each shard that is open, or all that have ended.
         few = not whole and len(shards) <= max(_FEW_SHARDS, self._ends // keys.SHARD)
+        group_id = self.group.group_id
         prefixes = [keys.marks(group_id, shard) for shard in shards] if few else [keys.marks(group_id)]
         for indexes, attempt, word, at in self._unread(_mark_of, prefixes):
             if word in _STATUS:
                 self._end(indexes[0], attempt, word, at)
-        self._read_lost_children()
-        if self.group.first_seconds and not self.stopped:
-            self._start_others()
 
     def _start_others(self) -> None:
         """Start the children that wait for the programs of the first one, if it has compiled or ended.

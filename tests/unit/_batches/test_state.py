@@ -176,6 +176,19 @@ def test_a_look_takes_as_many_requests_for_thousands_as_for_ten(ground, count):
     assert Counter(statuses(watched)) == {SUCCEEDED: count // 2, PENDING: count // 2}
 
 
+def test_who_finds_a_batch_that_has_ended_asks_the_backend_nothing(ground, monkeypatch):
+    batch = ground(3)
+    for index in range(3):
+        batch.submit(index)
+        batch.mark(index, "succeeded")
+    monkeypatch.setattr(batch.backend, "observe_group", pytest.fail)
+
+    found = batch.look()
+    found.refresh(whole=True)
+
+    assert statuses(found) == [SUCCEEDED] * 3
+
+
 def test_one_key_names_many_children_that_were_launched_together(ground):
     batch = ground(10)
     whole = documents.sealed_name(keys.children_of(GROUP, range(2, 7), 0), "here", batch.key_of(GROUP))
