@@ -46,6 +46,17 @@ def is_idle(site: Any, times: int) -> Any:
     return look
 
 
+def wait_until_idle(site: Any, times: int = 1) -> None:
+    """Wait until each host has been idle so often; else show what each of them said."""
+    try:
+        wait_for("an idle slice", is_idle(site, times), 30)
+    except TimeoutError as error:
+        for pod in site.pods_of():
+            name = pod["metadata"]["name"]
+            error.add_note(f"--- {name}, {pod.get('status', {}).get('phase')}\n{said(site, name)}")
+        raise
+
+
 def ran_in(site: Any) -> set[str]:
     """Return the names of the pods that were there."""
     return {pod["metadata"]["name"] for pod in site.pods_of()}
@@ -89,7 +100,7 @@ def test_a_cancelled_job_ends_on_all_hosts_and_the_slice_takes_the_next_one(
     before = ran_in(site)
 
     cancelled = kinetic("jobs", "cancel", job_id)
-    wait_for("an idle slice", is_idle(site, 1), 30)
+    wait_until_idle(site)
     value = team.run("from team import report\ntell(report())")
 
     assert cancelled.code == 0, cancelled.err
@@ -155,7 +166,7 @@ def test_a_host_that_is_lost_while_it_is_idle_restarts_the_slice_which_takes_the
 ) -> None:
     machines()
     team.run("from team import report\ntell(report())")
-    wait_for("an idle slice", is_idle(site, 1), 30)
+    wait_until_idle(site)
     before = ran_in(site)
 
     lose_host(site, 1)
