@@ -1644,6 +1644,20 @@ def test_what_an_earlier_life_of_the_set_told_does_not_count(slices: Pods) -> No
     assert slices.log(host=1) == "second life\n"
 
 
+def test_a_host_that_sees_no_verdict_since_the_job_was_collected_and_removed_does_not_wait_for_it(slices: Pods) -> None:
+    slices.tell(hosts=2)
+    act(slices, "return host")
+    other = slices.start(JOB_COMPLETION_INDEX="1", JOBSET_RESTART_ATTEMPT="0")
+    until(lambda: slices.store.size(word_of(1, "succeeded")) is not None)
+
+    slices.store.delete(keys.job(JOB))
+    out, _ = other.communicate(timeout=30)
+
+    assert other.returncode == 0, out
+    assert "kinetic| the job had its verdict, and was removed" in out
+    assert slices.keys_below(keys.job(JOB)) == []
+
+
 def test_a_debugger_that_came_to_an_earlier_life_of_the_set_does_not_count(slices: Pods) -> None:
     pytest.importorskip("debugpy")
     slices.tell(hosts=2)

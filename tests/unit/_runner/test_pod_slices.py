@@ -17,6 +17,7 @@ class Host:
     """A source that only writes down what it was asked to do."""
 
     is_settled = True
+    is_removed = False
     end_requested = False
     passes = ()
     code = -1

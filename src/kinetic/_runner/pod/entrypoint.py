@@ -167,6 +167,7 @@ class PodSource:
         self.code = INFRASTRUCTURE_EXIT
         self.end_requested = False  # by the cluster
         self.is_settled = False  # another process's verdict was seen
+        self.is_removed = False  # with its verdict, before this host of a slice saw that
         self._is_watching = False
         self._lingers_since: float | None = None
         self._always_short_of = container.shortages(place.base)
@@ -494,6 +495,10 @@ class PodSource:
         """Read the store, on the poller's thread; return whether the worker should end."""
         if self.task.hosts > 1:
             if self.place.host > 0:
+                if self.peers.has_ended and self.store.size(keys.record(self.task.job_id)) is None:
+                    # its client has collected the result, and a warm slice does not end with its job
+                    self.is_removed = self.is_settled = True
+                    return True
                 self.peers.rewrite_if_lost()
                 self.peers.answer()
             elif self.peers.read().trouble:

@@ -93,6 +93,7 @@ class Peers:
         self.key = b""  # the job's, which verifies what the others write; empty until the worker has been forked
         self.notify: Callable[[], object] = lambda: None  # until there is a notifier
         self.roster = HostRoster()  # as it was read last
+        self.has_ended = False  # whether this host has reported how it ended
         self._written: list[tuple[str, bytes | Path]] = []  # by this host
 
     def begin(self, key: bytes) -> None:
@@ -117,6 +118,7 @@ class Peers:
                 file.write(ended.footer(self.key, HOST_PURPOSE))
             content = body
         self._write(self._place(self._host, ended.status), content)
+        self.has_ended = True
         self.notify()
 
     def call(self) -> None:
@@ -191,6 +193,7 @@ class Host(Source, Protocol):
     peers: Peers
     end_requested: bool
     is_settled: bool
+    is_removed: bool
     code: int
 
     @property
@@ -290,7 +293,7 @@ def follow(source: Host, task: Task, verdict: Outcome, ending: Ending, why: str)
     seconds = FOREVER if verdict.succeeded else _SLICE_VERDICT_SECONDS + source.settings.grace_seconds
     source.wait_for(lambda: source.is_settled or source.end_requested, seconds)
     if source.is_settled:
-        say(source.verdict_words)
+        say("the job had its verdict, and was removed" if source.is_removed else source.verdict_words)
         source.code = 0 if verdict.succeeded else FAILED_EXIT
     else:
         say("no verdict came")
