@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 from kinetic._project import modules
 from kinetic._project.root import Plan, below
 from kinetic._stores.protocol import Store, put_file, scratch_folder
-from kinetic._wire import dataclass, digests, pickle_diagnosis, references
+from kinetic._wire import code_objects, dataclass, digests, pickle_diagnosis, references
 from kinetic._wire.order import INLINE_BYTES, Artifact
 from kinetic.errors import ArgumentNotPicklableError, CallableError, KineticError, StoreError
 
@@ -152,6 +152,8 @@ def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[Module
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
+        dispatch_table = code_objects.with_file_names(cloudpickle.Pickler.dispatch_table)
+
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, type | FunctionType | ModuleType):
                 module = _module_of(obj)

@@ -32,7 +32,7 @@ from kinetic._runner import processes
 from kinetic._runner.supervisor.verdicts import PrivateFile
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
-from kinetic._wire import dataclass, digests, folders, keys, outcomes, python_runtime, references
+from kinetic._wire import code_objects, dataclass, digests, folders, keys, outcomes, python_runtime, references
 from kinetic._wire import order as orders
 from kinetic._wire.order import Artifact, Child, Manifest, Order
 from kinetic._wire.task import Task
@@ -187,6 +187,8 @@ def pickler_class() -> type[pickle.Pickler]:
     import cloudpickle  # preloaded in the supervisor: workers are its forks
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
+        dispatch_table = code_objects.with_file_names(cloudpickle.Pickler.dispatch_table)
+
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, BaseException) and _leaves_pickling_to_python(type(obj)):
                 reduced: Any = obj.__reduce__()  # of Python's own: (type, args) and mostly (…, state)

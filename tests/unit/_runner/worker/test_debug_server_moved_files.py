@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 
-import cloudpickle
 import pytest
 
+from kinetic._project import pickler
+from kinetic._project.root import Plan
 from kinetic._runner.worker import debug_server
 
 SOURCE = """
@@ -30,7 +32,9 @@ def folders(tmp_path):
 def by_value(file) -> bytes:
     scope = {"__name__": "__main__"}
     exec(compile(SOURCE, str(file), "exec"), scope)  # as Python does with a script
-    return cloudpickle.dumps(scope["outer"])
+    pickled = io.BytesIO()
+    pickler.dump(scope["outer"], pickled, pickler.PickleRules(Plan(file.parent, "", "", ("",))))
+    return pickled.getvalue()
 
 
 def test_a_function_of_the_project_names_its_file_in_the_job_and_so_do_those_inside_it(folders) -> None:

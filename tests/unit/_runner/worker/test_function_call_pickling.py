@@ -7,7 +7,7 @@ import io
 import pickle
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 import pytest
 
@@ -67,6 +67,13 @@ def returned(value: object):
 @pytest.mark.parametrize("thing", [helper, Model, Model.Inner, Color, Path, sorted, pickle.Pickler])
 def test_what_has_a_name_goes_by_it(thing) -> None:
     assert returned(thing) is thing
+
+
+def test_a_function_without_a_name_keeps_the_file_that_it_is_in_and_so_do_those_inside_it() -> None:
+    code = returned(lambda: lambda: 1).__code__
+    inner = next(each for each in code.co_consts if isinstance(each, CodeType))
+
+    assert code.co_filename == inner.co_filename == __file__
 
 
 def test_an_enumeration_member_is_the_same_one() -> None:
