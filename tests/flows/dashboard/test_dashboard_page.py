@@ -441,7 +441,6 @@ def test_the_progress_that_a_job_reports_is_a_bar_that_moves(dashboard, page, su
 # -------------------------------------------------------------------------------------------------------------- large
 
 
-@pytest.mark.timeout(600)  # its store is written, and read for the first time
 def test_bars_of_tqdm_below_each_other_and_of_keras_are_one_line_each(stored, dashboard, page):
     steps = "".join(f"\n\rinner {step}/900\x1b[A" for step in range(901))
     bars = f"begin\n\router 0/2\x1b[K{steps}\router 1/2{steps}\router 2/2\x1b[K\n{' ' * 15}\rend\n"
@@ -455,6 +454,7 @@ def test_bars_of_tqdm_below_each_other_and_of_keras_are_one_line_each(stored, da
     assert [line[:9] for line in lines[3:]] == [part for epoch in "123" for part in (f"Epoch {epoch}/3", "80/80 ━━━")]
 
 
+@pytest.mark.timeout(600)  # its store is written, and read for the first time
 def test_ten_thousand_jobs_are_listed_within_300_ms(stored, dashboard, page, wait_until):
     for number in range(10_000):
         stored.add("failed" if number % 10 == 0 else "succeeded", function=f"train{number}")
