@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic
 
 from kinetic._jobs import collect, locate, logs
@@ -277,7 +277,7 @@ class JobHandle(JobRecord, Generic[R]):
         follow = job_wait.to_stdout if stream_logs else None
         with job_wait.detaching(self):
             seen = job_wait.wait(self, timeout=timeout, on_change=on_status_change, follow=follow)
-        return self._deliver(seen, cleanup=cleanup, wait=cleanup_timeout)  # type: ignore[no-any-return] # as above
+        return self._deliver(seen, cleanup=cleanup, wait=cleanup_timeout, body=seen.body)  # type: ignore[no-any-return] # as above
 
     def cancel(self, cleanup_timeout: float = 180, cleanup_poll_interval: float = 2) -> None:  # noqa: ARG002 - documented
         """Cancel the job; its artifacts stay. A job that has ended already stays as it is, and a line says so.
@@ -327,7 +327,7 @@ class JobHandle(JobRecord, Generic[R]):
                 value = collect.body_of(locate.store_of(self), outcome, body)
             except KeyMissingError as error:  # another process collected and removed it between our two looks
                 raise self._missing(Snapshot(JobStatus.NOT_FOUND)) from error
-            self._ended = seen
+            self._ended = seen if seen.body is None else replace(seen, body=None)  # the value is enough
             if cleanup or (cleanup is None and not self.debug):
                 self._past = collect.after_collection(self, seen, wait=wait)
             self._value = value

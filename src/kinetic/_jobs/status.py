@@ -11,7 +11,7 @@ import functools
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
@@ -45,6 +45,7 @@ class Snapshot:
     past: dict[str, Any] | None = None  # the job's page of the history; None where kinetic did not remove it
     error: Exception | None = None  # what kept us from seeing more
     is_elsewhere: bool = False  # only another machine sees how it runs
+    body: bytes | None = field(default=None, repr=False, compare=False)  # of the result, if it was read with its page
 
     @property
     def reason(self) -> str:
@@ -72,10 +73,14 @@ class Snapshot:
 
 def observe(job: JobRecord) -> Snapshot:
     """Look at one job, and ask its backend why it failed if it left no outcome; raise what makes that impossible."""
-    (seen,) = observe_many([job], thorough=True)
+    if past_of(job) is not None:
+        return observe_many([job])[0]
+    outcome, body = _outcome_and_body(job)
+    observed = {} if outcome is not None or not locate.can_be_seen(job) else _ask_backends([job])
+    seen = _judge(job, outcome, observed.get(job.job_id), thorough=True)
     if seen.error is not None:
         raise seen.error
-    return seen
+    return seen if body is None else replace(seen, body=body)
 
 
 def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thorough: bool = False) -> list[Snapshot]:
@@ -156,6 +161,14 @@ def _outcome(job: JobRecord) -> Outcome | Exception | None:
         return locate.read_outcome(job)
     except KineticError as error:
         return error
+
+
+def _outcome_and_body(job: JobRecord) -> tuple[Outcome | Exception | None, bytes | None]:
+    """Read the same of a job that is waited for, and its result with it where that is small: one request."""
+    try:
+        return locate.read_ended(job) or (None, None)
+    except KineticError as error:
+        return error, None
 
 
 def _outcomes_by_index(

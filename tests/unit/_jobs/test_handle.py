@@ -6,17 +6,23 @@ import json
 import pickle
 import re
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from servers import user_module
 
 import kinetic
+from kinetic import testing
 from kinetic._batches.batch_handle import BatchHandle
 from kinetic._config import home as config_home
 from kinetic._inspect.port_forward import free_port
+from kinetic._jobs import wait as job_wait
 from kinetic._jobs.handle import take_value
 from kinetic._stores import open_store
+from kinetic._stores.memory import MemoryStore
 from kinetic._wire import digests, documents, keys
 from kinetic._wire.outcomes import FAILED, SUCCEEDED, Outcome
 from kinetic.errors import BackendUnavailableError, CredentialsError, DebugError, OptionError
@@ -37,6 +43,14 @@ FIELDS = {
     "display_name": "kinetic-train-cpu-train-20261120-143000-1a2b3c4",
     "created_at": "2026-11-20T14:30:00Z",
 }
+
+ADDS = """
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def add(a, b):
+        return a + b
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -292,3 +306,36 @@ def test_the_repr_of_a_batch_is_three_lines_and_asks_nobody() -> None:
         "  when last seen: 1 submitted",
         "  now: kinetic batch status grp-0a1b2c3d",
     ]
+
+
+def test_a_small_value_is_read_together_with_its_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with testing.fake_backend(tmp_path):
+        job = user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, 2)
+        job_wait.wait(job)
+        asked: list[tuple[str, str]] = []
+        for name in ("get", "size", "entry"):
+            monkeypatch.setattr(MemoryStore, name, _noting(asked, name, getattr(MemoryStore, name)))
+
+        value = job.result(cleanup=False)
+
+    of_result = [(name, key) for name, key in asked if key == keys.result(job.job_id)]
+    assert (value, of_result) == (3, [("get", keys.result(job.job_id))])
+
+
+def test_a_large_value_is_not_held_by_its_handle_besides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with testing.fake_backend(tmp_path):
+        module = user_module.imported(tmp_path, ADDS, monkeypatch)
+        small, large = module.add.run_async("a", "b"), module.add.run_async("a" * 100_000, "b")
+
+        values = [small.result(cleanup=False), large.result(cleanup=False)]
+
+    assert values == ["ab", "a" * 100_000 + "b"]
+    assert [job._ended.body for job in (small, large)] == [None, None]
+
+
+def _noting(asked: list[tuple[str, str]], name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(store: MemoryStore, key: str, **options: Any) -> Any:
+        asked.append((name, key))
+        return method(store, key, **options)
+
+    return noted
