@@ -406,23 +406,25 @@ class Follower:
 
         What is open is read first: of a log whose end did not reach the store, it may have more.
         """
-        is_unread = self._log is None and not self._position
-        if is_unread and (known := self._sealed(self._attempt)) is not None and not known.size_bytes:
-            return
-        if self._log is None:
+        known = self._sealed(self._attempt)
+        if self._log is None and not self._has_all_of(known):
             self._log = self._stored(self._attempt) or self._reopen(self._attempt)
         yield from self._read()
-        if self._log is None or not self._log.is_complete:
+        if (self._log is None or not self._log.is_complete) and not self._has_all_of(known):
             self.close()
             self._log = self._stored(self._attempt)
             yield from self._read()
         if self._first:
             return
-        sealed = None if isinstance(self._log, HistoryLog) else self._sealed(self._attempt)  # checked when opened
+        sealed = None if isinstance(self._log, HistoryLog) else known  # that one was checked when it was opened
         if sealed is not None and (found := self._hasher.size) != sealed.size_bytes:
             self._report(_size_difference(found, sealed.size_bytes))
         elif sealed is not None and self._hasher.digest(0, 0).sha256 != sealed.sha256:
             self._report("its bytes differ")
+
+    def _has_all_of(self, sealed: LogDigest | None) -> bool:
+        """Return whether as much was read as was sealed: the store, which costs requests, has no more."""
+        return sealed is not None and self._position >= sealed.size_bytes
 
     def close(self) -> None:
         """Close the log that is open."""

@@ -492,3 +492,35 @@ def test_the_log_of_a_job_that_has_ended_is_whole_though_its_cluster_serves_only
         monkeypatch.setattr(backend, "live_log", lambda *_, **__: BytesLog(printed[:20].encode(), is_complete=False))
 
         assert job.logs() == printed
+
+
+def test_whoever_has_read_all_that_was_sealed_asks_the_store_for_nothing(store: MemoryStore) -> None:
+    hasher, reported = LogHasher(), list[str]()
+    hasher.update(b"one\n")
+    asked: list[int] = []
+    follower = Follower(
+        lambda attempt: Live(b"one\n"),
+        lambda: 0,
+        asked.append,
+        sealed=lambda attempt: hasher.digest(0, 0),
+        report=reported.append,
+    )
+
+    read = [new(follower), new(follower, last=True)]
+
+    assert (read, asked, reported) == (["one\n", ""], [], [])
+
+
+def test_what_was_added_to_a_log_that_was_sealed_is_reported_also_where_the_store_is_not_asked() -> None:
+    hasher, reported = LogHasher(), list[str]()
+    hasher.update(b"one\n")
+    live = Live(b"one\n")
+    follower = Follower(
+        lambda attempt: live, lambda: 0, sealed=lambda attempt: hasher.digest(0, 0), report=reported.append
+    )
+
+    new(follower)
+    live.write(b"more\n")
+
+    assert new(follower, last=True) == "more\n"
+    assert reported == ["5 bytes were added"]
