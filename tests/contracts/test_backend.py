@@ -103,6 +103,17 @@ def test_what_is_not_there_is_stopped_and_removed_without_complaint(place):
     assert gone
 
 
+def test_what_follows_the_removal_of_a_job_is_done_whether_or_not_its_caller_waits(place):
+    job = place.submit()
+    place.wait_for_end(job)
+    done = []
+
+    place.backend.remove([job.job_id], then=lambda: done.append(job.job_id))
+
+    place.wait(job, lambda: done == [job.job_id])
+    place.wait(job, lambda: place.backend.observe([job.job_id]) == {})
+
+
 def test_a_job_has_one_name_and_it_has_the_jobs_id_in_it(place):
     job = place.submit()
 

@@ -188,13 +188,15 @@ class _Roles:
             self.remove([name for name in names if name in self._jobs and not self._jobs[name].status.is_final])
         return True
 
-    def remove(self, names: Sequence[str], *, later: bool = False) -> None:
+    def remove(self, names: Sequence[str], *, then: Callable[[], object] | None = None) -> None:
         with self._lock:
             for name in names:
                 job = self._jobs.pop(name, None)
                 self._waiting.pop(name, None)
                 if job is not None and not job.status.is_final:
                     del self._groups[job.launch.group][name]
+        if then is not None:
+            then()
 
     def sweep(self, scratch: Path | None, history: object = None) -> None:
         """Do nothing: everything is gone with this process."""

@@ -168,10 +168,11 @@ class Launcher(Protocol):
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         """End the processes of jobs; True when all are known to be gone within ``wait`` seconds."""
 
-    def remove(self, names: Sequence[str], *, later: bool = False) -> None:
+    def remove(self, names: Sequence[str], *, then: Callable[[], object] | None = None) -> None:
         """Remove the rows or resources of jobs that have ended, and their files on that machine.
 
-        ``later``: it may be done while the caller continues, and before this process ends.
+        ``then``: what to do afterwards. With it, all may be done while the caller continues, and before this process
+        ends.
         """
 
     def sweep(

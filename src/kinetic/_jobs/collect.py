@@ -444,16 +444,10 @@ def mark_of(job: JobRecord) -> str:
 def _delete(
     job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, wait: float, later: bool = False
 ) -> None:
-    """Remove what the history says is removed."""
+    """Remove what the history says is removed; ``later``: perhaps while the caller continues."""
     backend, store = locate.backend_of(job), locate.store_of(job)
-    if resource:
-        ended = seen.outcome is not None and seen.outcome.witness != "client"  # then its worker is gone already
-        if (not ended or not artifacts) and not backend.stop([job.job_id], wait=wait):
-            locate.log().warning("%s was asked to end and has not ended within %g s", job.job_id, wait)
-        backend.remove([job.job_id], later=later)
-        if not seen.status.is_final:
-            _report_another_host(job)
-    if artifacts:
+
+    def delete_artifacts() -> None:
         store.delete(keys.job(job.job_id))
         folder = job.output_dir or ""
         if folder.startswith("/") and folder.endswith(f"/{keys.outputs(job.job_id).rstrip('/')}"):
@@ -461,6 +455,16 @@ def _delete(
                 with contextlib.suppress(OSError):  # what holds a file stays
                     os.rmdir(made)
         step("client:artifacts-deleted")
+
+    if resource:
+        ended = seen.outcome is not None and seen.outcome.witness != "client"  # then its worker is gone already
+        if (not ended or not artifacts) and not backend.stop([job.job_id], wait=wait):
+            locate.log().warning("%s was asked to end and has not ended within %g s", job.job_id, wait)
+        backend.remove([job.job_id], then=delete_artifacts if artifacts and later else None)
+        if not seen.status.is_final:
+            _report_another_host(job)
+    if artifacts and not (resource and later):
+        delete_artifacts()
 
 
 def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str, Any] | None:

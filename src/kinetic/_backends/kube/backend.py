@@ -424,24 +424,27 @@ class KubeBackend:
         job_launcher.delete_jobs(self.client, alive)
         return job_launcher.wait_until_gone(self.client, names, wait)
 
-    def remove(self, names: Sequence[str], *, later: bool = False) -> None:
+    def remove(self, names: Sequence[str], *, then: Callable[[], object] | None = None) -> None:
         informers = [each for each in self._informers.alive() if each.is_current]
         known = {name: each for name in names for informer in informers if (each := informer.find(name)) is not None}
         requested = self._objects([name for name in names if name not in known])
         found = {object_status.job_id_of(each): each for each in requested} | known
         doomed = [found[name] for name in names if name in found]
-        if later and doomed and all(map(object_status.warm_pod_of, doomed)):  # its next job need not wait for that
-            remove = partial(self._remove_behind, doomed)
+        if then is not None and doomed and all(map(object_status.warm_pod_of, doomed)):  # the next job need not wait
+            remove = partial(self._remove_behind, doomed, then)
             if python_runtime.start_thread(remove, "kinetic-remove", daemon=False) is not None:
                 return
         job_launcher.delete_jobs(self.client, doomed)
+        if then is not None:
+            then()
 
-    def _remove_behind(self, doomed: list[Object]) -> None:
+    def _remove_behind(self, doomed: list[Object], then: Callable[[], object]) -> None:
         try:
             job_launcher.delete_jobs(self.client, doomed)
+            then()
         except KineticError as error:
-            names = ", ".join(map(object_status.object_name, doomed))
-            output.warn(f"{names} of a collected job stays in the cluster", why=error.what, next=error.next or "")
+            names = ", ".join(map(object_status.job_id_of, doomed))
+            output.warn(f"{names} was collected, and could not be removed", why=error.what, next=error.next or "")
 
     # ------------------------------------------------------------------------------------------------ batches
 

@@ -19,7 +19,7 @@ import time
 import urllib.parse
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._wire import python_runtime
 
@@ -195,6 +195,12 @@ def _translated(kind: type[TransportError] = TransportError) -> Iterator[None]:
         raise kind(str(error)) from error
 
 
+def _name(host: str | None) -> str | bytes:
+    """Return a host as Python wants it without its tables for names in other scripts, which take 8 ms to load."""
+    host = host or ""
+    return host.encode("ascii") if host.isascii() else host
+
+
 def _poll(used: socket.socket, what: int, seconds: float) -> bool:
     """Wait until a socket can be read or written; select() takes no file number above 1023."""
     poll = select.poll()
@@ -329,14 +335,16 @@ class ConnectionPool:
     def _connect(self, seconds: float) -> socket.socket:
         parts = self._proxy or self._parts
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        used = socket.create_connection((parts.hostname or "", port), seconds)
+        address: Any = (_name(parts.hostname), port)
+        used = socket.create_connection(address, seconds)
         try:
             for option in (*self._options, (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)):
                 used.setsockopt(*option)
             if self._proxy is not None and self._parts.scheme == "https":
                 self._open_tunnel(used)
             if self._parts.scheme == "https":
-                used = self._context.wrap_socket(used, server_hostname=self._server_name or self._parts.hostname)
+                name = _name(self._server_name or self._parts.hostname)
+                used = self._context.wrap_socket(used, server_hostname=name)
         except BaseException:
             used.close()
             raise

@@ -257,7 +257,7 @@ class LocalBackend:
             self.watch(left[0], seconds=min(seconds, 0.1))
         return True
 
-    def remove(self, names: Sequence[str], *, later: bool = False) -> None:
+    def remove(self, names: Sequence[str], *, then: Callable[[], object] | None = None) -> None:
         from kinetic._backends.local import recovery
 
         for name, row in self.queue.jobs(names).items():
@@ -269,6 +269,8 @@ class LocalBackend:
         for name in names:
             recovery.remove_job(self.paths, name)
         step("client:folder-removed")
+        if then is not None:
+            then()
 
     def sweep(self, scratch: Path | None, history: History | None = None) -> None:
         if self.paths.queue.exists() and folders.is_due(self.paths.runtime / SWEPT, time.time(), HOUR, note=False):
