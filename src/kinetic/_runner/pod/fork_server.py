@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import os
 import signal
 import sys
+import typing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -155,6 +157,7 @@ def _serve(
         os.unlink(variables)
         with _quiet():
             _import_all(imports, values, packages)
+            _empty_caches()
         _imported.update(name.partition(".")[0] for name in set(sys.modules) - before)
         if trouble := _why_unsafe():
             os.write(reports, f"useless {trouble}\n".encode())
@@ -261,6 +264,14 @@ def _import_all(names: Sequence[str], variables: Mapping[str, str], packages: st
         os.environ.update(before)
 
 
+def _empty_caches() -> None:
+    """Empty what libraries empty when an interpreter ends: each task does that, and would copy all that is in there."""
+    jax = sys.modules.get("jax")
+    for clear in (*getattr(typing, "_cleanups", ()), getattr(jax, "clear_caches", int)):
+        with contextlib.suppress(Exception):
+            clear()
+
+
 def _why_unsafe() -> str:
     """Return why a fork of this process would not work, or ""; found by forking once."""
     with warnings.catch_warnings():
@@ -289,12 +300,13 @@ def _why_unsafe() -> str:
 def note_imports(path: Path, own: Sequence[str]) -> None:
     """Write down what this process has imported of installed packages; nothing of the folders in ``own``.
 
-    A task that imported none writes nothing: to look at a module is to copy its memory, and JAX brings 2,000.
+    A task that imported none writes nothing: to look at a module, or at its name, is to copy its memory, and JAX brings
+    2,000. What was imported last comes last.
     """
-    new = sys.modules.keys() - _loaded
-    if any(_is_installed(name, own) for name in new):
-        names = [name for name in list(sys.modules) if _is_installed(name, own)]
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):  # a full disk; a thread that imports something at this moment
+        new = itertools.takewhile(lambda name: name not in _loaded, reversed(sys.modules))
+        if any(_is_installed(name, own) for name in new):
+            names = [name for name in list(sys.modules) if _is_installed(name, own)]
             path.write_text(json.dumps(names[:_MOST_NAMES]))
 
 

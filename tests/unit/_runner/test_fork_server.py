@@ -1,0 +1,83 @@
+"""What tasks of a warm pod find and leave in the process that they are forked from."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from kinetic._runner.pod import fork_server
+
+
+@pytest.fixture
+def imports(monkeypatch: pytest.MonkeyPatch) -> dict[str, types.ModuleType]:
+    """Stand for ``sys.modules`` of a task: what was imported before the fork comes first."""
+    found = {"known": _module("known", "/usr/lib/site-packages/known.py"), "__main__": types.ModuleType("__main__")}
+    monkeypatch.setattr(fork_server, "_loaded", set(found))
+    monkeypatch.setattr(fork_server, "sys", types.SimpleNamespace(modules=found))
+    return found
+
+
+def _module(name: str, origin: str) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None, origin=origin)
+    return module
+
+
+def test_a_task_that_imported_no_package_writes_nothing(imports: dict[str, types.ModuleType], tmp_path: Path) -> None:
+    imports["mine"] = _module("mine", "/work/mine.py")
+
+    fork_server.note_imports(tmp_path / "imports.json", ["/work"])
+
+    assert not (tmp_path / "imports.json").exists()
+
+
+def test_a_task_that_imported_a_package_names_all_packages(
+    imports: dict[str, types.ModuleType], tmp_path: Path
+) -> None:
+    imports["new"] = _module("new", "/usr/lib/site-packages/new.py")
+    imports["mine"] = _module("mine", "/work/mine.py")
+
+    fork_server.note_imports(tmp_path / "imports.json", ["/work"])
+
+    assert json.loads((tmp_path / "imports.json").read_text()) == ["known", "new"]
+
+
+def test_the_names_of_modules_that_were_there_before_are_not_looked_at(
+    imports: dict[str, types.ModuleType], tmp_path: Path
+) -> None:
+    seen = []
+
+    class Loaded(set[str]):
+        def __contains__(self, name: object) -> bool:
+            seen.append(name)
+            return super().__contains__(name)
+
+    fork_server._loaded = Loaded(imports)
+    imports["mine"] = _module("mine", "/work/mine.py")
+
+    fork_server.note_imports(tmp_path / "imports.json", ["/work"])
+
+    assert seen == ["mine", "__main__"], "the last ones, up to the first that is known"
+
+
+def test_caches_that_libraries_empty_at_the_end_are_empty_before_tasks_are_forked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    emptied = []
+
+    def fails() -> None:
+        emptied.append("typing")
+        raise RuntimeError("of a library")
+
+    monkeypatch.setattr(fork_server.typing, "_cleanups", [fails])
+    jax = types.SimpleNamespace(clear_caches=lambda: emptied.append("jax"))
+    monkeypatch.setitem(sys.modules, "jax", jax)
+
+    fork_server._empty_caches()
+
+    assert emptied == ["typing", "jax"]
