@@ -92,7 +92,7 @@ def fetch_files(
 ) -> None:
     """Fetch files and put them in their places, each verified."""
     packs: dict[str, list[ManifestFile]] = {}
-    large = []
+    large: list[_PartialFile] = []
     for file in files:
         if file.packed and file.parts:
             packs.setdefault(file.parts[0].blob, []).append(file)
@@ -101,7 +101,8 @@ def fetch_files(
     biggest = max(
         [_span(each)[1] for each in packs.values()] + [p.length for each in large for p in each.file.parts] + [1]
     )
-    many = max(1, min(parallelism(store), _MEMORY // biggest))
+    requests = len(packs.keys() - (have or {}).keys()) + sum(len(each.file.parts) for each in large)
+    many = max(1, min(parallelism(store), _MEMORY // biggest, requests))
     if destination.parts is None and store.local is not None:
         many = 1  # a project on this machine: no threads before the user's code
     try:

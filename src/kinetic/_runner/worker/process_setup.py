@@ -45,6 +45,16 @@ _FLUSH_SECONDS = 0.1
 _JOIN_SECONDS = 300  # JAX's own default: the slowest host may still be importing
 
 
+def prepare() -> None:
+    """Do what a worker's process needs before any code of the user's, and what does not depend on its task.
+
+    Streams and handlers of crashes name the descriptors 1 and 2, which may be redirected later.
+    """
+    reset_signals()
+    make_streams()
+    register_faulthandler()
+
+
 def reset_signals() -> None:
     """Give the worker the signal handling of a fresh interpreter."""
     signal.set_wakeup_fd(-1)
@@ -119,9 +129,9 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
     inside = plan.get("cwd_rel")
     folder = workspace / inside if isinstance(inside, str) and (workspace / inside).is_dir() else workspace
     os.chdir(folder)
-    for path, finder in list(sys.path_importer_cache.items()):
-        if finder is None or not path.startswith("/"):  # there may be something now; the others see that by themselves
-            del sys.path_importer_cache[path]
+    for path in sys.path:  # of packages there are hundreds more in a warm pod, and to look at them is to copy memory
+        if not path.startswith("/") or sys.path_importer_cache.get(path, path) is None:
+            sys.path_importer_cache.pop(path, None)  # there may be something now; the others see that by themselves
 
 
 def _is_in_project(entry: str, root: str) -> bool:

@@ -75,10 +75,8 @@ def wait_for_a_task(last: Task, tasks: supervise.Tasks, report: int) -> NoReturn
     ``last``: another task; the environment is mostly the same.
     """
     try:
-        process_setup.reset_signals()
-        process_setup.make_streams()
+        process_setup.prepare()
         process_setup.apply_environment(last.environment, last.umask)
-        process_setup.register_faulthandler()
         process_setup.keep_flushing()
         title = processes.ProcessTitle(processes.load_libc())
         if (task := next(tasks, None)) is not None:
@@ -93,11 +91,12 @@ def get_ready(tasks: supervise.Tasks, report: int) -> NoReturn:
     """Be a worker that hears first only where its order is, and fetch that meanwhile; see ``supervise.EarlyWorker``."""
     found: list[function_call.Fetched] = []
     try:
-        process_setup.reset_signals()
+        process_setup.prepare()
         title = processes.ProcessTitle(processes.load_libc())
         if (task := next(tasks, None)) is not None:
             title.set(task.job_id, f"worker {task.folder}")
             process_setup.redirect(task.log)
+            process_setup.keep_flushing()
             fetching = None
             if task.placed is None:  # mounts want no threads, and what opens a store in the cloud has some
                 with contextlib.suppress(Exception):  # it is fetched again when there is somewhere to report an error
@@ -107,7 +106,7 @@ def get_ready(tasks: supervise.Tasks, report: int) -> NoReturn:
                 fetching.join()
             if (task := next(tasks, None)) is not None:
                 tasks.close()
-                work(task, report, found)
+                work(task, report, found, is_ready=True)
     finally:
         _exit(_SOFTWARE)
 
@@ -131,7 +130,7 @@ def work(
         task: The order's, complete.
         pipe: Our end of the report.
         fetched: What was fetched already; it is taken out, since nothing needs it while the function runs.
-        is_ready: Whether ``wait_for_a_task`` has prepared this process.
+        is_ready: Whether this process was prepared before its task was known.
     """
     code = _SOFTWARE
     try:
@@ -139,14 +138,11 @@ def work(
         if task.pod is not None and task.pod.warm:
             processes.hide_memory(processes.load_libc(), on=False)  # what it was forked from is hidden
         if not is_ready:
-            process_setup.reset_signals()
+            process_setup.prepare()
         process_setup.redirect(task.log)
-        if not is_ready:
-            process_setup.make_streams()
         process_setup.apply_environment(task.environment, task.umask)
         os.environ["KINETIC_PROGRESS_FILE"] = str(task.progress)  # see _wire/progress.py, which few jobs load
         if not is_ready:
-            process_setup.register_faulthandler()
             process_setup.keep_flushing()  # a thread that waits; before any code of the user's runs
         process_setup.open_dump_file(task)
         step("worker:begun")

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import os
 import subprocess
+import threading
 import zlib
 
 import pytest
@@ -193,3 +194,15 @@ def test_a_workspace_that_is_gone_has_no_new_files(store, shipped, tmp_path):
     (tmp_path / "work").rename(tmp_path / "elsewhere")
 
     assert written_since(tmp_path / "work", unpacked) == []
+
+
+def test_a_project_whose_only_blob_was_read_with_its_manifest_starts_no_thread(tmp_path, monkeypatch):
+    store = MemoryStore("one pack")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "a.py").write_bytes(b"print(1)\n")
+    shipped = ship(Plan(tmp_path / "project", "", None, ("",)), store, cache=tmp_path / "cache", environ={})
+    monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail(f"{self.name} was started"))
+
+    unpack(store, shipped.manifest, shipped.packs, tmp_path / "work")
+
+    assert (tmp_path / "work" / "a.py").read_bytes() == b"print(1)\n"
