@@ -70,9 +70,9 @@ def __getattr__(name: str) -> object:
     """Import a name on its first use."""
     if name not in _MODULE_OF and name not in _SUBMODULES:
         raise AttributeError(f"module 'kinetic' has no attribute {name!r}")
-    from kinetic._wire import naming_shadowing_files  # first: a user's file must not replace a module of Python's
+    from kinetic._wire import loading  # first: a user's file must not replace a module of Python's
 
-    with naming_shadowing_files():
+    with loading():
         from importlib import import_module
 
         module = import_module(f"kinetic.{_MODULE_OF.get(name, name)}")

@@ -31,7 +31,7 @@ from kinetic._output import tracebacks
 from kinetic._output.format import count_text, seconds_text, size_text
 from kinetic._project import root
 from kinetic._stores import open_store, protocol, put_many
-from kinetic._wire import digests, documents, folders, inspection, keys, naming_shadowing_files, python_runtime, records
+from kinetic._wire import digests, documents, folders, inspection, keys, loading, python_runtime, records
 from kinetic._wire import order as wire_order
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Order
@@ -203,14 +203,14 @@ def submit_call(
 ) -> JobHandle:
     """Submit a call: the backend prepares while the rest of this client is still being imported."""
     try:
-        with naming_shadowing_files():
+        with loading():
             context = prepare(options, one_job=True)
             from kinetic._jobs import handle  # 40 ms with the pickler on first use, beside the supervisor's own start
             from kinetic._project import pickler
 
-        pickler.check_arguments(function, args, kwargs, name)
-        kwargs = job_options.with_defaults(function, args, kwargs)
-        job = _submit(pickler.Call(function, args, kwargs, name), options, context)
+            pickler.check_arguments(function, args, kwargs, name)
+            kwargs = job_options.with_defaults(function, args, kwargs)
+            job = _submit(pickler.Call(function, args, kwargs, name), options, context)
     except KeyboardInterrupt:
         raise _interrupted() from None
     return handle.handle_of(job)
@@ -451,7 +451,7 @@ def _remote_builders(options: Options, context: SubmitContext) -> list[RemoteBui
 
 def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
     """Bring the project into the store, without what ships as data, and report what the user should know of it."""
-    with naming_shadowing_files():
+    with loading():
         from kinetic._project import archive, modules
 
     begun = time.monotonic()

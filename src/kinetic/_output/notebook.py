@@ -6,7 +6,6 @@ IPython is found only where it runs already. Whatever goes wrong here ends the d
 from __future__ import annotations
 
 import contextlib
-import html
 import os
 import sys
 import threading
@@ -89,6 +88,8 @@ def bar(share: float | None, label: str) -> str:
     """Return a bar as HTML; "" where it has no end."""
     if share is None:
         return ""
+    import html  # 3 ms; only where something is shown
+
     percent = f"{100 * share:.0f}"
     name = html.escape(label, quote=True)
     return (
@@ -99,6 +100,8 @@ def bar(share: float | None, label: str) -> str:
 
 def card(kind: str, name: str, body: str, rows: Sequence[tuple[str, str]] = ()) -> str:
     """Return a card as HTML: a heading, a body that is HTML already, and a table of texts. Texts are never HTML."""
+    import html  # as above
+
     cells = "".join(
         f"<tr><th scope='row' style='text-align:left'>{html.escape(first)}</th>"
         f"<td style='text-align:left;overflow-wrap:anywhere'>{html.escape(second)}</td></tr>"

@@ -32,7 +32,7 @@ from typing import (
 from kinetic._config.options import UNSET, documented
 from kinetic._jobs.job_options import Options, why_no_submission
 from kinetic._output import tracebacks
-from kinetic._wire import naming_shadowing_files, references
+from kinetic._wire import loading, references
 from kinetic.errors import CallableError, OptionError, OptionTypeError
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class RemoteCallable(Generic[P, R]):
                 sys.stderr.write(f"kinetic: {self._name}() was called inside a job and runs in this process\n")
             return self._call_here(args, kwargs)
         refuse_blocking_call(self._name)
-        with naming_shadowing_files():
+        with loading():
             from kinetic._jobs import submit  # the client's rooms load with the first job
 
         return submit.call_and_wait(self._plain, (*self._leading, *args), kwargs, self._name, self._options)  # type: ignore[no-any-return]
@@ -186,7 +186,7 @@ class RemoteCallable(Generic[P, R]):
         self._refuse_inside_a_job()
         if (recorded := record_call(self, args, kwargs)) is not None:
             return recorded  # type: ignore[no-any-return] # in place of a handle until its batch is submitted
-        with naming_shadowing_files():
+        with loading():
             from kinetic._jobs import submit
 
         return submit.submit_call(self._plain, (*self._leading, *args), kwargs, self._name, self._options)
@@ -230,7 +230,7 @@ class RemoteCallable(Generic[P, R]):
             CallableError: Inside a job: a job cannot submit others.
         """
         self._refuse_inside_a_job()
-        with naming_shadowing_files():
+        with loading():
             from kinetic._batches import submission  # the client's rooms load with the first job
 
         given = {word: value for word, value in (("project", project), ("cluster", cluster)) if value is not None}

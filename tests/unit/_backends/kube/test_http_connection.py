@@ -468,3 +468,25 @@ def test_an_acceptance_of_something_else_is_not_taken_for_ours(start) -> None:
 
     with pytest.raises(TransportError, match=re.escape("was not asked for")):
         pool.upgrade("/exec", headers={}, protocols=[], most_bytes=1, timeouts=TIMEOUTS)
+
+
+@pytest.mark.parametrize(
+    ("host", "name"), [("kubernetes.default.svc", b"kubernetes.default.svc"), ("bücher.example", "bücher.example")]
+)
+def test_names_in_ascii_need_no_table_of_other_scripts(host: str, name: str | bytes) -> None:
+    assert http_connection._name(host) == name
+
+
+def test_a_name_in_another_script_is_looked_up_as_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def connect(address: tuple[object, int], timeout: float) -> socket.socket:
+        asked.append(address)
+        raise OSError("no such host")
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    for host in ("xn--bcher-kva.example", "bücher.example"):
+        with pytest.raises(ConnectError):
+            ask(ConnectionPool(f"http://{host}:1", context=ssl.create_default_context(), most=1, options=[]))
+
+    assert asked == [(b"xn--bcher-kva.example", 1), ("bücher.example", 1)]

@@ -1,0 +1,69 @@
+"""How modules of ours are loaded: with few searches for garbage, and in a process that is its user's."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from kinetic._wire import MANY_OBJECTS, loading
+
+
+@pytest.fixture(autouse=True)
+def _thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+def test_garbage_is_searched_for_less_often_while_modules_are_loaded_and_then_as_before() -> None:
+    gc.set_threshold(700, 10, 5)
+
+    with loading():
+        inside = gc.get_threshold()
+        with loading():
+            pass
+    after = gc.get_threshold()
+
+    assert (inside, after) == ((MANY_OBJECTS, 10, 5), (700, 10, 5))
+
+
+@pytest.mark.parametrize("threshold", [0, MANY_OBJECTS + 1])
+def test_a_user_who_searches_more_rarely_or_never_is_left_alone(threshold: int) -> None:
+    gc.set_threshold(threshold)
+
+    with loading():
+        inside = gc.get_threshold()[0]
+
+    assert inside == gc.get_threshold()[0] == threshold
+
+
+def test_what_the_user_sets_meanwhile_stays() -> None:
+    gc.set_threshold(700)
+
+    with loading():
+        gc.set_threshold(50)
+
+    assert gc.get_threshold()[0] == 50
+
+
+def test_the_threshold_is_as_before_also_after_an_error() -> None:
+    gc.set_threshold(700)
+
+    with pytest.raises(KeyError), loading():
+        {}["no"]
+
+    assert gc.get_threshold()[0] == 700
+
+
+def test_threads_that_load_at_the_same_time_leave_the_threshold_as_it_was() -> None:
+    gc.set_threshold(700)
+    first, second = loading(), loading()
+
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+
+    assert gc.get_threshold()[0] == 700
