@@ -39,10 +39,11 @@ def noop(number=0):
     return number
 """
 
-# A training step of a transformer: attention, GELU, gradients and Adam, each layer written out; another mark, another
-# program. It returns the seconds that compiling it took, and those that JAX says it took to read and load a program.
+# What a job compiles; another mark is another program. A training step of a transformer: attention, GELU, gradients and
+# Adam, each layer written out, which XLA compiles quickly for its size. Or as many programs as ``sorts`` says, each of
+# 300 small sorts. It returns the seconds that compiling took, and those that JAX says it took to read and load programs.
 COMPILES = """\
-def compiles(layers, mark):
+def compiles(layers, sorts, mark):
     import jax
     import jax.numpy as jnp
 
@@ -52,6 +53,11 @@ def compiles(layers, mark):
     def note(name, seconds, **_):
         if name == "/jax/compilation_cache/cache_retrieval_time_sec":
             loading.append(seconds)
+
+    def in_order(x, program):
+        for number in range(300):
+            x = jnp.sort(x * (1 + 1e-3 * (number + program)))
+        return x
 
     def normal(x, scale):
         x = x - x.mean(-1, keepdims=True)
@@ -89,12 +95,22 @@ def compiles(layers, mark):
         "layers": [{name: jnp.full(shape, 0.01) for name, shape in shapes.items()} for _ in range(layers)],
     }
     nothing = jax.tree.map(jnp.zeros_like, params)
-    lowered = jax.jit(step).lower(params, nothing, nothing, jnp.zeros((4, length), int))
+    if sorts:
+        jitted = jax.jit(in_order, static_argnums=1)
+        lowered = [jitted.lower(jnp.ones(width), 1000 * mark + program) for program in range(sorts)]
+    else:
+        lowered = [jax.jit(step).lower(params, nothing, nothing, jnp.zeros((4, length), int))]
     jax.monitoring.register_event_duration_secs_listener(note)
     begun = time.monotonic()
-    lowered.compile()
+    for program in lowered:
+        program.compile()
     return time.monotonic() - begun, sum(loading)
 """
+
+COMPILED_SIZES = {
+    "layers": (24, "of a training step that is compiled"),
+    "sorts": (5, "programs of 300 sorts that are compiled: 20 s"),
+}
 
 # Stands at the top of every script that a Session runs: answers keep the pipe, and what a job prints goes to a file.
 _PREAMBLE = """\
@@ -354,16 +370,23 @@ class Session:
         return self.answer()
 
 
-def show_compiled(bench: Bench, layers: int, place: str, runs: Sequence[Sequence[Sequence[float]]]) -> None:
-    """Print what compiling again took: for each pair of runs, what ``COMPILES`` returned in the first and the second.
+Compiled = Sequence[Sequence[Sequence[float]]]  # pairs of runs, and what ``COMPILES`` returned in each
 
-    What is ours is all but JAX's loading: waiting for the store, and the key that JAX makes of the program.
+
+def show_compiled(bench: Bench, place: str, layers: int, steps: Compiled, sorts: int, sorted_: Compiled) -> None:
+    """Print what compiling again took, of several programs and of a large one.
+
+    What is ours is all but JAX's loading: waiting for the store, and the key that JAX makes of the program. JAX's
+    loading grows faster than a program, so the large one has no target.
     """
-    first, again = ([run[at][0] for run in runs] for at in (0, 1))
-    ours = [run[1][0] - run[1][1] for run in runs]
-    name = f"compiling a training step of {layers} layers again, in a fresh {place}"
-    bench.ratio(name, again, first, None if bench.quick else 0.1, "s")
-    bench.ratio("… of it not JAX's own loading of the program", ours, first, None if bench.quick else 0.01, "s")
+    for what, runs, most in (
+        (f"{sorts} programs of 300 sorts", sorted_, 0.1),
+        (f"a training step of {layers} layers", steps, None),
+    ):
+        first, again = ([run[at][0] for run in runs] for at in (0, 1))
+        ours = [run[1][0] - run[1][1] for run in runs]
+        bench.ratio(f"compiling {what} again, in a fresh {place}", again, first, None if bench.quick else most, "s")
+        bench.ratio("… of it not JAX's own loading of the program", ours, first, None if bench.quick else 0.01, "s")
 
 
 def memory_of(pid: int | str, *, peak: bool = False) -> float:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import _cluster
-from _measure import COMPILES, Bench, Ground, show_compiled
+from _measure import COMPILED_SIZES, COMPILES, Bench, Ground, show_compiled
 
 from kinetic._runner import processes
 
@@ -96,7 +96,8 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 def main() -> None:
     sizes = {
         "jobs": (200, "jobs, one after the other, in one pod"),
-        "layers": (24, "of a training step that is compiled; 0: none is"),
+        **COMPILED_SIZES,
+        "compile": (1, "0: nothing is compiled"),
         "node": (1, "0: pods are processes of the test suite's agent, and not of a real node"),
     }
     bench = Bench("a job in a warm pod", runs=5, quick_runs=2, sizes=sizes)
@@ -109,8 +110,8 @@ def _figures(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
     _saves(bench, ground)
     _end_pods(parts)
     _many(bench, ground, parts)
-    if layers := 1 if bench.quick else bench.sizes["layers"]:
-        _compiled(bench, ground, layers)
+    if bench.sizes["compile"]:
+        _compiled(bench, ground)
 
 
 def _calls(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
@@ -148,13 +149,17 @@ def _calls(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
     bench.limit("requests to the API server for ten jobs of a new client", requests, 75, "")
 
 
-def _compiled(bench: Bench, ground: Ground, layers: int) -> None:
-    """Measure a program that is compiled in one pod, and again in a fresh one."""
+def _compiled(bench: Bench, ground: Ground) -> None:
+    """Measure programs that are compiled in one pod, and again in a fresh one."""
+    layers, sorts = (1, 1) if bench.quick else (bench.sizes["layers"], bench.sizes["sorts"])
     project = _project(ground, "compiles")
     (project / "compiles.py").write_text(COMPILING)
 
-    words = [sys.executable, "compiles.py", str(layers), "0"]
-    show_compiled(bench, layers, "pod", [[_printed(words, ground, project) for _ in range(2)]])
+    steps, sorted_ = (
+        [[_printed([sys.executable, "compiles.py", str(layers), str(each), "0"], ground, project) for _ in range(2)]]
+        for each in (0, sorts)
+    )
+    show_compiled(bench, "pod", layers, steps, sorts, sorted_)
 
 
 def _printed(words: list[str], ground: Ground, project: Path) -> list[float]:
