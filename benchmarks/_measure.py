@@ -41,7 +41,7 @@ def noop(number=0):
 
 # What a job compiles; another mark is another program. A training step of a transformer: attention, GELU, gradients and
 # Adam, each layer written out, which XLA compiles quickly for its size. Or as many programs as ``sorts`` says, each of
-# 300 small sorts. It returns the seconds that compiling took, and those that JAX says it took to read and load programs.
+# 300 small sorts. It returns the seconds that compiling took, and those that JAX says it took to load a program.
 COMPILES = """\
 def compiles(layers, sorts, mark):
     import jax
