@@ -410,6 +410,9 @@ def _fork(
     os.set_blocking(read_end, False)
     supervisor = os.getpid()
     life, alive = os.pipe() if libc is None else (-1, -1)
+    for stream in (sys.stdout, sys.stderr):  # else the worker has a copy of what is not written yet, and writes it, too
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
     gc.freeze()  # no time; else the worker's first collection writes to, and so copies, all that was made here
     pid = os.fork()
     if pid == 0:

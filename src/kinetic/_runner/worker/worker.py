@@ -137,9 +137,9 @@ def work(
         report, body = ReportWriter(pipe, task.word), function_call.BodyFile(task.body)
         if task.pod is not None and task.pod.warm:
             processes.hide_memory(processes.load_libc(), on=False)  # what it was forked from is hidden
+        process_setup.redirect(task.log)
         if not is_ready:
             process_setup.prepare()
-        process_setup.redirect(task.log)
         process_setup.apply_environment(task.environment, task.umask)
         os.environ["KINETIC_PROGRESS_FILE"] = str(task.progress)  # see _wire/progress.py, which few jobs load
         if not is_ready:

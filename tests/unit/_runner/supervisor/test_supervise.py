@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -151,7 +152,8 @@ def carried_out(tmp_path_factory) -> tuple[Path, list[str]]:
 def carry_out(folder: Path, *words: str) -> list[str]:
     (folder / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(folder / "script.py"), str(folder), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -184,6 +186,13 @@ def test_a_failure_with_a_retry_left_is_another_attempt_and_its_note_says_so(car
         == '"ValueError: never"'
     )
     assert "trying again" in (folder / "three-0" / "log").read_text()
+
+
+def test_what_a_supervisor_has_not_written_yet_is_written_by_none_of_its_workers(carried_out) -> None:
+    folder, told = carried_out
+
+    assert len(told) == len(set(told)) == 5
+    assert not [log for log in folder.glob("*-0/log") if "|forked|" in log.read_text()]
 
 
 def test_a_task_that_has_its_verdict_is_not_begun_again(carried_out) -> None:
