@@ -114,6 +114,36 @@ def test_the_rooms_of_clusters_load_no_library_before_a_cluster_is_asked(loaded_
     assert "asyncio" not in loaded
 
 
+SUBMITTED = (
+    DECORATED
+    + """
+import os, sys
+
+class Started(BaseException):
+    pass
+
+def start(*_, **__):
+    raise Started
+
+os.posix_spawn = start
+os.environ["KINETIC_HOME"] = FOLDER
+try:
+    train.run_async(0.1)
+    sys.exit("no supervisor was started")
+except Started:
+    pass
+"""
+)
+
+
+def test_a_supervisor_is_started_before_what_packs_a_call_is_loaded(loaded_by: Loader, tmp_path: Path) -> None:
+    loaded = loaded_by(SUBMITTED.replace("FOLDER", repr(str(tmp_path))))
+
+    assert "kinetic._backends.local.scheduler" in loaded
+    late = {"cloudpickle", "kinetic._jobs.submit", "kinetic._jobs.locate", "kinetic._jobs.handle", "kinetic._blobs"}
+    assert not loaded & (late | {"kinetic._project.root", "kinetic._project.pickler", "kinetic._wire.records"})
+
+
 def test_a_job_on_this_machine_opens_no_room_of_clusters(loaded_by: Loader) -> None:
     loaded = loaded_by("import kinetic._backends.registry, kinetic._backends.local.backend, kinetic._jobs.submit")
 

@@ -22,7 +22,7 @@ from kinetic._batches.batch_handle import BatchHandle, handle_of_group
 from kinetic._batches.driver import ChildLauncher
 from kinetic._batches.state import BatchTracker
 from kinetic._config.options import UNSET
-from kinetic._jobs import after, job_options, locate, notifications
+from kinetic._jobs import after, job_options, locate, notifications, submit_context
 from kinetic._jobs import submit as job_submit
 from kinetic._jobs.handle import JobHandle
 from kinetic._output import terminal as output
@@ -272,7 +272,7 @@ def prepare(request: BatchRequest) -> Prepared:
         KineticError: Nothing was launched; of what was written nothing can be found.
     """
     job_submit.check_not_debug(request.options)
-    context = job_submit.prepare(request.options)
+    context = submit_context.prepare(request.options)
     shipment = job_submit.resolve(request.function, request.options, context, plan=request.plan)
     with shipment.building():
         return _prepare(request, shipment)

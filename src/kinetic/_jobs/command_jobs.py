@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends import registry
-from kinetic._jobs import submit
+from kinetic._jobs import submit, submit_context
 from kinetic._jobs.job_options import Fallback, Options, why_no_submission
 from kinetic._output import tracebacks
 from kinetic._project import ignore, pickler, root
@@ -114,7 +114,7 @@ def request_of(
 def submit_request(request: CommandRequest) -> JobHandle[int]:
     """Submit a command."""
     check_program(request)
-    context = submit.prepare(request.options, one_job=True)
+    context = submit_context.prepare(request.options, one_job=True)
     arguments = (list(request.words), dict(request.links))
     call = pickler.Call(command.run, arguments, {}, request.name, command=request.words)
     return submit.submit_command(call, request.options, context, plan=request.plan, variables=request.variables)

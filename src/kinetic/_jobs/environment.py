@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from kinetic._backends.local.backend import LocalBackend
     from kinetic._backends.protocol import Backend
+    from kinetic._config.target import Target
     from kinetic._stores.protocol import Store
 
 _MACHINE = "KINETIC_MACHINE_ID"
@@ -80,6 +81,14 @@ def open_backend(name: str, address: Address, *, strict: bool = False) -> Backen
     """Return a backend of this process; see the registry."""
     found: Backend = registry.open_backend(name, address, runtime=runtime(), environ=os.environ, strict=strict)
     return found
+
+
+def backend_at(target: Target, *, strict: bool = False) -> Backend:
+    """Return the backend that a target names; strict where the user asked for it by name."""
+    address = Address(
+        target.project.value, target.zone.value, target.cluster.value, target.namespace.value, target.context.value
+    )
+    return open_backend(target.backend.value, address, strict=strict)
 
 
 def is_supervised() -> bool:

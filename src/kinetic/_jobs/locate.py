@@ -20,6 +20,7 @@ from kinetic._backends.registry import Address
 from kinetic._config import home as config_home
 from kinetic._jobs import index
 from kinetic._jobs.environment import (
+    backend_at,
     home,
     is_here_by,
     is_supervised,
@@ -43,11 +44,11 @@ from kinetic.errors import CredentialsError, IntegrityError, KeyMissingError, Ki
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend, Launcher
-    from kinetic._config.target import Target
     from kinetic._wire.documents import PageKind
     from kinetic._wire.records import Group
 
 __all__ = [  # with what goes with it, of ``environment``
+    "backend_at",
     "home",
     "is_here_by",
     "is_supervised",
@@ -63,14 +64,6 @@ __all__ = [  # with what goes with it, of ``environment``
 T = TypeVar("T")
 _ADDRESS = ("project", "zone", "cluster_name", "namespace", "context")
 _keys: dict[str, tuple[tuple[int, int, int], bytes | None]] = {}  # by their files; and what those looked like
-
-
-def backend_at(target: Target, *, strict: bool = False) -> Backend:
-    """Return the backend that a target names; strict where the user asked for it by name."""
-    address = Address(
-        target.project.value, target.zone.value, target.cluster.value, target.namespace.value, target.context.value
-    )
-    return open_backend(target.backend.value, address, strict=strict)
 
 
 def backend_of(job: JobRecord) -> Backend:

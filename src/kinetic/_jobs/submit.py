@@ -1,8 +1,4 @@
-"""Submitting: from a call and options to a job that runs somewhere else; and the blocking call, which waits for it.
-
-A supervisor needs as long to start as a client needs to import its pickler. So where a job goes is prepared before the
-pickler is imported, and both run side by side.
-"""
+"""Submitting: from a call, options and where it goes to a job that runs somewhere else."""
 
 from __future__ import annotations
 
@@ -17,20 +13,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _hardware as hardware
-from kinetic._backends import registry
 from kinetic._backends.local import limits
 from kinetic._backends.protocol import Launch
-from kinetic._config import home as config_home
 from kinetic._config import options as config_options
 from kinetic._config import target as settings
 from kinetic._config.options import ResourceRequests, read_variable
 from kinetic._config.target import IN_CLUSTER
-from kinetic._jobs import job_options, locate
+from kinetic._jobs import job_options, locate, submit_context
+from kinetic._jobs.submit_context import SubmitContext
 from kinetic._output import terminal as output
-from kinetic._output import tracebacks
 from kinetic._output.format import count_text, seconds_text, size_text
 from kinetic._project import root
-from kinetic._stores import open_store, protocol, put_many
+from kinetic._stores import put_many
 from kinetic._wire import digests, documents, folders, inspection, keys, loading, python_runtime, records
 from kinetic._wire import order as wire_order
 from kinetic._wire.failpoints import step
@@ -40,11 +34,8 @@ from kinetic.errors import DebugError, KineticError, OptionError, StoreError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kinetic._backends.protocol import Backend
-    from kinetic._config.cluster import ClusterSettings, PodRequirements
-    from kinetic._config.target import Target
+    from kinetic._config.cluster import PodRequirements
     from kinetic._data.data import Data
-    from kinetic._hardware.placement import Placement
     from kinetic._images.builders import RemoteBuilder
     from kinetic._jobs.after import Followed, Here
     from kinetic._jobs.handle import JobHandle
@@ -54,72 +45,12 @@ if TYPE_CHECKING:
     from kinetic._project.archive import Shipped
     from kinetic._project.pickler import Call
     from kinetic._project.root import Plan
-    from kinetic._stores.protocol import Store
     from kinetic._wire.order import DataRef
     from kinetic._wire.records import JobRecord
 
 
 _TIMEOUT = "KINETIC_DEBUG_WAIT_TIMEOUT"
-_NO_TERMINAL = "KINETIC_NO_TTY_DEBUG"
 _IGNORED_HERE = ("container_image", "base_image_repo", "zone", "project", "cluster", "namespace")
-
-
-class SubmitContext(NamedTuple):
-    """Where one job goes, and everything of this client that it needs."""
-
-    target: Target
-    backend: Backend
-    store: Store
-    placement: Placement
-    key_id: str
-    key: bytes  # the sealing key
-    notes: tuple[str, ...]  # what the user should know about this backend and hardware; printed by ``announce``
-    settings: ClusterSettings | None  # what holds for all jobs of a cluster; None on a machine
-
-
-def prepare(options: Options, *, one_job: bool = False) -> SubmitContext:
-    """Resolve where a job goes, refuse what cannot work there, and let the backend prepare.
-
-    ``one_job``: it is for a single one, which a warm pod may take.
-    """
-    placement = options.placement()
-    target = settings.resolve(
-        backend=options.backend,
-        project=options.project,
-        zone=options.zone,
-        cluster=options.cluster,
-        namespace=options.namespace,
-        multi_host=placement.hosts > 1,
-    )
-    strict = target.backend.source == "argument"
-    with _phase("asking the cluster", is_remote=not registry.is_here(target.backend.value)):
-        backend = locate.backend_at(target, strict=strict)
-        target = target._replace(namespace=target.namespace._replace(value=backend.namespace))
-        backend = locate.backend_at(target, strict=strict)  # by the same address as the job's: one for both
-        wanted = None
-        if registry.find(backend.name).containers:
-            from kinetic._config import cluster  # only for clusters
-
-            if one_job and placement.hosts == 1:
-                from kinetic._jobs import warm_assignment  # as above
-
-                warm_assignment.begin(backend, options)
-            wanted = cluster.read_settings(target.profile, os.environ)
-        backend.check_store(target.store.value)
-        notes = (*target.notes, *placement.notes, *backend.check(placement, wanted and {"settings": wanted.to_json()}))
-    home = settings.ensure_home(os.environ)
-    backend.prepare()
-    key_id, key = config_home.own_key(home)
-    store = locate.warn_if_shared(open_store(target.store.value))
-    with _phase("asking the store", is_remote=store.local is None):
-        protocol.check_conditional_writes(store)
-    backend.sweep(store.local.scratch() if store.local is not None else None, locate.read_page)
-    return SubmitContext(target, backend, store, placement, key_id, key, notes, wanted)
-
-
-def _phase(name: str, *, is_remote: bool) -> contextlib.AbstractContextManager[None]:
-    """Show what runs inside if it takes long, where a server is asked: each phase that can be shown starts a thread."""
-    return output.phase(name, summary=False) if is_remote else contextlib.nullcontext()
 
 
 def announce(context: SubmitContext, options: Options) -> None:
@@ -185,6 +116,23 @@ def check_not_debug(options: Options) -> None:
         )
 
 
+def submit_function(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    name: str,
+    options: Options,
+    context: SubmitContext,
+) -> JobHandle:
+    """Submit a call of a user's function."""
+    from kinetic._jobs import handle
+    from kinetic._project import pickler
+
+    pickler.check_arguments(function, args, kwargs, name)
+    kwargs = job_options.with_defaults(function, args, kwargs)
+    return handle.handle_of(_submit(pickler.Call(function, args, kwargs, name), options, context))
+
+
 def submit_command(
     call: Call, options: Options, context: SubmitContext, *, plan: Plan, variables: Mapping[str, str]
 ) -> JobHandle:
@@ -194,56 +142,8 @@ def submit_command(
     try:
         job = _submit(call, options, context, plan=plan, secrets=variables)
     except KeyboardInterrupt:
-        raise _interrupted() from None
+        raise submit_context.interrupted() from None
     return handle.handle_of(job)
-
-
-def submit_call(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
-) -> JobHandle:
-    """Submit a call: the backend prepares while the rest of this client is still being imported."""
-    try:
-        with loading():
-            context = prepare(options, one_job=True)
-            from kinetic._jobs import handle  # 40 ms with the pickler on first use, beside the supervisor's own start
-            from kinetic._project import pickler
-
-            pickler.check_arguments(function, args, kwargs, name)
-            kwargs = job_options.with_defaults(function, args, kwargs)
-            job = _submit(pickler.Call(function, args, kwargs, name), options, context)
-    except KeyboardInterrupt:
-        raise _interrupted() from None
-    return handle.handle_of(job)
-
-
-def _interrupted() -> KeyboardInterrupt:
-    message = "interrupted; no job was submitted"
-    output.report(message)
-    return tracebacks.interrupt(message)
-
-
-def call_and_wait(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
-) -> Any:
-    """Run a call as a job, and return its value or raise the function's own exception."""
-    is_expected = settings.read_variable(_NO_TERMINAL, os.environ) == "1"
-    if options.debug and not is_expected and not (sys.stdin is not None and sys.stdin.isatty()):
-        raise DebugError(
-            "a blocking call with debug=True needs a terminal; nothing was submitted",
-            why="it waits until a debugger is attached, and standard input is not a terminal",
-            next=f"set {_NO_TERMINAL}=1 if a debugger will be attached; or use run_async, and then: "
-            "kinetic jobs debug JOB_ID",
-            code="no-terminal",
-        )
-    handle = submit_call(function, args, kwargs, name, options)
-    output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
-    if not options.debug:
-        return handle.result(stream_logs=True)
-    from kinetic._inspect import debugger  # with debug=True only
-    from kinetic._jobs.wait import detaching
-
-    with detaching(handle), debugger.DebugTunnel(handle):
-        return handle.result(stream_logs=True)
 
 
 _SLOW_SECONDS = 1.0  # packing that takes longer is reported
@@ -387,7 +287,7 @@ def resolve(
     plan = plan or root.find_root(function)
     options = job_options.applied(options, plan.root, context.target.profile, os.environ)
     if options.placement() != context.placement:
-        context = prepare(options)  # the backend was chosen before the project was read
+        context = submit_context.prepare(options)  # the backend was chosen before the project was read
     if not context.backend.is_here:
         from kinetic._jobs import job_cost  # only for clusters
 
@@ -517,7 +417,7 @@ def _submit_image_build(options: Options, build: BuildCall) -> JobHandle:
     outside = {name: value for name, value in os.environ.items() if name != "KINETIC_PACKAGE_ROOT"}
     plan = root.find_root(build.function, environ=outside)
     call = pickler.Call(build.function, (build.page,), {}, "build_image")
-    job = _submit(call, wanted, prepare(wanted), plan=plan, secrets=build.secrets, job_id=build.job_id)
+    job = _submit(call, wanted, submit_context.prepare(wanted), plan=plan, secrets=build.secrets, job_id=build.job_id)
     return handle.handle_of(job)
 
 
@@ -584,7 +484,7 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
         step("client:packed")
         shipment = shipment.finished()
         begun = time.monotonic()
-        with _phase("uploading", is_remote=context.store.local is None):
+        with submit_context.phase("uploading", is_remote=context.store.local is None):
             written = order.to_bytes()
             job = _write(order, written, call, shipment)
             if followed is not None:

@@ -154,9 +154,9 @@ class RemoteCallable(Generic[P, R]):
             return self._call_here(args, kwargs)
         refuse_blocking_call(self._name)
         with loading():
-            from kinetic._jobs import submit  # the client's rooms load with the first job
+            from kinetic._jobs import calls  # the client's rooms load with the first job
 
-        return submit.call_and_wait(self._plain, (*self._leading, *args), kwargs, self._name, self._options)  # type: ignore[no-any-return]
+        return calls.call_and_wait(self._plain, (*self._leading, *args), kwargs, self._name, self._options)  # type: ignore[no-any-return]
 
     @_keeps_class
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -187,9 +187,9 @@ class RemoteCallable(Generic[P, R]):
         if (recorded := record_call(self, args, kwargs)) is not None:
             return recorded  # type: ignore[no-any-return] # in place of a handle until its batch is submitted
         with loading():
-            from kinetic._jobs import submit
+            from kinetic._jobs import calls
 
-        return submit.submit_call(self._plain, (*self._leading, *args), kwargs, self._name, self._options)
+        return calls.submit_call(self._plain, (*self._leading, *args), kwargs, self._name, self._options)
 
     submit = run_async
 

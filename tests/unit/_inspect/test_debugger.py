@@ -13,7 +13,7 @@ import pytest
 
 from kinetic._backends.protocol import SYSTEM, DebugAddress
 from kinetic._inspect import debugger, port_forward
-from kinetic._jobs import locate, wait
+from kinetic._jobs import calls, locate, wait
 from kinetic._jobs import submit as job_submit
 from kinetic._jobs.job_options import Options
 from kinetic._jobs.status import Snapshot
@@ -88,8 +88,8 @@ def call(monkeypatch):
     def submit(*_: object) -> None:
         raise SubmittedError
 
-    monkeypatch.setattr(job_submit, "submit_call", submit)
-    return lambda: job_submit.call_and_wait(print, (), {}, "f", DEBUG)
+    monkeypatch.setattr(calls, "submit_call", submit)
+    return lambda: calls.call_and_wait(print, (), {}, "f", DEBUG)
 
 
 def test_a_call_without_a_terminal_is_refused_unless_that_is_meant(monkeypatch, call) -> None:
