@@ -233,8 +233,8 @@ def children_of(pid: int) -> list[int]:
 WAITS = """
     import os, time
     def wait(flag):
-        open(flag, "w").close()
         print("waiting", flush=True)
+        open(flag, "w").close()
         while not os.path.exists(flag + ".go"):
             time.sleep(0.01)
         return "went on"
