@@ -439,12 +439,13 @@ class KubeBackend:
             then()
 
     def _remove_behind(self, doomed: list[Object], then: Callable[[], object]) -> None:
-        try:
-            job_launcher.delete_jobs(self.client, doomed)
-            then()
-        except KineticError as error:
-            names = ", ".join(map(object_status.job_id_of, doomed))
-            output.warn(f"{names} was collected, and could not be removed", why=error.what, next=error.next or "")
+        for remove in (partial(job_launcher.delete_jobs, self.client, doomed), then):  # one may fail without the other
+            try:
+                remove()
+            except KineticError as error:
+                names = " ".join(map(object_status.job_id_of, doomed))
+                what = f"{names} was collected, and could not be removed in full"
+                output.warn(what, why=error.what, next=error.next or f"kinetic jobs cleanup {names}")
 
     # ------------------------------------------------------------------------------------------------ batches
 

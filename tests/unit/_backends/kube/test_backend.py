@@ -16,8 +16,10 @@ import pytest
 from servers.informers import end_informers
 from servers.scripted import Scripted, open_lines, page
 
+from kinetic._backends.kube import job_launcher
 from kinetic._backends.kube.backend import KubeBackend
 from kinetic._backends.kube.connection import ClusterAddress
+from kinetic.errors import AccessDeniedError
 
 if TYPE_CHECKING:
     from servers.http11 import Answer, Request
@@ -168,3 +170,22 @@ def test_where_no_machine_fits_the_command_that_lists_them_is_one_of_this_cluste
 
     assert found is not None
     assert found.next.startswith(f"{command} shows what the cluster has")
+
+
+def test_what_the_store_has_of_a_collected_job_goes_though_its_cluster_refuses_to_remove_the_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AccessDeniedError("you may not delete jobs here")
+
+    monkeypatch.setattr(job_launcher, "delete_jobs", refuse)
+    monkeypatch.setattr(KubeBackend, "client", None)
+    removed: list[str] = []
+
+    KubeBackend._remove_behind(KubeBackend.__new__(KubeBackend), [job("one")], lambda: removed.append("one"))
+
+    assert removed == ["one"]
+    told = capsys.readouterr().err
+    assert "one was collected, and could not be removed in full" in told
+    assert "you may not delete jobs here" in told
+    assert "kinetic jobs cleanup one" in told
