@@ -17,11 +17,13 @@ ENV := .venv$(SUFFIX)
 DEMO := .venv-demo$(SUFFIX)
 DOCS := .venv-docs$(SUFFIX)
 TORCH := .venv-torch$(SUFFIX)
+GPU := .venv-gpu$(SUFFIX)
 # One stamp per Python version: when python3 becomes another one, the environment is made anew.
 ENV_READY := $(ENV)/.ready-$(VERSION)
 DEMO_READY := $(DEMO)/.ready-$(VERSION)
 DOCS_READY := $(DOCS)/.ready-$(VERSION)
 TORCH_READY := $(TORCH)/.ready-$(VERSION)
+GPU_READY := $(GPU)/.ready-$(VERSION)
 
 # 0.13.8: knows `uv pip install --group`, and what this file was tried with. A uv on the PATH that knows it will do.
 UV_VERSION := 0.13.8
@@ -34,7 +36,7 @@ unexport VIRTUAL_ENV PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
-.PHONY: help demo env test test-rest test-all check cluster node node-build test-node cluster-if-it-can-be-had test-torch bench bench-compare nightly docs docs-serve clean python-is-there
+.PHONY: help demo env test test-rest test-all check cluster node node-build test-node cluster-if-it-can-be-had test-torch test-gpu bench bench-compare nightly docs docs-serve clean python-is-there
 
 help:
 	@echo 'make demo      train a small Keras model on handwritten digits, as a detached job on this machine'
@@ -45,6 +47,7 @@ help:
 	@echo 'make node      build kubelet, containerd and CoreDNS once, and run them beside that Kubernetes until Ctrl-C; root, Debian'
 	@echo 'make test-node the tests of Kubernetes that matter most, on such a node; part of make test-all'
 	@echo 'make test-torch  the examples and pages with PyTorch, PEFT and Weights & Biases; 6 GB, and some minutes'
+	@echo 'make test-gpu  jobs of this machine and of a cluster on the NVIDIA GPU that is here; 9 GB, and some minutes'
 	@echo 'make bench     measure, each figure beside its baseline; ten minutes on two quiet cores'
 	@echo 'make bench-compare BASE=C   measure this commit and commit C in turns, and print the ratios'
 	@echo 'make nightly   the tests that take minutes'
@@ -88,6 +91,9 @@ $(DOCS_READY): pyproject.toml | python-is-there $(UV)
 
 $(TORCH_READY): pyproject.toml | python-is-there $(UV)
 	$(call make_environment,$(TORCH),--group test --group torch)
+
+$(GPU_READY): pyproject.toml | python-is-there $(UV)
+	$(call make_environment,$(GPU),--group test --group gpu)
 
 demo: $(DEMO_READY)
 	@$(DEMO)/bin/python examples/digits.py
@@ -135,6 +141,10 @@ test-torch: $(TORCH_READY)
 	@$(TORCH)/bin/python -m pytest -n 0 tests/flows/test_examples.py tests/flows/test_docs_snippets.py \
 	  tests/flows/test_programs_compiled_once.py \
 	  -k 'torch or lora or wandb or peft' $(ARGS)
+
+# Skips with the reason where there is no GPU, and its pods where there is no test cluster.
+test-gpu: $(GPU_READY)
+	@$(GPU)/bin/python -m pytest -n 0 tests/flows/test_jobs_on_gpus.py tests/flows/kube/test_gpus.py $(ARGS)
 
 # Where there is no wheel of atheris for this Python, the tests that need it skip and say so. KINETIC_FUZZ_SECONDS: a reader.
 nightly: $(ENV_READY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glob import glob
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cluster import names, volumes
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from cluster.images import Image
 
 TOKENS = "/var/run/secrets/kubernetes.io/serviceaccount"
+GPU = "nvidia.com/gpu"
+DRIVER = "/usr/local/nvidia"  # where GKE puts its libraries
 # Fields of a container that would change what happens, and that are not done here.
 UNKNOWN = ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe", "volumeDevices")
 
@@ -63,7 +66,7 @@ async def write(
         command,
         {**image.variables(), **home, "HOSTNAME": hostname, **own},
         image,
-        [*volumes.mounts(spec, made, own), *_mounts_of_everybody(spec, place)],
+        [*volumes.mounts(spec, made, own), *_mounts_of_everybody(spec, place), *_mounts_of_gpus(spec)],
         spec.get("workingDir") or "/",
         hostname,
         user,
@@ -104,3 +107,14 @@ def _mounts_of_everybody(spec: dict[str, Any], place: Place) -> list[Mount]:
     words.chmod(0o666)
     where = spec.get("terminationMessagePath") or "/dev/termination-log"
     return [Mount("/etc/hosts", str(place.hosts)), Mount(where, str(words))]
+
+
+def _mounts_of_gpus(spec: dict[str, Any]) -> list[Mount]:
+    """Mount the GPUs of this machine, if it has any, and the driver, into a container that asks for GPUs.
+
+    A container has the libraries of this machine's own folders anyway.
+    """
+    if GPU not in ((spec.get("resources") or {}).get("limits") or {}):
+        return []
+    devices = sorted(glob("/dev/nvidia*"))
+    return [Mount(path, path) for path in (*devices, *glob(DRIVER))] if devices else []

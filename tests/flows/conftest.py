@@ -140,10 +140,10 @@ class Project:
             check=False,
         )
 
-    def out(self, text: str, *words: str, python: str = sys.executable) -> str:
+    def out(self, text: str, *words: str, python: str = sys.executable, timeout: float = 60) -> str:
         """Write a script, run it to its good end, and return what it printed."""
         self.write("script.py", text)
-        done = self.run("script.py", *words, python=python)
+        done = self.run("script.py", *words, python=python, timeout=timeout)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout
 

@@ -187,7 +187,8 @@ class _SettingsReader:
         yield Row("local_env", mode, _variable(isolated_environment.VARIABLE))
         found = limits.read_limits(os.environ)
         yield Row("local_slots", found.slots, _variable("KINETIC_LOCAL_SLOTS"))
-        yield Row("local_gpus", [*found.gpus], _variable("KINETIC_LOCAL_GPUS"))
+        hidden = "CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in os.environ else _DEFAULT
+        yield Row("local_gpus", [*found.gpus], "KINETIC_LOCAL_GPUS" if os.environ.get("KINETIC_LOCAL_GPUS") else hidden)
 
     def _job_rows(self) -> Iterator[Row]:
         from kinetic._jobs import job_options

@@ -5,6 +5,7 @@ A client reads this when it submits, and the queue stores it with the job.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Mapping
@@ -32,14 +33,37 @@ def read_limits(environ: Mapping[str, str]) -> Limits:
 
     KINETIC_LOCAL_SLOTS sets the number of "cpu" jobs; KINETIC_LOCAL_GPUS names the devices, e.g. "0,1" or "none".
     """
-    slots = _count(environ, "KINETIC_LOCAL_SLOTS", "jobs") or cores()
+    return Limits(_count(environ, "KINETIC_LOCAL_SLOTS", "jobs") or cores(), read_gpus(environ))
+
+
+def read_gpus(environ: Mapping[str, str], devices: str = "/dev") -> tuple[str, ...]:
+    """Return the GPUs that jobs may use, as CUDA_VISIBLE_DEVICES names them.
+
+    Without KINETIC_LOCAL_GPUS these are the ones that are left to the client itself: Slurm and users of shared machines
+    set CUDA_VISIBLE_DEVICES. Else all: CUDA counts from 0 what it can open, whatever numbers the device files have,
+    which in a container are those of the machine.
+    """
     setting = environ.get("KINETIC_LOCAL_GPUS", "")
     if setting == "none":
-        return Limits(slots, ())
+        return ()
     if setting:
-        return Limits(slots, tuple(dict.fromkeys(filter(None, map(str.strip, setting.split(","))))))
-    devices = [name.removeprefix("nvidia") for name in os.listdir("/dev") if name.startswith("nvidia")]
-    return Limits(slots, tuple(sorted(filter(str.isdigit, devices), key=int)))
+        return _names(setting)
+    count = sum(name.removeprefix("nvidia").isdigit() for name in os.listdir(devices) if name.startswith("nvidia"))
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or not count:
+        return tuple(map(str, range(count)))
+    # CUDA ignores what comes after the first one that is not there, such as -1.
+    is_there = lambda name: int(name) < count if name.isdecimal() else name.startswith(("GPU-", "MIG-"))  # noqa: E731
+    return tuple(itertools.takewhile(is_there, _names(visible)))
+
+
+def _source_of_gpus(environ: Mapping[str, str]) -> str:
+    found = (f"{name}={environ[name]}" for name in ("KINETIC_LOCAL_GPUS", "CUDA_VISIBLE_DEVICES") if environ.get(name))
+    return next(found, "/dev/nvidia*")
+
+
+def _names(setting: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, map(str.strip, setting.split(",")))))
 
 
 def cores() -> int:
@@ -80,7 +104,7 @@ def check(placement: Placement, environ: Mapping[str, str], gpus: tuple[str, ...
         if gpus or strict:
             raise CapacityError(
                 f"{name} needs {chips} GPU(s), and this machine has {len(gpus)}",
-                why="looked for /dev/nvidia*, or at KINETIC_LOCAL_GPUS if it is set",
+                why=f"looked at {_source_of_gpus(environ)}",
                 next='ask for fewer, or use accelerator="cpu"',
             )
         return (f"this machine has no {name}: the job runs on the CPU",)

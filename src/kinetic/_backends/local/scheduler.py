@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
-from kinetic._backends.local import recovery, runtime_files
+from kinetic._backends.local import limits, recovery, runtime_files
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES
@@ -276,7 +276,8 @@ def job_environment(
             del chosen[name]
         chosen["VIRTUAL_ENV"] = os.path.dirname(binaries)
         chosen["PATH"] = os.pathsep.join(filter(None, (binaries, chosen.get("PATH", ""))))
-    frameworks = {"KERAS_BACKEND": "jax"}  # as on a cluster
+    # As on a cluster; the GPUs that a job gets are set once it has them, and are its own: others must not see them.
+    frameworks = {"KERAS_BACKEND": "jax", "CUDA_VISIBLE_DEVICES": ""}
     if placement.kind != "gpu":
         frameworks |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(max(1, placement.chips_per_host))}
     if order.cpu is not None:
@@ -293,6 +294,8 @@ def job_environment(
         "KINETIC_HOST_COUNT": str(order.hosts),
     }
     submits = {"KINETIC_BACKEND": registry.HERE.name, **({"KINETIC_STORE": store_url} if store_url else {})}
+    if gpus := limits.read_gpus(environ):  # not those that the job itself sees
+        submits["KINETIC_LOCAL_GPUS"] = ",".join(gpus)
     return chosen | frameworks | submits | dict(captured) | own
 
 

@@ -1,0 +1,80 @@
+"""Which GPUs of this machine jobs may use: what the user says, what is left to the client, or all that there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinetic._backends.local import limits, scheduler
+from kinetic._hardware import place
+from kinetic._wire.order import Artifact, Order
+from kinetic.errors import CapacityError
+
+ORDER = Order("gpu-f-1", "f", Artifact.within(b""), Artifact.within(b""), output_dir="/outputs", hosts=1)
+
+
+@pytest.fixture
+def devices(tmp_path):
+    """Return the path of a folder like /dev, of a container that has the third and the fourth GPU of its machine."""
+    for name in ("nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
+        (tmp_path / name).touch()
+    return str(tmp_path)
+
+
+def test_gpus_are_counted_as_cuda_does_whatever_numbers_their_files_have(devices) -> None:
+    assert limits.read_gpus({}, devices) == ("0", "1")
+
+
+def test_a_machine_without_gpus_has_none(tmp_path) -> None:
+    assert limits.read_gpus({"CUDA_VISIBLE_DEVICES": "0"}, str(tmp_path)) == ()
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("1", ("1",)),
+        ("1, 0", ("1", "0")),
+        ("", ()),
+        ("-1", ()),
+        ("0,-1,1", ("0",)),
+        ("0,7,1", ("0",)),
+        ("NoDevFiles", ()),
+        ("GPU-5d1c,MIG-77", ("GPU-5d1c", "MIG-77")),
+    ],
+)
+def test_what_cuda_hides_from_the_client_is_hidden_from_its_jobs(devices, visible, expected) -> None:
+    assert limits.read_gpus({"CUDA_VISIBLE_DEVICES": visible}, devices) == expected
+
+
+def test_what_the_user_says_of_jobs_counts_more_than_what_cuda_shows_the_client(devices) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "0", "KINETIC_LOCAL_GPUS": "1"}
+
+    assert limits.read_gpus(environ, devices) == ("1",)
+    assert limits.read_gpus(environ | {"KINETIC_LOCAL_GPUS": "none"}, devices) == ()
+
+
+def test_an_error_about_too_few_gpus_names_what_took_the_others() -> None:
+    with pytest.raises(CapacityError, match="needs 2") as refused:
+        limits.check(place("gpu-l4x2"), {"CUDA_VISIBLE_DEVICES": "1"}, ("1",), strict=False)
+
+    assert refused.value.why == "looked at CUDA_VISIBLE_DEVICES=1"
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "tpu-v5e-8", "gpu-l4"])
+def test_a_job_sees_no_gpu_that_it_was_not_given(accelerator) -> None:
+    found = scheduler.job_environment(ORDER, place(accelerator), {}, {"CUDA_VISIBLE_DEVICES": "0,1"})
+
+    assert found["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_who_captures_the_variable_decides_it_for_jobs_without_a_gpu() -> None:
+    found = scheduler.job_environment(ORDER, place("cpu"), {"CUDA_VISIBLE_DEVICES": "0"}, {})
+
+    assert found["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_a_job_that_submits_jobs_has_the_gpus_of_its_client_for_them(monkeypatch) -> None:
+    monkeypatch.setattr(limits, "read_gpus", lambda environ: ("0", "1"))
+
+    found = scheduler.job_environment(ORDER, place("cpu"), {}, {})
+
+    assert found["KINETIC_LOCAL_GPUS"] == "0,1"
