@@ -137,7 +137,7 @@ def test_a_job_for_a_gpu_runs_on_the_cpu_where_it_may_use_none(project: Any, mon
     project.write("script.py", "import json\nfrom jobs import on_gpu\nprint(json.dumps(on_gpu()))")
     done = project.run("script.py", timeout=120)
 
-    assert json.loads(done.stdout) == ["", 0, "cpu", [[5.0, 14.0], [14.0, 50.0]]], done.stderr
+    assert done.stdout == json.dumps(["", 0, "cpu", [[5.0, 14.0], [14.0, 50.0]]]) + "\n", done.stderr
     assert "this machine has no gpu-l4: the job runs on the CPU" in done.stderr
 
 

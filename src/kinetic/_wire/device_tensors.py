@@ -54,16 +54,13 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _storage(data: bytes) -> Any:
-    import torch  # the pickle has imported it
-
+    torch = sys.modules["torch"]
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
 
 
 def _of_another(rebuild: str, data: Any, dtype: Any, _: Any, requires_grad: bool) -> Any:
     """Rebuild a tensor of a device without storages, as those of torch_xla are."""
-    import torch
-
-    return getattr(torch._utils, rebuild)(data, dtype, "cpu", requires_grad)  # noqa: SLF001 - as its pickles do
+    return getattr(sys.modules["torch._utils"], rebuild)(data, dtype, "cpu", requires_grad)
 
 
 _ON_THE_CPU: dict[tuple[str, str], Callable[..., Any]] = {

@@ -42,6 +42,7 @@ PODS = """
         torch_says = float(torch.arange(6.0, device="cuda").square().sum())
         free, total = torch.cuda.mem_get_info()
         seconds = [imported - begun, used - imported, time.monotonic() - used]
+        print("level of messages", os.environ.get("TF_CPP_MIN_LOG_LEVEL"))
         return {"loaded": loaded, "jax": jax_says, "torch": torch_says, "taken": total - free, "seconds": seconds}
 
     @kinetic.run(accelerator="gpu-l4", keep_warm="10m")
@@ -104,6 +105,8 @@ def test_a_warm_pod_forks_from_a_process_that_has_imported_jax_and_torch_and_eac
         assert each["loaded"] == ["jax", "torch", "numpy"], says(site)
         assert each["seconds"][0] < 0.5
     assert "imports its packages itself" not in says(site)
+    assert says(site).count("level of messages 1\n") == len(found), "jax sets it when it is imported"
+    assert "StreamExecutor" not in says(site)
 
 
 def test_what_a_task_left_on_the_gpu_is_gone_before_the_next_one(gpu_clients: Any, site: Any) -> None:

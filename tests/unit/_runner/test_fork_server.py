@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import types
+import warnings
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -81,3 +83,36 @@ def test_caches_that_libraries_empty_at_the_end_are_empty_before_tasks_are_forke
     fork_server._empty_caches()
 
     assert emptied == ["typing", "jax"]
+
+
+def test_variables_that_an_import_before_the_fork_changes_are_changed_for_each_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "changes_variables.py").write_text(
+        "import os, warnings\n"
+        "os.environ.setdefault('SET_BY_IMPORT', '1')\n"
+        "os.environ.setdefault('SET_BY_USER', 'not this')\n"
+        "os.environ['CHANGED_BY_IMPORT'] += ' and more'\n"
+        "del os.environ['REMOVED_BY_IMPORT']\n"
+        "warnings.filterwarnings('ignore', message='of a library')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(fork_server, "_changed", {})
+    monkeypatch.setattr(warnings, "filters", [*warnings.filters])
+    monkeypatch.delitem(sys.modules, "changes_variables", raising=False)
+    variables = {"SET_BY_USER": "2", "CHANGED_BY_IMPORT": "3", "REMOVED_BY_IMPORT": "4"}
+    before = dict(os.environ)
+
+    fork_server._import_all(["changes_variables"], variables, "")
+
+    assert dict(os.environ) == before
+    assert any(each[1] and each[1].match("of a library") for each in warnings.filters), "as after an import of its own"
+    environ = variables | {"KINETIC_JOB_ID": "a-job"}
+    monkeypatch.setattr(fork_server.os, "environ", environ)
+    fork_server.apply_changes()
+    assert environ == {
+        "SET_BY_IMPORT": "1",
+        "SET_BY_USER": "2",
+        "CHANGED_BY_IMPORT": "3 and more",
+        "KINETIC_JOB_ID": "a-job",
+    }

@@ -278,8 +278,11 @@ def job_environment(
         chosen["PATH"] = os.pathsep.join(filter(None, (binaries, chosen.get("PATH", ""))))
     # As on a cluster; the GPUs that a job gets are set once it has them, and are its own: others must not see them.
     frameworks = {"KERAS_BACKEND": "jax", "CUDA_VISIBLE_DEVICES": ""}
+    gpus = limits.read_gpus(environ)
     if placement.kind != "gpu":
-        frameworks |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(max(1, placement.chips_per_host))}
+        frameworks["JAX_NUM_CPU_DEVICES"] = str(max(1, placement.chips_per_host))
+    if placement.kind != "gpu" or not gpus:
+        frameworks["JAX_PLATFORMS"] = "cpu"  # else JAX writes an error about each GPU that it cannot use
     if order.cpu is not None:
         frameworks |= {
             name: value
@@ -294,7 +297,7 @@ def job_environment(
         "KINETIC_HOST_COUNT": str(order.hosts),
     }
     submits = {"KINETIC_BACKEND": registry.HERE.name, **({"KINETIC_STORE": store_url} if store_url else {})}
-    if gpus := limits.read_gpus(environ):  # not those that the job itself sees
+    if gpus:  # not those that the job itself sees
         submits["KINETIC_LOCAL_GPUS"] = ",".join(gpus)
     return chosen | frameworks | submits | dict(captured) | own
 

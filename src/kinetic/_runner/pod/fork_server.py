@@ -39,6 +39,7 @@ _AHEAD = b"ahead"  # an order to fork what the next task needs; any other one is
 _MOST_NAMES = 20_000
 _imported: set[str] = set()  # packages that were imported here before the fork
 _loaded: set[str] = set()  # all modules that were
+_changed: dict[str, str | None] = {}  # variables that these imports set or changed, as jax does; None: removed
 _reports = -1  # in a supervisor: where its parents read that its task is decided
 
 
@@ -253,13 +254,13 @@ def _import_all(names: Sequence[str], variables: Mapping[str, str], packages: st
 
         kept_packages.use(Path(packages))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for name in names:
-                with contextlib.suppress(BaseException):  # of a library that does not like it: it is imported later
-                    if name not in sys.modules:
-                        __import__(name)
+        for name in names:  # filters of warnings that they add are the next task's, as if it had imported them
+            with contextlib.suppress(BaseException):  # of a library that does not like it: it is imported later
+                if name not in sys.modules:
+                    __import__(name)
     finally:
+        different = dict(variables.items() ^ os.environ.items())
+        _changed.update({name: os.environ.get(name) for name in different})
         os.environ.clear()
         os.environ.update(before)
 
@@ -315,6 +316,15 @@ def _is_installed(name: str, own: Sequence[str]) -> bool:
     if name.partition(".")[0] in _NEVER or not isinstance(origin, str) or origin.startswith(tuple(own)):
         return False
     return "site-packages" in origin or "dist-packages" in origin
+
+
+def apply_changes() -> None:
+    """Change the variables of a task as the imports before the fork changed them, under the same ones."""
+    for name, value in _changed.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def drop_shadowed(folders: Sequence[str]) -> None:

@@ -141,6 +141,10 @@ def work(
         if not is_ready:
             process_setup.prepare()
         process_setup.apply_environment(task.environment, task.umask)
+        if task.pod is not None and task.pod.warm:
+            from kinetic._runner.pod import fork_server  # most pods have one job
+
+            fork_server.apply_changes()
         os.environ["KINETIC_PROGRESS_FILE"] = str(task.progress)  # see _wire/progress.py, which few jobs load
         if not is_ready:
             process_setup.keep_flushing()  # a thread that waits; before any code of the user's runs
@@ -148,7 +152,7 @@ def work(
         step("worker:begun")
         code = _run(task, report, body, fetched or [])
         if task.pod is not None and task.pod.warm:
-            from kinetic._runner.pod import fork_server  # most pods have one job
+            from kinetic._runner.pod import fork_server  # as above
 
             own = (str(task.folder.parent), task.runner)
             fork_server.note_imports(task.folder.with_name(fork_server.IMPORTS_FILE), own)

@@ -25,8 +25,9 @@ def test_a_value_that_the_user_captured_wins_over_the_one_of_a_cluster() -> None
     assert (found["KERAS_BACKEND"], found["JAX_PLATFORMS"]) == ("torch", "")
 
 
-def test_a_gpu_is_not_hidden_from_jax() -> None:
-    assert "JAX_PLATFORMS" not in of("gpu-l4")
+def test_a_gpu_is_not_hidden_from_jax_unless_there_is_none() -> None:
+    assert "JAX_PLATFORMS" not in of("gpu-l4", environ={"KINETIC_LOCAL_GPUS": "0"})
+    assert of("gpu-l4", environ={"KINETIC_LOCAL_GPUS": "none"})["JAX_PLATFORMS"] == "cpu"
 
 
 def test_what_the_shell_happened_to_hold_does_not_come_along() -> None:
