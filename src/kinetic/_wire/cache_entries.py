@@ -119,11 +119,16 @@ MEASUREMENT = documents.PageKind(
 )
 
 
-def measurement_key(order: Order) -> str:
-    """Return where the measurement of an order's function is: by its name and project, whatever its code is now."""
+def function_digest(order: Order) -> str:
+    """Return what tells an order's function and hardware from others: its name and project, whatever its code is."""
     project = PurePath(str(order.plan.get("root", ""))).name
     about = (project, str(order.plan.get("entry_rel", "")), order.function_name, order.accelerator)
-    return keys.compiled_measurement(digests.of_bytes("\n".join(about).encode())[:32])
+    return digests.of_bytes("\n".join(about).encode())[:32]
+
+
+def measurement_key(order: Order) -> str:
+    """Return where the measurement of an order's function is."""
+    return keys.compiled_measurement(function_digest(order))
 
 
 def differs_key(order: Order) -> str:

@@ -24,8 +24,9 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from kinetic._runner.worker import compilers
+from kinetic._runner.worker import compilers, small_programs
 from kinetic._runner.worker.compilers import Library
+from kinetic._runner.worker.small_programs import SmallPrograms
 from kinetic._stores.parallel import in_parallel, parallelism
 from kinetic._stores.protocol import Store, put_hint
 from kinetic._wire import cache_entries, digests, documents, keys, python_runtime
@@ -50,6 +51,7 @@ _MOST_OUTAGES = 3  # of the store; then new programs are not kept
 _LEAST_SECONDS = 1.0  # of compiling, which is worth a line
 _LIST_SECONDS = 30.0  # how long a program on another host of a slice waits for the first one's listing
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.1, 10.0  # between two looks for that listing
+_HALF = 0.5  # of a second, which rounding takes on average
 _UNFINISHED = (".lock", ".tmp", ".part")
 
 
@@ -98,9 +100,14 @@ class CompileCache:
             self._said.add(text)
             self._log(f"kinetic: {text}\n")
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether other jobs wait for the programs of this one."""
+        return self.task.pod is not None and bool(self.task.pod.awaited_seconds) and not self.task.host
+
     def note_compiled(self, seconds: float) -> None:
         """Note for how many seconds of compiling the programs are in the store, where other jobs wait for them."""
-        if self.task.pod is not None and self.task.pod.awaited_seconds and not self.task.host:
+        if self.is_awaited:
             part = self.task.compiled.with_suffix(".part")
             part.write_text(f"{seconds:.3f}")
             part.replace(self.task.compiled)
@@ -148,6 +155,7 @@ class LibraryCache:
         self.group: Group | None = None
         self.tally = Tally()
         self._reports = library.name == "jax"  # each program
+        self._small = SmallPrograms(folder, cache.order) if self._reports and cache.order is not None else None
         self._used: dict[str, float] = {}  # when the entries were used last, by their keys
         self._known: dict[str, tuple[int, int]] = {}  # files that the store has, and their size and time
         self._fetched: dict[str, CacheEntry] = {}  # by path
@@ -220,6 +228,8 @@ class LibraryCache:
             entry = cache_entries.verified(each.key, self._cache.key)
             if entry is None:
                 foreign += 1
+            elif entry.path.startswith(small_programs.PREFIX) and not self._is_small(entry):
+                continue  # of another function
             elif entry.path not in newest or newest[entry.path][0] < each.modified:
                 newest[entry.path] = each.modified, entry
         if foreign:
@@ -229,12 +239,18 @@ class LibraryCache:
             )
         chosen: list[CacheEntry] = []
         room = MOST_FETCHED
-        for used, entry in sorted(newest.values(), key=lambda pair: (-pair[0], pair[1].path)):
+        for used, entry in sorted(
+            newest.values(), key=lambda pair: (not self._is_small(pair[1]), -pair[0], pair[1].path)
+        ):
             if entry.size <= room and len(chosen) < MOST_FILES:
                 room -= entry.size
                 chosen.append(entry)
                 self._used[entry.key] = used
         return chosen
+
+    def _is_small(self, entry: CacheEntry) -> bool:
+        """Return whether an entry is the archive with this function's small programs."""
+        return self._small is not None and entry.path == self._small.path
 
     def _fetch(self, entries: Sequence[CacheEntry]) -> None:
         if not entries:
@@ -256,10 +272,16 @@ class LibraryCache:
                 self._damaged.add(entry.sha256)
                 self._cache.say("compile cache: programs whose bytes are not what their entries promise are not used")
                 return False
-            place = self.folder / entry.path
-            place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self._shows_reads is None:
                 self._shows_reads = _shows_reads(part)
+            if self._small is not None and self._is_small(entry):
+                with self._lock:
+                    for path in self._small.unpack(part, entry):
+                        self._known[path] = _stamp((self.folder / path).stat())
+                    self.tally.small_seconds = self._small.seconds or self.tally.small_seconds
+                return True
+            place = self.folder / entry.path
+            place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.utime(part, (1, time.time()))  # the kernel sets the first of these when the file is read
             with self._lock:
                 os.replace(part, place)
@@ -292,20 +314,33 @@ class LibraryCache:
 
     def _send_until_the_end(self) -> None:
         while True:
-            self._news.wait(None if self._reports else _LOOK_SECONDS)
+            waits_for_small = self._small is not None and self._small.is_new
+            is_told = self._news.wait(self._pause())
             if self._over.is_set():
                 return
             self._news.clear()
+            if waits_for_small and not is_told:
+                self.send_new(_SETTLED_SECONDS, with_small=True)
+                continue
             if self._over.wait(_SETTLED_SECONDS):  # programs that are written together are sent together
                 return
             kept = self.tally.kept + self.tally.saved
-            if self.send_new(_SETTLED_SECONDS if self._reports else _LINKED_SECONDS):
+            if self.send_new(_SETTLED_SECONDS if self._reports else _LINKED_SECONDS, with_small=self._cache.is_awaited):
                 self._news.set()
             else:
                 self._cache.note_compiled(kept)
 
-    def send_new(self, settled_seconds: float) -> bool:
-        """Send what the store does not have; return whether some file was still being written."""
+    def _pause(self) -> float | None:
+        """Return for how long to wait for reports before there is something to do without any."""
+        if not self._reports:
+            return _LOOK_SECONDS
+        return small_programs.SEND_SECONDS if self._small is not None and self._small.is_new else None
+
+    def send_new(self, settled_seconds: float, *, with_small: bool) -> bool:
+        """Send what the store does not have; return whether some file was still being written.
+
+        Without ``with_small``, small programs are only noted: they are sent together.
+        """
         left = False
         try:
             with self._lock:
@@ -314,14 +349,40 @@ class LibraryCache:
                         self._note_use(path, about)
                     elif time.time() - about.st_mtime < settled_seconds:
                         left = True
-                    elif not self._is_read_only and self._sent_bytes + about.st_size <= MOST_SENT:
+                    elif self._is_read_only:
+                        continue
+                    elif self._small is not None and self._small.take(path):
+                        self._known[path] = _stamp(about)
+                    elif self._sent_bytes + about.st_size <= MOST_SENT:
                         self._send(path, about)
+                if with_small:
+                    self._send_small()
         except Exception as error:  # noqa: BLE001 - a store that cannot be written, a full disk
             self._outages += 1
             left = isinstance(error, StoreUnreachableError) and self._outages < _MOST_OUTAGES
             self._is_read_only = not left
             self._cache.say(f"compile cache: the store does not take new programs: {_reason(error)}")
         return left
+
+    def _send_small(self) -> None:
+        """Send the archive with the small programs if there are new ones; else note that the one there was used."""
+        small = self._small
+        if small is None or self._is_read_only or self.group is None:
+            return
+        store, was = self._cache.store, small.entry
+        if small.is_new:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            archive = self.folder / ".archive"
+            small.pack(archive, *self.tally.small, shows_reads=self._shows_reads)
+            small.entry = self._put(small.path, archive, archive.stat().st_size)
+            small.is_new = False
+            archive.unlink()
+            if was is not None and small.entry is not None and was.key != small.entry.key:
+                with contextlib.suppress(KineticError):  # it is removed when it was not used for long
+                    store.delete(was.key)
+        elif was is not None and self.tally.found and time.time() - self._used.get(was.key, 0.0) > USE_SECONDS:
+            self._used[was.key] = time.time()
+            store.touch(was.key)
 
     def _files(self) -> Iterable[tuple[str, os.stat_result]]:
         top = str(self.folder)
@@ -336,25 +397,32 @@ class LibraryCache:
                             yield path, about
 
     def _send(self, path: str, about: os.stat_result) -> None:
+        file = self.folder / path
         if self.group is None:
             return
-        file = self.folder / path
         sha256 = _digest(file)
         if _stamp(file.stat()) != _stamp(about):  # it is being written
             return
-        entry = cache_entries.sealed(self.group, path, sha256, about.st_size, self._cache.key)
-        if entry is None or about.st_size > cache_entries.MOST_BYTES:
-            self._known[path] = _stamp(about)
-            return
+        is_sent = about.st_size <= cache_entries.MOST_BYTES and self._put(path, file, about.st_size, sha256)
+        self._known[path] = _stamp(about)
+        if is_sent:
+            self._sent += 1
+            self._sent_bytes += about.st_size
+
+    def _put(self, path: str, file: Path, size: int, sha256: str = "") -> CacheEntry | None:
+        """Write a file and its entry; return the entry, or None if its name cannot be one."""
+        assert self.group is not None  # noqa: S101 - the callers look
+        sha256 = sha256 or _digest(file)
+        entry = cache_entries.sealed(self.group, path, sha256, size, self._cache.key)
+        if entry is None:
+            return None
         store, at = self._cache.store, keys.compiled_blob(sha256)
         if not store.put(at, file, if_absent=sha256 not in self._damaged):
             store.touch(at)  # it is not about to be removed as one that no entry has
         step("worker:program-sent")
         put_hint(store, entry.key)
         step("worker:program-listed")
-        self._known[path] = _stamp(about)
-        self._sent += 1
-        self._sent_bytes += about.st_size
+        return entry
 
     def _note_use(self, path: str, about: os.stat_result) -> None:
         """Make an entry young that this job read, once a day: what was not used for longest is removed first."""
@@ -376,7 +444,7 @@ class LibraryCache:
         is_complete = self._reports and not self.tally.is_writing()  # whatever is there
 
         def send() -> None:
-            self.send_new(0.0 if is_complete else _SETTLED_SECONDS / 2)
+            self.send_new(0.0 if is_complete else _SETTLED_SECONDS / 2, with_small=True)
             if self._reports and succeeded:
                 self._cache.measure(self.tally)
 
@@ -423,6 +491,8 @@ class Tally:
         self.compiled = self.found = 0
         self.seconds = self.saved = 0.0
         self.kept = 0.0  # of the seconds, those of programs that JAX writes
+        self.small_seconds = 0.1  # that a small program takes on average; a guess until an archive tells
+        self.small = [0, 0.0]  # those that were compiled and written here: how many, and for how many seconds
         self._hits: set[object] = set()  # threads that have just found a program
         self._writing: set[object] = set()  # threads that are writing one
         self._lock = threading.Lock()
@@ -440,9 +510,9 @@ class Tally:
 
     def on_duration(self, event: str, seconds: float, who: object = None) -> bool:
         """Take note of a duration; return whether there may be a new file, or a new use of one."""
-        if event == compilers.SAVED:
+        if event == compilers.SAVED:  # JAX keeps whole seconds, rounded down
             with self._lock:
-                self.saved += max(0.0, seconds)
+                self.saved += max(0.0, seconds + (_HALF if seconds > _HALF else self.small_seconds))
         if event != compilers.TOOK:
             return False
         me = who or threading.get_ident()
@@ -456,6 +526,9 @@ class Tally:
                 self.compiled += 1
                 self.seconds += seconds
                 self.kept += seconds * wrote
+                if wrote and seconds < 1:
+                    self.small[0] += 1
+                    self.small[1] += seconds
         return wrote or is_hit
 
     def summary(self) -> str:

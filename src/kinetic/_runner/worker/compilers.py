@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
+_ZSTD = b"\x28\xb5\x2f\xfd"  # how its frames begin
 _OFF = frozenset({"0", "false", "off", "no"})
 
 # Of JAX's events: a program is about to be looked up; it was found; it is written; and the whole of it took so long.
@@ -37,7 +38,11 @@ LIBRARIES = {
             ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin"),
             {"JAX_COMPILATION_CACHE_DIR": "jax"},
             # XLA's own caches put their path into JAX's keys: in another folder nothing would be found (JAX 0.10.2).
-            (("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none"),),
+            # JAX keeps what compiles in a second or more. A model has dozens of smaller programs; one loads in 5 ms.
+            (
+                ("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none"),
+                ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02"),
+            ),
             switch="JAX_ENABLE_COMPILATION_CACHE",
         ),
         Library("torch", ("torch", "triton"), {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}),
@@ -68,6 +73,37 @@ def set_variables(library: Library, folder: Path) -> bool:
     for variable, value in library.settings:
         os.environ.setdefault(variable, value)
     return True
+
+
+def whole_seconds(file: Path) -> int | None:
+    """Return for how many whole seconds JAX compiled a program in its cache; None for any other file.
+
+    JAX writes them as 4 bytes before the program, big-endian, and compresses the whole with zstd, or with zlib where
+    Python has no zstd (compilation_cache.py of JAX 0.10).
+    """
+    with file.open("rb") as opened:
+        begin = opened.read(4096)
+        opened.seek(0)
+        try:
+            if begin.startswith(_ZSTD):
+                begin = _zstd_reader(opened).read(4)
+            else:
+                import zlib  # only where JAX is
+
+                begin = zlib.decompressobj().decompress(begin, 4)
+        except Exception:  # noqa: BLE001 - of whichever library
+            return None
+    return int.from_bytes(begin, "big") if len(begin) == 4 else None
+
+
+def _zstd_reader(opened: IO[bytes]) -> Any:
+    """Return what decompresses a file, by the library that JAX has used."""
+    import importlib
+
+    try:
+        return importlib.import_module("compression.zstd").ZstdFile(opened)
+    except ImportError:
+        return importlib.import_module("zstandard").ZstdDecompressor().stream_reader(opened)
 
 
 def listen(jax: ModuleType, on_event: Callable[[str], object], on_duration: Callable[[str, float], object]) -> None:

@@ -366,10 +366,12 @@ def _configure(name: str) -> None:
     if name == "jax" and (folder := os.environ.get("JAX_COMPILATION_CACHE_DIR")):
         config = sys.modules["jax"].config
         config.update("jax_compilation_cache_dir", folder)
-        with contextlib.suppress(AttributeError):  # an older one does not have it
-            config.update(
-                "jax_persistent_cache_enable_xla_caches", os.environ.get("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES")
-            )
+        for setting, kind in (
+            ("jax_persistent_cache_enable_xla_caches", str),
+            ("jax_persistent_cache_min_compile_time_secs", float),
+        ):
+            with contextlib.suppress(AttributeError, KeyError, ValueError):  # an older one does not have it
+                config.update(setting, kind(os.environ[setting.upper()]))
 
 
 class _HookFinder:
