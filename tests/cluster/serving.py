@@ -167,9 +167,10 @@ class Server:
         pumps = [
             asyncio.ensure_future(_hand_on(socket, 2 * number, pair[0])) for number, pair in enumerate(pairs) if pair
         ]
-        listening = asyncio.ensure_future(_fill(socket, pairs))
+        listening, pumped = asyncio.ensure_future(_fill(socket, pairs)), asyncio.gather(*pumps)
+        pumped.add_done_callback(lambda done: done.cancelled() or done.exception())  # else Python 3.12 complains
         try:
-            await asyncio.wait({listening, asyncio.gather(*pumps)}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({listening, pumped}, return_when=asyncio.FIRST_COMPLETED)
             await socket.close()
         finally:
             for task in (listening, *pumps):
