@@ -450,14 +450,14 @@ def test_an_empty_file_is_empty_only_if_that_was_hashed(memory, root, send, monk
 
 
 def test_a_large_file_that_is_edited_while_its_chunks_go_out_is_noticed(send, store, tmp_path):
-    (tmp_path / "large").write_bytes(os.urandom(9000))
+    (tmp_path / "large").write_bytes(os.urandom(90_000))  # more chunks than are read before one of them is sent
     edited = []
 
     def edit(_key):
         if not edited:
             edited.append(True)
             with (tmp_path / "large").open("r+b") as file:
-                file.seek(8999)
+                file.seek(89_999)
                 file.write(b"!!")
 
     store.before_put = edit
