@@ -48,7 +48,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    bench = Bench("looking at many jobs", runs=7, quick_runs=3)
+    bench = Bench("looking at many jobs", runs=5, quick_runs=3)
     count, past = (100, 1000) if bench.quick else (1000, 10_000)
     with Ground() as few, Ground() as many, Ground() as old:
         for ground, number, ended in ((few, 1, 1), (many, count, 1), (old, count, past)):

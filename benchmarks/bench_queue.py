@@ -25,7 +25,7 @@ serve(all_at_once=all_at_once)
 
 
 def main() -> None:
-    bench = Bench("a hundred jobs that do nothing", runs=5, quick_runs=2)
+    bench = Bench("a hundred jobs that do nothing", runs=3, quick_runs=2)
     count = 20 if bench.quick else 100
     submitting: list[float] = []
     with Ground() as ground:

@@ -36,7 +36,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name, Server() as server:
         os.environ["STORAGE_EMULATOR_HOST"] = server.url
         folder = Path(name)
-        _small(bench, folder, 200 if bench.quick else 2_000)
+        _small(bench, folder, 200 if bench.quick else 1_000)
         _large(bench, folder, (64 if bench.quick else 512) << 20)
     return bench.end()
 

@@ -18,7 +18,7 @@ import platform
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -167,7 +167,7 @@ class LibraryCache:
         self._is_read_only = cache.task.host > 0  # of a slice, the first host writes
         self._outages = 0
         self._shows_reads: bool | None = None  # whether the file system notes when a file was read
-        self._lock = threading.Lock()  # held while the folder is read
+        self._lock = threading.RLock()  # held while the folder is read
 
     # ---------------------------------------------------------------------------------------------------- fetching
 
@@ -370,19 +370,39 @@ class LibraryCache:
         if small is None or self._is_read_only or self.group is None:
             return
         store, was = self._cache.store, small.entry
+        others = list(self._unpack_others(small)) if small.is_new else []
         if small.is_new:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             archive = self.folder / ".archive"
             small.pack(archive, *self.tally.small, shows_reads=self._shows_reads)
             small.entry = self._put(small.path, archive, archive.stat().st_size)
             small.is_new = False
             archive.unlink()
-            if was is not None and small.entry is not None and was.key != small.entry.key:
-                with contextlib.suppress(KineticError):  # it is removed when it was not used for long
-                    store.delete(was.key)
-        elif was is not None and self.tally.found and time.time() - self._used.get(was.key, 0.0) > USE_SECONDS:
+            for entry in filter(None, (was, *others)) if small.entry else ():
+                if entry != small.entry:
+                    with contextlib.suppress(KineticError):  # it is removed when it was not used for long
+                        store.delete(entry.key)
+        elif (
+            was is not None
+            and not others
+            and self.tally.found
+            and time.time() - self._used.get(was.key, 0.0) > USE_SECONDS
+        ):
             self._used[was.key] = time.time()
             store.touch(was.key)
+
+    def _unpack_others(self, small: SmallPrograms) -> Iterator[CacheEntry]:
+        """Take in what other jobs of the function have sent since this one began; yield their archives.
+
+        A batch begins many jobs at once, and all of them compile the same.
+        """
+        assert self.group is not None  # noqa: S101 - the caller looks
+        known = small.entry
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for each in self._cache.store.entries(f"{self.group.prefix}{small.path}/"):
+            entry = cache_entries.verified(each.key, self._cache.key)
+            if entry is not None and entry != known and small.is_new:
+                self._fetch_one(entry, self.folder / ".other")
+                yield entry
 
     def _files(self) -> Iterable[tuple[str, os.stat_result]]:
         top = str(self.folder)

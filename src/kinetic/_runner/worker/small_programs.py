@@ -30,8 +30,8 @@ class SmallPrograms:
 
     Attributes:
         path: Of the archive, as an entry.
-        entry: The archive that was fetched, or sent last; None if there is none.
-        is_new: Whether some program is in no archive yet.
+        entry: The archive that was unpacked, or sent last; None if there is none.
+        is_new: Whether some program is not in that archive.
         seconds: How long each of those in the archive took to compile, on average; 0 if that is not known.
     """
 
@@ -53,9 +53,10 @@ class SmallPrograms:
         return True
 
     def unpack(self, archive: Path, entry: CacheEntry) -> Iterator[str]:
-        """Put the programs of a verified archive into their places; yield their paths."""
+        """Put the programs of a verified archive into their places; yield the paths of those that were not there."""
         self.entry = entry
         with zipfile.ZipFile(archive) as packed:
+            self.is_new = not self._paths.issubset(packed.namelist())
             with contextlib.suppress(ValueError):
                 self.seconds = float(packed.comment)
             for info in packed.infolist()[:MOST_PROGRAMS]:

@@ -117,19 +117,39 @@ def test_where_there_is_no_room_those_that_were_not_used_go(job, store, monkeypa
     assert archived(store) == ["jax/jit_b-cache", "jax/jit_c-cache"]
 
 
-def test_the_same_programs_are_the_same_bytes(job, store) -> None:
-    jobs = [job(), job()]
-    for each, names in zip(jobs, (("jit_f", "jit_g"), ("jit_g", "jit_f")), strict=True):
-        each.cache.order = JOB_ORDER
-        for variable in compilers.LIBRARIES["jax"].folders:
-            os.environ.pop(variable, None)
-        each.begin().wait()
-        for name in names:
-            each.jax.compile(name, 0.4, program(0, name.encode()))
-    for each in jobs:
-        each.cache.finish()
+def at_once(job, *names: tuple[str, ...]) -> list[Job]:
+    """Run jobs of one function at the same time, each with its programs: none has ended when the last one begins."""
+    jobs = []
+    for each in names:
+        made = job()
+        made.cache.order = JOB_ORDER
+        made.begin().wait()
+        for name in each:
+            made.jax.compile(name, 0.4, program(0, name.encode()))
+        jobs.append(made)
+    for made in jobs:
+        made.cache.finish()
+    return jobs
+
+
+def test_of_many_jobs_that_compile_the_same_at_once_only_the_first_sends_it(job, store, monkeypatch) -> None:
+    sent = []
+    real = FileStore.put
+    monkeypatch.setattr(
+        FileStore, "put", lambda self, key, *more, **how: sent.append(key) or real(self, key, *more, **how)
+    )
+
+    at_once(job, *[("jit_f", "jit_g")] * 5)
 
     assert len(entries(store)) == len(blobs(store)) == 1
+    assert len([key for key in sent if key in blobs(store)]) == 1
+
+
+def test_jobs_that_compile_different_programs_at_once_leave_one_archive_with_all(job, store) -> None:
+    at_once(job, ("jit_f", "jit_g"), ("jit_g", "jit_h"), ("jit_i",))
+
+    assert len(entries(store)) == 1
+    assert archived(store) == [f"jax/jit_{name}-cache" for name in "fghi"]
 
 
 def test_an_archive_is_in_the_store_while_its_job_still_runs(job, store, monkeypatch) -> None:
