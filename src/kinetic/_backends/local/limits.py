@@ -5,6 +5,7 @@ A client reads this when it submits, and the queue stores it with the job.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -48,13 +49,18 @@ def read_gpus(environ: Mapping[str, str], devices: str = "/dev") -> tuple[str, .
         return ()
     if setting:
         return _names(setting)
-    count = sum(name.removeprefix("nvidia").isdigit() for name in os.listdir(devices) if name.startswith("nvidia"))
+    count = _count_gpus(devices)
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not count:
         return tuple(map(str, range(count)))
     # CUDA ignores what comes after the first one that is not there, such as -1.
     is_there = lambda name: int(name) < count if name.isdecimal() else name.startswith(("GPU-", "MIG-"))  # noqa: E731
     return tuple(itertools.takewhile(is_there, _names(visible)))
+
+
+@functools.cache  # asked for each of thousands of jobs
+def _count_gpus(devices: str) -> int:
+    return sum(name.removeprefix("nvidia").isdigit() for name in os.listdir(devices) if name.startswith("nvidia"))
 
 
 def _source_of_gpus(environ: Mapping[str, str]) -> str:

@@ -314,7 +314,7 @@ class LibraryCache:
 
     def _send_until_the_end(self) -> None:
         while True:
-            waits_for_small = self._small is not None and self._small.is_new
+            waits_for_small = self._waits_for_small()
             is_told = self._news.wait(self._pause())
             if self._over.is_set():
                 return
@@ -334,7 +334,10 @@ class LibraryCache:
         """Return for how long to wait for reports before there is something to do without any."""
         if not self._reports:
             return _LOOK_SECONDS
-        return small_programs.SEND_SECONDS if self._small is not None and self._small.is_new else None
+        return small_programs.SEND_SECONDS if self._waits_for_small() else None
+
+    def _waits_for_small(self) -> bool:
+        return self._small is not None and self._small.is_new and not self._is_read_only
 
     def send_new(self, settled_seconds: float, *, with_small: bool) -> bool:
         """Send what the store does not have; return whether some file was still being written.
