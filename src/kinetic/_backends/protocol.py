@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from kinetic._wire import dataclass
+from kinetic._wire import NamedTuple, dataclass
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kinetic._backends.local import runtime_files
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
-from kinetic._wire import dataclass, documents, fields, folders, keys
+from kinetic._wire import NamedTuple, dataclass, documents, fields, folders, keys
 from kinetic._wire.records import CONTROL_ENTRY, RETRY, STOP, ControlEntry
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError
 

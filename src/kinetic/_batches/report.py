@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._batches import control, state
 from kinetic._jobs import locate, notifications
 from kinetic._jobs.status import observe_many
 from kinetic._output.format import plain, shortened
-from kinetic._wire import dataclass, keys
+from kinetic._wire import NamedTuple, dataclass, keys
 
 if TYPE_CHECKING:
     from kinetic._batches.batch_handle import BatchHandle

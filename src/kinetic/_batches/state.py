@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic
 
 from kinetic._backends.protocol import SYSTEM, Clock
 from kinetic._batches.control import ControlLog
@@ -25,7 +25,7 @@ from kinetic._jobs.handle import JobHandle, handle_of
 from kinetic._jobs.locate import Untrusted
 from kinetic._jobs.status import Snapshot, has_ended, observe_many
 from kinetic._stores import open_store
-from kinetic._wire import dataclass, documents, keys, outcomes
+from kinetic._wire import NamedTuple, dataclass, documents, keys, outcomes
 from kinetic._wire.order import Predecessor
 from kinetic._wire.records import MANIFEST, Group, JobRecord, Table, read_table
 from kinetic.errors import BatchNotFoundError, IntegrityError, KeyMissingError, KineticError, OptionError

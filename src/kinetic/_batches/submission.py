@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic import _hardware as hardware
 from kinetic._batches import control, driver
@@ -29,7 +29,7 @@ from kinetic._output import terminal as output
 from kinetic._output.format import count_text, seconds_text
 from kinetic._project import pickler
 from kinetic._project.pickler import InputPacker
-from kinetic._wire import cache_entries, digests, documents, keys, python_runtime
+from kinetic._wire import NamedTuple, cache_entries, digests, documents, keys, python_runtime
 from kinetic._wire import order as wire_order
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Artifact, Order

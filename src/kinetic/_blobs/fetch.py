@@ -14,10 +14,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kinetic._stores.parallel import in_parallel, parallelism
-from kinetic._wire import folders, keys, order
+from kinetic._wire import NamedTuple, folders, keys, order
 from kinetic._wire.order import ManifestFile, Part
 from kinetic.errors import IntegrityError, KeyMissingError
 

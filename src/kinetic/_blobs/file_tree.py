@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from kinetic._output import terminal
 from kinetic._output import terminal as output
 from kinetic._output.format import share_text, size_text
-from kinetic._wire import folders, order, python_runtime
+from kinetic._wire import NamedTuple, folders, order, python_runtime
 from kinetic.errors import DataChangedError, DataError, DataMissingError, KineticError
 
 # ----------------------------------------------------------------------------------------------------------- the scan

@@ -16,13 +16,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from kinetic._blobs import file_tree
 from kinetic._blobs.file_tree import File, Selection, TransferProgress
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Entry, Store
-from kinetic._wire import digests, keys, order
+from kinetic._wire import NamedTuple, digests, keys, order
 from kinetic._wire.order import Part
 
 SMALL_BYTES = 8 << 20  # a file below this is sent in a pack

@@ -17,13 +17,14 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._blobs.file_tree import File
 from kinetic._output import terminal as output
 from kinetic._project import archive, ignore
 from kinetic._project.root import Plan
 from kinetic._runner import processes
+from kinetic._wire import NamedTuple
 
 LOOK_SECONDS = 0.5  # between two looks at all files, where the kernel reports nothing
 SETTLE_SECONDS = 0.1  # one save is several events, and `git checkout` is many

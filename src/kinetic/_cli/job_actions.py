@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +13,7 @@ from kinetic._cli import error_output, shared_options
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.format import Column, age_text, count_text, size_text
+from kinetic._wire import NamedTuple
 from kinetic.errors import KineticError, OptionError
 
 if TYPE_CHECKING:

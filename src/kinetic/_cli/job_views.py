@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -16,6 +16,7 @@ from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.format import Column, age_text, count_text, duration_cell
+from kinetic._wire import NamedTuple
 from kinetic.errors import JobTimeoutError, KineticError, OptionError
 
 if TYPE_CHECKING:

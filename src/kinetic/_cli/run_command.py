@@ -6,13 +6,14 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kinetic._cli import error_output, job_results, sweep
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
+from kinetic._wire import NamedTuple
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,7 @@ from kinetic._config.options import BY_NAME, INSIDE_A_JOB
 from kinetic._config.profiles import FIELDS, LOCAL, REQUIRED, Profile
 from kinetic._output import format as output_format
 from kinetic._output.format import Column
+from kinetic._wire import NamedTuple
 from kinetic.errors import KineticError, OptionError, ProjectRootError, SettingsError
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from kinetic._runner.worker import command
+from kinetic._wire import NamedTuple
 from kinetic.errors import OptionError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")

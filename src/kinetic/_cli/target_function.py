@@ -23,13 +23,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from kinetic._output.format import names_text, shortened
 from kinetic._remote.callable import RemoteCallable
+from kinetic._wire import NamedTuple
 from kinetic.errors import KineticError, OptionError
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,7 @@ from kinetic._cli import shared_options
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.format import Column, count_text, duration_cell, left_out, size_text, table_lines
+from kinetic._wire import NamedTuple
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from kinetic._google.api import ApiError
+from kinetic._wire import NamedTuple
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:

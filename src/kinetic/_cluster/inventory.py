@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 from kinetic._cluster.accounts import Billing, NodeAccount, NodeRole, Project, Services
 from kinetic._cluster.control_plane import Cluster, Pool
@@ -16,6 +15,7 @@ from kinetic._cluster.resource import Found, Resource, Setup, region_of
 from kinetic._cluster.storage import Bucket, BucketAccess, Repository
 from kinetic._google.api import ApiError
 from kinetic._stores.parallel import in_parallel
+from kinetic._wire import NamedTuple
 
 _AT_ONCE = 12  # requests
 _THERE = Found("given")

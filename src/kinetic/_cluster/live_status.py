@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import diagnosis
@@ -18,6 +18,7 @@ from kinetic._cluster.project_apis import COMPUTE, CONTAINER, ProjectApis
 from kinetic._cluster.resource import region_of
 from kinetic._google.api import ApiError
 from kinetic._hardware import GPUS, TPUS, prices
+from kinetic._wire import NamedTuple
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ what it is, and adding one that exists changes its limits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._cluster.control_plane import Pool, pool_name
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, ProjectApis
 from kinetic._cluster.resource import Change, Found, Setup, Spec, region_of
 from kinetic._google.api import ApiError, Page
 from kinetic._hardware import Placement
+from kinetic._wire import NamedTuple
 from kinetic.errors import CapacityError, ClusterError, OptionError
 
 _LONGEST = 40  # characters of a pool's name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from kinetic._cluster import regions, rights
 from kinetic._cluster.accounts import Billing, Project
@@ -21,6 +21,7 @@ from kinetic._google.api import ApiError
 from kinetic._google.artifacts import Repository
 from kinetic._hardware import prices
 from kinetic._stores.parallel import in_parallel
+from kinetic._wire import NamedTuple
 from kinetic.errors import AccessDeniedError, KineticError, OptionError
 
 Action = Literal["make", "change", "keep", "foreign", "remake", "wait"]

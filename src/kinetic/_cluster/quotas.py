@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._cluster.project_apis import COMPUTE, QUOTAS, ProjectApis, is_disabled
 from kinetic._google.api import ApiError, Page
 from kinetic._hardware import Placement
+from kinetic._wire import NamedTuple
 from kinetic.errors import AccessDeniedError, BackendUnavailableError, ClusterError
 
 _REGIONAL = {  # a family, and the metric of the region; Spot has the same behind PREEMPTIBLE_

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from kinetic._cluster import quotas
 from kinetic._cluster.project_apis import COMPUTE, ProjectApis
 from kinetic._cluster.quotas import Quota
 from kinetic._cluster.resource import DEFAULT_REGION, Setup, region_of
 from kinetic._hardware import Placement
+from kinetic._wire import NamedTuple
 from kinetic.errors import CapacityError
 
 # The order in which regions are tried: cheap ones with much hardware first. All others follow by name.

@@ -16,9 +16,9 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
-from kinetic._wire import dataclass
+from kinetic._wire import NamedTuple, dataclass
 from kinetic.errors import ClusterError, OptionError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from kinetic._backends.kube.client import NODE, POD
 from kinetic._backends.kube.job_manifests import JOB_LABEL
@@ -22,7 +22,7 @@ from kinetic._config import profiles
 from kinetic._google.api import ApiError, Page
 from kinetic._output.format import count_text, names_text, size_text
 from kinetic._stores.parallel import in_parallel
-from kinetic._wire import dataclass
+from kinetic._wire import NamedTuple, dataclass
 from kinetic.errors import KineticError
 
 _AT_ONCE = 6

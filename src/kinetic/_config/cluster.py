@@ -12,10 +12,10 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._config.options import CLUSTER_SETTINGS, ResourceRequests, read_resources, read_variable
-from kinetic._wire import dataclass
+from kinetic._wire import NamedTuple, dataclass
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from kinetic._wire import NamedTuple
 from kinetic.errors import OptionError, OptionTypeError, SettingsError
 
 if TYPE_CHECKING:

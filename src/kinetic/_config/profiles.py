@@ -23,12 +23,12 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kinetic._backends import registry
 from kinetic._config.home import kinetic_home, path_of
 from kinetic._config.options import CLUSTER_SETTINGS, read_variable
-from kinetic._wire import folders
+from kinetic._wire import NamedTuple, folders
 from kinetic.errors import OptionError, SettingsError
 
 if TYPE_CHECKING:

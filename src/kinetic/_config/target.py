@@ -15,12 +15,13 @@ The first that is not empty wins. Without any of it, jobs run on this machine.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kinetic._backends import registry
 from kinetic._config import profiles
 from kinetic._config.home import ensure_home, kinetic_home, machine_id, runtime_folder
 from kinetic._config.options import VARIABLES, read_variable
+from kinetic._wire import NamedTuple
 from kinetic.errors import OptionError, OptionTypeError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._batches import batch_handle, report, state
 from kinetic._batches.report import Batch
@@ -15,7 +15,7 @@ from kinetic._dashboard import job_pages
 from kinetic._dashboard.job_feed import problem_page
 from kinetic._jobs import locate
 from kinetic._jobs.locate import Untrusted
-from kinetic._wire import keys
+from kinetic._wire import NamedTuple, keys
 from kinetic.errors import BatchNotFoundError, KineticError, LaunchError
 
 if TYPE_CHECKING:

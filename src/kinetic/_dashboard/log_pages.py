@@ -8,11 +8,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._jobs import locate, logs, wait
 from kinetic._jobs.logs import CheckedLog
 from kinetic._jobs.status import past_of
+from kinetic._wire import NamedTuple
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:

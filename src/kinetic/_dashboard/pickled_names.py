@@ -7,7 +7,8 @@ the program would do. Texts, tuples and dictionaries are kept, as keywords are m
 from __future__ import annotations
 
 import pickletools
-from typing import NamedTuple
+
+from kinetic._wire import NamedTuple
 
 MOST_BYTES = 1 << 20
 _MOST_STEPS = 200_000

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._config import profiles
@@ -16,7 +16,7 @@ from kinetic._config import target as settings
 from kinetic._jobs import find, job_list, locate
 from kinetic._jobs import status as job_status
 from kinetic._stores import open_store
-from kinetic._wire import keys, python_runtime
+from kinetic._wire import NamedTuple, keys, python_runtime
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:

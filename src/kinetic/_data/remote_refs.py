@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from kinetic._data import data as data_
 from kinetic._data.data import Data
 from kinetic._output import terminal as output
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
+from kinetic._wire import NamedTuple
 from kinetic._wire.order import DataRef, Kind
 from kinetic.errors import AccessDeniedError, CredentialsError, DataMissingError, OptionError, StoreError
 

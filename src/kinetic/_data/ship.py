@@ -17,7 +17,6 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from kinetic._blobs import fetch, file_tree, sender
 from kinetic._blobs.file_tree import File, Selection, TransferProgress, Tree
@@ -29,7 +28,7 @@ from kinetic._data.remote_refs import Opener
 from kinetic._stores import open_store
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Entry, Store, check_key
-from kinetic._wire import digests, keys, order
+from kinetic._wire import NamedTuple, digests, keys, order
 from kinetic._wire.order import DataRef, Kind, Manifest, ManifestFile
 from kinetic.errors import (
     DataChangedError,

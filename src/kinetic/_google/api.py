@@ -13,8 +13,9 @@ import urllib.parse
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from kinetic._wire import NamedTuple
 from kinetic._wire.http_client import RETRYABLE, HttpClient
 from kinetic.errors import BackendUnavailableError, CredentialsError
 

@@ -6,9 +6,9 @@ Source: Artifact Registry's discovery document, v1 (2026-10-31).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from kinetic._google.api import ApiError, Service
+from kinetic._wire import NamedTuple
 from kinetic.errors import AccessDeniedError, ImageBuildError
 
 API = "artifactregistry.googleapis.com"

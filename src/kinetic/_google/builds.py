@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._google.api import ApiError, Page, Service
+from kinetic._wire import NamedTuple
 from kinetic.errors import AccessDeniedError, ImageBuildError
 
 API = "cloudbuild.googleapis.com"

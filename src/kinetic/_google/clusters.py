@@ -13,10 +13,11 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 from urllib.parse import quote
 
 from kinetic._google.api import ApiError, Page, Service
+from kinetic._wire import NamedTuple
 from kinetic.errors import AccessDeniedError, BackendUnavailableError, KineticError
 
 CONTAINER_API = "container.googleapis.com"

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import NamedTuple
+
+from kinetic._wire import NamedTuple
 
 AUTOSCALER = "GKE cluster autoscaler (k8s.io/gke-autoscaling/cluster-autoscaler), machinetypes and labels, 2026"
 _N1 = "Compute Engine: GPUs on N1 machines; counts from general knowledge, not read again"

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import permutations
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from kinetic._hardware import catalog
 from kinetic._hardware.catalog import GpuFamily, TpuFamily, is_number
+from kinetic._wire import NamedTuple
 from kinetic.errors import OptionError, OptionTypeError
 
 Kind = Literal["cpu", "gpu", "tpu"]

@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._hardware.placement import Placement
+from kinetic._wire import NamedTuple
 
 READ_ON = "2026-11"
 FRESH_SECONDS = 24 * 3600.0  # Google's list changes at most daily

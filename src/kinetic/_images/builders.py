@@ -6,7 +6,7 @@ All places run the same ``ImageBuilder``. What one of them has sent stays in the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kinetic._images.container_registry import Reference
 from kinetic._images.image import BuiltImage, ImageBuilder, Progress
@@ -17,7 +17,7 @@ from kinetic._images.uplink import ASSUMED_RATE, PATIENCE_SECONDS, Meter, SlowUp
 from kinetic._output import terminal as output
 from kinetic._output.format import duration_text, size_text
 from kinetic._stores.protocol import Store
-from kinetic._wire import documents
+from kinetic._wire import NamedTuple, documents
 from kinetic.errors import ImageBuildError, IntegrityError, KeyMissingError
 
 T = TypeVar("T")

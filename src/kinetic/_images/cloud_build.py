@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import NamedTuple
 
 from kinetic._config import home
 from kinetic._config.options import read_variable
@@ -41,7 +40,7 @@ from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._stores import parallel
 from kinetic._stores.protocol import Store, parse_address
-from kinetic._wire import dataclass, digests, documents, fields, keys
+from kinetic._wire import NamedTuple, dataclass, digests, documents, fields, keys
 from kinetic.errors import (
     AccessDeniedError,
     BackendUnavailableError,

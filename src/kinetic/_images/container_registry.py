@@ -20,9 +20,9 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
-from kinetic._wire import http_client
+from kinetic._wire import NamedTuple, http_client
 from kinetic._wire.http_client import Body, HttpClient, Response, Take
 from kinetic.errors import (
     AccessDeniedError,

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from kinetic._images import base_image, bytecode, layers
 from kinetic._images.base_image import BaseImage
@@ -31,7 +31,7 @@ from kinetic._images.container_registry import MANIFEST, Registry
 from kinetic._images.layers import Layer, Wheel, WrittenLayer
 from kinetic._images.lock import Lock
 from kinetic._images.wheels import WheelCache, disk_full
-from kinetic._wire import folders
+from kinetic._wire import NamedTuple, folders
 from kinetic.errors import ImageUnavailableError
 
 CONFIG = "application/vnd.oci.image.config.v1+json"

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import NamedTuple
 
+from kinetic._wire import NamedTuple
 from kinetic.errors import OptionError
 
 DEFAULT_REPOSITORY = "kinetic"

@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
 
 from kinetic._config import home
 from kinetic._images.container_registry import Registry
 from kinetic._stores.protocol import Store
-from kinetic._wire import dataclass, documents, fields, folders, keys
+from kinetic._wire import NamedTuple, dataclass, documents, fields, folders, keys
 from kinetic.errors import ImageUnavailableError, IntegrityError, KeyMissingError
 
 USE_SECONDS = 24 * 3600.0  # how often a use is noted

@@ -20,9 +20,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
-from kinetic._wire import digests, documents, keys
+from kinetic._wire import NamedTuple, digests, documents, keys
 from kinetic.errors import ImageBuildError, OptionError
 
 if TYPE_CHECKING:

@@ -25,8 +25,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from typing import IO
 
+from kinetic._wire import NamedTuple
 from kinetic.errors import ImageError
 
 FORMAT = 2  # part of every key: another way of writing layers makes other layers

@@ -19,12 +19,12 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._images import uv
 from kinetic._images.layers import Wheel
 from kinetic._images.uv import Stop, UvResult
-from kinetic._wire import python_runtime
+from kinetic._wire import NamedTuple, python_runtime
 from kinetic.errors import AccessDeniedError, ImageBuildError
 
 FORMAT = 2

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._images import stored_layers
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock
 from kinetic._images.lock_store import Locked
 from kinetic._stores.protocol import Store
+from kinetic._wire import NamedTuple
 from kinetic._wire.order import Artifact
 from kinetic.errors import ImageBuildError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._images import lock as locks
 from kinetic._images import wheels as wheel_files
@@ -12,6 +12,7 @@ from kinetic._images.container_registry import Reference
 from kinetic._images.docker_login import find_login
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock, Platform, Source
+from kinetic._wire import NamedTuple
 
 
 class BuildRequest(NamedTuple):

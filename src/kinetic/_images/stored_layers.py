@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._config import home
 from kinetic._images import bytecode, image, layers
@@ -28,7 +28,7 @@ from kinetic._images.wheels import WheelCache
 from kinetic._output import terminal as output
 from kinetic._output.format import count_text, duration_text, seconds_text, size_text
 from kinetic._stores.protocol import Store, put_file
-from kinetic._wire import documents, fields, folders, keys
+from kinetic._wire import NamedTuple, documents, fields, folders, keys
 from kinetic.errors import ImageBuildError, IntegrityError, KeyMissingError
 
 MOST_BYTES = 500_000_000  # of wheels: unpacking them takes longer than a pull from then on

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
-from kinetic._wire import python_runtime
+from kinetic._wire import NamedTuple, python_runtime
 from kinetic.errors import ImageBuildError
 
 _LAST = 60  # lines that are kept to explain a failure

@@ -8,7 +8,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._images import image, layers
 from kinetic._images.base_image import BaseImage
@@ -16,6 +16,7 @@ from kinetic._images.container_registry import Registry
 from kinetic._images.layers import Layer, Wheel
 from kinetic._images.lock import Lock, Platform
 from kinetic._images.wheels import WheelCache
+from kinetic._wire import NamedTuple
 from kinetic.errors import ImageError
 
 _FROM_LOCK = frozenset({"environment", "wheels", "lock"})

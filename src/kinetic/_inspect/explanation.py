@@ -7,11 +7,12 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kinetic._jobs import activity, collect, locate, logs
 from kinetic._jobs import status as job_status
 from kinetic._output.format import plain
+from kinetic._wire import NamedTuple
 from kinetic.errors import CommandError, JobError, KineticError
 from kinetic.job_status import JobStatus
 

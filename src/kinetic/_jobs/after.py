@@ -10,14 +10,14 @@ import base64
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
 from kinetic._runner.supervisor import attempts, predecessors
 from kinetic._stores import put_many
-from kinetic._wire import documents, keys
+from kinetic._wire import NamedTuple, documents, keys
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import MOST_PREDECESSOR_KEYS, MOST_PREDECESSORS, Predecessor
 from kinetic.errors import CredentialsError, KeyMissingError, KineticError, OptionError, PredecessorError

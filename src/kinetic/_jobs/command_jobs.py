@@ -11,7 +11,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._jobs import submit, submit_context
@@ -19,6 +19,7 @@ from kinetic._jobs.job_options import Fallback, Options, why_no_submission
 from kinetic._output import tracebacks
 from kinetic._project import ignore, pickler, root
 from kinetic._runner.worker import command
+from kinetic._wire import NamedTuple
 from kinetic.errors import CallableError, OptionError, OptionTypeError
 
 if TYPE_CHECKING:

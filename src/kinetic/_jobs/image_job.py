@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._config import home
 from kinetic._images import builder_project, image, pod_build
@@ -28,7 +28,7 @@ from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.locate import Untrusted
 from kinetic._output import terminal as output
 from kinetic._stores.protocol import Store
-from kinetic._wire import dataclass, digests, documents, fields, keys
+from kinetic._wire import NamedTuple, dataclass, digests, documents, fields, keys
 from kinetic.errors import ImageBuildError, IntegrityError, JobError, KeyMissingError, KineticError, ResultMissingError
 from kinetic.job_status import JobStatus
 

@@ -13,13 +13,13 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._config import home as config_home
 from kinetic._jobs import environment
 from kinetic._stores.protocol import Entry, Store
 from kinetic._version import __version__
-from kinetic._wire import folders, keys
+from kinetic._wire import NamedTuple, folders, keys
 
 if TYPE_CHECKING:
     from pathlib import Path

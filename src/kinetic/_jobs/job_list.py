@@ -14,7 +14,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._config import home as config_home
@@ -22,7 +22,7 @@ from kinetic._config import target as settings
 from kinetic._jobs import environment
 from kinetic._jobs.index import Row, page_entries, page_names, rows_of
 from kinetic._stores import open_store
-from kinetic._wire import folders, keys
+from kinetic._wire import NamedTuple, folders, keys
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._config.options import BY_NAME, JOB_OPTIONS, UNSET, read_project_options
 from kinetic._hardware import Placement, place
-from kinetic._wire import references
+from kinetic._wire import NamedTuple, references
 from kinetic.errors import OptionError, OptionTypeError
 
 if TYPE_CHECKING:

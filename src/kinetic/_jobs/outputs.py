@@ -14,13 +14,13 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kinetic._jobs import find as job_find
 from kinetic._jobs import index, job_list, locate, status
 from kinetic._output.format import size_text
 from kinetic._stores import open_store, parallel
-from kinetic._wire import folders, keys, order
+from kinetic._wire import NamedTuple, folders, keys, order
 from kinetic.errors import (
     BackendUnavailableError,
     DataMissingError,

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic import _hardware as hardware
 from kinetic._backends.local import limits
@@ -25,7 +25,7 @@ from kinetic._output import terminal as output
 from kinetic._output.format import count_text, seconds_text, size_text
 from kinetic._project import root
 from kinetic._stores import put_many
-from kinetic._wire import digests, documents, folders, inspection, keys, loading, python_runtime, records
+from kinetic._wire import NamedTuple, digests, documents, folders, inspection, keys, loading, python_runtime, records
 from kinetic._wire import order as wire_order
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Order

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._config import home as config_home
@@ -18,6 +18,7 @@ from kinetic._jobs import environment
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._stores import open_store, protocol
+from kinetic._wire import NamedTuple
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend

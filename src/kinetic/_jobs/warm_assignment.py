@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic import _hardware as hardware
 from kinetic._config import cluster
@@ -27,7 +27,7 @@ from kinetic._output import notebook
 from kinetic._output import terminal as output
 from kinetic._output.format import duration_text
 from kinetic._runner.supervisor import placements
-from kinetic._wire import documents, folders, keys, warm_pods
+from kinetic._wire import NamedTuple, documents, folders, keys, warm_pods
 from kinetic._wire.failpoints import step
 from kinetic._wire.fields import seconds_of
 from kinetic._wire.warm_pods import IDLE, Assignment, Greeting, WarmPod

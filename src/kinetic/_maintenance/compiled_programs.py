@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Entry, Store
-from kinetic._wire import cache_entries, keys
+from kinetic._wire import NamedTuple, cache_entries, keys
 from kinetic._wire.cache_entries import CacheEntry, Group
 from kinetic.errors import KineticError
 

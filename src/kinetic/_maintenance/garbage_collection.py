@@ -12,12 +12,11 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from kinetic._config.home import COLLECT_SECONDS, COLLECTED
 from kinetic._maintenance import compiled_programs
 from kinetic._stores.protocol import Entry, LocalStore, Store
-from kinetic._wire import documents, folders, keys
+from kinetic._wire import NamedTuple, documents, folders, keys
 from kinetic.errors import KeyMissingError, KineticError
 
 DAY = 24 * 3600.0

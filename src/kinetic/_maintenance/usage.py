@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._maintenance import garbage_collection
 from kinetic._stores.protocol import Store
-from kinetic._wire import dataclass, folders, keys
+from kinetic._wire import NamedTuple, dataclass, folders, keys
 
 ValueSince = Callable[[str], float | None]
 OLD_SECONDS = 30 * garbage_collection.DAY  # a result that waits longer is reported

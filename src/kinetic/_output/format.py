@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._output import colors
+from kinetic._wire import NamedTuple
 from kinetic.errors import printable
 
 SCHEMA_VERSION = 1

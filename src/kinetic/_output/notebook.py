@@ -10,9 +10,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from kinetic._wire import python_runtime
+from kinetic._wire import NamedTuple, python_runtime
 
 _TRACK = "height:.5em;margin:.3em 0;border:1px solid;border-radius:.3em;overflow:hidden;max-width:32em;opacity:.9"
 

@@ -6,12 +6,12 @@ import os
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from kinetic._blobs import file_tree
 from kinetic._blobs.file_tree import Scan
 from kinetic._project import archive, ignore, root
 from kinetic._project.ignore import Project
+from kinetic._wire import NamedTuple
 from kinetic.errors import OptionError
 
 

@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from kinetic._project.root import Plan, is_installed
-from kinetic._wire import dataclass, digests, python_runtime
+from kinetic._wire import NamedTuple, dataclass, digests, python_runtime
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from kinetic._blobs.file_tree import File, Folder, LeftOut, Scan, Selection
 from kinetic._output.format import size_text
-from kinetic._wire import folders
+from kinetic._wire import NamedTuple, folders
 from kinetic.errors import ProjectRootError
 
 FILE = ".kineticignore"

@@ -10,12 +10,12 @@ import sys
 import time
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from kinetic._project import ignore, root
 from kinetic._project.ignore import is_environment, is_inside
 from kinetic._project.root import Plan
-from kinetic._wire import references
+from kinetic._wire import NamedTuple, references
 
 
 def is_stale(module: ModuleType, since: float) -> bool:

@@ -12,10 +12,9 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from kinetic._config import target as settings
-from kinetic._wire import folders
+from kinetic._wire import NamedTuple, folders
 from kinetic._wire.task import LEFT_OUT
 from kinetic.errors import PackingError
 

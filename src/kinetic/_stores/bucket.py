@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kinetic._stores import obstore_client, parallel
 from kinetic._stores.obstore_client import ObstoreClient
 from kinetic._stores.parallel import Retry
 from kinetic._stores.protocol import SCRATCH, Entry, Source, check_key, check_prefix, is_hidden, parse_address
 from kinetic._stores.upload import PART, Large, Uploader, body_of
+from kinetic._wire import NamedTuple
 from kinetic.errors import OptionError, StoreUnreachableError
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from kinetic._wire import python_runtime
+from kinetic._wire import NamedTuple, python_runtime
 
 T = TypeVar("T")
 

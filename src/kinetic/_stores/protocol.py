@@ -7,8 +7,9 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from kinetic._wire import NamedTuple
 from kinetic.errors import OptionError, StoreError
 
 Source = bytes | bytearray | memoryview | os.PathLike[str] | Iterable[bytes]

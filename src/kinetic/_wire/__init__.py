@@ -17,6 +17,7 @@ TYPE_CHECKING = False  # as in kinetic/__init__.py
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
     from importlib.machinery import ModuleSpec
+    from typing import NamedTuple as NamedTuple
 
 _LIBRARY = os.path.dirname(os.__file__)
 _INSTALLED = ("site-packages", "dist-packages")
@@ -57,6 +58,23 @@ if not TYPE_CHECKING:
         cls.__new__, cls.__dataclass_fields__ = new, Fields()
         _lazy.append(make)
         return cls
+
+    class _NamedTupleType(type):
+        def __new__(cls, name, bases, namespace):  # noqa: ANN001, ANN204 - typing.NamedTuple has the types
+            if not bases:
+                return type.__new__(cls, name, bases, namespace)
+            from collections import namedtuple
+
+            types = namespace.get("__annotations__", {})
+            defaults = [namespace[field] for field in types if field in namespace]
+            made = namedtuple(name, types, defaults=defaults, module=namespace["__module__"])  # noqa: PYI024
+            made.__annotations__ = made.__new__.__annotations__ = types
+            for each in namespace.keys() - types.keys() - {"__module__", "__annotations__", "__classcell__"}:
+                setattr(made, each, namespace[each])
+            return made
+
+    class NamedTuple(metaclass=_NamedTupleType):
+        """What typing.NamedTuple makes, in a quarter of the time: it does not compile each annotation."""
 
 
 def make_dataclasses() -> None:

@@ -14,9 +14,9 @@ import hmac
 import re
 from collections.abc import Iterable
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from kinetic._wire import dataclass, digests, documents, fields, keys
+from kinetic._wire import NamedTuple, dataclass, digests, documents, fields, keys
 from kinetic.errors import IntegrityError
 
 if TYPE_CHECKING:

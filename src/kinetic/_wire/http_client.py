@@ -20,7 +20,8 @@ import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+
+from kinetic._wire import NamedTuple
 
 TIMEOUT_SECONDS = 60.0  # for connecting, and for each read
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})

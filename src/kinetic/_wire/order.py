@@ -15,9 +15,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-from kinetic._wire import dataclass, digests, documents, fields, keys
+from kinetic._wire import NamedTuple, dataclass, digests, documents, fields, keys
 from kinetic.errors import IntegrityError, OptionError
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ with one gets one more. The line that names the attempt ends with one, too: by i
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from kinetic._wire import NamedTuple
 
 _WORD = b"kinetic|"
 RUNNER_PREFIX = "kinetic| "  # a line of the runner begins so

@@ -6,8 +6,9 @@ import io
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
+from kinetic._wire import NamedTuple
 from kinetic.errors import rebuilt
 
 WRAPPED = "__kinetic_wrapped__"  # set on whatever kinetic.run returned; holds the plain function

@@ -10,9 +10,10 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._backends.kube.transport import DEFAULT_RETRY, Transport, UnfinishedAnswerError
+from kinetic._wire import NamedTuple
 from kinetic.errors import (
     AccessDeniedError,
     BackendError,

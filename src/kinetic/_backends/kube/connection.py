@@ -21,13 +21,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.transport import Access, Certificate, Credential
 from kinetic._config.target import IN_CLUSTER
 from kinetic._stores.parallel import Retry
-from kinetic._wire import dataclass
+from kinetic._wire import NamedTuple, dataclass
 from kinetic.errors import BackendError, BackendUnavailableError, CredentialsError, SettingsError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kinetic._backends.kube import discovery, job_manifests, object_status
 from kinetic._backends.kube.client import EVENT, JOB, JOB_SET, POD, WORKLOAD
@@ -30,6 +30,7 @@ from kinetic._backends.kube.event_patterns import (
 from kinetic._backends.kube.object_status import Object
 from kinetic._backends.protocol import Diagnosis
 from kinetic._runner.supervisor import predecessors
+from kinetic._wire import NamedTuple
 from kinetic.errors import KineticError
 from kinetic.job_status import JobStatus
 

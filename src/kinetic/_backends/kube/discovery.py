@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube.client import (
@@ -27,6 +27,7 @@ from kinetic._backends.kube.client import (
     Kind,
     response_json,
 )
+from kinetic._wire import NamedTuple
 from kinetic.errors import AccessDeniedError, KineticError
 
 if TYPE_CHECKING:

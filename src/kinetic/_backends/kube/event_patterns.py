@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+
+from kinetic._wire import NamedTuple
 
 
 class Pattern(NamedTuple):

@@ -19,9 +19,9 @@ import time
 import urllib.parse
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from kinetic._wire import python_runtime
+from kinetic._wire import NamedTuple, python_runtime
 
 if TYPE_CHECKING:
     import h11

@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from kinetic._backends.kube import object_status
 from kinetic._backends.kube.client import POD
 from kinetic._backends.kube.transport import RETRYABLE_STATUSES, Reply
-from kinetic._wire import python_runtime
+from kinetic._wire import NamedTuple, python_runtime
 from kinetic.errors import BackendUnavailableError
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET
 from kinetic._config.cluster import PodRequirements
 from kinetic._hardware.placement import COUNT_LABEL
-from kinetic._wire import dataclass, keys
+from kinetic._wire import NamedTuple, dataclass, keys
 from kinetic._wire.task import (
     DETECT,
     INFRASTRUCTURE_EXIT,

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kinetic._backends.kube import job_manifests, object_status
 from kinetic._backends.kube.client import POD
@@ -22,7 +22,7 @@ from kinetic._backends.kube.http_connection import TransportError, WebSocket
 from kinetic._backends.kube.job_manifests import CONTAINER, RUNNER_PATH
 from kinetic._backends.kube.transport import RefusedError
 from kinetic._backends.protocol import Stacks
-from kinetic._wire import inspection
+from kinetic._wire import NamedTuple, inspection
 from kinetic.errors import AccessDeniedError, BackendError, RunnerError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import discovery
@@ -29,6 +29,7 @@ from kinetic._backends.kube.job_manifests import NODE_POOL, node_selector
 from kinetic._config.options import read_variable
 from kinetic._hardware.placement import COUNT_LABEL
 from kinetic._stores.protocol import PUBLIC_VARIABLES
+from kinetic._wire import NamedTuple
 from kinetic.errors import (
     AccessDeniedError,
     BackendError,

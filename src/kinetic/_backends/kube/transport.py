@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from kinetic._backends.kube.http_connection import (
     ClosedError,
@@ -28,7 +28,7 @@ from kinetic._backends.kube.http_connection import (
     WebSocket,
 )
 from kinetic._stores.parallel import Retry
-from kinetic._wire import dataclass, folders
+from kinetic._wire import NamedTuple, dataclass, folders
 from kinetic.errors import BackendUnavailableError, CredentialsError, SettingsError
 
 Opened = TypeVar("Opened", Response, Response | WebSocket)

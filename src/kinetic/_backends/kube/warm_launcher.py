@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import discovery, job_launcher, job_manifests, object_status, pod_exec
@@ -20,7 +20,7 @@ from kinetic._backends.kube.job_manifests import RUNNER_PATH
 from kinetic._backends.kube.warm_connection import KeptConnection, WarmConnection
 from kinetic._output import terminal as output
 from kinetic._project import runner_bundle
-from kinetic._wire import python_runtime, warm_pods
+from kinetic._wire import NamedTuple, python_runtime, warm_pods
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import KEY_FILE, WARM, Task
 from kinetic._wire.warm_pods import WarmPod

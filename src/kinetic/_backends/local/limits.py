@@ -11,8 +11,9 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from kinetic._wire import NamedTuple
 from kinetic.errors import CapacityError, OptionError
 
 if TYPE_CHECKING:

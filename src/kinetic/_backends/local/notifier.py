@@ -19,9 +19,9 @@ import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from kinetic._wire import folders, keys
+from kinetic._wire import NamedTuple, folders, keys
 from kinetic._wire.outcomes import Outcome
 
 DESKTOP = "desktop"

@@ -26,10 +26,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from kinetic._backends.local import runtime_files
-from kinetic._wire import folders
+from kinetic._wire import NamedTuple, folders
 from kinetic.errors import BackendUnavailableError
 
 if TYPE_CHECKING:

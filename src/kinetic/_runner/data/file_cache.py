@@ -29,13 +29,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from kinetic._blobs import fetch as blobs
 from kinetic._runner import processes
 from kinetic._stores import Store, open_store
 from kinetic._stores.parallel import in_parallel
-from kinetic._wire import folders, keys
+from kinetic._wire import NamedTuple, folders, keys
 from kinetic._wire.order import DataRef, Manifest, ManifestFile, file_digest
 from kinetic.errors import DataMissingError, IntegrityError, KeyMissingError
 

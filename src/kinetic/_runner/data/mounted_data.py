@@ -27,13 +27,12 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from kinetic._runner import processes
 from kinetic._runner.data.file_cache import LINKED_PAGE, Cache, hold_lock, relinked, say, stamp_of
 from kinetic._runner.worker import mount_namespace
 from kinetic._runner.worker.mount_namespace import Mount
-from kinetic._wire import dataclass, folders
+from kinetic._wire import NamedTuple, dataclass, folders
 from kinetic._wire.order import DataRef
 from kinetic.errors import DataError, DataMissingError
 

@@ -12,7 +12,6 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from kinetic._blobs import fetch as blobs
 from kinetic._runner.data import file_cache, mounted_data
@@ -20,7 +19,7 @@ from kinetic._runner.data.file_cache import Cache, hold_lock
 from kinetic._runner.data.mounted_data import JobFolders, MountPoint
 from kinetic._stores import Entry, Store, open_store
 from kinetic._stores.parallel import in_parallel
-from kinetic._wire import digests, folders
+from kinetic._wire import NamedTuple, digests, folders
 from kinetic._wire.order import DataRef
 from kinetic._wire.task import BUCKETS_FOLDER
 from kinetic.errors import DataChangedError, DataError, DataMissingError, KeyMissingError, KineticError, StoreError

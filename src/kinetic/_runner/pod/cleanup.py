@@ -20,9 +20,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._runner import processes
+from kinetic._wire import NamedTuple
 
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev", "/dev/shm", "/dev/mqueue")  # noqa: S108 - of a container of our own
 _KILL_SECONDS = 5.0

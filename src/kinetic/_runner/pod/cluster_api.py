@@ -6,9 +6,10 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._runner.pod.container import ACCOUNT_TOKEN
+from kinetic._wire import NamedTuple
 
 ACCOUNT_FOLDER = ACCOUNT_TOKEN.parent
 _SECONDS = 30.0

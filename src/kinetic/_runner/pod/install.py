@@ -20,12 +20,12 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._runner.pod.log_pump import say
 from kinetic._runner.worker import function_call
 from kinetic._stores.protocol import Store
-from kinetic._wire import python_runtime
+from kinetic._wire import NamedTuple, python_runtime
 from kinetic._wire.order import Artifact
 from kinetic.errors import IntegrityError, KineticError, RunnerError, StoreUnreachableError
 

@@ -18,9 +18,8 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from kinetic._wire import documents, warm_pods
+from kinetic._wire import NamedTuple, documents, warm_pods
 from kinetic._wire import task as wire_task
 from kinetic._wire.failpoints import step
 from kinetic._wire.warm_pods import Ready, WarmPod

@@ -12,10 +12,10 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kinetic._runner import processes
-from kinetic._wire import measurements, progress
+from kinetic._wire import NamedTuple, measurements, progress
 from kinetic._wire.measurements import Measurements, Row
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
-from kinetic._wire import documents, keys, outcomes
+from kinetic._wire import NamedTuple, documents, keys, outcomes
 from kinetic._wire.order import Predecessor
 from kinetic._wire.outcomes import CANCELLED, FAILED, SUCCEEDED, Outcome
 from kinetic.errors import IntegrityError, KeyMissingError, PredecessorError

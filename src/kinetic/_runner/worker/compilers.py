@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
+
+from kinetic._wire import NamedTuple
 
 _ZSTD = b"\x28\xb5\x2f\xfd"  # how its frames begin
 _OFF = frozenset({"0", "false", "off", "no"})

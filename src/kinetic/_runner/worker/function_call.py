@@ -26,14 +26,24 @@ from os import lseek as _lseek
 from pathlib import Path
 from time import monotonic as _monotonic
 from types import FunctionType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from kinetic._blobs import fetch as blobs
 from kinetic._runner import processes
 from kinetic._runner.supervisor.verdicts import PrivateFile
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
-from kinetic._wire import code_objects, dataclass, digests, folders, keys, outcomes, python_runtime, references
+from kinetic._wire import (
+    NamedTuple,
+    code_objects,
+    dataclass,
+    digests,
+    folders,
+    keys,
+    outcomes,
+    python_runtime,
+    references,
+)
 from kinetic._wire import order as orders
 from kinetic._wire.order import Artifact, Child, Manifest, Order
 from kinetic._wire.task import Task

@@ -18,9 +18,10 @@ import struct
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from kinetic._runner import processes
+from kinetic._wire import NamedTuple
 from kinetic.errors import RunnerError
 
 _NEWNS, _NEWUSER = 0x00020000, 0x10000000

@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from kinetic._runner import processes
-from kinetic._wire import dataclass, folders
+from kinetic._wire import NamedTuple, dataclass, folders
 from kinetic._wire.task import DETECT, LEFT_OUT, LOG_STACKS_SIGNAL, STACKS_SIGNAL, Task
 from kinetic.errors import CallableError, RunnerError
 
