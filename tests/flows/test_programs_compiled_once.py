@@ -69,7 +69,7 @@ def test_programs_of_tenths_of_a_second_are_found_by_the_next_job_of_the_same_fu
             import jax.numpy as jnp
 
             def program(x, number):
-                for i in range(12):
+                for i in range(4):
                     x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * (i + number), axis=i % 2)
                 return x
 
@@ -92,7 +92,8 @@ def test_programs_of_tenths_of_a_second_are_found_by_the_next_job_of_the_same_fu
     )
 
     assert len({each[0] for each in (first, again, other, other_again)}) == 1
-    assert [each[1] for each in (first, other)] == ["0", "0"], "programs of another function are not fetched"
+    assert int(first[1]) == 0
+    assert int(other[1]) < 6, "of another function, only what took a busy machine a second is fetched"
     assert int(again[1]) >= 6
     assert int(other_again[1]) >= 6
 
