@@ -88,7 +88,7 @@ serve(prepare=prepare, submit=submit, submit_singly=submit_singly, cancel=cancel
 
 
 def main() -> None:
-    bench = Bench("a batch of jobs that do nothing", runs=3, quick_runs=1)
+    bench = Bench("a batch of jobs that do nothing", runs=2, quick_runs=1)
     count, many = (100, 1000) if bench.quick else (1000, 10_000)
     with Ground() as ground:
         _submitting(bench, ground, count)

@@ -37,7 +37,7 @@ PAUSE_SECONDS = 0.03  # what a job leaves to do (its folder, its row) is not the
 
 
 def main() -> None:
-    bench = Bench("a blocking call that does nothing", runs=21, quick_runs=5)
+    bench = Bench("a blocking call that does nothing", runs=15, quick_runs=5)
     with Ground() as ground:
         first = []
         for _ in range(3):

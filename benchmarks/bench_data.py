@@ -44,7 +44,7 @@ serve(ship=ship)
 
 
 def main() -> None:
-    bench = Bench("data", runs=5, quick_runs=2)
+    bench = Bench("data", runs=3, quick_runs=2)
     files, size = (2_000, 200_000_000) if bench.quick else (20_000, 2_000_000_000)
     with Ground() as ground:
         os.environ["KINETIC_HOME"] = str(ground.home)

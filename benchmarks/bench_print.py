@@ -46,7 +46,7 @@ print(lines(int(sys.argv[1])), file=sys.stderr)
 
 
 def main() -> None:
-    bench = Bench("printing short lines", runs=5, quick_runs=3)
+    bench = Bench("printing short lines", runs=3, quick_runs=3)
     count = 100_000 if bench.quick else 1_000_000
     with Ground() as ground, ground.session("printing.py", PRINTING) as session:
         plain = ground.script("plain.py", PLAIN)
