@@ -188,8 +188,7 @@ class _SettingsReader:
         yield Row("local_env", mode, _variable(isolated_environment.VARIABLE))
         found = limits.read_limits(os.environ)
         yield Row("local_slots", found.slots, _variable("KINETIC_LOCAL_SLOTS"))
-        hidden = "CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in os.environ else _DEFAULT
-        yield Row("local_gpus", [*found.gpus], "KINETIC_LOCAL_GPUS" if os.environ.get("KINETIC_LOCAL_GPUS") else hidden)
+        yield Row("local_gpus", [*found.gpus], limits.variable_of_gpus(os.environ) or _DEFAULT)
 
     def _job_rows(self) -> Iterator[Row]:
         from kinetic._jobs import job_options

@@ -64,9 +64,11 @@ def _count_gpus(devices: str) -> int:
     return sum(name.removeprefix("nvidia").isdigit() for name in os.listdir(devices) if name.startswith("nvidia"))
 
 
-def _source_of_gpus(environ: Mapping[str, str]) -> str:
-    found = (f"{name}={environ[name]}" for name in ("KINETIC_LOCAL_GPUS", "CUDA_VISIBLE_DEVICES") if environ.get(name))
-    return next(found, "/dev/nvidia*")
+def variable_of_gpus(environ: Mapping[str, str]) -> str:
+    """Return the variable that says which GPUs jobs may use, or "" if they may use all."""
+    if environ.get("KINETIC_LOCAL_GPUS"):
+        return "KINETIC_LOCAL_GPUS"
+    return "CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in environ else ""  # an empty one hides them all
 
 
 def _names(setting: str) -> tuple[str, ...]:
@@ -108,13 +110,15 @@ def check(placement: Placement, environ: Mapping[str, str], gpus: tuple[str, ...
             next="use a smaller slice, or free some memory",
         )
     if placement.kind == "gpu" and chips > len(gpus):
+        variable = variable_of_gpus(environ)
+        setting = f"{variable}={environ[variable]}" if variable else ""
         if gpus or strict:
             raise CapacityError(
                 f"{name} needs {chips} GPU(s), and this machine has {len(gpus)}",
-                why=f"looked at {_source_of_gpus(environ)}",
-                next='ask for fewer, or use accelerator="cpu"',
+                why=f"looked at {setting or '/dev/nvidia*'}",
+                next=f'ask for fewer{f", change {variable}," if variable else ","} or use accelerator="cpu"',
             )
-        return (f"this machine has no {name}: the job runs on the CPU",)
+        return (f"this machine has no {name}: the job runs on the CPU{setting and f' ({setting})'}",)
     if placement.kind == "tpu":
         devices = f"{chips} virtual CPU device{'s' if chips > 1 else ''}"
         many = f"{hosts} processes with {devices} each, joined by jax.distributed"

@@ -259,7 +259,7 @@ def _import_all(names: Sequence[str], variables: Mapping[str, str], packages: st
                 if name not in sys.modules:
                     __import__(name)
     finally:
-        different = dict(variables.items() ^ os.environ.items())
+        different = {name for name, _ in variables.items() ^ os.environ.items()}
         _changed.update({name: os.environ.get(name) for name in different})
         os.environ.clear()
         os.environ.update(before)

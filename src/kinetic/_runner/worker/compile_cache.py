@@ -373,6 +373,7 @@ class LibraryCache:
         if small is None or self._is_read_only or self.group is None:
             return
         store, was = self._cache.store, small.entry
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         others = list(self._unpack_others(small)) if small.is_new else []
         if small.is_new:
             archive = self.folder / ".archive"
@@ -396,14 +397,17 @@ class LibraryCache:
     def _unpack_others(self, small: SmallPrograms) -> Iterator[CacheEntry]:
         """Take in what other jobs of the function have sent since this one began; yield their archives.
 
-        A batch begins many jobs at once, and all of them compile the same.
+        A batch begins many jobs at once, and all of them compile the same. Not on a slice: what its first host took in
+        now, the others would not have.
         """
         assert self.group is not None  # noqa: S101 - the caller looks
+        if self._cache.task.hosts > 1:
+            return
         known = small.entry
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        since = self._used.get(known.key, 0.0) if known else 0.0  # older ones are left where nothing can be removed
         for each in self._cache.store.entries(f"{self.group.prefix}{small.path}/"):
             entry = cache_entries.verified(each.key, self._cache.key)
-            if entry is not None and entry != known and small.is_new:
+            if entry is not None and entry != known and each.modified >= since and small.is_new:
                 self._fetch_one(entry, self.folder / ".other")
                 yield entry
 

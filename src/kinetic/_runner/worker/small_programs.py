@@ -88,8 +88,8 @@ class SmallPrograms:
                 found.append((bool(shows_reads) and about.st_atime < 2, path, about.st_size))
         room, chosen = MOST_BYTES, []
         for _, path, size in sorted(found)[:MOST_PROGRAMS]:
-            room -= size
-            if room >= 0:
+            if size <= room:
+                room -= size
                 chosen.append(path)
         average = (self._unpacked * self.seconds + seconds) / max(1, self._unpacked + compiled)
         with zipfile.ZipFile(archive, "w") as packed:  # JAX has compressed them

@@ -57,6 +57,22 @@ def test_an_error_about_too_few_gpus_names_what_took_the_others() -> None:
         limits.check(place("gpu-l4x2"), {"CUDA_VISIBLE_DEVICES": "1"}, ("1",), strict=False)
 
     assert refused.value.why == "looked at CUDA_VISIBLE_DEVICES=1"
+    assert "change CUDA_VISIBLE_DEVICES" in refused.value.next
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, "this machine has no gpu-l4: the job runs on the CPU"),
+        (
+            {"KINETIC_LOCAL_GPUS": "none"},
+            "this machine has no gpu-l4: the job runs on the CPU (KINETIC_LOCAL_GPUS=none)",
+        ),
+        ({"CUDA_VISIBLE_DEVICES": ""}, "this machine has no gpu-l4: the job runs on the CPU (CUDA_VISIBLE_DEVICES=)"),
+    ],
+)
+def test_what_runs_on_the_cpu_instead_says_which_variable_hides_the_gpus(environ, expected) -> None:
+    assert limits.check(place("gpu-l4"), environ, (), strict=False) == (expected,)
 
 
 @pytest.mark.parametrize("accelerator", ["cpu", "tpu-v5e-8", "gpu-l4"])

@@ -213,6 +213,19 @@ def test_of_a_slice_the_first_host_writes_and_all_hosts_use_one_archive(job, sto
         made.cache.finish()
 
 
+def test_the_first_host_of_a_slice_takes_in_nothing_that_its_other_hosts_do_not_have(job, store) -> None:
+    first = job(hosts=2, host=0)
+    first.cache.order = JOB_ORDER
+    library = first.begin()
+    library.wait()
+    first.jax.compile("jit_f", 0.4, program(0))
+    compiled(job, "jit_of_another_job")
+    library.send_new(0.0, with_small=True)
+
+    assert sorted(file.name for file in (library.folder / "jax").iterdir()) == ["jit_f-cache"]
+    first.cache.finish()
+
+
 def test_a_store_from_which_nothing_can_be_removed_keeps_both_archives_and_the_newer_is_used(
     job, store, monkeypatch
 ) -> None:
