@@ -104,6 +104,7 @@ class Greeting:
     until: float = 0.0  # Unix time at which it ends, if it stays idle
     tasks: int = 0  # how many it has carried out (count)
     restarts: int = 0  # how often the slice was started again (count)
+    said: float = 0.0  # Unix time of this greeting, by the clock that also stamps the lines of the pod's log
 
     def to_bytes(self) -> bytes:
         """Write it."""
@@ -279,7 +280,7 @@ _GREETING_READERS = {
     "state": fields.one_of(IDLE, BUSY, STARTING),
     **fields.each(_SEQUENCE, "sequence", "tasks", "restarts"),
     **fields.each(fields.text(fields.NAME), "nonce", "job_id", "decided"),
-    "until": _SPAN,
+    **fields.each(_SPAN, "until", "said"),
 }
 _READY_READERS = {"host": fields.integer(0, 100_000), "sequence": _SEQUENCE, "nonce": fields.text(fields.NAME)}
 

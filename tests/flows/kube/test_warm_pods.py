@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from cluster.plane import wait_for
@@ -116,6 +118,28 @@ def test_a_call_of_a_client_that_knows_its_warm_pod_sends_five_requests_that_cha
     # Ten of the first call: what may run here, the pods, the watch. A busy one asks before the watch has seen a job.
     assert len(others) <= 12, others
     assert len(site.pods_of()) == 1
+
+
+def test_a_client_reads_of_its_warm_pods_log_what_came_after_its_own_job_was_sent(clients: Any, site: Any) -> None:
+    clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
+    wait_for("an idle pod", is_idle(site, 1))
+    site.forget()
+    begun = time.time()
+
+    printed = clients.run("""
+        import contextlib, io
+        from one import talk
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            talk.with_options(keep_warm="10m")(2, seconds=1)
+        tell(printed.getvalue())
+    """)
+
+    assert printed == "line 0000\nline 0001\nthe end\n"
+    queries = [parse_qs(urlsplit(each.target).query) for each in site.asked() if "/log?" in each.target]
+    assert queries
+    for query in queries:  # a node's clock may differ from the server's by a minute; the pod has told its own
+        since = datetime.fromisoformat(query["sinceTime"][0]).timestamp()
+        assert begun - 10 < since <= time.time()
 
 
 def test_a_save_under_kinetic_dev_runs_in_the_pod_of_the_run_before(clients: Any, site: Any) -> None:

@@ -371,12 +371,14 @@ class KubeBackend:
         """Return nothing: a pod writes it into the store."""
 
     def _pods(self, name: str) -> list[Object]:
-        warm, since = self._warm_pod_of(name)
+        warm, created = self._warm_pod_of(name)
         selector = job_manifests.label_selector(job_id=warm or name)
         list_them = partial(self.client.list, POD, selector)
         pods = self.warm.pods_of(warm, lambda: list_them().objects) if warm else list_them().objects
         if warm:
-            for pod in pods:
+            said, about = self.warm.log_since(name), max(0.0, created - pod_logs.SKEW_SECONDS)
+            for pod in pods:  # the first host alone has told its time
+                since = about if object_status.host_index(pod) else said or about
                 pod |= {pod_logs.WARM_JOB: name, pod_logs.WARM_SINCE: since}
         return pods
 

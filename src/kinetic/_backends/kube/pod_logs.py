@@ -29,15 +29,17 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.http_connection import Response
 
 
-WARM_JOB, WARM_SINCE = "warm-job", "warm-since"  # in the object of a pod that has many: which is meant, and since when
-_SKEW_SECONDS = 60.0  # a node's clock may be so much behind the server's
+# In the object of a pod that has many jobs: which is meant, and a time by the node's clock before all of its lines.
+WARM_JOB, WARM_SINCE = "warm-job", "warm-since"
+SKEW_SECONDS = 60.0  # a node's clock may be so much behind the server's
+_STEP_SECONDS = 2.0  # and so much may be the difference between two clocks of one node
 
 
 def _since(pod: Object) -> dict[str, str | int | bool]:
     """Return what of a pod's log to ask for: of a warm pod nothing older than the job."""
     found = pod.get(WARM_SINCE)
     query: dict[str, str | int | bool] = {}
-    return query | {"sinceTime": keys.format_utc(found - _SKEW_SECONDS)} if found else query
+    return query | {"sinceTime": keys.format_utc(found - _STEP_SECONDS)} if found else query
 
 
 def read_log(

@@ -76,6 +76,7 @@ class KeptConnection:
         self._greeting: Greeting | None = None
         self._answer: bytes | None = None
         self._asked = ""  # the job that it was given last
+        self._asked_after = 0.0  # and when it had said what it said last before, by its own clock
         self._known_decided = ""  # the job whose verdict was seen before the pod told of it
         self.pods: list[Object] = []  # once they were asked for
         self._error: KineticError | None = None
@@ -141,7 +142,8 @@ class KeptConnection:
     def ask(self, message: bytes, job_id: str) -> str:
         """Send a task, and return why it is not done, or ""."""
         with self._changed:
-            self._asked = job_id
+            if job_id != self._asked:
+                self._asked, self._asked_after = job_id, self._greeting.said if self._greeting else 0.0
             why = warm_pods.refusal(self._exchange(message)) or ""
             self._asked = "" if why else job_id
             return why
@@ -160,6 +162,10 @@ class KeptConnection:
     def follows(self, job_id: str) -> bool:
         """Return whether a change of this job would be heard of."""
         return not self.is_over and job_id == self._asked
+
+    def log_since(self, job_id: str) -> float:
+        """Return a time before all that the pod's log has of a job, by the pod's clock; 0.0 where that is not known."""
+        return self._asked_after if job_id == self._asked else 0.0
 
     def _wait_for(self, find: Callable[[], T | None]) -> T:
         """Wait until something is known, with the lock held, and return it; raise what ended the connection."""

@@ -265,6 +265,11 @@ class WarmLauncher:
         with self._lock:
             return any(each.follows(job_id) for each, _ in self._kept.values())
 
+    def log_since(self, job_id: str) -> float:
+        """Return a time before all that its pod's log has of a job, by the pod's clock; 0.0 where that is not known."""
+        with self._lock:
+            return max((each.log_since(job_id) for each, _ in self._kept.values()), default=0.0)
+
     def pods_of(self, name: str, request: Callable[[], list[Object]]) -> list[Object]:
         """Return the pods of a warm pod's Job: as they were, while the connection to one of them stays open."""
         with self._lock:

@@ -276,6 +276,7 @@ class WarmProcess:
             self.page.idle_seconds - (time.monotonic() - self._idle_since),
             self.page.most_seconds - (time.monotonic() - self._began),
         )
+        now = time.time()
         return Greeting(
             self.page.pod,
             self._state(),
@@ -283,9 +284,10 @@ class WarmProcess:
             nonce,
             str((self._about or {}).get("job_id") or ""),
             self._decided,
-            until=time.time() + max(0.0, left),
+            until=now + max(0.0, left),
             tasks=self._tasks,
             restarts=self._restarts,
+            said=now,
         )
 
     def _answer(self, connection: socket.socket, nonce: str) -> int:

@@ -23,8 +23,11 @@ class Pod:
     def __init__(self) -> None:
         self.says: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
-    def say(self, state: str, job_id: str = "", decided: str = "") -> None:
-        self.says.put(Greeting("warm", state, 3, "nonce", job_id, decided).to_bytes() + b"\n")
+    def say(self, state: str, job_id: str = "", decided: str = "", said: float = 0.0) -> None:
+        self.says.put(Greeting("warm", state, 3, "nonce", job_id, decided, said=said).to_bytes() + b"\n")
+
+    def send(self, _: bytes) -> None:
+        self.says.put(warm_pods.answer("") + b"\n")
 
     def receive(self) -> bytes:
         return self.says.get(timeout=10)
@@ -75,3 +78,15 @@ def test_a_pod_that_ends_while_it_is_waited_for_is_an_error(pod: Pod, connection
 
     with pytest.raises(BackendError, match="closed the connection"):
         connection.greeting()
+
+
+def test_all_of_a_jobs_log_came_after_what_the_pod_said_before_the_job(pod: Pod, connection: KeptConnection) -> None:
+    pod.say(warm_pods.IDLE, said=1000.0)
+    connection.greeting()
+
+    assert connection.ask(b"the task", JOB) == ""
+    pod.say(warm_pods.BUSY, JOB, said=1005.0)
+    assert connection.ask(b"it may begin", JOB) == ""
+
+    assert connection.log_since(JOB) == 1000.0
+    assert connection.log_since("cpu-train-20261123-120000-fffffff") == 0.0
