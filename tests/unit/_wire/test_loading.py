@@ -67,3 +67,26 @@ def test_threads_that_load_at_the_same_time_leave_the_threshold_as_it_was() -> N
     second.__exit__(None, None, None)
 
     assert gc.get_threshold()[0] == 700
+
+
+def test_what_is_there_afterwards_is_old_so_that_the_next_search_passes_it_over() -> None:
+    gc.set_threshold(700)
+
+    with loading():
+        made = [[number] for number in range(2000)]
+
+    assert gc.get_count()[0] < 700
+    assert not any(each is made for each in gc.get_objects(generation=0))
+    assert any(each is made for each in gc.get_objects(generation=2))  # where it would not be if it were frozen
+
+
+def test_what_a_program_has_frozen_stays_frozen() -> None:
+    gc.set_threshold(700)
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with loading():
+            pass
+        assert gc.get_freeze_count() == before > 0
+    finally:
+        gc.unfreeze()
