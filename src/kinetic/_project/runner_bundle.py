@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -336,34 +337,36 @@ class RunnerZip(NamedTuple):
 
 
 _built: list[RunnerZip] = []
+_building = threading.Lock()  # several threads of a submission ask for it
 
 
 def build() -> RunnerZip:
     """Return the zip of this installation; built once for the same content and Python."""
-    if not _built:
-        found = pod_contents()
-        data = _kept(digest := _pod_digest(found))
-        if data is None:
-            data = _zipped(found)
-            _keep(digest, data)
-        if len(data) > MOST_BYTES:
-            raise PackingError(
-                "the code that runs jobs is too large for a cluster",
-                why=f"{len(data)} bytes, and a ConfigMap holds {MOST_BYTES}",
-                code="runner-too-large",
-            )
-        _built.append(RunnerZip(hashlib.sha256(data).hexdigest(), data))
-    return _built[0]
+    with _building:
+        if not _built:
+            found = contents()
+            data = _kept(digest := _pod_digest(found))
+            if data is None:
+                data = _zipped(found)
+                _keep(digest, data)
+            if len(data) > MOST_BYTES:
+                raise PackingError(
+                    "the code that runs jobs is too large for a cluster",
+                    why=f"{len(data)} bytes, and a ConfigMap holds {MOST_BYTES}",
+                    code="runner-too-large",
+                )
+            _built.append(RunnerZip(hashlib.sha256(data).hexdigest(), data))
+        return _built[0]
 
 
-def pod_contents() -> dict[str, Path]:
-    """Return what is sent to pods: the name of each file in the runner's folder, and the file."""
-    return {name: path for name, path in contents().items() if is_listed(module_of(name))}
+def pod_contents(found: dict[str, Path]) -> dict[str, Path]:
+    """Return what of the runner's ``contents`` is sent to pods."""
+    return {name: path for name, path in found.items() if is_listed(module_of(name))}
 
 
-def left_out() -> list[str]:
-    """Return the modules of kinetic that stay with the client."""
-    return [module_of(name) for name in contents() if not is_listed(module_of(name))]
+def left_out(found: dict[str, Path]) -> list[str]:
+    """Return the modules of kinetic that stay with the client, of the runner's ``contents``."""
+    return [module for name in found if not is_listed(module := module_of(name))]
 
 
 def is_listed(module: str) -> bool:
@@ -382,8 +385,8 @@ def _is_below(module: str, rooms: tuple[str, ...]) -> bool:
 
 def _pod_digest(found: dict[str, Path]) -> str:
     """Return the digest under which a built zip is kept."""
-    parts = found | {"compiler": _COMPILER, "zip": Path(__file__)}
-    return _digest(f"{sys.version}\0{_ZIP_START}{_UNPACK}{left_out()}\0", parts)[:32]
+    parts = pod_contents(found) | {"compiler": _COMPILER, "zip": Path(__file__)}
+    return _digest(f"{sys.version}\0{_ZIP_START}{_UNPACK}{left_out(found)}\0", parts)[:32]
 
 
 def _places() -> list[Path]:
@@ -440,9 +443,9 @@ def _packed(found: dict[str, Path]) -> bytes:
     import subprocess
 
     asked: dict[str, dict[str, str]] = {"compile": {}, "keep": {}}
-    for name, path in found.items():
+    for name, path in pod_contents(found).items():
         asked["keep" if _is_below(module_of(name), SELDOM) else "compile"][name] = os.fspath(path)
-    asked["texts"] = {"worker.py": WORKER, LEFT_OUT: json.dumps(left_out())}
+    asked["texts"] = {"worker.py": WORKER, LEFT_OUT: json.dumps(left_out(found))}
     words = [sys.executable, "-I", "-S", "-X", "no_debug_ranges", str(_COMPILER)]
     try:
         done = subprocess.run(

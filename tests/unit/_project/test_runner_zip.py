@@ -20,6 +20,8 @@ from kinetic.errors import PackingError
 
 BUILD = "import hashlib; from kinetic._project import runner_bundle as runner_zip; print(runner_zip.build().sha256)"
 SOURCE = Path(runner_bundle.__file__).parents[2]
+FOUND = runner_bundle.contents()
+TRAVELS = runner_bundle.pod_contents(FOUND)
 MOST = 300_000  # bytes of the 1 MiB that a ConfigMap holds; see decision 18
 
 pytestmark = pytest.mark.timeout(120)  # it is compiled once for each content
@@ -69,12 +71,11 @@ def test_it_takes_less_than_a_third_of_a_config_map() -> None:
 
 def test_it_holds_the_runner_the_pickler_and_no_faces() -> None:
     names = zipfile.ZipFile(io.BytesIO(runner_bundle.build().data)).namelist()
-    travels = runner_bundle.pod_contents()
 
     assert names == ["__main__.py", "files.xz", "unpack.py"]
-    assert {"kinetic/__init__.py", "kinetic/_runner/pod/entrypoint.py", "cloudpickle/cloudpickle.py"} <= set(travels)
+    assert {"kinetic/__init__.py", "kinetic/_runner/pod/entrypoint.py", "cloudpickle/cloudpickle.py"} <= set(TRAVELS)
     stays = ("kinetic/_cli", "kinetic/_backends/kube", "kinetic/_backends/local", "kinetic/_batches")
-    assert not [name for name in travels if name.startswith(stays)]
+    assert not [name for name in TRAVELS if name.startswith(stays)]
 
 
 @pytest.mark.parametrize("module", [*runner_bundle.ROOMS, *runner_bundle.MODULES, *runner_bundle.SELDOM])
@@ -87,16 +88,16 @@ def test_what_is_listed_is_there(module: str) -> None:
 DOORS = {"kinetic.collections", "kinetic.jobs", "kinetic.testing"}
 
 
-@pytest.mark.parametrize("name", sorted(runner_bundle.pod_contents()))
+@pytest.mark.parametrize("name", sorted(TRAVELS))
 def test_a_listed_module_imports_only_listed_ones(name: str) -> None:
     module = runner_bundle.module_of(name)
-    tree = ast.parse(runner_bundle.pod_contents()[name].read_bytes())
+    tree = ast.parse(TRAVELS[name].read_bytes())
     missing = {each for each in imported(tree) if each in LEFT_OUT}
 
     assert module in DOORS or not missing, f"runner_zip.py does not list {sorted(missing)}, which {module} imports"
 
 
-LEFT_OUT = set(runner_bundle.left_out())
+LEFT_OUT = set(runner_bundle.left_out(FOUND))
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
