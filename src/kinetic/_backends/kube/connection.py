@@ -66,6 +66,9 @@ class ClusterAddress(NamedTuple):
         return f"gcloud container node-pools list {where}"
 
 
+_Key = tuple[ClusterAddress, _Values, _Stamps]
+
+
 @dataclass
 class _Slot:
     """The client of one cluster: made by the first thread that needs it, while the others wait."""
@@ -79,7 +82,7 @@ class _Clients:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.slots: dict[tuple[ClusterAddress, _Values, _Stamps], _Slot] = {}
+        self.slots: dict[_Key, _Slot] = {}
         self.google: dict[tuple[_Values, _Stamps], tuple[Service, Tokens]] = {}
 
 
@@ -111,14 +114,24 @@ def client_of(where: ClusterAddress, environ: Mapping[str, str] = os.environ) ->
         files = [api.credentials_file(environ)]
     key = (where, values, _stamps(files))
     with _clients.lock:
-        if key not in _clients.slots:  # and those from before a new login go
-            kept = {other: slot for other, slot in _clients.slots.items() if other[:2] != key[:2]}
+        if key not in _clients.slots:
+            kept = {other: slot for other, slot in _clients.slots.items() if not _is_older(other, key)}
             _clients.slots = {**kept, key: _Slot()}
         slot = _clients.slots[key]
     with slot.lock:
         if slot.client is None:
             slot.client = connect(where, environ)
+            named = where._replace(namespace=slot.client.namespace)  # it is asked for by name from now on
+            with _clients.lock:
+                _clients.slots.setdefault((named, *key[1:]), slot)
         return slot.client
+
+
+def _is_older(one: _Key, other: _Key) -> bool:
+    """Return whether a client is of the same cluster and variables as another, from before a new login."""
+    (where, values, files), (where_now, values_now, files_now) = one, other
+    is_same_place = where._replace(namespace="") == where_now._replace(namespace="") and values == values_now
+    return is_same_place and files != files_now
 
 
 def _values(environ: Mapping[str, str]) -> _Values:

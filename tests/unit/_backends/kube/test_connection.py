@@ -285,7 +285,14 @@ def test_a_kubeconfig_that_was_written_anew_is_read_anew(dev: Callable[[], Any],
 
     assert dev() is not first
     assert dev().transport.access.credential.header() == "Bearer after-a-login"
-    assert len(connection._clients.slots) == 1
+    assert {slot.client for slot in connection._clients.slots.values()} == {dev()}
+
+
+def test_a_context_and_the_name_of_its_namespace_have_one_client(dev: Callable[[], Any], kubeconfig: Path) -> None:
+    first = dev()
+
+    named = NOWHERE._replace(context="dev", namespace=first.namespace)
+    assert client_of(named, {"KUBECONFIG": str(kubeconfig)}) is first
 
 
 def test_threads_that_come_at_once_share_one_client(dev: Callable[[], Any]) -> None:
