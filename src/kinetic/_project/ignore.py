@@ -197,6 +197,11 @@ def private_places(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 def compile_rules(lines: Iterable[str], *, defaults: bool = True) -> Rules:
     """Compile the built-in rules and the lines of an ignore file; later ones win."""
+    return _compiled_rules(tuple(lines), defaults)
+
+
+@functools.lru_cache(maxsize=8)  # each call of a function asks again, and a tenth of its client's time was this
+def _compiled_rules(lines: tuple[str, ...], defaults: bool) -> Rules:
     built_in = [*ALWAYS, *DEFAULTS] if defaults else list(ALWAYS)
     rules = [rule for text in built_in if (rule := _rule(text, "default", 0))]
     rules += [rule for text in SECRETS if (rule := _rule(text, "secret", 0))]

@@ -203,9 +203,12 @@ def _refuse_too_wide(root: str, home: str, *, chosen: bool) -> None:
 def _search_path(root: str, here: str) -> tuple[str, ...]:
     """Return the entries of sys.path below root, in order; without environments and what does not exist."""
     found: dict[str, None] = {}
+    real_root = os.path.realpath(root)
     for item in [item for item in sys.path if isinstance(item, str)]:
         path = os.path.normpath(os.path.join(here, item)) if item else here
-        relative = below(path, root)
+        relative = _below(path, root)
+        if relative is None:
+            relative = _below(os.path.realpath(path), real_root)
         if relative is not None and os.path.exists(path) and not _in_environment(root, relative):
             found.setdefault(relative)
     found.setdefault("")  # last, so that it shadows nothing the client found elsewhere
