@@ -286,17 +286,6 @@ def changed_error(file: File, why: str) -> DataChangedError:
 
 VERSION = 1
 _SEPARATOR = "\0\0"  # no record is empty, contains two NULs, or begins or ends with one
-# A file that changed this shortly before it was read may change again without another time stamp. Linux stamps every
-# 1 to 10 ms; a time in whole seconds means a file system that stamps every second, or every other one.
-_RACY_NS = 20_000_000
-_RACY_COARSE_NS = 2_000_000_000
-
-
-def is_settled(about: os.stat_result, read_at: int) -> bool:
-    """Return whether an equal stamp will mean equal content: the file had not changed just before it was read."""
-    changed = max(about.st_mtime_ns, about.st_ctime_ns)
-    coarse = changed % 1_000_000_000 == 0
-    return changed < read_at - (_RACY_COARSE_NS if coarse else _RACY_NS)
 
 
 def name_of(*parts: str) -> str:
@@ -523,7 +512,7 @@ class Reader:
             if still := stamp_of(about) == file.stamp:
                 break
             file = file_of(file.relative, file.path, about)
-        return ReadFile(digest, file, still and is_settled(about, read_at))
+        return ReadFile(digest, file, still and folders.is_settled(about, read_at))
 
     def pause(self) -> None:
         """Report progress, and end if nobody wants the result."""

@@ -21,7 +21,7 @@ from kinetic._blobs import file_tree
 from kinetic._blobs.file_tree import File, Selection, TransferProgress
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Entry, Store
-from kinetic._wire import NamedTuple, digests, keys, order
+from kinetic._wire import NamedTuple, digests, folders, keys, order
 from kinetic._wire.order import Part
 
 SMALL_BYTES = 8 << 20  # a file below this is sent in a pack
@@ -315,7 +315,7 @@ class Sender:
         except OSError as error:
             self._selection.lost(file, error)
             return None
-        trusted = steady and file_tree.is_settled(before, read_at)
+        trusted = steady and folders.is_settled(before, read_at)
         file = file._replace(size=len(data))
         return SentFile(file, hashlib.sha256(data).digest(), True, (), trusted, steady), data  # noqa: FBT003 - a field
 
@@ -349,7 +349,7 @@ class Sender:
             file = file_tree.file_of(file.relative, file.path, before)
             if steady:
                 break
-        trusted = steady and file_tree.is_settled(before, read_at)
+        trusted = steady and folders.is_settled(before, read_at)
         self._cut[number] = SentFile(file, b"", False, (), trusted, steady), parts  # noqa: FBT003 - a field
         self._count(files=1)
         return None

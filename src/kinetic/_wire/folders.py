@@ -431,12 +431,13 @@ _RECENT_NS, _RECENT_COARSE_NS = 20_000_000, 2_000_000_000
 
 
 def is_settled(about: os.stat_result, now_ns: int) -> bool:
-    """Return whether a folder gets another time when it changes again after this moment.
+    """Return whether a file or a folder gets another time when it changes again after this moment.
 
     Linux stamps every 1 to 10 ms; a time in whole seconds shows a file system that stamps every second, or every other.
     """
-    recent = _RECENT_COARSE_NS if about.st_mtime_ns % 1_000_000_000 == 0 else _RECENT_NS
-    return about.st_mtime_ns < now_ns - recent
+    changed = max(about.st_mtime_ns, about.st_ctime_ns)
+    recent = _RECENT_COARSE_NS if changed % 1_000_000_000 == 0 else _RECENT_NS
+    return changed < now_ns - recent
 
 
 def listed(folder: Path) -> list[Path]:

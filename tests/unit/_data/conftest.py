@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._blobs import file_tree, sender
+from kinetic._blobs import sender
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import keys
+from kinetic._wire import folders, keys
 from kinetic._wire.order import Manifest
 
 
@@ -84,8 +84,8 @@ def little(monkeypatch) -> None:
 @pytest.fixture
 def calm(monkeypatch) -> None:
     """Trust files however new they are, which one would otherwise have to wait for."""
-    monkeypatch.setattr(file_tree, "_RACY_NS", -(10**18))
-    monkeypatch.setattr(file_tree, "_RACY_COARSE_NS", -(10**18))
+    monkeypatch.setattr(folders, "_RECENT_NS", -(10**18))
+    monkeypatch.setattr(folders, "_RECENT_COARSE_NS", -(10**18))
 
 
 @pytest.fixture
