@@ -108,7 +108,7 @@ def test_one_that_waits_does_the_first_child_of_a_batch_and_leaves_none_behind(s
 
 
 HANDED_ON = """
-    import os
+    import json, os, stat
     import kinetic
 
     def spoil(how):
@@ -127,6 +127,14 @@ HANDED_ON = """
             os.chmod("told.txt", 0o640)
         elif how == "a link":
             os.link("told.txt", os.path.join("..", "elsewhere"))
+        elif how == "and says that it did not":
+            from kinetic._runner.worker import workspace
+            spoil("same size and time")
+            about = [os.lstat(name) for name in sorted(os.listdir(".")) if name != "__pycache__"]
+            line = json.dumps({"phase": "execute", "workspace": workspace._state_of(about)})
+            for number in map(int, os.listdir("/dev/fd")):
+                if number > 2 and os.path.exists(f"/dev/fd/{number}") and stat.S_ISFIFO(os.fstat(number).st_mode):
+                    os.write(number, f"\\n{line}\\n".encode())
         elif how == "at its exit":
             import atexit
             atexit.register(lambda: os.unlink("told.txt"))
@@ -144,8 +152,9 @@ HANDED_ON = """
 """
 SPOILED = (
     *("same size and time", "another file", "an empty folder", "no file", "another mode", "a link", "at its exit"),
-    *("", ""),
+    *("and says that it did not", ""),
 )
+BEFORE = 3  # children that change nothing: the second one compares bytes, and then the folder is known by its state
 
 
 def test_a_child_takes_over_a_working_folder_only_if_it_is_as_it_was_sent(
@@ -155,7 +164,8 @@ def test_a_child_takes_over_a_working_folder_only_if_it_is_as_it_was_sent(
     project.write("jobs.py", HANDED_ON)
     project.write("told.txt", "truth")
 
-    code = f"import json\nfrom jobs import *\nprint(json.dumps(child.run_async_map({list(SPOILED)!r}).results()))"
+    inputs = [how for last in SPOILED for how in (*[""] * BEFORE, last)]
+    code = f"import json\nfrom jobs import *\nprint(json.dumps(child.run_async_map({inputs!r}).results()))"
     found = json.loads(project.out(code))
 
     files = [tuple(each.pop()) for each in found]  # with their time of change: a new file may get a number used before
@@ -164,6 +174,6 @@ def test_a_child_takes_over_a_working_folder_only_if_it_is_as_it_was_sent(
     assert (text, is_in_its_own_folder) == ("truth", True)
     assert {"jobs.py", "told.txt"} <= set(names)
     assert not {"more", "more.txt"} & set(names)
-    assert files[-1] == files[-2]  # the last child has the files of the one before it
-    assert len(set(files[:-1])) == len(SPOILED) - 1  # and no other one
+    assert len(set(files)) == len(SPOILED)  # each child has the files of the one before it, unless that changed some
+    assert files == [each for each in files[:: BEFORE + 1] for _ in range(BEFORE + 1)]
     wait_until(lambda: [*home.glob("run/*/jobs/workspace-*")] == [], "the removal of the last one")

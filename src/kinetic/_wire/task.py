@@ -210,6 +210,7 @@ class Task(_HostFiles):
     cache: str = ""  # folder of what this machine keeps of data for other jobs
     runner: str = ""  # folder with the runner's code
     workspace: str = ""  # a folder that another job of the batch may have left as it found it, for this one; or ""
+    workspace_state: str = ""  # of that folder, see ``workspace.py``; "" where it is not known
     values: list[dict[str, Any]] | None = None  # where in the store the values are that its arguments refer to
     own_interpreter: bool = False  # whether the environment has what an interpreter reads only when it starts
 
@@ -259,7 +260,7 @@ READERS = {
     "order_sha256": fields.sha256,
     "store_url": fields.text(fields.PATH, least=1),
     **fields.each(_NAME, "key_id", "kind", "suffix", "cache_key"),
-    **fields.each(fields.text(), "order_key", "mark", "coordinator", "function", "machine"),
+    **fields.each(fields.text(), "order_key", "mark", "coordinator", "function", "machine", "workspace_state"),
     **fields.each(_PATH, "base", "cache", "runner", "workspace"),
     **fields.each(fields.optional(_PAGE), "child", "requirements", "queued"),
     **fields.each(fields.boolean, "require_accelerator", "own_interpreter", "is_command"),

@@ -14,7 +14,7 @@ from kinetic._project.archive import ship as ship_project
 from kinetic._project.root import Plan
 from kinetic._runner.data.mounted_data import JobFolders
 from kinetic._runner.data.provision import provide
-from kinetic._runner.worker.function_call import unpack
+from kinetic._runner.worker.workspace import unpack
 from kinetic._stores.files import FileStore
 
 SMALL, LARGE, EMPTY = os.urandom(50_000), os.urandom(250_000), b""

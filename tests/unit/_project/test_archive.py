@@ -17,10 +17,10 @@ from kinetic._blobs import fetch, file_tree, sender
 from kinetic._project import archive, ignore
 from kinetic._project.archive import ship
 from kinetic._project.root import Plan
-from kinetic._runner.worker.function_call import unpack
+from kinetic._runner.worker.workspace import unpack
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import keys
+from kinetic._wire import folders, keys
 from kinetic.errors import ProjectRootError
 
 FILES = {"a.py": "print(1)\n", "pkg/__init__.py": "", "pkg/model.py": "x = 1\n" * 500, "pkg/deep/er.txt": "deep"}
@@ -49,7 +49,7 @@ def send(project, store, tmp_path):
 @pytest.fixture
 def calm(monkeypatch):
     """Trust files however new they are: for tests about what is remembered, which would otherwise have to wait."""
-    monkeypatch.setattr(file_tree, "_RACY_NS", 0)
+    monkeypatch.setattr(folders, "_RECENT_NS", 0)
     monkeypatch.setattr(archive, "_MANY", 0)
 
 

@@ -26,7 +26,7 @@ from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner import processes
 from kinetic._runner.supervisor import attempts, supervise
 from kinetic._runner.supervisor.supervise import DECIDED, REMOVED, Decision, EarlyWorker, Supervisor
-from kinetic._runner.supervisor.verdicts import Ending
+from kinetic._runner.supervisor.verdicts import Ending, Report
 from kinetic._runner.worker import function_call, worker
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES, Store
 from kinetic._wire import digests, documents, keys, python_runtime
@@ -64,6 +64,7 @@ class SupervisorProcess:
         self._spare: EarlyWorker | None = None  # for the next job, while there is none
         self._last: Task | None = None
         self._workspace = ""  # of which batch there may be a working folder for its next child
+        self._workspace_state = ""  # of that folder, as a worker found it before any code of the user's ran
         self.advanced = float("inf")  # when; infinite while there was no job since
         self.ending = False
         signal.signal(signal.SIGTERM, self._on_term)
@@ -117,15 +118,24 @@ class SupervisorProcess:
         if self.paths.launch(row.job_id).exists():  # else no row is ever rebuilt for it, and the next job replaces this
             self.paths.held_job(self.name).unlink(missing_ok=True)
 
-    def workspace_for(self, task: Task) -> str:
-        """Return where the last child of the same batch may have left its working folder; else there is none now."""
+    def with_workspace(self, task: Task) -> Task:
+        """Return a task with the working folder that the last child of its batch may have left; else none is left."""
         if not task.order_key or self._workspace != task.order_sha256:
             self.drop_workspace()
-            return ""
-        return str(self.paths.workspace(self.name))
+            return task
+        folder = str(self.paths.workspace(self.name))
+        return replace(task, workspace=folder, workspace_state=self._workspace_state)
 
-    def keep_workspace(self, task: Task, verdict: Outcome) -> None:
-        """Keep the working folder of a child that left it as it was; the next one verifies that."""
+    def keep_workspace(self, task: Task, verdict: Outcome, said: str | None) -> None:
+        """Keep the working folder of a child that left it as it was; the next one verifies that.
+
+        ``said``: the state of the folder, as its worker said first. One that had a state to compare with says only that
+        it has another folder; so a later word, from code of the user's, changes nothing.
+        """
+        if task.workspace_state:
+            self._workspace_state = task.workspace_state if said != "" else ""
+        else:
+            self._workspace_state = (said or "") if task.workspace else ""
         if verdict.succeeded and task.hosts == 1 and not verdict.files and function_call.leaves_workspace(task):
             with contextlib.suppress(OSError):  # it removed its folder; or there is one, which its task never took
                 os.rename(task.folder, self.paths.workspace(self.name))
@@ -133,7 +143,7 @@ class SupervisorProcess:
 
     def drop_workspace(self) -> None:
         if self._workspace:
-            self._workspace = ""
+            self._workspace = self._workspace_state = ""
             recovery.remove_folder(self.paths.workspace(self.name))
 
     def _fork_ahead(self) -> None:
@@ -261,6 +271,7 @@ class QueueSource:
         self.passes: tuple[type[Exception], ...] = attempts.TRANSIENT_ERRORS if self._is_cloud else ()
         self._completion: runtime_files.CompletionWriter | None = None
         self._is_measured = False
+        self._report = Report()
 
     @property
     def is_retried(self) -> bool:
@@ -320,7 +331,7 @@ class QueueSource:
             marks["CUDA_VISIBLE_DEVICES"] = self._row.devices
         self._completion = runtime_files.CompletionWriter(self._paths.completion_pipe(job_id))
         coordinator = _free_address() if self.task.hosts > 1 else ""
-        task = replace(self.task, workspace=process.workspace_for(self.task))
+        task = process.with_workspace(self.task)
         if values is not None:
             task = replace(task, values=values)
         process.supervisor.early = process.spare_for(task)
@@ -342,6 +353,7 @@ class QueueSource:
             return None
 
     def forked(self, hosts: Sequence[supervise.WatchedWorker]) -> None:
+        self._report = hosts[0].reader.report
         self._process.supervisor.title.set(self.task.job_id, f"supervisor {hosts[0].task.folder}")
         if self._completion is not None:
             self._completion.running()
@@ -427,7 +439,7 @@ class QueueSource:
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:
         recovery.finish(self._paths, self._queue, self.store, tasks, verdict.status, measured=self._is_measured)
-        self._process.keep_workspace(tasks[0], verdict)
+        self._process.keep_workspace(tasks[0], verdict, self._report.workspace)
         recovery.tidy(self._paths, self.task.job_id, self.task, whole=verdict.succeeded)
         if created:
             self._process.notify(self.task, verdict)

@@ -92,6 +92,7 @@ class Report:
     """What the worker reported last: the supervisor's only source while the worker lives."""
 
     phase: str = "order"
+    workspace: str | None = None  # what it said first of its working folder: the state of that, see ``workspace.py``
     done: dict[str, Any] | None = None  # the final report
 
 
@@ -120,6 +121,10 @@ class ReportWriter:
             _pwrite(self._file.descriptor(), dumps({"phase": phase}).encode().ljust(_PHASE_BYTES), 0)
         except OSError:  # a full disk: the pipe remains
             self._send({"phase": phase})
+
+    def unpacked(self, state: str) -> None:
+        """Report in which state the working folder is."""
+        self._send({"phase": self.phase, "workspace": state})
 
     def done(self, final: dict[str, Any]) -> bool:
         """Write the final report, once: on disk first, so that it outlives both processes.
@@ -199,6 +204,9 @@ class ReportReader:
         for page in filter(None, map(_parsed, lines)):
             phase = page.get("phase")
             self.report.phase = phase if isinstance(phase, str) else self.report.phase
+            state = page.get("workspace")
+            if isinstance(state, str) and self.report.workspace is None:  # the first is the worker's own
+                self.report.workspace = state
             self.report.done = checked_report(page.get("done")) or self.report.done
         if len(self._half) > _MOST_BYTES:
             self._half = b""  # not a line of ours: user code that writes here harms its own job only

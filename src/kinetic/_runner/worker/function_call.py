@@ -13,7 +13,6 @@ import functools
 import io
 import os
 import pickle
-import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -29,8 +28,8 @@ from types import FunctionType, TracebackType
 from typing import Any
 
 from kinetic._blobs import fetch as blobs
-from kinetic._runner import processes
 from kinetic._runner.supervisor.verdicts import PrivateFile
+from kinetic._runner.worker import workspace
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
 from kinetic._wire import (
@@ -47,7 +46,7 @@ from kinetic._wire import (
 from kinetic._wire import order as orders
 from kinetic._wire.order import Artifact, Child, Manifest, Order
 from kinetic._wire.task import Task
-from kinetic.errors import CommandError, KineticError, RunnerError, StoreError
+from kinetic.errors import CommandError, KineticError, RunnerError
 
 PICKLE_PROTOCOL = 5  # Python 3.8 on; buffers of arrays are written without a second copy in a frame
 
@@ -410,9 +409,6 @@ class _NullWriter:
         pass
 
 
-Stamp = tuple[int, int, int]  # size, time of the last change in nanoseconds, inode
-
-
 def fetch_order(
     store: Store, job_id: str, sha256: str, *, key: str = "", child: Mapping[str, Any] | None = None
 ) -> Order:
@@ -440,7 +436,7 @@ class Fetched(NamedTuple):
     order: Order
     function: bytes
     arguments: bytes
-    last_pack: bytes  # of the project, with its manifest; empty where there is none
+    last_pack: bytes  # of the project, with its manifest; empty where there is none, or it is to be read when needed
 
 
 def fetch(store: Store, task: Task) -> Fetched:
@@ -466,7 +462,7 @@ def fetch(store: Store, task: Task) -> Fetched:
 
 _kept: dict[tuple[str, str, str], Fetched] = {}  # of one batch: where its order is, and its digest
 _kept_manifests: dict[str, Manifest] = {}  # of the same, by their digests
-_MOST_KEPT = 8 << 20  # bytes: more is read again by each worker
+_MOST_KEPT = 8 << 20  # bytes of each: what is larger is read again by the workers that need it
 
 
 def keep_shared(store: Store, task: Task) -> None:
@@ -485,10 +481,11 @@ def keep_shared(store: Store, task: Task) -> None:
         found = fetch_order(store, task.job_id, task.order_sha256, key=task.order_key)
         function = fetch_artifact(store, found.function, "the function")
         last = blobs.read_blob(store, found.packs[-1], "the project") if found.manifest else b""
-        if len(function) + len(last) <= _MOST_KEPT:
-            _kept[at] = Fetched(found, function, b"", last)
-            if found.manifest:
-                _kept_manifests[found.manifest.sha256] = _read_manifest(last, found.manifest, found.packs)
+        if len(function) > _MOST_KEPT or (found.manifest and found.manifest.size > _MOST_KEPT):
+            return
+        _kept[at] = Fetched(found, function, b"", last if len(last) <= _MOST_KEPT else b"")
+        if found.manifest:
+            _kept_manifests[found.manifest.sha256] = workspace.read_manifest(last, found.manifest, found.packs)
 
 
 def fetch_artifact(store: Store, artifact: Artifact, what: str) -> bytes:
@@ -517,178 +514,12 @@ def load_value(data: bytes) -> Any:
     return device_tensors.load(lambda: io.BytesIO(data), lambda: sys.stderr.write(_MOVED))
 
 
-@dataclass(frozen=True)
-class Unpacked:
-    """A project in a folder.
-
-    Attributes:
-        tree: The digest of its paths, modes and contents.
-        files: How many files.
-        bytes: Their size.
-        stamps: For each path below the folder: size, time of the last change in nanoseconds, inode.
-    """
-
-    tree: str
-    files: int
-    bytes: int
-    stamps: Mapping[str, Stamp] = field(repr=False)
-
-
-def unpack(
-    store: Store, page: Artifact, packs: Sequence[str], into: Path, last: bytes = b"", *, old: str = ""
-) -> Unpacked:
-    """Write a project into a new or empty folder; everything is verified first.
-
-    Args:
-        store: Where its blobs are.
-        page: Where its manifest is, from the Order.
-        packs: The blobs that contain the project, from the Order; the manifest is in the last one.
-        into: The folder; it is made if it does not exist.
-        last: The last blob, verified; read if it is empty.
-        old: A folder that may hold the same project, with bytecode; it is taken instead if it does.
-
-    Raises:
-        IntegrityError: A blob or the manifest is not what was promised.
-        KeyMissingError: A blob is not in the store.
-        StoreError: The folder cannot be written; "workspace-full" when its disk is full.
-    """
-    last = last or blobs.read_blob(store, packs[-1], "the project")
-    manifest = _kept_manifests.get(page.sha256) or _read_manifest(last, page, packs)
-    destination = blobs.Destination(
-        lambda file: f"{into}/{file.path}", lambda file: 0o755 if file.executable else 0o644, None
-    )
-    try:
-        if not (old and _take_over(old, into, manifest, packs[-1], last)):
-            into.mkdir(parents=True, exist_ok=True)
-            for folder in sorted(_folders_of(manifest)):
-                os.makedirs(into / folder, 0o755, exist_ok=True)
-            blobs.fetch_files(store, manifest.files, destination, {packs[-1]: last})
-        stamps = {file.path: _stamp(os.lstat(f"{into}/{file.path}")) for file in manifest.files}
-    except OSError as error:
-        if isinstance(error, KineticError):
-            raise
-        full = error.errno in blobs.DISK_FULL
-        raise StoreError(
-            "the disk of the job's workspace is full" if full else f"the project cannot be written into {str(into)!r}",
-            why=str(error),
-            next="free some space there, or send less: kinetic package --dry-run lists what is sent" if full else None,
-            code="workspace-full" if full else "workspace",
-        ) from error
-    return Unpacked(manifest.hash, len(stamps), sum(stamp[0] for stamp in stamps.values()), stamps)
-
-
-def _read_manifest(last: bytes, page: Artifact, packs: Sequence[str]) -> Manifest:
-    return Manifest.from_bytes(last[page.start : page.start + page.size], sha256=page.sha256, blobs=packs)
-
-
-def _folders_of(manifest: Manifest) -> set[str]:
-    found = set(manifest.folders)
-    for file in manifest.files:
-        folder = os.path.dirname(file.path)
-        while folder and folder not in found:
-            found.add(folder)
-            folder = os.path.dirname(folder)
-    return found
+def kept_manifest(page: Artifact) -> Manifest | None:
+    """Return the manifest of a project, if it is among what all children of a batch share."""
+    return _kept_manifests.get(page.sha256)
 
 
 def leaves_workspace(task: Task) -> bool:
     """Return whether the next job of this batch could take over the working folder of this one."""
     kept = _kept.get((task.store_url, task.order_key, task.order_sha256))
-    manifest = _kept_manifests.get(kept.order.manifest.sha256) if kept and kept.order.manifest else None
-    return kept is not None and manifest is not None and _fits(manifest, kept.order.packs[-1])
-
-
-def _fits(manifest: Manifest, blob: str) -> bool:
-    """Return whether all bytes of a project are in one blob: then a folder with it can be verified at once."""
-    return all(not file.size or (file.packed and file.parts[0].blob == blob) for file in manifest.files)
-
-
-def _take_over(old: str, into: Path, manifest: Manifest, blob: str, last: bytes) -> bool:
-    """Rename a folder with a project, if every name, mode and byte in it is as it would be unpacked.
-
-    There may be bytecode besides: Python uses it only for a source of the same time and size.
-    """
-    try:
-        os.rename(old, into)
-    except OSError:  # no job has left one
-        return False
-    try:
-        mask = os.umask(0)
-        os.umask(mask)
-        if _fits(manifest, blob) and _is_whole(into, manifest, memoryview(last), mask):
-            return True
-    except OSError:  # something in it cannot be read
-        pass
-    folders.remove(into.parent, into.name)
-    return False
-
-
-def _is_whole(into: Path, manifest: Manifest, pack: memoryview, mask: int) -> bool:
-    files, inside = {file.path: file for file in manifest.files}, _folders_of(manifest)
-    count, pending = 0, [""]
-    while pending:
-        folder = pending.pop()
-        is_bytecode = folder.endswith("__pycache__/")
-        for entry in os.scandir(f"{into}/{folder}"):
-            path = folder + entry.name
-            about = entry.stat(follow_symlinks=False)
-            if stat.S_ISDIR(about.st_mode) and (path in inside or entry.name == "__pycache__"):
-                count += path in inside
-                pending.append(f"{path}/")
-                continue
-            if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
-                return False
-            file = files.get(path)
-            if file is None and is_bytecode and path.endswith(".pyc"):
-                continue
-            if file is None or stat.S_IMODE(about.st_mode) != (0o755 if file.executable else 0o644) & ~mask:
-                return False
-            count += 1
-            start = file.parts[0].offset if file.parts else 0
-            if about.st_size != file.size or _bytes_of(f"{into}/{path}") != pack[start : start + file.size]:
-                return False
-    return count == len(files) + len(inside)
-
-
-def _bytes_of(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        return file.read()
-
-
-def written_since(into: Path, unpacked: Unpacked | None) -> list[str]:
-    """Name the files below a folder that are new or changed since it was unpacked, sorted; bytecode does not count.
-
-    What is mounted there is not looked at: it was not written into this folder, and its server may not answer any more.
-    """
-    found, mounted = [], None
-    stamps = unpacked.stamps if unpacked is not None else {}
-    pending = [""]
-    while pending:
-        folder = pending.pop()
-        try:
-            entries = list(os.scandir(f"{into}/{folder}"))
-        except OSError:  # gone, or closed to us: nothing to name in it
-            continue
-        for entry in entries:
-            relative = folder + entry.name
-            if entry.is_dir(follow_symlinks=False):
-                if mounted is None:
-                    mounted = {os.path.relpath(point, os.path.realpath(into)) for point in processes.mounts_below(into)}
-                if entry.name != "__pycache__" and relative not in mounted:
-                    pending.append(f"{relative}/")
-            elif _differs(entry, stamps.get(relative)):
-                found.append(relative)
-    return sorted(found)
-
-
-def _differs(entry: os.DirEntry[str], stamp: Stamp | None) -> bool:
-    if stamp is None:
-        return True
-    try:
-        return _stamp(entry.stat(follow_symlinks=False)) != stamp
-    except FileNotFoundError:
-        return False
-
-
-def _stamp(about: os.stat_result) -> Stamp:
-    return about.st_size, about.st_mtime_ns, about.st_ino
+    return kept is not None and kept.order.manifest is not None

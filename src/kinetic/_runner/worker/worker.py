@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kinetic._runner import processes
 from kinetic._runner.supervisor import supervise
 from kinetic._runner.supervisor.verdicts import ReportWriter, end_after
-from kinetic._runner.worker import function_call, process_setup
-from kinetic._runner.worker.function_call import Failure, Unpacked, Value
+from kinetic._runner.worker import function_call, process_setup, workspace
+from kinetic._runner.worker.function_call import Failure, Value
 from kinetic._runner.worker.process_setup import JaxProcess
+from kinetic._runner.worker.workspace import Left, Unpacked
 from kinetic._stores import open_store
 from kinetic._wire import order as wire_order
 from kinetic._wire import outcomes, python_runtime, references
@@ -245,7 +246,7 @@ def _prepare(
         with phase(INSTALL):
             _install(task, store, task.requirements)
     with phase(EXTRACT):
-        unpacked = _unpack(task, store, order, last)
+        unpacked = _unpack(task, store, order, last, report)
     step("worker:unpacked")
     with phase(ENVIRONMENT):
         process_setup.enter_workspace(task.folder, order.plan, task.runner)
@@ -277,11 +278,16 @@ def _prepare(
     return order, unpacked, call
 
 
-def _unpack(task: Task, store: Store, order: Order, last: bytes) -> Unpacked | None:
-    if order.manifest:
-        return function_call.unpack(store, order.manifest, order.packs, task.folder, last, old=task.workspace)
-    task.folder.mkdir(parents=True, exist_ok=True)
-    return None
+def _unpack(task: Task, store: Store, order: Order, last: bytes, report: ReportWriter) -> Unpacked | None:
+    if not order.manifest:
+        task.folder.mkdir(parents=True, exist_ok=True)
+        return None
+    kept = function_call.kept_manifest(order.manifest)
+    left = Left(task.workspace, task.workspace_state) if task.workspace else None
+    found = workspace.unpack(store, order.manifest, order.packs, task.folder, last, manifest=kept, left=left)
+    if left is not None and found.state != (left.state or None):
+        report.unpacked(found.state)  # before any code of the user's runs
+    return found
 
 
 def _install(task: Task, store: Store, requirements: dict[str, Any]) -> None:
@@ -407,7 +413,7 @@ def _phase_failed(error: BaseException, phase: str, times: dict[str, float]) -> 
 def _files_left(task: Task, order: Order, unpacked: Any, *, failed: bool) -> list[str]:
     """Name what the function wrote into its working folder, which does not outlive the job."""
     try:
-        found = function_call.written_since(task.folder, unpacked)
+        found = workspace.written_since(task.folder, unpacked)
         if found:
             shown = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
             which = "it is" if len(found) == 1 else "they are"

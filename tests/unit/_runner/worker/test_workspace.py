@@ -7,14 +7,16 @@ import hashlib
 import os
 import subprocess
 import threading
+import time
 import zlib
 
 import pytest
 
+from kinetic._blobs import fetch as blobs
 from kinetic._blobs import sender
 from kinetic._project.archive import ship
 from kinetic._project.root import Plan
-from kinetic._runner.worker.function_call import unpack, written_since
+from kinetic._runner.worker.workspace import Left, Unpacked, read_manifest, unpack, written_since
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys, order
@@ -162,6 +164,97 @@ def test_a_full_disk_is_said_plainly(store, shipped, tmp_path):
         subprocess.run(["umount", str(tmp_path / "small")], check=True)
 
     assert caught.value.code == "workspace-full"
+
+
+def known(store, project, folder) -> Unpacked:
+    """Take a folder over until its state counts: its files must be some milliseconds old."""
+    found = unpack(store, project.manifest, project.packs, folder)
+    while not found.state:
+        folder.rename(folder.with_name("left"))
+        left = Left(str(folder.with_name("left")))
+        found = unpack(store, project.manifest, project.packs, folder, left=left)
+    return found
+
+
+def handed_on(store, project, folder, state="", **more):
+    folder.rename(folder.with_name("left"))
+    return unpack(
+        store, project.manifest, project.packs, folder, left=Left(str(folder.with_name("left")), state), **more
+    )
+
+
+def without_blobs(store, project):
+    """Return the manifest of a project whose blobs are gone: whoever wants to read one of them fails."""
+    found = read_manifest(blobs.read_blob(store, project.packs[-1], "it"), project.manifest, project.packs)
+    for blob in project.packs:
+        store.delete(keys.data_blob(blob))
+    return found
+
+
+@pytest.fixture
+def edited(store, shipped, tmp_path):
+    """The same project after an edit, with a file of several chunks: in more than one blob."""
+    (tmp_path / "project" / "a.py").write_bytes(b"print(2)\n")
+    (tmp_path / "project" / "chunked.bin").write_bytes(os.urandom(9 << 20))
+    project = Plan(tmp_path / "project", "", None, ("",))
+    found = ship(project, store, cache=tmp_path / "cache", environ={})
+    assert len(found.packs) > 1
+    return found
+
+
+def test_a_folder_that_was_left_as_it_was_is_taken_and_then_known_without_reading_it(store, edited, tmp_path):
+    work = tmp_path / "work"
+    first = known(store, edited, work)
+    manifest = without_blobs(store, edited)
+
+    second = handed_on(store, edited, work, first.state, manifest=manifest)
+
+    assert second == first
+    assert written_since(work, second) == []
+
+
+def same_size_and_time(work):
+    about = (work / "a.py").stat()
+    (work / "a.py").write_text("print(3)\n")
+    os.utime(work / "a.py", ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+def moved_back(work):
+    (work / "copy").write_bytes((work / "a.py").read_bytes())
+    (work / "copy").chmod(0o755)
+    (work / "copy").replace(work / "a.py")
+
+
+def linked_for_a_while(work):
+    os.link(work / "a.py", work / "other")
+    (work / "other").unlink()
+
+
+@pytest.mark.parametrize("change", [same_size_and_time, moved_back, linked_for_a_while])
+def test_a_folder_in_which_anything_was_done_to_a_file_is_compared_again(store, edited, tmp_path, change):
+    work = tmp_path / "work"
+    state = known(store, edited, work).state
+    change(work)
+
+    found = handed_on(store, edited, work, state)
+
+    assert (work / "a.py").read_text() == "print(2)\n"
+    assert found.state != state
+    change(work)
+    manifest = without_blobs(store, edited)
+    with pytest.raises(KeyMissingError):
+        handed_on(store, edited, work, found.state, manifest=manifest)
+
+
+def test_a_folder_whose_files_are_too_young_has_no_state(store, edited, tmp_path):
+    work = tmp_path / "work"
+    unpack(store, edited.manifest, edited.packs, work)
+    os.utime(work / "a.py", (time.time() + 3600, time.time() + 3600))
+
+    found = handed_on(store, edited, work)
+
+    assert found.state == ""
+    assert found.stamps["a.py"][2] == (work / "a.py").stat().st_ino
 
 
 def test_what_the_job_wrote_is_named_and_nothing_else(store, shipped, tmp_path):
