@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _LIBRARY = os.path.dirname(os.__file__)
 _INSTALLED = ("site-packages", "dist-packages")
 MANY_OBJECTS = 100_000  # after so many new ones garbage is searched for, where much is imported
+_FEW_MODULES = 20
 _FEW_OBJECTS = 1000  # Python 3.12 itself freezes 375 of them; a program that does so, all that there are
 _named: set[str] = set()
 _lazy: list[object] = []  # what makes each dataclass, as far as modules were imported
@@ -112,19 +113,21 @@ def _prefer() -> None:
 class loading:  # noqa: N801 - reads as a statement
     """Load modules of ours inside, with fewer searches for garbage: what imports create stays, and they take a tenth.
 
-    Afterwards all that is there counts as old, so the next search does not go through it; that alone would take 20 ms.
+    After many modules, all that is there counts as old, so the next search does not go through it, which alone would
+    take 20 ms. Not after each call of a client: a program's own garbage would be old then, and old garbage stays long.
 
     To an error that is raised inside, a note is added: which files are loaded in place of standard modules, if any.
     """
 
     def __enter__(self) -> None:
-        self._thresholds = gc.get_threshold()
+        self._thresholds, self._modules = gc.get_threshold(), len(sys.modules)
         if 0 < self._thresholds[0] < MANY_OBJECTS:
             gc.set_threshold(MANY_OBJECTS, *self._thresholds[1:])
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if gc.get_threshold()[0] == MANY_OBJECTS != self._thresholds[0]:  # nobody has set it meanwhile
-            if gc.get_freeze_count() < _FEW_OBJECTS:  # what a program has frozen stays so
+            is_much = len(sys.modules) > self._modules + _FEW_MODULES
+            if is_much and gc.get_freeze_count() < _FEW_OBJECTS:  # what a program has frozen stays so
                 gc.freeze()
                 gc.unfreeze()  # into the oldest generation
             gc.set_threshold(*self._thresholds)

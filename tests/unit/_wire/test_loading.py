@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import sys
+import types
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -69,24 +71,51 @@ def test_threads_that_load_at_the_same_time_leave_the_threshold_as_it_was() -> N
     assert gc.get_threshold()[0] == 700
 
 
-def test_what_is_there_afterwards_is_old_so_that_the_next_search_passes_it_over() -> None:
+def is_old(made: object) -> bool:
+    """Say whether an object is among those that are searched least often; one that is frozen is not."""
+    return any(each is made for each in gc.get_objects(generation=2))
+
+
+@pytest.fixture
+def many_modules(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    def load() -> None:
+        for number in range(100):
+            monkeypatch.setitem(sys.modules, f"loaded{number}", types.ModuleType(f"loaded{number}"))
+
+    return load
+
+
+def test_what_is_there_after_many_modules_is_old_so_that_the_next_search_passes_it_over(
+    many_modules: Callable[[], None],
+) -> None:
     gc.set_threshold(700)
 
     with loading():
+        many_modules()
         made = [[number] for number in range(2000)]
 
     assert gc.get_count()[0] < 700
-    assert not any(each is made for each in gc.get_objects(generation=0))
-    assert any(each is made for each in gc.get_objects(generation=2))  # where it would not be if it were frozen
+    assert is_old(made)
 
 
-def test_what_a_program_has_frozen_stays_frozen() -> None:
+def test_a_programs_own_garbage_is_no_older_after_a_call_that_loads_nothing() -> None:
+    gc.set_threshold(700)
+    gc.collect()
+    made = [[number] for number in range(3)]
+
+    with loading():
+        pass
+
+    assert not is_old(made)
+
+
+def test_what_a_program_has_frozen_stays_frozen(many_modules: Callable[[], None]) -> None:
     gc.set_threshold(700)
     gc.freeze()
     try:
         before = gc.get_freeze_count()
         with loading():
-            pass
+            many_modules()
         assert gc.get_freeze_count() == before > 0
     finally:
         gc.unfreeze()
