@@ -251,7 +251,9 @@ def _lacking_lines(
     if own is None:
         return dict(there) if there else None
     lines, known = _lines_of(own, store), _lines_of(there, store) if there else []
-    lacking = dependencies.not_satisfied(lines, known, backend.warm.connect(state).installed())
+    with backend.warm.turn(state) as connection:
+        installed = connection.installed()
+    lacking = dependencies.not_satisfied(lines, known, installed)
     what = f"gets what it lacks: {', '.join(lacking)}" if lacking else "has all packages of this job"
     output.report(f"the warm pod {state.name} {what}")
     return {"lines": dict(own), "like": None if lacking or not there else dict(there)}
@@ -308,16 +310,15 @@ def _try(
     made: Any = None
     job_id, key = wanted.order.job_id, _pod_key(context, state.name)
     try:
-        connection = backend.warm.connect(state)
-        greeting = connection.greeting(functools.partial(_is_decided, context.store))
-        if greeting.state != IDLE or not fits:
-            return False, greeting
-        task = backend.warm.task_of(wanted, mask, requirements)
-        assignment = _assignment(wanted, task, greeting.sequence, greeting.restarts)
-        is_slice, refused = wanted.placement.hosts > 1, ""
-        make_task = backend.warm.make_task if is_slice else backend.warm.make_task_at_once
-        make = functools.partial(make_task, wanted, mask, state, differs=requirements is not None)
-        with contextlib.ExitStack() as undo:
+        with backend.warm.turn(state) as connection, contextlib.ExitStack() as undo:
+            greeting = connection.greeting(functools.partial(_is_decided, context.store))
+            if greeting.state != IDLE or not fits:
+                return False, greeting
+            task = backend.warm.task_of(wanted, mask, requirements)
+            assignment = _assignment(wanted, task, greeting.sequence, greeting.restarts)
+            is_slice, refused = wanted.placement.hosts > 1, ""
+            make_task = backend.warm.make_task if is_slice else backend.warm.make_task_at_once
+            make = functools.partial(make_task, wanted, mask, state, differs=requirements is not None)
             undo.callback(connection.close)  # so the pod gives up what it holds
             if is_slice:
                 made = make()
@@ -339,6 +340,7 @@ def _try(
             step("client:task-told")
             if not refused:
                 undo.pop_all()
+                connection.has_taken(greeting)
                 return True, greeting
     except KineticError as error:
         if made is None and isinstance(error, AccessDeniedError):

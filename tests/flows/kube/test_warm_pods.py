@@ -120,6 +120,30 @@ def test_a_call_of_a_client_that_knows_its_warm_pod_sends_five_requests_that_cha
     assert len(site.pods_of()) == 1
 
 
+def test_of_threads_that_call_at_once_one_gets_the_warm_pod(clients: Any, site: Any) -> None:
+    clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
+    wait_for("an idle pod", is_idle(site, 1))
+
+    values = clients.run("""
+        import threading
+        from concurrent.futures import ThreadPoolExecutor
+        from one import add
+        add = add.with_options(keep_warm="10m")
+        add(0, 0)
+        together = threading.Barrier(3)
+        def call(number):
+            together.wait()
+            return add.run_async(number, 1).result(cleanup=False)
+        with ThreadPoolExecutor(3) as pool:
+            tell(list(pool.map(call, range(3))))
+    """)
+
+    assert values == [1, 2, 3]
+    logs = [site.log(pod["metadata"]["name"]).count("the job succeeded") for pod in pods_of_warm(site)]
+    assert logs[0] >= 1 + 1 + 1, "each of the three took another machine"
+    assert len(site.pods_of()) <= 1 + 2
+
+
 def test_a_client_reads_of_its_warm_pods_log_what_came_after_its_own_job_was_sent(clients: Any, site: Any) -> None:
     clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
     wait_for("an idle pod", is_idle(site, 1))

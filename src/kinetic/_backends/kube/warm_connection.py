@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, ClassVar, TypeVar
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _CLEAR_SECONDS = 15.0  # for a warm pod to remove what is left of a task, where much runs: a new one takes longer
+_CLOCK_SECONDS = 60.0  # two clocks may differ by so much
 _ANSWER_SECONDS = 20.0  # for the greeting and the answers of a warm pod, on a connection that stays open
 
 
@@ -71,6 +73,7 @@ class KeptConnection:
         self, dialed: AbstractContextManager[WarmConnection], pod: str, notify: Callable[[str], object]
     ) -> None:
         self.pod, self._dialed, self._notify = pod, dialed, notify
+        self.turn = threading.Lock()  # of the thread that gives it a job: from what the pod says to its last answer
         self._changed = threading.Condition()
         self._connection: WarmConnection | None = None
         self._greeting: Greeting | None = None
@@ -78,6 +81,7 @@ class KeptConnection:
         self._asked = ""  # the job that it was given last
         self._asked_after = 0.0  # and when it had said what it said last before, by its own clock
         self._known_decided = ""  # the job whose verdict was seen before the pod told of it
+        self._outdated: Greeting | None = None  # what it said before it was given its last job
         self.pods: list[Object] = []  # once they were asked for
         self._error: KineticError | None = None
         self._process = os.getpid()
@@ -113,10 +117,17 @@ class KeptConnection:
             connection.close()
 
     @property
+    def is_lost(self) -> bool:
+        """Whether it is over, or must be: the pod said that it would have ended by now, and was not heard of since."""
+        found = self._greeting
+        is_past = found is not None and found.state == warm_pods.IDLE and time.time() > found.until + _CLOCK_SECONDS
+        return self.is_over or is_past
+
+    @property
     def is_free(self) -> bool:
         """Whether the pod was idle when it was heard of last, or about to be so: its task was decided."""
-        found = self._greeting
-        return not self.is_over and found is not None and (found.state == warm_pods.IDLE or self._is_clearing())
+        found = self._news()
+        return not self.is_lost and found is not None and (found.state == warm_pods.IDLE or self._is_clearing())
 
     def greeting(self, is_decided: Callable[[str], bool] = lambda _: False) -> Greeting:
         """Return what the pod said last of itself; wait for it while it is about to be idle.
@@ -124,12 +135,19 @@ class KeptConnection:
         ``is_decided``: whether a job has its verdict, which its log and the store may tell sooner than the pod does.
         """
         with self._changed:
-            found = self._wait_for(lambda: self._greeting)
+            found = self._wait_for(self._news)
         if found.state == warm_pods.BUSY and found.decided != found.job_id and is_decided(found.job_id):
             self._known_decided = found.job_id
         with self._changed:
             self._changed.wait_for(lambda: self.is_over or not self._is_clearing(), _CLEAR_SECONDS)
             return self._wait_for(lambda: None if self.is_over else self._greeting)
+
+    def has_taken(self, greeting: Greeting) -> None:
+        """Note that the pod has taken a job: it is no longer as it said."""
+        self._outdated = greeting
+
+    def _news(self) -> Greeting | None:
+        return None if self._greeting is self._outdated else self._greeting
 
     def _is_clearing(self) -> bool:
         found = self._greeting

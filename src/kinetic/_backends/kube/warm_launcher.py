@@ -216,10 +216,18 @@ class WarmLauncher:
     def connect(self, state: WarmState) -> KeptConnection:
         """Return the connection to a warm pod that this process keeps, made now if there is none."""
         with self._lock:
-            self._kept = {name: kept for name, kept in self._kept.items() if not kept[0].is_over}
+            for name in [name for name, (kept, _) in self._kept.items() if kept.is_lost]:
+                self._kept.pop(name)[0].close()
             if state.name not in self._kept:
                 self._kept[state.name] = KeptConnection(self.dial(state), state.name, self._notify), state
             return self._kept[state.name][0]
+
+    @contextmanager
+    def turn(self, state: WarmState) -> Iterator[KeptConnection]:
+        """Return the same connection, on which no other thread gives the pod a job or asks it meanwhile."""
+        connection = self.connect(state)
+        with connection.turn:
+            yield self.connect(state) if connection.is_lost else connection
 
     def begin(self, owner: str, accelerator: str) -> None:
         """Begin to list an owner's warm pods and to connect to the newest one that has an accelerator."""

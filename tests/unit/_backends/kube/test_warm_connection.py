@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -23,8 +24,8 @@ class Pod:
     def __init__(self) -> None:
         self.says: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
-    def say(self, state: str, job_id: str = "", decided: str = "", said: float = 0.0) -> None:
-        self.says.put(Greeting("warm", state, 3, "nonce", job_id, decided, said=said).to_bytes() + b"\n")
+    def say(self, state: str, job_id: str = "", decided: str = "", said: float = 0.0, until: float = 0.0) -> None:
+        self.says.put(Greeting("warm", state, 3, "nonce", job_id, decided, until, said=said).to_bytes() + b"\n")
 
     def send(self, _: bytes) -> None:
         self.says.put(warm_pods.answer("") + b"\n")
@@ -90,3 +91,25 @@ def test_all_of_a_jobs_log_came_after_what_the_pod_said_before_the_job(pod: Pod,
 
     assert connection.log_since(JOB) == 1000.0
     assert connection.log_since("cpu-train-20261123-120000-fffffff") == 0.0
+
+
+def test_what_a_pod_said_before_it_took_a_job_is_not_believed_any_more(pod: Pod, connection: KeptConnection) -> None:
+    pod.say(warm_pods.IDLE, until=time.time() + 600)
+    idle = connection.greeting()
+    assert connection.is_free
+
+    connection.has_taken(idle)
+
+    assert not connection.is_free
+    busy = threading.Timer(0.1, pod.say, [warm_pods.BUSY, JOB])
+    busy.start()
+    assert connection.greeting().state == warm_pods.BUSY
+    busy.join()
+
+
+def test_a_pod_that_would_have_ended_by_now_is_lost(pod: Pod, connection: KeptConnection) -> None:
+    pod.say(warm_pods.IDLE, until=time.time() - 600)
+    connection.greeting()
+
+    assert connection.is_lost
+    assert not connection.is_free
