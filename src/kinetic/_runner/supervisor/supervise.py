@@ -190,12 +190,7 @@ class Supervisor:
 
     def _run_to_verdict(self, source: Source, note: AttemptNote, tasks: Sequence[Task]) -> tuple[Outcome, bool] | None:
         """Fork, watch, judge and seal; return the verdict, and whether it is the one in the store."""
-        early, self.early = self.early, None
-        hosts = (
-            [early.start(tasks[0])]
-            if early
-            else [start_worker(task, self._entry, self.libc, self.title) for task in tasks]
-        )
+        hosts = self._start_workers(tasks)
         step("supervisor:forked")
         source.forked(hosts)
         endings = watch_workers(hosts, self._child_signal, source)
@@ -229,6 +224,15 @@ class Supervisor:
         )
         step("supervisor:sealed")
         return verdict, created
+
+    def _start_workers(self, tasks: Sequence[Task]) -> list[WatchedWorker]:
+        early, self.early = self.early, None
+        if early is not None:
+            try:
+                return [early.start(tasks[0])]
+            except BrokenPipeError:  # it has ended since it was looked at: the kernel may want its memory
+                early.end()
+        return [start_worker(task, self._entry, self.libc, self.title) for task in tasks]
 
 
 def store_patiently(source: Source, do: Callable[[], T], *, seconds: float = attempts.HOUR) -> T:
@@ -348,8 +352,13 @@ class EarlyWorker:
         told, self._tell = os.pipe()
         title = processes.ProcessTitle(libc)
         kept, shown = (told, file.fileno()), (SPARE, "a worker that waits for its task")
-        self._forked = _fork(shown, libc, title, lambda report: entry(_hear_tasks(*kept), report), *kept)
-        os.close(told)
+        try:
+            self._forked = _fork(shown, libc, title, lambda report: entry(_hear_tasks(*kept), report), *kept)
+        except OSError:  # no process can be started now
+            self._close()
+            raise
+        finally:
+            os.close(told)
 
     @property
     def is_alive(self) -> bool:
@@ -414,7 +423,12 @@ def _fork(
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     gc.freeze()  # no time; else the worker's first collection writes to, and so copies, all that was made here
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        for descriptor in filter(lambda each: each >= 0, (read_end, write_end, life, alive)):
+            os.close(descriptor)
+        raise
     if pid == 0:
         os.setpgid(0, 0)
         close_all_but(write_end, life, *kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from servers import fuse
 
+from kinetic._runner.supervisor import supervise
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys, outcomes
 
@@ -126,7 +128,11 @@ def main():
     supervisor = Supervisor(working.work)
     one = task("one", double, 21)
     tasks = one, task("two", fail), task("three", fail, retries=1), one
-    if sys.argv[2:]:
+    if sys.argv[2:] == ["no early worker"]:
+        supervisor.early = supervise.EarlyWorker(lambda tasks, report: os._exit(1), supervisor.libc)
+        while supervisor.early.is_alive:
+            pass
+    elif sys.argv[2:]:
         supervise._STUCK_SECONDS = 0.5
         tasks = replace(task("stuck", os.listdir, sys.argv[2]), deadline=0.5), one
     for each in tasks:
@@ -200,6 +206,29 @@ def test_a_task_that_has_its_verdict_is_not_begun_again(carried_out) -> None:
 
     assert told[4:] == ["one|decided"]
     assert not (folder / "one-1").exists()
+
+
+def test_a_worker_that_ended_before_it_was_told_its_task_is_replaced(tmp_path: Path) -> None:
+    told = carry_out(tmp_path, "no early worker")
+
+    assert told[0] == "one|forked|let go|succeeded True"
+    assert sealed(tmp_path, "one").attempt == 0
+
+
+def refused() -> int:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+def test_a_process_that_cannot_be_started_leaves_no_descriptor_open() -> None:
+    before = os.listdir("/dev/fd")
+
+    with pytest.MonkeyPatch.context() as patch:  # a limit does not bind root
+        patch.setattr(os, "fork", refused)
+        for _ in range(3):
+            with pytest.raises(BlockingIOError):
+                supervise.EarlyWorker(lambda tasks, report: os._exit(1), None)
+
+    assert len(os.listdir("/dev/fd")) == len(before)
 
 
 @pytest.mark.skipif(not fuse.may_mount(), reason="this user may not mount")
