@@ -530,3 +530,44 @@ def test_a_pack_that_retention_took_is_sent_again(kinetic, home) -> None:
 
     assert f"removed: {len(packs)} blob" in cleaned.err
     assert (told.code, told.out) == (0, "training 2.0\n[2.0, 'x', []]\n")
+
+
+def test_threads_whose_jobs_are_the_first_of_a_home_all_get_their_values(project) -> None:
+    project.write("jobs.py", """
+        import kinetic
+        @kinetic.run(accelerator="cpu")
+        def double(number):
+            return 2 * number
+    """)  # fmt: skip
+
+    told = project.out("""
+        from concurrent.futures import ThreadPoolExecutor
+        from jobs import double
+        with ThreadPoolExecutor(8) as pool:
+            print(sum(pool.map(double, range(8))))
+    """)
+
+    assert told.split()[-1] == "56"
+
+
+def test_a_program_that_makes_garbage_before_each_of_its_calls_does_not_keep_it(project) -> None:
+    project.write("jobs.py", """
+        import kinetic
+        @kinetic.run(accelerator="cpu")
+        def nothing():
+            pass
+    """)  # fmt: skip
+
+    told = project.out("""
+        import resource
+        from jobs import nothing
+        class Model:
+            def __init__(self):
+                self.me, self.weights = self, bytearray(b"x") * (20 << 20)  # in a circle, as models often are
+        for _ in range(25):
+            Model()
+            nothing()
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    """)
+
+    assert int(told.split()[-1]) < 300 << 10  # KiB; 25 of them would be 500 MiB

@@ -50,19 +50,27 @@ from kinetic._runner.worker.worker import main
 main(sys.argv[1:])
 '''
 _made: dict[Path, Path] = {}
+_making = threading.RLock()  # threads of one process submit at once; other processes make a folder of another name
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 
 def folder(runners: Path) -> Path:
     """Return a folder below ``runners`` with the runner's code, made once for each installation and Python."""
-    if runners in _made and _made[runners].exists():
+    with _making:
+        if runners not in _made or not _made[runners].exists():
+            _made[runners] = _make(runners)
         return _made[runners]
+
+
+def _make(runners: Path) -> Path:
     own = Path(__file__).parents[2]
     if own.parent == runners and (own / "complete").exists():  # a job submits another one
         return own
     files = contents()
     target = runners / f"{_digest(_START + WORKER, files)[:24]}-{sys.implementation.cache_tag}"
     if not (target / "complete").exists():
-        beside = f".{target.name}.{os.getpid()}"
+        beside = f".{target.name}.{os.urandom(6).hex()}"  # no number of a process: in containers all have the same
         try:
             _fill(files, runners / beside)
             with contextlib.suppress(OSError):  # another client was faster
@@ -75,7 +83,6 @@ def folder(runners: Path) -> Path:
             ) from error
         finally:
             folders.remove(runners, beside)
-    _made[runners] = target
     return target
 
 
@@ -337,12 +344,11 @@ class RunnerZip(NamedTuple):
 
 
 _built: list[RunnerZip] = []
-_building = threading.Lock()  # several threads of a submission ask for it
 
 
 def build() -> RunnerZip:
     """Return the zip of this installation; built once for the same content and Python."""
-    with _building:
+    with _making:
         if not _built:
             found = contents()
             data = _kept(digest := _pod_digest(found))
