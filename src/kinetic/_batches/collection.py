@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic._batches import control, display, removal, state
 from kinetic._batches.state import BatchTracker
 from kinetic._jobs import handle as job_handle
-from kinetic._jobs import locate, notifications
+from kinetic._jobs import locate, notifications, wait
 from kinetic._output import terminal, tracebacks
 from kinetic._output import terminal as output
 from kinetic._wire.outcomes import FAILED
@@ -46,6 +46,7 @@ def completions(
         BaseException: What ended the submission, once what had ended by then was yielded.
         LaunchError: The process that submitted is gone, and inputs are left.
     """
+    timeout = wait.seconds_to_wait(timeout)
     limit = None if timeout is None else time.monotonic() + timeout
     tracker, watch = batch._get_tracker(), _DriverWatch(batch, accept_missing=accept_missing)
     read, held, yielded = 0, set[int](), bytearray(len(batch.jobs))
@@ -74,7 +75,7 @@ def completions(
         if left <= 0:
             raise JobTimeoutError(
                 f"{batch.group_id} has not ended within {timeout:g} s",
-                why=f"{len(tracker.active)} of its {len(batch.jobs)} jobs have not ended; they keep running",
+                why=f"{len(batch.jobs) - sum(yielded)} of its {len(batch.jobs)} jobs have not ended; they keep running",
                 next=f"call it again, or: kinetic batch status {batch.group_id}",
             )
         with _without_slot(batch):

@@ -320,12 +320,15 @@ def fold_batches(rows: Sequence[Row], groups: Mapping[str, Group]) -> list[Row]:
 def _batch_row(group_id: str, rows: Sequence[Row], group: Group | None) -> Row:
     from kinetic._jobs import status as job_status
 
-    cancelled = [row.status == "NOT_FOUND" and row.reason == job_status.WAS_CANCELLED for row in rows]
-    counts = Counter("CANCELLED" if gone else row.status for row, gone in zip(rows, cancelled, strict=True))
-    total = group.total_expected if group is not None else len(rows)
+    newest = {row.job_id if row.group_index is None else row.group_index: row for row in reversed(rows)}  # by input
+    counts = Counter(
+        "CANCELLED" if row.status == "NOT_FOUND" and row.reason == job_status.WAS_CANCELLED else row.status
+        for row in newest.values()
+    )
+    total = group.total_expected if group is not None else len(newest)
     name = f" {group.group_name}" if group is not None and group.group_name else ""
     jobs_ = count_text(total, "job")
-    what = f"batch{name} of {jobs_}" if total == len(rows) else f"{len(rows)} of {jobs_} of batch{name}"
+    what = f"batch{name} of {jobs_}" if total == len(newest) else f"{len(newest)} of {jobs_} of batch{name}"
     summary = ", ".join(f"{counts[word]} {word}" for word in _BATCH_STATUSES if counts[word])
     oldest = min(rows, key=lambda row: row.created_at)
     started = [row.started_at for row in rows if row.started_at]
@@ -568,7 +571,8 @@ def explain(handle: JobRecord, as_json: bool) -> None:
         if text:
             first, *others = text.splitlines()
             print(f"{f'{name}:':<{len(_INDENT)}}{first}")
-            print("".join(f"{_INDENT}{line.removeprefix(_INDENT)}\n" for line in others), end="")
+            own = "" if name == "log" else _INDENT  # which our own sentences have in further lines
+            print("".join(f"{_INDENT}{line.removeprefix(own)}\n" for line in others), end="")
 
 
 @click.command

@@ -109,9 +109,9 @@ def test_watching_is_refused_where_there_is_no_terminal(kinetic) -> None:
 
 def test_a_batch_with_a_cancelled_job_has_not_succeeded() -> None:
     page = dict.fromkeys(Row._fields) | {"group_id": "grp-1", "created_at": "2026-11-20T14:30:00Z", "reason": ""}
-    cancelled = Row(**page)._replace(status="NOT_FOUND", reason="it was cancelled")
+    cancelled = Row(**page)._replace(status="NOT_FOUND", reason="it was cancelled", group_index=0)
 
-    (row,) = job_views.fold_batches([Row(**page)._replace(status="SUCCEEDED"), cancelled], {})
+    (row,) = job_views.fold_batches([Row(**page)._replace(status="SUCCEEDED", group_index=1), cancelled], {})
 
     assert (row.status, row.reason) == ("CANCELLED", "batch of 2 jobs: 1 CANCELLED, 1 SUCCEEDED")
 
@@ -119,6 +119,17 @@ def test_a_batch_with_a_cancelled_job_has_not_succeeded() -> None:
 def test_a_batch_that_was_cleaned_up_while_it_was_read_is_still_one_row() -> None:
     page = dict.fromkeys(Row._fields) | {"group_id": "grp-1", "status": "RUNNING", "created_at": "2026-11-20T14:30:00Z"}
 
-    (row,) = job_views.fold_batches([Row(**page), Row(**page)._replace(status="PENDING")], {})
+    rows = [Row(**page)._replace(group_index=0), Row(**page)._replace(status="PENDING", group_index=1)]
+
+    (row,) = job_views.fold_batches(rows, {})
 
     assert (row.job_id, row.status, row.reason) == ("grp-1", "RUNNING", "batch of 2 jobs: 1 RUNNING, 1 PENDING")
+
+
+def test_of_an_input_that_was_tried_again_the_newest_job_counts() -> None:
+    page = dict.fromkeys(Row._fields) | {"group_id": "grp-1", "created_at": "2026-11-20T14:30:00Z", "group_index": 0}
+    tried = [Row(**page)._replace(status=status, job_id=status) for status in ("SUCCEEDED", "FAILED", "FAILED")]
+
+    (row,) = job_views.fold_batches(tried, {})
+
+    assert (row.status, row.reason) == ("SUCCEEDED", "batch of 1 job: 1 SUCCEEDED")
