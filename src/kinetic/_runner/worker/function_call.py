@@ -143,8 +143,14 @@ def describe(error: BaseException, *, skip: int = 0) -> dict[str, Any]:
         "type": _name_of(type(error), "__qualname__"),
         "module": _name_of(type(error), "__module__"),
         "message": text_of(error)[:_MESSAGE_CHARACTERS],
-        "traceback": _traceback_of(error, trace)[-_TRACEBACK_CHARACTERS:],
+        "traceback": _without_its_middle(_traceback_of(error, trace)),
     }
+
+
+def _without_its_middle(text: str) -> str:
+    """Shorten what is too long to keep; of a traceback with a long message, file and line come first."""
+    half, left_out = _TRACEBACK_CHARACTERS // 2, len(text) - _TRACEBACK_CHARACTERS
+    return text if left_out <= 0 else f"{text[:half]}\n[… {left_out} characters …]\n{text[-half:]}"
 
 
 def _traceback_of(error: BaseException, trace: TracebackType | None) -> str:
