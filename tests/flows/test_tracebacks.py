@@ -79,6 +79,8 @@ def test_where_log_and_error_go_to_one_place_the_traceback_stands_there_once(way
         ("theirs.fail.run_async(__import__('threading').Lock())", "ArgumentNotPicklableError: argument 0"),
         ("theirs.fail.run_async_map([])", "OptionError: "),
         ('kinetic.attach("cpu-nothing")', "JobNotFoundError: "),
+        ('kinetic.Data("wrods.py")', "DataMissingError: "),
+        ("kinetic.Data(123)", "OptionTypeError: "),
     ],
 )
 def test_a_mistake_shows_its_three_parts_and_nothing_else(

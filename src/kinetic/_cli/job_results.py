@@ -109,9 +109,7 @@ class _Log:
 
 @click.command
 @shared_options.job_argument
-@click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop waiting after this time; exit code 124."
-)
+@shared_options.timeout_option("Stop waiting")
 @click.option(
     "--save",
     type=click.Path(dir_okay=False, path_type=Path),

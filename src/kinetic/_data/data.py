@@ -6,6 +6,7 @@ import os
 import stat
 import threading
 
+from kinetic._output import tracebacks
 from kinetic.errors import DataError, DataMissingError, OptionError, OptionTypeError
 
 TYPE_CHECKING = False  # as in kinetic/__init__.py: scripts that only decorate import this module
@@ -18,6 +19,7 @@ _FILE = "file://"
 _KNOWN = "gs://bucket/…, s3://bucket/…, hf://data-set, or a path of this machine"
 
 
+@tracebacks.hides_frames_of_methods
 class Data:
     """A reference to data that a job reads.
 
@@ -36,6 +38,7 @@ class Data:
             says ``Data("./set")`` is imported too.
     """
 
+    @tracebacks.hides_frames
     def __init__(self, path: str | os.PathLike[str], fuse: bool = False, hf_trust_remote_code: bool = False) -> None:
         self._raw = _text_of(path)
         self._fuse = _flag("fuse", fuse)

@@ -22,6 +22,7 @@ from kinetic.errors import (
     JobTimeoutError,
     KineticError,
     OptionError,
+    OptionTypeError,
     StoreUnreachableError,
 )
 from kinetic.job_status import JobStatus
@@ -57,6 +58,7 @@ def wait(
     check: Callable[[], object] = lambda: None,
 ) -> Snapshot:
     """Wait until a job has its verdict; ``check`` is called now and then, and may raise."""
+    timeout = seconds_to_wait(timeout)
     if past_of(job) is not None:  # its backend need not exist any more
         seen = observe(job)
         _notify(on_change, seen.status)
@@ -100,6 +102,18 @@ def wait(
                     why=f"it is {seen.status.value}, and keeps running",
                     next=f"call result() again, or: kinetic jobs logs {job.job_id} --follow",
                 )
+
+
+def seconds_to_wait(timeout: object) -> float | None:
+    """Return what a user wrote as a timeout, in seconds; None for no limit."""
+    try:
+        if isinstance(timeout, str | bytes):
+            raise TypeError
+        return None if timeout is None else float(timeout)  # type: ignore[arg-type] # where it is no number, it raises
+    except (TypeError, ValueError):
+        raise OptionTypeError(
+            f"timeout must be a number of seconds, got {timeout!r}", next="timeout=600     for ten minutes"
+        ) from None
 
 
 def _check_circle(job: JobRecord, own: str) -> None:
