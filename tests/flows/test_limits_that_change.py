@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +232,35 @@ def test_the_environment_counts_as_it_is_at_the_submission(clients) -> None:
 
     assert found[0] == found[2]
     assert "environments" in found[1]
+
+
+def test_a_job_that_runs_is_not_lost_for_a_shell_with_another_runtime_folder(
+    project: Any, home: Path, tmp_path: Path, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write("one.py", """
+        import os, time, kinetic
+        @kinetic.run(accelerator="cpu")
+        def stay(folder):
+            with open(f"{folder}/begun", "a") as file:
+                file.write("x")
+            while not os.path.exists(f"{folder}/end"):
+                time.sleep(0.01)
+            return "its value"
+    """)  # fmt: skip
+    submit = f"from one import stay\nprint(stay.run_async({str(tmp_path)!r}).job_id)"
+    job_id = project.out(submit).split()[-1]
+    wait_until((tmp_path / "begun").exists, "the job")
+
+    def kinetic(*words: str) -> Any:
+        return project.run("", instead=[sys.executable, "-m", "kinetic", *words])
+
+    with monkeypatch.context() as patch:
+        patch.setenv("KINETIC_RUNTIME_DIR", str(tmp_path / "another"))
+        status = kinetic("jobs", "status", job_id)
+        kinetic("jobs", "cleanup", "--all", "--yes")
+    (tmp_path / "end").touch()
+    value = kinetic("jobs", "result", job_id)
+
+    assert "RUNNING" in status.stdout, status
+    assert "its value" in value.stdout, value
+    assert (tmp_path / "begun").read_text() == "x"

@@ -47,12 +47,13 @@ _SHARED = frozenset(
     }
 )
 _SHARED_KIND = "fuse."  # fuse.sshfs, fuse.s3fs, fuse.glusterfs, …; "fuseblk" is a local disk and does not match
+_HOME = "~/.kinetic"
 _SET_HOME = "set KINETIC_HOME to a folder that you can write to"
 
 
 def kinetic_home(environ: Mapping[str, str]) -> Path:
     """Return the folder of everything that lasts; it need not exist yet."""
-    home = path_of(read_variable("KINETIC_HOME", environ) or "~/.kinetic", environ)
+    home = path_of(read_variable("KINETIC_HOME", environ) or _HOME, environ)
     return _trusted(home, "kinetic home", "KINETIC_HOME")
 
 
@@ -70,6 +71,8 @@ def ensure_home(environ: Mapping[str, str]) -> Path:
 def machine_id(environ: Mapping[str, str], *, machine_file: Path = _MACHINE_FILE) -> str:
     """Return a word that stays the same on this host and differs on every other that may share the home.
 
+    With a runtime folder of its own a process cannot see the jobs of another one: they are those of another machine.
+
     Args:
         environ: The environment; KINETIC_MACHINE_ID in it wins.
         machine_file: The system's own id. Cloned machines and containers share it, so the host name counts too.
@@ -78,7 +81,11 @@ def machine_id(environ: Mapping[str, str], *, machine_file: Path = _MACHINE_FILE
     if chosen is None:
         hardware = _hardware_uuid() if sys.platform == "darwin" else ""
         # The name of a Mac changes with its network, so there the hardware id counts alone, if it can be read.
-        return short_digest(hardware or f"{_text_of(machine_file)}\n{os.uname().nodename}")
+        own = short_digest(hardware or f"{_text_of(machine_file)}\n{os.uname().nodename}")
+        runtime = read_variable("KINETIC_RUNTIME_DIR", environ)
+        usual = path_of(read_variable("KINETIC_HOME", environ) or _HOME, environ) / "run" / own
+        at = os.path.realpath(usual if runtime is None else path_of(runtime, environ))
+        return own if at == os.path.realpath(usual) else short_digest(f"{own}\n{at}")
     plain = chosen.replace("-", "").replace("_", "").replace(".", "")
     if plain.isascii() and plain.isalnum() and not chosen.startswith(".") and len(chosen) <= _MAX_ID:
         return chosen

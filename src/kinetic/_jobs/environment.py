@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from kinetic._config.target import Target
     from kinetic._stores.protocol import Store
 
-_MACHINE = "KINETIC_MACHINE_ID"
+_RUNTIME = ("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "HOME", "KINETIC_MACHINE_ID")
 _runtimes: dict[tuple[str, ...], Path] = {}
 _homes: dict[tuple[str, ...], Path] = {}
-_machines: dict[str, str] = {}
+_machines: dict[tuple[str, ...], str] = {}
 
 
 def home() -> Path:
@@ -53,7 +53,7 @@ def key_ids() -> frozenset[str]:
 
 def machine() -> str:
     """Return the word that stands for this machine among those that share a home."""
-    setting = os.environ.get(_MACHINE, "")
+    setting = tuple(os.environ.get(name, "") for name in _RUNTIME)
     if setting not in _machines:
         _machines[setting] = settings.machine_id(os.environ)
     return _machines[setting]
@@ -66,7 +66,7 @@ def is_here_by(backend: str, host: str | None) -> bool:
 
 def runtime() -> Path:
     """Return the folder for host-local state; found once for each setting, as that reads the list of mounts."""
-    setting = tuple(os.environ.get(name, "") for name in ("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "HOME", _MACHINE))
+    setting = tuple(os.environ.get(name, "") for name in _RUNTIME)
     if setting not in _runtimes:
         _runtimes[setting] = settings.runtime_folder(os.environ)
     return _runtimes[setting]

@@ -144,6 +144,15 @@ def test_two_machines_of_the_same_name_differ_by_the_id_of_their_system(tmp_path
     assert len(ids) == 3
 
 
+def test_a_runtime_folder_of_its_own_counts_as_another_machine_and_the_usual_one_by_its_name_does_not(tmp_path):
+    home = {"KINETIC_HOME": str(tmp_path)}
+    usual = machine_id(home)
+
+    assert machine_id(home | {"KINETIC_RUNTIME_DIR": str(tmp_path / "run" / usual)}) == usual
+    others = {machine_id(home | {"KINETIC_RUNTIME_DIR": str(tmp_path / name)}) for name in ("one", "two")}
+    assert len(others | {usual}) == 3
+
+
 def test_the_id_of_the_machine_can_be_chosen():
     assert machine_id({"KINETIC_MACHINE_ID": "login-1.cluster_a"}) == "login-1.cluster_a"
 
