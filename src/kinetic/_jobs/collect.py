@@ -12,7 +12,7 @@ import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from kinetic._backends import registry
 from kinetic._jobs import locate, logs, notifications
@@ -41,6 +41,7 @@ from kinetic.errors import (
     ResultNotPicklableError,
     ResultUnreadableError,
     RunnerError,
+    StoreError,
 )
 from kinetic.job_status import JobStatus
 
@@ -55,6 +56,8 @@ _MEASURED_SECONDS = 1.0  # a job that took less time was not measured
 _PIECE, _BLOCK = 1 << 20, 1 << 16
 _IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened from the same bytes
 _PAGES_AT_ONCE = 500
+
+T = TypeVar("T")
 
 
 def body_of(store: Store, outcome: Outcome, data: bytes | None = None) -> Any:
@@ -423,14 +426,35 @@ def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, w
     notifications.forget(job.job_id)  # of a job that runs: who removes it knows of its end
     if seen.status is not JobStatus.NOT_FOUND or store.size(keys.record(job.job_id)) is not None:
         page = _history_page(job, seen) | {"artifacts_removed": artifacts, "resource_removed": resource}
-        locate.write_page(store, page, locate.key_to_seal(job))
-        mark_as_removed(job, store)
+
+        def write() -> None:
+            locate.write_page(store, page, locate.key_to_seal(job))
+            mark_as_removed(job, store)
+
+        _write_in_any_case(job, store, write, spare=() if artifacts else ("",))
     if artifacts:
         delete_history_logs(store, job.job_id)
     step("client:history-written")
     _delete(job, seen, resource=resource, artifacts=artifacts, wait=wait)
     if artifacts and job.after:
         _remove_kept_predecessors(job, store, wait=wait)
+
+
+def _write_in_any_case(job: JobRecord, store: Store, write: Callable[[], T], *, spare: tuple[str, ...]) -> T:
+    """Write what comes before a removal; where the store is full, some of what is removed makes room for it.
+
+    ``spare``: how what must stay until then begins, below the job's folder; its record stays in any case.
+    """
+    try:
+        return write()
+    except StoreError as error:
+        if error.code != "store-full":
+            raise
+    folder = keys.job(job.job_id)
+    for entry in list(store.entries(folder)):
+        if entry.key != keys.record(job.job_id) and not entry.key.removeprefix(folder).startswith(spare):
+            store.delete(entry.key)
+    return write()
 
 
 def mark_as_removed(job: JobRecord, store: Store) -> None:
@@ -537,9 +561,13 @@ def collected_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | Non
     """Write logs and page of a collected job into the history, and return the page."""
     store = locate.store_of(job)
     page, kept = _page_and_logs(job, store, seen, inside)
-    put_many(store, kept)
-    step("client:log-kept")
-    if not locate.write_page(store, page, locate.key_to_seal(job)):
+
+    def write() -> bool:
+        put_many(store, kept)
+        step("client:log-kept")
+        return locate.write_page(store, page, locate.key_to_seal(job))
+
+    if not _write_in_any_case(job, store, write, spare=("logs/",)):
         return _page_beside_another(job, store, page)
     return page
 

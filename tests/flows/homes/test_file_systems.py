@@ -126,6 +126,40 @@ def test_a_home_on_a_full_disk_is_one_clear_error_and_nothing_half_made(
     assert clients.collect(clients.submit())["file"]  # and it works again
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("jobs", "cleanup", "JOB", "--yes"),
+        ("jobs", "cleanup", "--all", "--yes"),
+        ("jobs", "result", "JOB", "--cleanup"),
+    ],
+    ids=lambda words: " ".join(words[1:]),
+)
+def test_a_full_disk_can_be_emptied_by_removing_a_job(
+    clients: Any, tmp_path: Path, mount: Any, words: tuple[str, ...]
+) -> None:
+    disk = mount(tmp_path / "disk", "size=24m")
+    clients.home = disk / "home"
+    clients.more = {"KINETIC_HOME": str(clients.home)}
+    clients.until.touch()
+    clients.project.write("large.py", """
+        import kinetic
+        @kinetic.run(accelerator="cpu")
+        def large():
+            return b"x" * 4_000_000
+    """)  # fmt: skip
+    job = clients.run("from large import large\njob = large.run_async()\njob.wait()\nprint(json.dumps(job.job_id))")
+    _fill(disk, 0)
+    before = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+
+    told = clients.kinetic(*[job if word == "JOB" else word for word in words])
+
+    assert told.returncode == 0, told.stderr
+    assert os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize > before + 3_500_000
+    listed = clients.kinetic("jobs", "list", "--all", "--json")
+    assert job in listed.stdout
+
+
 def test_the_code_of_jobs_is_whole_or_not_there_however_little_room_there_was(tmp_path: Path, mount: Any) -> None:
     disk = mount(tmp_path / "disk", "size=16m")
     needed = sum(path.stat().st_size for path in runner_bundle.contents().values())
