@@ -13,7 +13,7 @@ import kinetic
 from kinetic import JobStatus
 from kinetic._inspect import explanation
 from kinetic._jobs import locate
-from kinetic.errors import OptionError, OptionTypeError, PredecessorError
+from kinetic.errors import DataError, OptionError, OptionTypeError, PredecessorError
 
 STEPS = """
     import dataclasses
@@ -55,6 +55,18 @@ STEPS = """
     @kinetic.run(accelerator="cpu")
     def add(*values):
         return sum(values)
+
+    @kinetic.run(accelerator="cpu")
+    def write(until):
+        for name in ("early", "late"):
+            with open(os.path.join(kinetic.output_dir(), name), "w") as file:
+                file.write(name)
+            while not os.path.exists(until):
+                time.sleep(0.02)
+
+    @kinetic.run(accelerator="cpu")
+    def names(folder):
+        return sorted(set(os.listdir(folder)) & {"early", "late"})
 
     @kinetic.run(accelerator="cpu")
     def within(found):
@@ -300,3 +312,19 @@ def test_after_the_newest_job_means_its_whole_sweep(home, project, until):
 
     assert kinetic.attach(report).after == [sweep]
     assert kinetic.attach(again).after == [report]
+
+
+def test_what_a_job_still_writes_is_passed_by_its_path_and_refused_as_data(steps, until, wait_until):
+    writing = steps.write.run_async(str(until))
+    wait_until(lambda: Path(writing.output_dir, "early").exists(), "what it writes first")
+    names = steps.names.with_options(after=[writing])
+
+    for submit in (names.run_async, lambda data: names.run_async_map([data])):
+        with pytest.raises(DataError, match="which has not ended"):
+            submit(kinetic.Data(writing.output_dir))
+    reading = names.run_async(writing.output_dir)
+    shown = names.run_async(kinetic.Data(writing.output_dir, fuse=True))
+    until.touch()
+
+    assert reading.result() == shown.result() == ["early", "late"]
+    assert names.run_async(kinetic.Data(writing.output_dir)).result() == ["early", "late"]

@@ -287,6 +287,8 @@ def _prepare(request: BatchRequest, shipment: job_submit.Shipment) -> Prepared:
         with output.phase("packing", summary=False):
             packed = _pack(request, shipment, group_id)
         followed = after.resolve(packed.handed, request.options.after, shipment.here())
+        for item in (packed.found, *packed.found_by_input.values()):
+            after.refuse_early(followed, item.copied_paths(request.options.volumes), context.store)
         data = _ship_data(packed, shipment)
         shipment = shipment.finished()
         with output.phase("uploading"):

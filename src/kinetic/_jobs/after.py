@@ -20,7 +20,7 @@ from kinetic._stores import put_many
 from kinetic._wire import NamedTuple, documents, keys
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import MOST_PREDECESSOR_KEYS, MOST_PREDECESSORS, Predecessor
-from kinetic.errors import CredentialsError, KeyMissingError, KineticError, OptionError, PredecessorError
+from kinetic.errors import CredentialsError, DataError, KeyMissingError, KineticError, OptionError, PredecessorError
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend
@@ -49,6 +49,7 @@ class Followed(NamedTuple):
 
     after: tuple[Predecessor, ...] = ()
     keys: bytes = b""  # what verifies it; see ``Predecessor.ids``
+    outputs: Mapping[str, str] = {}  # of jobs: the folders that they may still write to
 
     @property
     def names(self) -> list[str]:
@@ -69,10 +70,12 @@ def resolve(handed: HandedOver, after: Sequence[Any] | None, here: Here) -> Foll
     if not named:
         return Followed()
     found: list[Predecessor] = []
+    outputs: dict[str, str] = {}
     data = bytearray()
     for name, handle in named.items():
         each, about = handle._followed()  # noqa: SLF001 - ours
         _check_place(each, about, here)
+        outputs |= {each.job_id: str(about["output_dir"])} if about.get("output_dir") else {}
         found.append(replace(each, key_id=str(about.get("key_id") or ""), value=name in handed.handles))
         data += b"".join(_keys_of(each, about, here))
     count = len(data) // documents.KEY_BYTES
@@ -82,7 +85,20 @@ def resolve(handed: HandedOver, after: Sequence[Any] | None, here: Here) -> Foll
             why=f"at most {MOST_PREDECESSORS}, and {MOST_PREDECESSOR_KEYS} attempts, fit beside its key",
             next="follow one job that waits for them, or fewer",
         )
-    return Followed(tuple(found), bytes(data))
+    return Followed(tuple(found), bytes(data), outputs)
+
+
+def refuse_early(followed: Followed, paths: Iterable[str], store: Store) -> None:
+    """Refuse data that a predecessor may still write to: it is sent now, and the rest of it would be missing."""
+    folders = followed.outputs.items()
+    inside = {job_id: path for path in paths for job_id, folder in folders if f"{path}/".startswith(f"{folder}/")}
+    for job_id in check(followed, store) if inside else ():
+        if job_id in inside:
+            raise DataError(
+                f"{inside[job_id]} is in the output folder of {job_id}, which has not ended",
+                why="data is sent when a job is submitted, so what that job writes afterwards would be missing",
+                next="pass job.output_dir itself, a path that the new job reads when it runs; or wait for the first job",
+            )
 
 
 def _check_place(each: Predecessor, about: Mapping[str, Any], here: Here) -> None:

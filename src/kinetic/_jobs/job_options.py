@@ -583,6 +583,10 @@ class FoundData:
         everything = [*self.data, *(volumes or {}).values()]
         return [Path(data.path) for data in everything if data.is_local]
 
+    def copied_paths(self, volumes: Mapping[str, Data] | None) -> list[str]:
+        """Return those of them that are sent as they are now."""
+        return [data.path for data in (*self.data, *(volumes or {}).values()) if data.is_local and not data.fuse]
+
 
 _Swap = Callable[[object], "tuple[Any, ...] | None"]
 _FOLLOWED = "_followed"  # the method of handles, of jobs and of batches, that says what they are to a job that follows

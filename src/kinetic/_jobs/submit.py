@@ -477,6 +477,7 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
 
             followed = after.resolve(handed, options.after, shipment.here())
             order = replace(order, after=followed.after)
+            after.refuse_early(followed, found.copied_paths(options.volumes), context.store)
         data = shipment.ship_data(found, options.volumes)
         order = replace(order, data=data)
         if data:
