@@ -97,7 +97,7 @@ def refuse_early(followed: Followed, paths: Iterable[str], store: Store) -> None
             raise DataError(
                 f"{inside[job_id]} is in the output folder of {job_id}, which has not ended",
                 why="data is sent when a job is submitted, so what that job writes afterwards would be missing",
-                next="pass job.output_dir itself, a path that the new job reads when it runs; or wait for the first job",
+                next="pass job.output_dir itself, a path that is read when the new job runs; or wait for the first job",
             )
 
 
