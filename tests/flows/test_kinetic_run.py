@@ -571,3 +571,28 @@ def test_a_program_that_makes_garbage_before_each_of_its_calls_does_not_keep_it(
     """)
 
     assert int(told.split()[-1]) < 300 << 10  # KiB; 25 of them would be 500 MiB
+
+
+def test_a_function_that_another_python_compiled_is_not_opened_and_stays(project, wait_until) -> None:
+    project.write("jobs.py", """
+        import kinetic
+        @kinetic.run(accelerator="cpu")
+        def maker(number):
+            return lambda other: number + other
+    """)  # fmt: skip
+
+    told = project.out("""
+        from jobs import maker
+        from kinetic._wire import python_runtime
+        from kinetic.errors import ResultUnreadableError
+        job, here = maker.run_async(20), python_runtime.python_version
+        python_runtime.python_version = lambda: "3.99.1"
+        try:
+            job.result()
+        except ResultUnreadableError as error:
+            print("compiled" in error.why, "stay in the store" in error.next)
+        python_runtime.python_version = here
+        print(job.result()(22))
+    """)
+
+    assert told.split()[-3:] == ["True", "True", "42"]

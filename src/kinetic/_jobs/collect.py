@@ -24,7 +24,7 @@ from kinetic._output import tracebacks
 from kinetic._runner.supervisor import attempts, predecessors
 from kinetic._stores import open_store, put_many
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, documents, keys, order, outcomes, records
+from kinetic._wire import digests, documents, keys, order, outcomes, python_runtime, records
 from kinetic._wire import order as orders
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import CANCELLED, Outcome
@@ -56,6 +56,7 @@ _MEASURED_SECONDS = 1.0  # a job that took less time was not measured
 _PIECE, _BLOCK = 1 << 20, 1 << 16
 _IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened from the same bytes
 _PAGES_AT_ONCE = 500
+_COMPILED = b"_make_function"  # cloudpickle's name for what makes a function of its bytecode
 
 T = TypeVar("T")
 
@@ -68,10 +69,25 @@ def body_of(store: Store, outcome: Outcome, data: bytes | None = None) -> Any:
     if outcome.body_length <= _IN_MEMORY:
         data = store.get(name, length=outcome.body_length) if data is None else data
         outcomes.check_body(outcome, digests.of_bytes(data))
+        if _COMPILED in data:
+            _check_python(store, outcome)
         return _open(functools.partial(device_tensors.load, functools.partial(io.BytesIO, data), _moved), outcome)
     with _as_file(store, name) as file:
         verified = functools.partial(_Verified, file, outcome)
         return _open(lambda: device_tensors.load(lambda: io.BufferedReader(verified(), _BLOCK), _moved), outcome)
+
+
+def _check_python(store: Store, outcome: Outcome) -> None:
+    """Refuse a function that another Python compiled: calling it would end this process."""
+    theirs = ours = python_runtime.python_version()
+    with contextlib.suppress(KineticError):  # without a note it is opened
+        theirs = outcomes.read_note(store, outcome.job_id, outcome.attempt, None).python
+    if python_runtime.version_mismatch(theirs):
+        raise ResultUnreadableError(
+            f"the result of {outcome.job_id} cannot be opened by this Python",
+            why=f"it contains a function that Python {theirs} compiled, and this is Python {ours}",
+            next=f"collect it with Python {theirs}; its bytes stay in the store",
+        )
 
 
 def _moved() -> None:

@@ -25,8 +25,9 @@ from kinetic.errors import ProjectRootError
 
 FILE = ".kineticignore"
 
-# Never wanted, whatever KINETIC_NO_DEFAULT_EXCLUDES says: large, changing, and of no use in a job.
-ALWAYS = (".git", "__pycache__/")
+# Never wanted, whatever KINETIC_NO_DEFAULT_EXCLUDES says: large, changing, and of no use in a job; or another home of
+# kinetic's with its keys, where KINETIC_HOME was set to a folder of the project.
+ALWAYS = (".git", "__pycache__/", ".kinetic/")
 
 # Not in this list: *.egg-info, because an editable install needs it for importlib.metadata (`__version__ = …` at
 # import); build/, dist/, env/ and wandb/, because user code often means something of its own by these names.
