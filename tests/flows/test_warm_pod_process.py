@@ -31,7 +31,7 @@ from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, keys, outcomes, python_runtime
 from kinetic._wire.order import Artifact, Order
-from kinetic._wire.task import KEY_FILE, WARM, PodSettings, Task
+from kinetic._wire.task import IN_SECRET, KEY_FILE, WARM, PodSettings, Task
 from kinetic._wire.warm_pods import IDLE, MOST_LINE, Assignment, Greeting, WarmPod, refusal
 
 __all__ = ["index"]
@@ -117,8 +117,15 @@ class Pod:
                 time.sleep(0.02)
         return self
 
-    def run(self, function: Callable[..., object], *args: object) -> Any:
+    def run(self, function: Callable[..., object], *args: object, **settings: Any) -> Any:
         """Give it a job on the one connection, wait until it is idle again, and return the job's value."""
+        job_id = self.decide(function, *args, **settings)
+        value = self.value(job_id)  # it is there once the pod says so
+        self.hear(lambda found: found.state == IDLE and found.sequence > int(job_id[-7:], 16))
+        return value
+
+    def decide(self, function: Callable[..., object], *args: object, **settings: Any) -> str:
+        """Give it a job, with settings of a task, and wait until that has its verdict; return its name."""
         hello = self.hear(lambda found: found.state == IDLE)
         job_id = f"cpu-train-20261123-120000-{hello.sequence:07x}"
         order = Order(
@@ -130,15 +137,13 @@ class Pod:
         ).to_bytes()
         self.store.put(keys.order(job_id), order)
         self.store.put(keys.record(job_id), b"{}")
-        settings = PodSettings(last_words=str(self.folder / "last"), store_requirement=self.store_requirement)
-        task = Task(job_id, digests.of_bytes(order), self.store.url, "key-1", 0o022, None, {}, pod=settings)
+        pod = PodSettings(last_words=str(self.folder / "last"), store_requirement=self.store_requirement)
+        task = Task(job_id, digests.of_bytes(order), self.store.url, "key-1", 0o022, None, {}, pod=pod, **settings)
         assignment = Assignment(hello.sequence, job_id, task.to_argument(), KEY, {})
         self.greetings.clear()
         self.client.sendall(assignment.to_bytes(POD_KEY, hello.nonce) + b"\n")
         self.hear(lambda found: found.decided == job_id)
-        value = self.value(job_id)  # it is there once the pod says so
-        self.hear(lambda found: found.state == IDLE and found.sequence > hello.sequence)
-        return value
+        return job_id
 
     def hear(self, holds: Callable[[Greeting], bool]) -> Greeting:
         """Read until the last greeting is of some kind, and return it; an answer must not be a refusal."""
@@ -278,6 +283,43 @@ def test_the_next_job_is_carried_out_by_the_pair_that_waits_unless_that_has_died
     assert without_worker[0] == supervisor
     assert without_worker[1] != dead_worker
     assert dead_supervisor not in without_supervisor
+
+
+class Listing(NamedTuple):
+    """An argument that becomes, when a worker opens it, the names in a folder."""
+
+    folder: str
+
+    def __reduce__(self) -> tuple[Callable[[str], list[str]], tuple[str]]:
+        return os.listdir, (self.folder,)
+
+
+def fail_once(found: list[str], flag: str) -> list[list[str]]:
+    """Return what was found in the folder of the task, by the attempt before and by this one."""
+    import json
+
+    import kinetic
+
+    if os.path.exists(flag):
+        return [json.loads(Path(flag).read_text()), sorted(found)]
+    Path(flag).write_text(json.dumps(sorted(found)))
+    kinetic.progress(90, 100)
+    Path("../left").touch()
+    raise ValueError("the first attempt fails")
+
+
+fail_once.__module__ = "__main__"
+
+
+@pytest.mark.parametrize("is_command", [False, True])
+def test_a_retry_begins_with_what_the_first_attempt_began_with(start: Any, tmp_path: Path, is_command: bool) -> None:
+    pod = start(f"file://{tmp_path}/store")
+    folder, flag = Listing(f"{tmp_path}/base/task"), str(tmp_path / "flag")
+
+    first, second = pod.run(fail_once, folder, flag, retries=1, is_command=is_command, cache_key=IN_SECRET)
+
+    assert first == second
+    assert (tmp_path / "out").read_text().count("another one follows") == 1
 
 
 def mount_in_working_directory(disk: str) -> list[str]:

@@ -137,11 +137,8 @@ class Cleaner:
         if _inode(self._own) != self._own_inode:
             return f"it replaced the folder {self._own}"
         stays = {*kept, os.path.relpath(self._code, self._own).partition(os.sep)[0]}
-        for name in set(os.listdir(self._own)) - stays:
-            with contextlib.suppress(OSError):
-                _remove(os.path.join(self._own, name))
-        if left := sorted(set(os.listdir(self._own)) - stays):
-            return f"its file {os.path.join(self._own, left[0])} cannot be removed"
+        if why := empty(self._own, stays):
+            return why
         for folder, folders, _ in os.walk(self._code):
             if "__pycache__" in folders:  # written when a module is loaded for the first time, or by a task
                 folders.remove("__pycache__")
@@ -216,6 +213,17 @@ def _folders() -> Iterator[str]:
     for folder in dict.fromkeys((*map(os.path.realpath, _TEMPORARY), home)):
         if os.path.isdir(folder) and folder not in {"/", "/usr", "/opt", "/home", "/root/.."}:
             yield folder
+
+
+def empty(folder: str | os.PathLike[str], stays: Collection[str] = ()) -> str:
+    """Remove all that is in a folder but some names; return what cannot be removed, or ""."""
+    if os.path.islink(folder) or not os.path.isdir(folder):  # what is behind a link is not ours
+        return f"it replaced the folder {folder}"
+    for name in set(os.listdir(folder)).difference(stays):
+        with contextlib.suppress(OSError):
+            _remove(os.path.join(folder, name))
+    left = sorted(set(os.listdir(folder)).difference(stays))
+    return f"its file {os.path.join(folder, left[0])} cannot be removed" if left else ""
 
 
 def _remove(path: str) -> None:

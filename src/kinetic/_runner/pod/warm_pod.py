@@ -62,6 +62,9 @@ _DISMISS_SECONDS = 10.0  # for the others to be told that the slice ends
 _LEADER_SECONDS = 300.0  # by which the other hosts are idle longer than the leader, which tells them to end
 _PAGE, _SECRET_FOLDER, _ABOUT, _VARIABLES = "task.json", "secret", "about.json", "variables.json"
 _ASSIGNMENT = "assignment.json"  # in the folder of a task: what the leader of a slice hands over
+_STOPPED = "stopped"  # there as well: its client has cancelled it
+# What another attempt finds in that folder: what the first one found, and the data that are fetched already.
+_FOR_ALL_ATTEMPTS = frozenset({_PAGE, _SECRET_FOLDER, _ABOUT, _VARIABLES, container.HOLD, _STOPPED, "cache"})
 
 
 def main(words: list[str], base: str, runner: str, get_ready: GetReady) -> NoReturn:
@@ -342,7 +345,7 @@ class WarmProcess:
             return ""
         if pid <= 0:
             return f"{job_id} is about to begin"
-        (self.task / "stopped").touch()
+        (self.task / _STOPPED).touch()
         is_harsh = False
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
@@ -568,18 +571,15 @@ class WarmProcess:
         if server.code is None and not server.is_over:
             return None
         code = os.waitstatus_to_exitcode(server.code) if server.code is not None else -signal.SIGKILL
-        is_stopped = (self.task / "stopped").exists()
+        is_stopped = (self.task / _STOPPED).exists()
         if code not in {0, FAILED_EXIT} and not is_stopped and not self._is_given_up:
             retries = about.get("retries")
             tries = _TRIES + (retries if isinstance(retries, int) else 0)
             if self.page.hosts == 1 and self._tries < tries:
                 say(f"the supervisor of {about.get('job_id')} ended with {code}; another one follows")
-                if why := self._clean(self.task.name):
+                if why := self._clean(self.task.name) or cleanup.empty(self.task, _FOR_ALL_ATTEMPTS):
                     say(f"this pod cannot be cleaned: {why}")
                     return ""
-                for name in ("log", "body", "word"):
-                    (self.task / name).unlink(missing_ok=True)
-                shutil.rmtree(self.task / "work", ignore_errors=True)
                 self._start()
                 return None
             times = f" {self._tries} times" if self.page.hosts == 1 else ""
@@ -589,10 +589,6 @@ class WarmProcess:
         variables = self.base / f"{self._sequence}-{_VARIABLES}"
         with contextlib.suppress(OSError):
             (self.task / _VARIABLES).rename(variables)
-        if (data := AttemptFiles(str(self.task), "").data).is_dir():
-            from kinetic._runner.data import mounted_data  # only jobs with data
-
-            mounted_data.remove_links(data, self.task / "cache")
         if why := self._clean(variables.name):  # its folder as well, once nothing is mounted there any more
             return self._unclean(f"it cannot be cleaned after {about.get('job_id')}: {why}")
         packages = self._check_packages(str(about.get("packages") or ""))
@@ -661,6 +657,10 @@ class WarmProcess:
             variables.unlink(missing_ok=True)
 
     def _clean(self, *kept: str) -> str:
+        if (data := AttemptFiles(str(self.task), "").data).is_dir():
+            from kinetic._runner.data import mounted_data  # only jobs with data
+
+            mounted_data.remove_links(data, self.task / "cache")
         spared = {*self._children, *(each.pid for each in self._servers())}
         if self._next_server is not None:
             kept = (*kept, self._next_variables)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,7 @@ class CommandCache:
         self._begin = begin
         self._cache: CompileCache | None = None
         self._folder = data / "compiled" / "command"
+        shutil.rmtree(self._folder, ignore_errors=True)  # of another attempt
         self._folder.mkdir(parents=True, mode=0o700)
         self._locks: dict[str, int] = {}
         for name, library in compilers.LIBRARIES.items():

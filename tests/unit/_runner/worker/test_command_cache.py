@@ -76,3 +76,10 @@ def test_a_folder_that_cannot_be_filled_is_not_waited_for_whatever_a_command_wro
     )
 
     assert run(waits, SOURCE) == "jax is imported\ngoes on\n"
+
+
+def test_another_attempt_makes_anew_what_the_first_one_has_left(command: CommandCache, tmp_path: Path) -> None:
+    another = CommandCache(tmp_path / "data", lambda: None)
+    another.finish()
+
+    assert run("import jax", SOURCE) == "jax is imported\n"
