@@ -15,6 +15,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, keys, outcomes, python_runtime
 from kinetic._wire.order import Artifact, Order
+from kinetic._wire.outcomes import Outcome
 from kinetic._wire.task import IN_SECRET, KEY_FILE, WARM, PodSettings, Task
 from kinetic._wire.warm_pods import IDLE, MOST_LINE, Assignment, Greeting, WarmPod, refusal
 
@@ -138,8 +140,9 @@ class Pod:
         self.store.put(keys.order(job_id), order)
         self.store.put(keys.record(job_id), b"{}")
         pod = PodSettings(last_words=str(self.folder / "last"), store_requirement=self.store_requirement)
-        task = Task(job_id, digests.of_bytes(order), self.store.url, "key-1", 0o022, None, {}, pod=pod, **settings)
-        assignment = Assignment(hello.sequence, job_id, task.to_argument(), KEY, {})
+        task = Task(job_id, digests.of_bytes(order), self.store.url, "key-1", 0o022, None, {}, pod=pod)
+        page = replace(task, **settings).to_argument()
+        assignment = Assignment(hello.sequence, job_id, page, KEY, {})
         self.greetings.clear()
         self.client.sendall(assignment.to_bytes(POD_KEY, hello.nonce) + b"\n")
         self.hear(lambda found: found.decided == job_id)
@@ -159,13 +162,16 @@ class Pod:
                 assert why == ""
         return self.greetings[-1]
 
-    def value(self, job_id: str) -> Any:
+    def outcome(self, job_id: str) -> Outcome:
         at = keys.result(job_id)
         size = self.store.size(at)
         assert size is not None
-        read = outcomes.read(size, lambda start, length: self.store.get(at, start=start, length=length), KEY)
+        return outcomes.read(size, lambda start, length: self.store.get(at, start=start, length=length), KEY)
+
+    def value(self, job_id: str) -> Any:
+        read = self.outcome(job_id)
         assert read.succeeded, read.error
-        return pickle.loads(self.store.get(at, length=read.body_length))
+        return pickle.loads(self.store.get(keys.result(job_id), length=read.body_length))
 
     def state(self) -> State:
         """Return what its processes hold once it is idle, with what waits for the next job."""
@@ -320,6 +326,26 @@ def test_a_retry_begins_with_what_the_first_attempt_began_with(start: Any, tmp_p
 
     assert first == second
     assert (tmp_path / "out").read_text().count("another one follows") == 1
+
+
+def stop_supervisor() -> None:
+    """Stop what waits for the deadline of this job, and what waits for that."""
+    supervisor = os.getppid()
+    for pid in (processes.parent_of(supervisor), supervisor):
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(100)
+
+
+stop_supervisor.__module__ = "__main__"
+
+
+def test_a_job_that_stops_its_supervisor_is_ended_at_its_deadline(start: Any, tmp_path: Path) -> None:
+    pod = start(f"file://{tmp_path}/store")
+    pod.client.settimeout(10)
+
+    outcome = pod.outcome(pod.decide(stop_supervisor, deadline=0.5))
+
+    assert outcome.cause == "deadline"
 
 
 def mount_in_working_directory(disk: str) -> list[str]:

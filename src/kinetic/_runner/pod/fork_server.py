@@ -176,9 +176,15 @@ def _serve(
                 continue
             pid, waiting = waiting.begin(line), None
             os.write(reports, f"pid {pid}\n".encode())
-            _, status = os.waitpid(pid, 0)
-            os.write(reports, f"code {status}\n".encode())
+            os.write(reports, f"code {_wait_for(pid)}\n".encode())
     os._exit(0)
+
+
+def _wait_for(supervisor: int) -> int:
+    """Return how a supervisor ended, as ``os.waitpid`` gives it; one that its job stops continues at once."""
+    while os.WIFSTOPPED(status := os.waitpid(supervisor, os.WUNTRACED)[1]):
+        os.kill(supervisor, signal.SIGCONT)
+    return status
 
 
 class _Waiting:
