@@ -348,6 +348,27 @@ def test_a_job_that_stops_its_supervisor_is_ended_at_its_deadline(start: Any, tm
     assert outcome.cause == "deadline"
 
 
+def leave_pipe(path: str) -> None:
+    """Leave a named pipe, into which nothing is ever written, in the folder of the task."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.mkfifo(path)
+
+
+leave_pipe.__module__ = "__main__"
+
+
+@pytest.mark.parametrize("name", ["imports.json", "data/links"])
+def test_a_pipe_in_the_place_of_a_file_that_the_pod_reads_holds_up_no_job(
+    start: Any, tmp_path: Path, name: str
+) -> None:
+    pod = start(f"file://{tmp_path}/store")
+    pod.client.settimeout(10)
+
+    pod.run(leave_pipe, f"{tmp_path}/base/task/{name}")
+
+    assert pod.run(abs, -1) == 1
+
+
 def mount_in_working_directory(disk: str) -> list[str]:
     """Mount a disk that keeps files, and one in memory with a file that an escaped process holds."""
     mounted = ctypes.CDLL(None).mount

@@ -321,6 +321,12 @@ def open_file(root: str | os.PathLike[str], path: str) -> int:
     return descriptor
 
 
+def read_file(root: str | os.PathLike[str], path: str, most: int) -> bytes:
+    """Return at most so many bytes of a regular file, whatever others may put in its place; see ``open_file``."""
+    with open(open_file(root, path), "rb") as file:
+        return file.read(most)
+
+
 def lstat(root: str | os.PathLike[str], path: str) -> os.stat_result:
     """Return what is at a path, of a link the link itself.
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, SupportsFloat
 
-from kinetic._wire import dataclass, fields, python_runtime
+from kinetic._wire import dataclass, fields, folders, python_runtime
 from kinetic.errors import OptionError
 
 VARIABLE = "KINETIC_PROGRESS_FILE"  # the worker sets it; processes that user code starts write there as well
@@ -82,12 +82,8 @@ READER = fields.nested(Progress, READERS)
 
 def read(path: str | os.PathLike[str]) -> Progress | None:
     """Return what a job reported last; None where it has not, or where the file holds something else."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with contextlib.suppress(OSError, ValueError, RecursionError), open(descriptor, "rb") as file:
-        return READER(json.loads(file.read(_MOST_BYTES) or b""))  # of a pipe that is empty, it reads None
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        return READER(json.loads(folders.read_file(*os.path.split(path), _MOST_BYTES)))
     return None
 
 

@@ -418,7 +418,9 @@ def test_a_link_that_somebody_replaced_is_not_removed(tmp_path):
     home.mkdir(parents=True)
     (tmp_path / "cache" / "links").mkdir(parents=True)
     (tmp_path / "mnt").symlink_to("/etc")
-    (home / mounted_data.LINKS_PAGE).write_text(json.dumps([str(tmp_path / "mnt"), str(tmp_path)]) + "\nnonsense\n")
+    (home / mounted_data.LINKS_PAGE).write_text(
+        json.dumps([str(tmp_path / "mnt"), str(tmp_path)]) + "\nnonsense\n1\n[2]\n"
+    )
 
     mounted_data.remove_links(home, tmp_path / "cache")
 

@@ -49,6 +49,13 @@ def test_a_task_that_imported_a_package_names_all_packages(
     assert json.loads((tmp_path / "imports.json").read_text()) == ["known", "new"]
 
 
+@pytest.mark.parametrize("found", ["[" * 1_000_000, json.dumps(["a" * (3 << 20)]), '{"a": 1}', "\udc80"])
+def test_what_is_not_a_list_of_names_is_none(tmp_path: Path, found: str) -> None:
+    (tmp_path / "imports.json").write_text(found, errors="surrogateescape")
+
+    assert fork_server.noted_imports(tmp_path) == []
+
+
 def test_the_names_of_modules_that_were_there_before_are_not_looked_at(
     imports: dict[str, types.ModuleType], tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ from kinetic.errors import DataError, DataMissingError
 
 LINKS_PAGE = "links"  # in a job's folder: the links and folders that it made
 
+_MOST_BYTES = 1 << 20  # of that page
 _READY = "\nready"
 _WRITTEN_TO = ("/tmp", "/var/tmp", "/dev/shm", "/dev", "/run")  # noqa: S108 - named so as not to cover them
 _TRIES = 5  # to make a link in a folder that other jobs may remove
@@ -292,11 +293,11 @@ def _note_link(home: Path, target: str) -> None:
 def remove_links(home: Path, cache: Path) -> None:
     """Remove the links of a job that is over, if they are still its own."""
     try:
-        lines = (home / LINKS_PAGE).read_text().splitlines()
+        lines = folders.read_file(home, LINKS_PAGE, _MOST_BYTES).splitlines()
     except OSError:
         return
     for line in reversed(lines):  # folders of an earlier link may hold a later one
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):  # a job can write there
             target, *made = json.loads(line)
             with hold_lock(_lock_path(cache, target), patient=False) as held:
                 if held and os.path.islink(target) and Path(os.readlink(target)).is_relative_to(home):

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kinetic._runner.supervisor import supervise
+from kinetic._wire import folders
 
 CarryOut = Callable[[list[str], str, str], NoReturn]  # the arguments of a container, a folder, and that with our code
 GetReady = Callable[[], CarryOut]  # what a supervisor does before it knows its task, and then with it
@@ -36,7 +37,7 @@ _DEVICES = ("/dev/nvidia", "/dev/accel", "/dev/vfio", "/dev/kfd", "/dev/dri")
 _NEVER = ("kinetic", "obstore", "cloudpickle", "__main__", "antigravity")  # obstore starts threads
 _PR_SET_PDEATHSIG = 1
 _AHEAD = b"ahead"  # an order to fork what the next task needs; any other one is the folder of a task
-_MOST_NAMES = 20_000
+_MOST_NAMES, _MOST_BYTES = 20_000, 2 << 20
 _imported: set[str] = set()  # packages that were imported here before the fork
 _loaded: set[str] = set()  # all modules that were
 _changed: dict[str, str | None] = {}  # variables that these imports set or changed, as jax does; None: removed
@@ -350,8 +351,8 @@ def drop_shadowed(folders: Sequence[str]) -> None:
 def noted_imports(folder: Path) -> list[str]:
     """Return what a task's worker wrote down, if anything: names of modules, whatever user code made of the file."""
     try:
-        found = json.loads((folder / IMPORTS_FILE).read_bytes()[: 1 << 21])
-    except (OSError, ValueError):
+        found = json.loads(folders.read_file(folder, IMPORTS_FILE, _MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
         return []
     names = [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
     return [name for name in names[:_MOST_NAMES] if all(part.isidentifier() for part in name.split("."))]

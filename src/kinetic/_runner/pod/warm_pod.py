@@ -39,7 +39,7 @@ from kinetic._runner.pod.log_pump import say
 from kinetic._runner.pod.warm_clients import CONFIRMED, Clients, read_line
 from kinetic._runner.worker import worker
 from kinetic._stores import is_loaded, preload
-from kinetic._wire import documents, make_dataclasses, warm_pods
+from kinetic._wire import documents, folders, make_dataclasses, warm_pods
 from kinetic._wire import task as wire_task
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, AttemptFiles, Task
@@ -479,7 +479,7 @@ class WarmProcess:
                 return 2  # no task has brought it yet
         store = open_store(self.page.store_url)
         following = placements.next_sequence(store, self.page.pod, self._sequence)
-        (self.base / "following").write_text(str(following))
+        folders.write_whole(self.base / "following", str(following).encode())
         return 1 if following > self._sequence else 0
 
     def _after_store(self, asked: int, code: int) -> None:
@@ -492,7 +492,7 @@ class WarmProcess:
         now = time.monotonic()
         self._strange_since = self._strange_since or now
         try:
-            following = int((self.base / "following").read_text())
+            following = int(folders.read_file(self.base, "following", 20))
         except (OSError, ValueError):
             return
         is_new = self._tasks == 0 and self._secret_stamp is None and following > self._sequence + 1

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kinetic._wire import NamedTuple, documents, warm_pods
+from kinetic._wire import NamedTuple, documents, folders, warm_pods
 from kinetic._wire import task as wire_task
 from kinetic._wire.failpoints import step
 from kinetic._wire.warm_pods import Ready, WarmPod
@@ -144,7 +144,8 @@ class Leader:
         line = _line(connection, 4096)
         with _key(self._page) as key:
             found = Ready.from_bytes(line, key, nonce)
-        (self._base / f"met-{os.getpid()}").write_text(json.dumps([found.host, found.nonce, found.sequence]))
+        met = json.dumps([found.host, found.nonce, found.sequence]).encode()
+        folders.write_whole(self._base / f"met-{os.getpid()}", met)  # whatever a job has put there
         return 0
 
     def _met(self, pid: int, code: int) -> None:
@@ -152,7 +153,7 @@ class Leader:
         if code:
             connection.close()
             return
-        host, nonce, sequence = json.loads(met.read_text())
+        host, nonce, sequence = json.loads(folders.read_file(self._base, met.name, 4096))
         met.unlink()
         self._drop(host)
         self._ready[host] = _Host(connection, nonce, sequence)

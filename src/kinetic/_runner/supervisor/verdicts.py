@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import signal
-import stat
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from json import dumps, loads
@@ -227,13 +226,9 @@ def read_phase(path: Path) -> str:
 
 def _read_page(path: Path) -> dict[str, Any] | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return _parsed(folders.read_file(path.parent, path.name, _MOST_BYTES))
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        return _parsed(file.read(_MOST_BYTES))
 
 
 def checked_report(page: object) -> dict[str, Any] | None:
