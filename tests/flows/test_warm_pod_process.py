@@ -67,6 +67,20 @@ obstore_client._google_client = client
 warm_pod.main([sys.argv[1]], sys.argv[2], sys.argv[3], entrypoint.get_ready)
 """
 
+# One whose first fork server dies at the moment at which it gets its first job.
+DYING = """
+import os, signal, sys
+from kinetic._runner.pod import entrypoint, fork_server, warm_pod
+start = fork_server.ForkServer.start
+def die(server, folder):
+    fork_server.ForkServer.start = start
+    os.kill(server.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+    start(server, folder)
+fork_server.ForkServer.start = die
+warm_pod.main([sys.argv[1]], sys.argv[2], sys.argv[3], entrypoint.get_ready)
+"""
+
 
 class State(NamedTuple):
     """What processes of a pod hold."""
@@ -289,6 +303,12 @@ def test_the_next_job_is_carried_out_by_the_pair_that_waits_unless_that_has_died
     assert without_worker[0] == supervisor
     assert without_worker[1] != dead_worker
     assert dead_supervisor not in without_supervisor
+
+
+def test_a_job_begins_though_the_process_that_would_fork_it_has_just_died(start: Any, tmp_path: Path) -> None:
+    pod = start(f"file://{tmp_path}/store", program=DYING)
+
+    assert pod.run(abs, -1) == 1
 
 
 class Listing(NamedTuple):

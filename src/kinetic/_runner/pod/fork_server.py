@@ -93,14 +93,17 @@ class ForkServer:
         """Have it fork what the next task needs, unless it has."""
         if not self._is_ahead and not self.is_over:
             self._is_ahead = True
-            with contextlib.suppress(BrokenPipeError):  # it has just ended
-                os.write(self._orders, _AHEAD + b"\n")
+            self._order(_AHEAD)
 
     def start(self, folder: Path) -> None:
         """Have it fork a supervisor for the task in a folder, or give the task to the one that it has forked."""
         self.supervisor, self.is_decided, self.code = -1, False, None
         self._is_ahead = False
-        os.write(self._orders, f"{folder}\n".encode())
+        self._order(os.fsencode(folder))
+
+    def _order(self, what: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has just ended, and is over as soon as that is read
+            os.write(self._orders, what + b"\n")
 
     def read(self) -> None:
         """Take in what it has reported."""
