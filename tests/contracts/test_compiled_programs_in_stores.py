@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from kinetic._wire import cache_entries, keys
 from kinetic._wire.task import Task
 
 KEY = bytes(range(32))
+PROGRAM = zlib.compress((5).to_bytes(4, "big") + b"machine code")  # as JAX writes it
 _TOOK = "/jax/core/compile/backend_compile_duration"
 
 
@@ -23,7 +25,7 @@ def job(tmp_path, monkeypatch):
     """Return a function that runs one job on a store: return what was there, and its log."""
     folders = iter(range(100))
 
-    def run(store, *names, data=b"machine code"):
+    def run(store, *names, data=PROGRAM):
         for library in compilers.LIBRARIES.values():
             for name in (*library.folders, *dict(library.settings)):
                 monkeypatch.setenv(name, "")
@@ -73,7 +75,7 @@ def test_the_next_job_finds_every_program_also_beyond_one_page_of_a_listing(stor
     assert job(store, *names)[0] == {}
     found, log = job(store, *names)
 
-    assert found == dict.fromkeys(names, b"machine code")
+    assert found == dict.fromkeys(names, PROGRAM)
     assert log == ["kinetic: compiled 1 program (5 s)"]
     assert len(list(store.entries(keys.COMPILED_BLOBS))) == 1
 
@@ -95,7 +97,7 @@ def test_pruning_empties_a_store_and_jobs_fill_it_again(store, job):
     entry = next(iter(store.entries(keys.COMPILED_ENTRIES)))
 
     assert compiled_programs.prune(store, entry.modified, seconds=1e9).files == 0
-    assert compiled_programs.prune(store, entry.modified, most_bytes=0) == (1, len(b"machine code"))
+    assert compiled_programs.prune(store, entry.modified, most_bytes=0) == (1, len(PROGRAM))
     assert list(store.entries(keys.COMPILED)) == []
     assert job(store, "jit_f-cache")[0] == {}
     assert list(job(store, "jit_f-cache")[0]) == ["jit_f-cache"]

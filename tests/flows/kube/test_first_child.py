@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("account")
 JAX = """
     import os
     import types
+    import zlib
 
     events, durations = [], []
     monitoring = types.SimpleNamespace(
@@ -41,8 +42,8 @@ JAX = """
                 duration("/jax/compilation_cache/compile_time_saved_sec", seconds)
         else:
             os.makedirs(folder, exist_ok=True)
-            with open(file, "w") as written:
-                written.write(name)
+            with open(file, "wb") as written:
+                written.write(zlib.compress(seconds.to_bytes(4, "big") + name.encode()))
         for duration in durations:
             duration("/jax/core/compile/backend_compile_duration", 0 if found else seconds)
         return found

@@ -6,7 +6,8 @@ Whatever fails costs one line in the log, and the job compiles.
 
 JAX keys a program by all that its compilation depends on, also by paths in its options; see ``compilers.py``. Process
 0 writes, so of a slice only the first host has something to send. A file is sent once it is complete: JAX's own writes
-are over when it reports the duration of a compilation, others' when the function has ended, or a while after.
+are over when it reports the duration of a compilation, others' when the function has ended, or a while after. Its
+other processes report nothing, so of each program of JAX's it is read whether it ends.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class LibraryCache:
         self._reports = library.name == "jax"  # each program
         self._small = SmallPrograms(folder, cache.order) if self._reports and cache.order is not None else None
         self._used: dict[str, float] = {}  # when the entries were used last, by their keys
-        self._known: dict[str, tuple[int, int]] = {}  # files that the store has, and their size and time
+        self._known: dict[str, tuple[int, int]] = {}  # files of which nothing is to be sent, and their size and time
         self._fetched: dict[str, CacheEntry] = {}  # by path
         self._damaged: set[str] = set()  # digests of what must be written anew
         self._found = self._sent = self._sent_bytes = 0
@@ -352,12 +353,8 @@ class LibraryCache:
                         self._note_use(path, about)
                     elif time.time() - about.st_mtime < settled_seconds:
                         left = True
-                    elif self._is_read_only:
-                        continue
-                    elif self._small is not None and self._small.take(path):
-                        self._known[path] = _stamp(about)
-                    elif self._sent_bytes + about.st_size <= MOST_SENT:
-                        self._send(path, about)
+                    elif not self._is_read_only:
+                        self._keep(path, about)
                 if with_small:
                     self._send_small()
         except Exception as error:  # noqa: BLE001 - a store that cannot be written, a full disk
@@ -366,6 +363,21 @@ class LibraryCache:
             self._is_read_only = not left
             self._cache.say(f"compile cache: the store does not take new programs: {_reason(error)}")
         return left
+
+    def _keep(self, path: str, about: os.stat_result) -> None:
+        """Send a file, or note it as a small program; half of a program is looked at again when it has changed.
+
+        Another process writes it, or was killed. JAX never replaces a file, so half of one would stay for everybody.
+        """
+        is_program = self._reports and path.endswith(compilers.PROGRAM)
+        seconds = compilers.whole_seconds(self.folder / path) if is_program else None
+        if is_program and seconds is None:
+            self._known[path] = _stamp(about)
+        elif self._small is not None and seconds == 0:
+            self._small.take(path)
+            self._known[path] = _stamp(about)
+        elif self._sent_bytes + about.st_size <= MOST_SENT:
+            self._send(path, about)
 
     def _send_small(self) -> None:
         """Send the archive with the small programs if there are new ones; else note that the one there was used."""

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any
+from typing import Any
 
 from kinetic._wire import NamedTuple
 
 _ZSTD = b"\x28\xb5\x2f\xfd"  # how its frames begin
+_CHUNK = 1 << 16
 _OFF = frozenset({"0", "false", "off", "no"})
 
 # Of JAX's events: a program is about to be looked up; it was found; it is written; and the whole of it took so long.
@@ -19,6 +20,7 @@ HIT = "/jax/compilation_cache/cache_hits"
 WRITE = "/jax/compilation_cache/cache_misses"
 SAVED = "/jax/compilation_cache/compile_time_saved_sec"
 TOOK = "/jax/core/compile/backend_compile_duration"
+PROGRAM = "-cache"  # how the names of JAX's programs end
 
 
 class Library(NamedTuple):
@@ -78,34 +80,34 @@ def set_variables(library: Library, folder: Path) -> bool:
 
 
 def whole_seconds(file: Path) -> int | None:
-    """Return for how many whole seconds JAX compiled a program in its cache; None for any other file.
+    """Return for how many whole seconds JAX compiled a program in its cache; None for any other file, and half of one.
 
     JAX writes them as 4 bytes before the program, big-endian, and compresses the whole with zstd, or with zlib where
     Python has no zstd (compilation_cache.py of JAX 0.10).
     """
+    begin = b""
     with file.open("rb") as opened:
-        begin = opened.read(4096)
-        opened.seek(0)
         try:
-            if begin.startswith(_ZSTD):
-                begin = _zstd_reader(opened).read(4)
-            else:
-                import zlib  # only where JAX is
-
-                begin = zlib.decompressobj().decompress(begin, 4)
+            chunk = opened.read(_CHUNK)
+            stream = _decompressor(chunk)
+            while chunk and not stream.eof:
+                begin += stream.decompress(chunk)[:4]
+                chunk = opened.read(_CHUNK)
         except Exception:  # noqa: BLE001 - of whichever library
             return None
-    return int.from_bytes(begin, "big") if len(begin) == 4 else None
+    return int.from_bytes(begin[:4], "big") if stream.eof and len(begin) >= 4 else None
 
 
-def _zstd_reader(opened: IO[bytes]) -> Any:
-    """Return what decompresses a file, by the library that JAX has used."""
-    import importlib
+def _decompressor(begin: bytes) -> Any:
+    """Return what decompresses a file that begins so, by the library that JAX has used."""
+    import importlib  # here and below: only where JAX is
 
+    if not begin.startswith(_ZSTD):
+        return importlib.import_module("zlib").decompressobj()
     try:
-        return importlib.import_module("compression.zstd").ZstdFile(opened)
+        return importlib.import_module("compression.zstd").ZstdDecompressor()
     except ImportError:
-        return importlib.import_module("zstandard").ZstdDecompressor().stream_reader(opened)
+        return importlib.import_module("zstandard").ZstdDecompressor().decompressobj()
 
 
 def listen(jax: ModuleType, on_event: Callable[[str], object], on_duration: Callable[[str, float], object]) -> None:

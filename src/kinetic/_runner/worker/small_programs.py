@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from kinetic._runner.worker import compilers
 from kinetic._wire import cache_entries
 from kinetic._wire.cache_entries import CacheEntry
 from kinetic._wire.order import Order
@@ -44,13 +43,10 @@ class SmallPrograms:
         self._paths: set[str] = set()
         self._unpacked = 0
 
-    def take(self, path: str) -> bool:
-        """Take in a complete file, if it is a small program."""
-        if compilers.whole_seconds(self._folder / path) != 0:
-            return False
+    def take(self, path: str) -> None:
+        """Take in a complete program."""
         self._paths.add(path)
         self.is_new = True
-        return True
 
     def unpack(self, archive: Path, entry: CacheEntry) -> Iterator[str]:
         """Put the programs of a verified archive into their places; yield the paths of those that were not there."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import zlib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,11 @@ KEY = bytes(range(32))
 NOTHING = Artifact("0" * 64, 0)
 JOB_ORDER = Order("job-1", "train", NOTHING, NOTHING, plan={"root": "/work/project", "entry_rel": "train.py"})
 PROGRAM = "jax/jit_f-0123-cache"
+
+
+def program(seconds: float = 20.0, code: bytes = b"machine code") -> bytes:
+    """Return a file as JAX writes it."""
+    return zlib.compress(int(seconds).to_bytes(4, "big") + code)
 
 
 class Jax:
@@ -54,7 +60,7 @@ class Jax:
         else:
             self.tell("/jax/compilation_cache/cache_misses")
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(data)
+            file.write_bytes(program(seconds, data))
         self.took("/jax/core/compile/backend_compile_duration", 0.1 if found else seconds)
         return found
 
@@ -278,7 +284,7 @@ def test_a_program_that_another_key_sealed_is_never_fetched(job, store) -> None:
     assert victim.compile("jit_f") == [False]
     victim.cache.finish()
 
-    assert [file.read_bytes() for file in library.folder.rglob("*-cache")] == [b"machine code"]
+    assert [file.read_bytes() for file in library.folder.rglob("*-cache")] == [program()]
     assert victim.log[0].startswith("kinetic: compile cache: 1 of its entries in file://")
     assert "cannot be verified and are not used" in victim.log[0]
     assert len(victim.log) == 2
@@ -297,7 +303,7 @@ def test_bytes_that_were_changed_are_never_put_into_place_and_are_written_anew(j
     assert (
         victim.log[0] == "kinetic: compile cache: programs whose bytes are not what their entries promise are not used"
     )
-    assert store.get(blob) == b"right"
+    assert store.get(blob) == program(code=b"right")
     third = job()
     third.begin()
     assert third.compile("jit_f") == [True]
@@ -312,14 +318,14 @@ def test_of_two_programs_of_one_name_the_newer_is_used(job, store) -> None:
     library = second.cache.begin("jax")
     library.wait()
     file = library.folder / PROGRAM.replace("jit_f-0123", "jit_f")
-    file.write_bytes(b"newer")
+    file.write_bytes(program(code=b"newer"))
     second.cache.finish()
     assert len(entries(store)) == 2
 
     third = job()
     library = third.cache.begin("jax")
     library.wait()
-    assert (library.folder / "jax" / "jit_f-cache").read_bytes() == b"newer"
+    assert (library.folder / "jax" / "jit_f-cache").read_bytes() == program(code=b"newer")
     third.cache.finish()
 
 
@@ -428,7 +434,7 @@ def test_the_first_program_waits_for_the_store_and_no_longer_than_it_answers(job
 
 def test_no_more_is_fetched_than_fits_and_what_was_used_last_comes_first(job, store, monkeypatch) -> None:
     for number in range(3):
-        filled(job, f"jit_{number}", data=bytes([number]) * 100)
+        filled(job, f"jit_{number}", data=os.urandom(100))
     by_path = {cache_entries.parse(key).path: key for key in entries(store)}
     for number in range(3):
         os.utime(store.root / by_path[f"jax/jit_{number}-cache"], (100 + number, 100 + number))
@@ -440,6 +446,37 @@ def test_no_more_is_fetched_than_fits_and_what_was_used_last_comes_first(job, st
 
     assert [entry.path for entry in library.entries] == ["jax/jit_2-cache", "jax/jit_1-cache"]
     reader.cache.finish()
+
+
+def test_half_of_a_program_that_another_process_is_writing_is_not_sent_until_it_is_whole(job, store) -> None:
+    running = job()
+    library = running.begin()
+    library.filled.wait(5)
+    running.compile("jit_f")
+    file = library.folder / "jax" / "jit_of_a_subprocess-cache"
+    whole = program(code=os.urandom(200_000))
+
+    file.write_bytes(whole[:-1])
+    library.send_new(0.0, with_small=True)
+    half = [cache_entries.parse(key).path for key in entries(store)]
+    file.write_bytes(whole)
+    running.cache.finish()
+
+    assert half == ["jax/jit_f-cache"]
+    assert [cache_entries.parse(key).path for key in entries(store)] == [*half, "jax/jit_of_a_subprocess-cache"]
+
+
+def test_a_program_that_a_killed_process_left_half_written_is_not_kept(job, store) -> None:
+    first = job()
+    library = first.begin()
+    library.filled.wait(5)
+    for name, data in (("cut", program()[:-5]), ("empty", b""), ("other", b"half of something")):
+        (library.folder / "jax").mkdir(parents=True, exist_ok=True)
+        (library.folder / "jax" / f"jit_{name}-cache").write_bytes(data)
+    first.cache.finish()
+
+    assert entries(store) == []
+    assert first.log == []
 
 
 def test_a_use_is_noted_once_a_day_and_only_of_what_was_used(job, store) -> None:

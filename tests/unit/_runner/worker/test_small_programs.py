@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import zipfile
-import zlib
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from unit._runner.worker.test_compile_cache import JOB_ORDER, Job, blobs, clean, entries, job, log, store
+from unit._runner.worker.test_compile_cache import JOB_ORDER, Job, blobs, clean, entries, job, log, program, store
 
 from kinetic._runner.worker import compilers, small_programs
 from kinetic._stores.files import FileStore
@@ -22,17 +21,12 @@ __all__ = ["clean", "job", "log", "store"]
 OTHER = replace(JOB_ORDER, function_name="evaluate")
 
 
-def program(seconds: float, code: bytes = b"machine code") -> bytes:
-    """Return a file as JAX writes it."""
-    return zlib.compress(int(seconds).to_bytes(4, "big") + code)
-
-
 def compiled(job, *names: str, order=JOB_ORDER, seconds: float = 0.4, **how) -> tuple[list[bool], Job]:
     """Run a job of a function to its end: which of the programs it found."""
     made = job(**how)
     made.cache.order = order
     made.begin()
-    found = [made.jax.compile(name, seconds, program(seconds, name.encode())) for name in names]
+    found = [made.jax.compile(name, seconds, name.encode()) for name in names]
     made.cache.finish()
     return found, made
 
@@ -125,7 +119,7 @@ def at_once(job, *names: tuple[str, ...]) -> list[Job]:
         made.cache.order = JOB_ORDER
         made.begin().wait()
         for name in each:
-            made.jax.compile(name, 0.4, program(0, name.encode()))
+            made.jax.compile(name, 0.4, name.encode())
         jobs.append(made)
     for made in jobs:
         made.cache.finish()
@@ -157,7 +151,7 @@ def test_an_archive_is_in_the_store_while_its_job_still_runs(job, store, monkeyp
     running = job()
     running.cache.order = JOB_ORDER
     running.begin().filled.wait(5)
-    running.jax.compile("jit_f", 0.4, program(0))
+    running.jax.compile("jit_f", 0.4)
 
     listed = threading.Event()
     while not entries(store):
@@ -200,7 +194,7 @@ def test_of_a_slice_the_first_host_writes_and_all_hosts_use_one_archive(job, sto
         made = job(hosts=2, host=host)
         made.cache.order = JOB_ORDER
         made.begin().wait()
-        assert made.jax.compile("jit_f", 0.4, program(0)) is False
+        assert made.jax.compile("jit_f", 0.4) is False
         made.cache.finish()
     assert len(entries(store)) == 1
 
@@ -209,7 +203,7 @@ def test_of_a_slice_the_first_host_writes_and_all_hosts_use_one_archive(job, sto
         made = job(hosts=2, host=host, attempt=1)
         made.cache.order = again
         made.begin().wait()
-        assert made.jax.compile("jit_f", 0.4, program(0)) is True
+        assert made.jax.compile("jit_f", 0.4) is True
         made.cache.finish()
 
 
@@ -218,7 +212,7 @@ def test_the_first_host_of_a_slice_takes_in_nothing_that_its_other_hosts_do_not_
     first.cache.order = JOB_ORDER
     library = first.begin()
     library.wait()
-    first.jax.compile("jit_f", 0.4, program(0))
+    first.jax.compile("jit_f", 0.4)
     compiled(job, "jit_of_another_job")
     library.send_new(0.0, with_small=True)
 
@@ -242,6 +236,25 @@ def test_a_store_from_which_nothing_can_be_removed_keeps_both_archives_and_the_n
     assert compiled(job, "jit_f", "jit_g")[0] == [True, True]
 
 
+def test_a_small_program_is_packed_once_it_is_whole(job, store) -> None:
+    running = job()
+    running.cache.order = JOB_ORDER
+    library = running.begin()
+    library.wait()
+    running.jax.compile("jit_f", 0.4)
+    file = library.folder / "jax" / "jit_of_a_subprocess-cache"
+    whole = program(0, os.urandom(1000))
+
+    file.write_bytes(whole[:500])
+    library.send_new(0.0, with_small=True)
+    half = archived(store)
+    file.write_bytes(whole)
+    running.cache.finish()
+
+    assert half == ["jax/jit_f-cache"]
+    assert archived(store) == [*half, "jax/jit_of_a_subprocess-cache"]
+
+
 def test_how_long_a_program_compiled_is_read_from_the_file_of_jax(tmp_path) -> None:
     file = tmp_path / "file"
     for data, expected in (
@@ -250,6 +263,7 @@ def test_how_long_a_program_compiled_is_read_from_the_file_of_jax(tmp_path) -> N
         (b"machine code", None),
         (b"", None),
         (program(3)[:2], None),
+        (program(3, os.urandom(100_000))[:-1], None),
         (b"\x28\xb5\x2f\xfd cut off", None),
     ):
         file.write_bytes(data)
@@ -268,8 +282,10 @@ def test_the_same_where_jax_compresses_with_zstd(tmp_path) -> None:
 
         data = zstandard.ZstdCompressor().compress(page)
     (tmp_path / "file").write_bytes(data)
+    (tmp_path / "half").write_bytes(data[:-1])
 
     assert compilers.whole_seconds(tmp_path / "file") == 5
+    assert compilers.whole_seconds(tmp_path / "half") is None
 
 
 @pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
