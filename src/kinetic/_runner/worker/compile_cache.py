@@ -53,7 +53,7 @@ _LEAST_SECONDS = 1.0  # of compiling, which is worth a line
 _LIST_SECONDS = 30.0  # how long a program on another host of a slice waits for the first one's listing
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.1, 10.0  # between two looks for that listing
 _HALF = 0.5  # of a second, which rounding takes on average
-_UNFINISHED = (".lock", ".tmp", ".part")
+_NOT_KEPT = (".lock", ".tmp", ".part", "-atime")  # the last: when a program was used, where JAX has a maximum size
 
 
 class CompileCache:
@@ -354,7 +354,8 @@ class LibraryCache:
                     elif time.time() - about.st_mtime < settled_seconds:
                         left = True
                     elif not self._is_read_only:
-                        self._keep(path, about)
+                        with contextlib.suppress(FileNotFoundError):  # JAX removed it, for a maximum size
+                            self._keep(path, about)
                 if with_small:
                     self._send_small()
         except Exception as error:  # noqa: BLE001 - a store that cannot be written, a full disk
@@ -429,7 +430,7 @@ class LibraryCache:
             below[:] = [name for name in below if not name.startswith((".", "tmp"))]
             for name in names:
                 path = os.path.relpath(f"{above}/{name}", top)
-                if path.startswith(self.library.only) and not name.endswith(_UNFINISHED):
+                if path.startswith(self.library.only) and not name.endswith(_NOT_KEPT):
                     with contextlib.suppress(OSError):
                         about = os.lstat(f"{above}/{name}")
                         if stat.S_ISREG(about.st_mode):

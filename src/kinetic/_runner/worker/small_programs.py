@@ -91,4 +91,5 @@ class SmallPrograms:
         with zipfile.ZipFile(archive, "w") as packed:  # JAX has compressed them
             packed.comment = f"{average:.2f}".encode()
             for path in sorted(chosen):
-                packed.writestr(zipfile.ZipInfo(path, _MADE), (self._folder / path).read_bytes())
+                with contextlib.suppress(FileNotFoundError):
+                    packed.writestr(zipfile.ZipInfo(path, _MADE), (self._folder / path).read_bytes())

@@ -479,6 +479,34 @@ def test_a_program_that_a_killed_process_left_half_written_is_not_kept(job, stor
     assert first.log == []
 
 
+def test_a_program_that_jax_removes_after_it_was_listed_is_passed_over(job, store, monkeypatch) -> None:
+    running = job()
+    library = running.begin()
+    library.filled.wait(5)
+    with library._lock, monkeypatch.context() as patched:  # so that its own thread does not look
+        running.compile("jit_f", "jit_g")
+        listed = list(library._files())
+        (library.folder / "jax" / "jit_f-cache").unlink()
+        patched.setattr(library, "_files", lambda: listed)
+        library.send_new(0.0, with_small=True)
+    running.compile("jit_h")
+    running.cache.finish()
+
+    assert [cache_entries.parse(key).path for key in entries(store)] == ["jax/jit_g-cache", "jax/jit_h-cache"]
+    assert running.log == ["kinetic: compiled 3 programs (60 s)"]
+
+
+def test_the_times_that_jax_notes_for_a_maximum_size_are_no_programs(job, store) -> None:
+    running = job()
+    library = running.begin()
+    library.filled.wait(5)
+    running.compile("jit_f")
+    (library.folder / "jax" / "jit_f-atime").write_bytes(bytes(8))
+    running.cache.finish()
+
+    assert [cache_entries.parse(key).path for key in entries(store)] == ["jax/jit_f-cache"]
+
+
 def test_a_use_is_noted_once_a_day_and_only_of_what_was_used(job, store) -> None:
     filled(job, "jit_f", "jit_g")
     for key in entries(store):
