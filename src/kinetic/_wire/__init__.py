@@ -44,8 +44,17 @@ if not TYPE_CHECKING:
                 if not is_made:
                     from dataclasses import dataclass
 
-                    dataclass(**options)(cls)
-                    is_made = True
+                    own = dict(vars(cls))
+                    try:
+                        dataclass(**options)(cls)
+                        is_made = True
+                    except BaseException:  # as Ctrl-C: half made, it would have other defaults the next time
+                        for name in vars(cls).keys() - own.keys():
+                            delattr(cls, name)
+                        for name, value in own.items():
+                            if vars(cls).get(name) is not value:
+                                setattr(cls, name, value)
+                        raise
 
         class Fields:
             def __get__(self, _instance: object, _owner: type) -> object:

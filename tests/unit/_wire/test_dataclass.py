@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from threading import Barrier
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -91,6 +93,43 @@ def test_threads_that_make_the_first_instances_together_get_whole_ones() -> None
         with ThreadPoolExecutor(4) as pool:
             made = list(pool.map(make, range(4)))
         assert made == [Point(number) for number in range(4)]
+
+
+def test_a_class_is_made_anew_after_ctrl_c_at_any_step_of_making_it() -> None:
+    steps = 0
+    while True:
+        steps += 1
+
+        @dataclass(frozen=True)
+        class Point:
+            x: int
+            y: list[int] = field(default_factory=list)
+            z: int = field(default=3, compare=False)
+
+        left, own = steps, dict(vars(Point))
+
+        def count(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal left
+            if frame.f_code.co_name == "_process_class" and event == "line":
+                left -= 1
+                if left == 0:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return count
+
+        before = sys.gettrace()
+        sys.settrace(count)
+        try:
+            Point(1)
+        except KeyboardInterrupt:
+            assert dict(vars(Point)) == own
+        finally:
+            sys.settrace(before)
+
+        assert (Point(1), Point(1).y, Point(1).z) == (Point(x=1, z=4), [], 3)
+        if left > 0:
+            break
+    assert steps > 50
 
 
 def twin(decorate: Callable[..., Any]) -> Any:
