@@ -5,7 +5,6 @@ A client reads this when it submits, and the queue stores it with the job.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import os
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 _MAX_HOSTS = 8  # they take 10 s to start on two cores
 _BYTES_PER_HOST = 400 << 20  # what a process with jax and a small model holds, measured
+_counted: dict[str, int] = {}  # GPUs, by the folder of devices: asked for each of thousands of jobs
 
 
 class Limits(NamedTuple):
@@ -59,9 +59,12 @@ def read_gpus(environ: Mapping[str, str], devices: str = "/dev") -> tuple[str, .
     return tuple(itertools.takewhile(is_there, _names(visible)))
 
 
-@functools.cache  # asked for each of thousands of jobs
 def _count_gpus(devices: str) -> int:
-    return sum(name.removeprefix("nvidia").isdigit() for name in os.listdir(devices) if name.startswith("nvidia"))
+    """Return how many GPUs there are, by their files, which the driver may make only when one is used first."""
+    if not _counted.get(devices):
+        names = (name.removeprefix("nvidia") for name in os.listdir(devices) if name.startswith("nvidia"))
+        _counted[devices] = sum(map(str.isdigit, names))
+    return _counted[devices]
 
 
 def variable_of_gpus(environ: Mapping[str, str]) -> str:

@@ -28,6 +28,14 @@ def test_a_machine_without_gpus_has_none(tmp_path) -> None:
     assert limits.read_gpus({"CUDA_VISIBLE_DEVICES": "0"}, str(tmp_path)) == ()
 
 
+def test_gpus_are_seen_whose_files_the_driver_makes_after_the_first_look(tmp_path) -> None:
+    assert limits.read_gpus({}, str(tmp_path)) == ()
+
+    (tmp_path / "nvidia0").touch()
+
+    assert limits.read_gpus({}, str(tmp_path)) == ("0",)
+
+
 @pytest.mark.parametrize(
     ("visible", "expected"),
     [
