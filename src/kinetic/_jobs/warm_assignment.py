@@ -108,7 +108,7 @@ def launch(wanted: Launch, context: Place, options: Options) -> bool:
         if keep:
             output.report_once(f"the pod is not kept warm: {why}")
         return False
-    mask = _umask()
+    mask = folders.read_umask()
     if (most := _new.get()) is not None:
         _start_with(wanted, context, backend, mask, keep, most)
         return True
@@ -265,12 +265,6 @@ def _lines_of(artifact: Mapping[str, Any], store: Store) -> list[str]:
 
     data = function_call.fetch_artifact(store, Artifact(**artifact), "the file with the requirements")
     return data.decode().split("\n")
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)  # the only way to read it, and one for the whole process
-    os.umask(mask)
-    return mask
 
 
 def _why_not(wanted: Launch, context: Place) -> str:

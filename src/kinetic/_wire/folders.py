@@ -23,6 +23,7 @@ _MOST_OWED = 64  # descriptors; a project or a data folder may have thousands of
 _MAX_WRITE = 64 << 20  # macOS refuses 2 GiB and more
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # of a pipe, opening would wait for a writer
+_umask_lock = threading.Lock()
 
 
 def make(folder: str | os.PathLike[str]) -> None:
@@ -460,6 +461,21 @@ def age(path: Path, now: float) -> float:
         return now - path.lstat().st_mtime
     except OSError:
         return 0.0
+
+
+def read_umask() -> int:
+    """Return the umask of this process, and change it for a moment only where the system does not tell it.
+
+    All threads share it: of two that change it at the same time, one puts back what the other has set.
+    """
+    try:
+        with open("/proc/thread-self/status", "rb") as file:
+            return next(int(line[6:], 8) for line in file if line.startswith(b"Umask:"))
+    except (OSError, StopIteration):  # macOS has no such file
+        with _umask_lock:
+            umask = os.umask(0o077)  # what other threads make meanwhile is private
+            os.umask(umask)
+        return umask
 
 
 def file_id(path: str | os.PathLike[str]) -> tuple[int, int]:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
+from unittest import mock
 
 import pytest
 
@@ -169,3 +174,32 @@ def test_an_error_of_a_helper_is_raised_by_force_and_nothing_is_told(
 
     assert told == []
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
+def umask() -> Iterator[int]:
+    before = os.umask(0o027)
+    yield 0o027
+    os.umask(before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells it")
+def test_the_umask_is_read_without_another_one_for_a_moment(umask: int) -> None:
+    with mock.patch("os.umask", side_effect=AssertionError):
+        assert folders.read_umask() == umask
+
+
+def test_where_no_file_tells_the_umask_threads_that_read_it_leave_it_as_it_was(umask: int, monkeypatch) -> None:
+    inside, exchanged = [], os.umask
+
+    def exchange(mask: int) -> int:
+        inside.append(threading.get_ident())
+        found = exchanged(mask)
+        time.sleep(0.001)  # the others run
+        return found
+
+    monkeypatch.setattr(folders, "open", mock.Mock(side_effect=FileNotFoundError), raising=False)
+    monkeypatch.setattr(os, "umask", exchange)
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(lambda _: folders.read_umask(), range(20))) == {umask}
+    assert inside[::2] == inside[1::2]

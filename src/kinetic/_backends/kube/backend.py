@@ -34,7 +34,7 @@ from kinetic._backends.protocol import SYSTEM, Clock, DebugAddress, Diagnosis, L
 from kinetic._config import cluster
 from kinetic._config.cluster import PodRequirements
 from kinetic._output import terminal as output
-from kinetic._wire import inspection, python_runtime
+from kinetic._wire import folders, inspection, python_runtime
 from kinetic.errors import AccessDeniedError, KineticError, OptionError
 from kinetic.job_status import JobStatus
 
@@ -139,8 +139,7 @@ class KubeBackend:
         return job_manifests.resource_name(kind, job_id, hosts)
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
-        mask = os.umask(0o022)  # the only way to read it, and one for the whole process: so not on the threads below
-        os.umask(mask)
+        mask = folders.read_umask()
         return kube_client.request_all([partial(self._launch, launch, mask) for launch in launches])
 
     def _launch(self, launch: Launch, mask: int) -> str:

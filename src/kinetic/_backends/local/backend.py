@@ -168,8 +168,7 @@ class LocalBackend:
 
     def _launch_in(self, interpreter: str, launches: Sequence[Launch]) -> None:
         template_id, template = self._template(interpreter)
-        umask = os.umask(0o077)  # the only way to read it, and one for the whole process
-        os.umask(umask)
+        umask = folders.read_umask()
         now = time.time()
         tasks, lock = [], None
         self.paths.make()
@@ -186,7 +185,7 @@ class LocalBackend:
             }
             lock = self._begin(launch.order.job_id, lock)
             runtime_files.make_pipe(self.paths.completion_pipe(launch.order.job_id))
-            tasks.append((self._task(launch, umask & 0o777, queued), launch.key))
+            tasks.append((self._task(launch, umask, queued), launch.key))
         followed = {launch.order.job_id: launch.followed for launch in launches if launch.order.after}
         runtime_files.write_tasks(self.paths, tasks, followed)  # a row is never without its launch page
         step("client:launch-written")

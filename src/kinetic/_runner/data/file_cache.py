@@ -424,8 +424,7 @@ def _copy_from_store(store: Store, manifest: Manifest, path: Path, home: Path) -
     parts = home / ".parts"
     parts.mkdir(mode=0o700, exist_ok=True)
     _make_folders(manifest, path)
-    mask = os.umask(0)
-    os.umask(mask)
+    mask = folders.read_umask()
     destination = blobs.Destination(
         lambda file: _place_of(manifest, file, path),
         lambda file: (0o777 if file.executable else 0o666) & ~mask,

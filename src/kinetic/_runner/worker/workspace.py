@@ -160,8 +160,7 @@ def _take_over(left: Left, into: Path, manifest: Manifest, blob: Callable[[str],
 
 def _files_in(into: Path, manifest: Manifest) -> list[os.stat_result] | None:
     """Return what the system says of each file of a project; None if its folder has more, less, or other modes."""
-    mask = os.umask(0)
-    os.umask(mask)
+    mask = folders.read_umask()
     inside, count, pending = _folders_of(manifest), 0, [""]
     wanted = {file.path: 0o755 & ~mask if file.executable else 0o644 & ~mask for file in manifest.files}
     found: dict[str, os.stat_result] = {}
