@@ -53,7 +53,7 @@ _LEAST_SECONDS = 1.0  # of compiling, which is worth a line
 _LIST_SECONDS = 30.0  # how long a program on another host of a slice waits for the first one's listing
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.1, 10.0  # between two looks for that listing
 _HALF = 0.5  # of a second, which rounding takes on average
-_NOT_KEPT = (".lock", ".tmp", ".part", "-atime")  # the last: when a program was used, where JAX has a maximum size
+_NOT_KEPT = (".lock", ".tmp", ".part", compilers.LAST_USE)
 
 
 class CompileCache:
@@ -278,7 +278,7 @@ class LibraryCache:
             if self._small is not None and self._is_small(entry):
                 with self._lock:
                     for path in self._small.unpack(part, entry):
-                        self._known[path] = _stamp((self.folder / path).stat())
+                        self._note_fetched(path)
                     self.tally.small_seconds = self._small.seconds or self.tally.small_seconds
                 return True
             place = self.folder / entry.path
@@ -286,7 +286,7 @@ class LibraryCache:
             os.utime(part, (1, time.time()))  # the kernel sets the first of these when the file is read
             with self._lock:
                 os.replace(part, place)
-                self._known[entry.path] = _stamp(place.stat())
+                self._note_fetched(entry.path)
                 self._fetched[entry.path] = entry
         except KeyMissingError:  # removed meanwhile
             return False
@@ -294,6 +294,12 @@ class LibraryCache:
             with contextlib.suppress(OSError):
                 part.unlink()
         return True
+
+    def _note_fetched(self, path: str) -> None:
+        self._known[path] = _stamp((self.folder / path).stat())
+        if self._reports and path.endswith(compilers.PROGRAM):
+            # With a maximum size, JAX (0.10.2) writes nothing where a program has no such file. An empty one: never.
+            (self.folder / (path.removesuffix(compilers.PROGRAM) + compilers.LAST_USE)).touch()
 
     def wait(self) -> None:
         """Wait until what the store had is here, as long as something arrives."""

@@ -20,7 +20,7 @@ HIT = "/jax/compilation_cache/cache_hits"
 WRITE = "/jax/compilation_cache/cache_misses"
 SAVED = "/jax/compilation_cache/compile_time_saved_sec"
 TOOK = "/jax/core/compile/backend_compile_duration"
-PROGRAM = "-cache"  # how the names of JAX's programs end
+PROGRAM, LAST_USE = "-cache", "-atime"  # how the names of JAX's programs end, and of files that say when one was used
 
 
 class Library(NamedTuple):

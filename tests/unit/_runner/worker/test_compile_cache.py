@@ -11,6 +11,7 @@ import threading
 import zlib
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -507,6 +508,21 @@ def test_the_times_that_jax_notes_for_a_maximum_size_are_no_programs(job, store)
     assert [cache_entries.parse(key).path for key in entries(store)] == ["jax/jit_f-cache"]
 
 
+@pytest.mark.skipif(not (find_spec("jax") and find_spec("filelock")), reason="real JAX is needed, and filelock")
+def test_the_real_jax_with_a_maximum_size_removes_what_was_fetched(job, store) -> None:
+    from jax._src.lru_cache import LRUCache
+
+    filled(job, "jit_f", data=os.urandom(300))
+    later = job()
+    library = later.begin()
+    library.wait()
+
+    LRUCache(os.environ["JAX_COMPILATION_CACHE_DIR"], max_size=500).put("jit_new", bytes(400))
+
+    assert [file.name for file in library.folder.rglob("*-cache")] == ["jit_new-cache"]
+    later.cache.finish()
+
+
 def test_a_use_is_noted_once_a_day_and_only_of_what_was_used(job, store) -> None:
     filled(job, "jit_f", "jit_g")
     for key in entries(store):
@@ -600,7 +616,7 @@ def test_the_hosts_of_a_slice_use_what_the_first_one_found_and_nothing_newer(job
     for each, library in zip(hosts, libraries, strict=True):
         library.wait()
         assert [entry.path for entry in library.entries] == [PROGRAM.replace("f-0123", "f")]
-        assert sorted(file.name for file in (library.folder / "jax").iterdir()) == ["jit_f-cache"]
+        assert sorted(file.name for file in library.folder.rglob("*-cache")) == ["jit_f-cache"]
         assert each.log == []
         each.cache.finish()
 
