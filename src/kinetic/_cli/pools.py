@@ -148,7 +148,7 @@ def _warn_of_price(wanted: Any, least: int) -> None:
 def remove(name: str, yes: bool, **given: Any) -> None:
     """Remove a node pool that kinetic made; its jobs are named before.
 
-    Example: kinetic pool remove v5litepod-4
+    Example: kinetic pool remove tpu-v5litepod-2x2
     """
     from kinetic._cluster import node_pools
     from kinetic._cluster.node_pools import RemovedPool

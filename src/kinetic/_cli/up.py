@@ -19,6 +19,8 @@ from kinetic._output.format import count_text, duration_text
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kinetic._cli.shared_options import Command
     from kinetic._cluster.plan import Plan
     from kinetic._cluster.resource import Setup, Spec
@@ -34,12 +36,14 @@ _LIMIT_SECONDS = 2400.0  # other tools wait for 30 to 40 minutes
 
 def _place_options(function: Command) -> Command:
     """Add the options that say which cluster."""
-    place = "--region", "--zone", "location"
-    function = click.option(*place, metavar="NAME", help="Where it is made.  [default: chosen]")(function)
     help_ = "The name of the cluster, of at most 20 characters.  [default: KINETIC_CLUSTER, or the profile]"
     function = click.option("--cluster", metavar="NAME", help=help_)(function)
     help_ = "Google Cloud project.  [default: KINETIC_PROJECT, the profile, or your login's]"
     return click.option("--project", metavar="NAME", help=help_)(function)
+
+
+def _location_option(help_: str) -> Callable[[Command], Command]:
+    return click.option("--region", "--zone", "location", metavar="NAME", help=help_)
 
 
 def _run_options(function: Command) -> Command:
@@ -53,6 +57,7 @@ def _run_options(function: Command) -> Command:
 
 @click.command
 @_place_options
+@_location_option("Where it is made.  [default: chosen]")
 @click.option(
     "-a",
     "--accelerator",
@@ -68,7 +73,7 @@ def _run_options(function: Command) -> Command:
 @click.option("--node-service-account", metavar="EMAIL", help="Nodes run as this account, instead of a new one.")
 @click.option("--namespace", metavar="NAME", help="The namespace of jobs.  [default: default]")
 @click.option(
-    "--limit", "limits", multiple=True, metavar="tpu=N", help="What all jobs may hold together: tpu, gpu, cpu."
+    "--limit", "limits", multiple=True, metavar="tpu=N", help="What all jobs may hold together: tpu, gpu, pods, cpu."
 )
 @click.option("--registry", is_flag=True, help="Make a repository for images, too.")
 @click.option("--jobset", is_flag=True, help="Install JobSet, too; slices of several hosts do so by themselves.")
@@ -216,6 +221,7 @@ def _try(profile: str, accelerator: str, begun: float) -> int:
 
 @click.command
 @_place_options
+@_location_option("Where it is.  [default: found by its name]")
 @click.option("--namespace", metavar="NAME", help="The namespace of jobs.  [default: default]")
 @click.option("--delete-data", is_flag=True, help="Remove the bucket with all results, too, and disks of volumes.")
 @click.option("--keep-cluster", is_flag=True, help="Remove only what jobs need besides the cluster.")

@@ -44,9 +44,9 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
 
 def find_record(job_id: str, project: str | None = None, cluster: str | None = None) -> JobRecord:
     """Return the record of a job, with its page of the history if it was collected; see ``attach``."""
-    keys.check_job_id(job_id)
+    keys.check_job_id(job_id.rstrip("-"))  # the beginning of an id may end with a dash
     stores = job_list.stores(job_list.resolve(project, cluster=cluster))
-    for store in stores:
+    for store in stores if keys.is_job_id(job_id) else ():
         with contextlib.suppress(KeyMissingError):
             return _load(store, job_id)
         if (collected := _collected(store, locate.read_page(store, job_id))) is not None:

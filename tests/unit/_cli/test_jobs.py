@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kinetic._cli import job_views
-from kinetic._jobs import locate
+from kinetic._jobs import find, locate
 from kinetic._jobs.index import Row
+from kinetic.errors import JobNotFoundError
 
 WAITING = Row(**dict.fromkeys(Row._fields))._replace(status="PENDING", where="this machine")
 
@@ -31,3 +32,21 @@ def test_waiting_jobs_without_a_supervisor_are_told(rows, kept, told, monkeypatc
     assert said.out == ""
     assert said.err.startswith(told)
     assert bool(said.err) is bool(told)
+
+
+@pytest.mark.parametrize("shown", ["cpu-", "cpu-train-0-"])
+def test_the_beginning_of_an_id_may_end_with_a_dash(shown, kinetic, made_job) -> None:
+    job_id = made_job()
+
+    told = kinetic("jobs", "status", shown)
+
+    assert (told.exit_code, told.stdout.split(":")[0]) == (0, job_id), told.stderr
+    assert find.attach(shown).job_id == job_id
+
+
+def test_no_job_is_found_by_a_beginning_with_a_dash_that_none_has(kinetic, made_job) -> None:
+    made_job()
+
+    with pytest.raises(JobNotFoundError, match="no job gpu- was found"):
+        find.attach("gpu-")
+    assert "'-cpu' cannot be a job id" in kinetic("jobs", "status", "--", "-cpu-").stderr
