@@ -79,10 +79,12 @@ def results(batch: Batch, timeout: float | None, save: Path | None, force: bool,
         collected.append(found if save is not None else replace(found, value=None))
     if save is not None:
         size = _save(save, [found.value for found in collected])
-        click.echo(f"saved {count_text(len(collected), 'result')} to {save}, a pickle of {size} bytes", err=True)
+        there = sum(found.failure is None for found in collected)
+        saved = count_text(there, "result") if there == len(collected) else f"{there} of {len(collected)} results"
+        click.echo(f"saved {saved} to {save}, a pickle of {size} bytes", err=True)
     if as_json:
-        saved = {} if save is None else {"saved_to": str(save)}
-        output_format.print_document(group_id=batch.group.group_id, **saved, results=pages)
+        place = {} if save is None else {"saved_to": str(save)}
+        output_format.print_document(group_id=batch.group.group_id, **place, results=pages)
     sys.stdout.flush()
     if cleanup:
         _remove(batch, collected)
@@ -139,8 +141,8 @@ def _result_page(batch: Batch, found: InputResult, *, with_value: bool) -> dict[
 
     head: dict[str, Any] = {"index": found.index, "input": report.input_text(batch, found.index)}
     if found.handle is None or found.seen is None:
-        what = found.failure.what if found.failure is not None else ""
-        return {**head, "job_id": None, "status": None, "error": {"told": what}}
+        error = {} if found.failure is None else {"told": found.failure.what, "code": found.failure.code}
+        return {**head, "job_id": None, "status": None, "error": error}
     if found.failure is not None:
         return {**head, **job_results.failure_page(found.handle, found.seen, found.failure)}
     value = output_format.value_page(found.value) if with_value else {}

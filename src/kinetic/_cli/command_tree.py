@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kinetic._cli.error_output import SuggestionError
+from kinetic._cli.error_output import CALLED, Called, SuggestionError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -197,7 +197,9 @@ class LazyGroup(click.Group):
         name = args[0]
         command = self.get_command(ctx, name)
         if command is not None:
-            return self._aliases.get(name, name), command, args[1:]
+            own = self._aliases.get(name, name)
+            ctx.meta[CALLED] = Called(command, f"{ctx.command_path} {own}")
+            return own, command, args[1:]
         if ctx.resilient_parsing or name.startswith("-"):  # completing a half-typed line, or a misplaced option
             return super().resolve_command(ctx, args)
         from difflib import get_close_matches  # 2 ms; only on the way to an error

@@ -8,6 +8,7 @@ loads what kinetic needs, nothing of the project, and waits for the save.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import select
@@ -15,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,26 @@ from kinetic.errors import OptionError
 _NOT_HERE = frozenset(
     "target words module data sweeps max_concurrent predecessors dry_run detach report_to start_at as_json".split()
 )
+_OWN_HELP = {  # of options whose help elsewhere is about sweeps and batches, too
+    "retries": "How many times a failed job is retried.",
+    "targets": "Tell once when a run has ended: desktop, the address of a webhook, or a shell command; $NAME is the "
+    "value of a variable; can be repeated.",
+}
 _OWN = frozenset({"--keep-running", "--cancel-on-exit"})
 _OPTIONS_TYPED = "kinetic.options_typed"
 _PLACE = "project", "zone", "cluster"
 _END_SECONDS = 30.0  # a run that is being submitted undoes that first; then it is killed
+
+
+def _params() -> Iterator[click.Parameter]:
+    """Yield the options of `kinetic run` that `kinetic dev` has, too."""
+    for each in run_cli.run.params:
+        if isinstance(each, click.Option) and each.name in _OWN_HELP:
+            own = copy.copy(each)
+            own.help = _OWN_HELP[each.name]
+            yield own
+        elif each.name not in _NOT_HERE:
+            yield each
 
 
 class _DevCommand(run_cli.RunCommand):
@@ -57,7 +74,7 @@ class _DevCommand(run_cli.RunCommand):
     params=[
         click.Argument(["target"], metavar="FILE.py::func"),
         click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]"),
-        *(each for each in run_cli.run.params if each.name not in _NOT_HERE),
+        *_params(),
     ],
 )
 @click.option("--keep-running", is_flag=True, help="Let the run before continue, instead of cancelling it.")

@@ -15,12 +15,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from kinetic._wire.records import JobRecord
@@ -30,10 +33,26 @@ if TYPE_CHECKING:
 ERROR, USAGE, TIME_OVER, JOB_FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 124, 125, 130, 141
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _INDENT = " " * len("error: ")
+CALLED = "kinetic.called"  # in the meta of click's contexts: the Called command
+_ADVICE = re.compile(r'(?<![\w-])([a-z]\w*) ?= ?(?:"([^"]+)"|(\w[\w.=]*(?:,\w[\w.=]*)*))')
+_OTHER_FLAGS = {"on_done": "--notify", "container_image": "--image"}  # of commands that have none of the option's name
 
 
-def report(error: BaseException, *, debug: bool = False) -> int:
-    """Print what happened, why and what to do next, with `debug` after the traceback; return the exit code."""
+class Called(NamedTuple):
+    """The command that is run, and what was typed for it: "kinetic jobs list"."""
+
+    command: click.Command
+    path: str
+
+
+def report(error: BaseException, *, called: Called | None = None, debug: bool = False) -> int:
+    """Print what happened, why and what to do next, with `debug` after the traceback; return the exit code.
+
+    Args:
+        error: What a command has raised.
+        called: The command, if advice that is written in Python is to be shown as it is typed for it.
+        debug: Print the traceback, too.
+    """
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, OSError):
@@ -45,11 +64,11 @@ def report(error: BaseException, *, debug: bool = False) -> int:
 
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     if not isinstance(error, click.ClickException):
-        return _report_other(error)
-    what = error.format_message().strip().rstrip(".")
-    context = getattr(error, "ctx", None)
-    help_line = f"{context.command_path} -h" if context is not None else "kinetic -h"
-    next_ = getattr(error, "next", None) or help_line
+        return _report_other(error, called)
+    what = " ".join(error.format_message().split()).rstrip(".")  # click lists choices on lines of their own
+    context = getattr(error, "ctx", None)  # None where the parser of options found it
+    path = context.command_path if context is not None else called.path if called is not None else "kinetic"
+    next_ = getattr(error, "next", None) or f"{path} -h"
     print_parts(what[:1].lower() + what[1:], code="usage", why=getattr(error, "why", None), next=next_)
     return error.exit_code
 
@@ -68,15 +87,49 @@ def print_parts(what: str, *, code: str, why: str | None = None, next: str | Non
         click.echo("\n".join([first, *(_INDENT + line.removeprefix(_INDENT) for line in others)]), err=True)
 
 
-def _report_other(error: BaseException) -> int:
-    from kinetic.errors import KineticError
+@contextmanager
+def advice_in_python(context: click.Context) -> Iterator[None]:
+    """Keep the advice of an error as it is written: it is about the code of the user's file."""
+    called = context.meta.pop(CALLED, None)
+    yield
+    context.meta[CALLED] = called
+
+
+def as_typed(advice: str, command: click.Command) -> str:
+    """Write accelerator="cpu" as it is typed after a command: --accelerator cpu, or cpu where it is an argument."""
+    import shlex  # 2 ms; only on the way to an error
+
+    from kinetic._config.options import BY_NAME, RESOURCE_NAMES
+
+    flags = {name for each in command.params if not getattr(each, "is_flag", False) for name in each.opts}
+    arguments = {each.human_readable_name.rstrip(".").lower() for each in command.params if each.opts == [each.name]}
+
+    def typed(found: re.Match[str]) -> str:
+        name, value = found[1], found[2] or found[3]
+        if name in RESOURCE_NAMES:
+            name, value = "resources", f"{name}={value}"
+        flag = next((each for each in (f"--{name.replace('_', '-')}", _OTHER_FLAGS.get(name)) if each in flags), None)
+        if flag is not None:
+            return f"{flag} {shlex.quote(value)}"
+        if name in arguments:
+            return shlex.quote(value)
+        return f"--option {name}={shlex.quote(value)}" if name in BY_NAME and "--option" in flags else found[0]
+
+    return _ADVICE.sub(typed, advice)
+
+
+def _report_other(error: BaseException, called: Called | None) -> int:
+    from kinetic.errors import JobError, KineticError, SettingsError
 
     if isinstance(error, KineticError):
         from kinetic._output import tracebacks
 
         for note in getattr(error, "__notes__", ()):
             click.echo(note.removeprefix(tracebacks.REMOTE).rstrip("\n"), err=True)
-        print_parts(error.what, code=error.code, why=error.why, next=error.next)
+        next_ = error.next
+        if next_ and called is not None and not isinstance(error, JobError | SettingsError):  # those are about files
+            next_ = as_typed(next_, called.command)
+        print_parts(error.what, code=error.code, why=error.why, next=next_)
         return exit_code(error)
     if isinstance(error, OSError) and error.errno in _DISK_FULL:
         print_parts(

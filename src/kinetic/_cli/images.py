@@ -395,6 +395,9 @@ def _find(name: str) -> ImageNote:
     found = image_notes.find(name, _store(), os.environ)
     if found is None:
         raise ImageError(
-            f"no image is named {name!r}", why="or several begin so", next="kinetic image list", code="no-image"
+            f"no image is named {name!r}",
+            why="an image is named by its address, its tag, or at least 6 characters with which only its tag begins",
+            next="kinetic image list",
+            code="no-image",
         )
     return found

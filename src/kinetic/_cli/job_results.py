@@ -63,7 +63,8 @@ def failure_page(handle: JobRecord, seen: Snapshot, failure: KineticError) -> di
     """Return for JSON what is known of a job that left no value."""
     error = dict(seen.outcome.error) if seen.outcome is not None else {}
     error = error if output_format.is_json(error) else {"message": str(error.get("message", ""))}
-    return {**job_page(handle, seen.outcome, status=seen.status.value), "error": {**error, "told": failure.what}}
+    told = {**error, "told": failure.what, "code": failure.code}
+    return {**job_page(handle, seen.outcome, status=seen.status.value), "error": told}
 
 
 def follow_to_end(handle: JobRecord, stream: TextIO) -> Snapshot:

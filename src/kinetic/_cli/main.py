@@ -43,7 +43,8 @@ class Root(LazyGroup):
         except (click.exceptions.Exit, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - the last frame: every error gets a message and an exit code
-            ctx.exit(error_output.report(error, debug=bool(ctx.params.get("debug"))))
+            called = ctx.meta.get(error_output.CALLED)
+            ctx.exit(error_output.report(error, called=called, debug=bool(ctx.params.get("debug"))))
         return found
 
 

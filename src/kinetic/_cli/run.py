@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import json
 import os
-import re
 import signal
 import sys
 from typing import TYPE_CHECKING, Any, Self
@@ -15,13 +14,13 @@ import click
 
 from kinetic._backends import registry
 from kinetic._cli import job_results, run_command, shared_options
-from kinetic._cli.error_output import SuggestionError
+from kinetic._cli.error_output import SuggestionError, advice_in_python
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from types import FrameType, TracebackType
 
     from kinetic._jobs.handle import JobHandle
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 _TYPO = 0.75  # an option this similar to one of ours is a typo
 AFTER_DASHES = "kinetic.after_dashes"
-_ADVICE = re.compile(r'(\w+)="([^"]+)"')
 _WARM, _WARM_VARIABLE = "20m", "KINETIC_KEEP_WARM"
 _LIBRARIES = ("cloudpickle", "google.auth", "obstore", "obstore.store", "yaml")  # what a submission may load
 _SHORT = 80  # columns of a result in one line
@@ -105,7 +103,11 @@ class RunCommand(click.Command):
     help="Tell once when the job, or the sweep, has ended: desktop, the address of a webhook, or a shell command; "
     "$NAME is the value of a variable; can be repeated.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the command, or each command of a sweep, and submit nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the command, or each command of a sweep, and submit nothing; for commands only.",
+)
 @click.option("--backend", metavar="NAME", help=f"The place: {registry.listed()}.")
 @shared_options.place_options
 @click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE, or the profile]")
@@ -190,30 +192,29 @@ def run(
     captured = run_command.read_variables(names)
     command = run_command.words_of(target, words, after_dashes=ctx.meta[AFTER_DASHES], module=module)
     if command is not None:
-        with _typed_advice():
-            options = shared_options.read_job_options(given) | ({"capture_env_vars": captured} if captured else {})
-            how = run_command.Submission(data, sweeps, max_concurrent, dry_run, detach, as_json)
-            run_command.run(command, options, how)
+        options = shared_options.read_job_options(given) | ({"capture_env_vars": captured} if captured else {})
+        how = run_command.Submission(data, sweeps, max_concurrent, dry_run, detach, as_json)
+        run_command.run(command, options, how)
         return
-    for flag, is_given in (
-        ("--data", data),
-        ("--sweep", sweeps),
-        ("--max-concurrent", max_concurrent),
-        ("--dry-run", dry_run),
+    for flag, is_given, instead in (
+        ("--data", data, "a function takes kinetic.Data as an argument"),
+        ("--sweep", sweeps, "a function is mapped over its inputs with run_async_map in Python"),
+        ("--max-concurrent", max_concurrent, "run_async_map in Python has max_concurrent"),
+        ("--dry-run", dry_run, "kinetic package --dry-run shows what would be sent with a function"),
     ):
         if is_given:
             raise OptionError(
                 f"{flag} is for commands, and {target} is a function",
-                why="a function takes kinetic.Data and run_async_map in Python",
+                why=instead,
                 next=f"kinetic run {flag} … -- python {target.partition('::')[0]}",
             )
     with _Reporter(report_to) as reporter:
-        found = target_function.find_function(target, words)
+        with advice_in_python(ctx):
+            found = target_function.find_function(target, words)
         if target_function.wants_help(words):
             click.echo(target_function.usage(found.function, found.written))
             return
-        with _typed_advice():
-            remote = _decorated(found.function, shared_options.read_job_options(given), captured)
+        remote = _decorated(found.function, shared_options.read_job_options(given), captured)
         call = target_function.read_arguments(found.function, words, found.written)
         reporter.submitting(found.function)
         handle = remote.run_async(*call.args, **call.kwargs)
@@ -309,17 +310,6 @@ class _Reporter:
         if not self._is_submitted:
             raise KeyboardInterrupt  # the submission is undone
         raise SystemExit(128 + number)
-
-
-@contextlib.contextmanager
-def _typed_advice() -> Iterator[None]:
-    """Advise accelerator="cpu" as it is typed here: --accelerator cpu."""
-    try:
-        yield
-    except OptionError as error:
-        flags = _ADVICE.sub(lambda each: f"--{each[1].replace('_', '-')} {each[2]}", error.next or "")
-        error.next = flags or None
-        raise
 
 
 def _tags(written: Sequence[str]) -> dict[str, str]:

@@ -98,16 +98,17 @@ class Duration(_Type):
 
     name = "duration"
 
-    def __init__(self, *, bare: bool = False) -> None:
-        self._bare = bare
+    def __init__(self, *, bare: bool = False, least: float = 0.0, example: str = "7d") -> None:
+        self._bare, self._least, self._example = bare, least, example
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the seconds."""
         if isinstance(value, int | float):
             return float(value)
         found = seconds_of(str(value))
-        if found is None or not (found[1] or self._bare):
-            units = f"use {'seconds, or ' if self._bare else ''}a number and s, m, h, d or w, such as 7d"
+        if found is None or not (found[1] or self._bare) or found[0] < self._least:
+            units = f"use {'seconds, or ' if self._bare else ''}a number and s, m, h, d or w, such as {self._example}"
+            units += f", and at least {duration_argument(self._least)}" if self._least else ""
             self.fail(f"{value!r} is not a valid duration: {units}", param, ctx)
         return found[0]
 

@@ -111,7 +111,7 @@ class Looker:
 @click.option("--once", is_flag=True, help="Print one snapshot, as without a terminal.")
 @click.option(
     "--interval",
-    type=shared_options.Duration(),
+    type=shared_options.Duration(least=_LEAST_SECONDS, example=f"{_SECONDS:g}s"),
     default=_SECONDS,
     metavar="TIME",
     help=f"Refresh this often, at least every {_LEAST_SECONDS:g} s.  [default: {_SECONDS:g}s]",
@@ -140,7 +140,7 @@ def top(once: bool, interval: float, as_json: bool, **place: str | None) -> None
         else:
             click.echo("There are no running or pending jobs", err=True)
         return
-    _live(looker, max(interval, _LEAST_SECONDS))
+    _live(looker, interval)
 
 
 # ----------------------------------------------------------------------------------------------------------------- live

@@ -144,3 +144,17 @@ def test_the_tab_key_offers_batches_newest_first(made_batch, home) -> None:
 
 def test_the_tab_key_offers_nothing_where_there_is_nothing(home) -> None:
     assert shared_options.complete_batches(None, None, "") == []
+
+
+@pytest.mark.parametrize(
+    ("states", "saved"),
+    [
+        (["failed", "failed"], "0 of 2 results"),
+        (["succeeded", "failed"], "1 of 2 results"),
+        (["succeeded", "succeeded"], "2 results"),
+    ],
+)
+def test_saved_results_are_counted_without_those_that_failed(states, saved, kinetic, made_batch, tmp_path) -> None:
+    told = kinetic("batch", "results", made_batch(*states), "--save", str(tmp_path / "b.pkl"))
+
+    assert f"saved {saved} to " in told.stderr

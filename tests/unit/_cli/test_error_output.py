@@ -99,3 +99,30 @@ def test_a_terminal_shows_colours_unless_it_is_told_not_to(no_color, coloured, m
 
     assert ("\x1b[1;33m" in shown) is coloured
     assert "why:" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["cost", "cpuu"], "write cpu"),
+        (["pool", "add", "cpuu"], "write cpu"),
+        (["up", "--accelerator", "cpuu"], "write --accelerator cpu"),
+        (["doctor", "--accelerator", "cpuu"], "write --accelerator cpu"),
+        (["profile", "create", "team", "--option", "accelerator=cpuu"], "write --option accelerator=cpu"),
+        (["jobs", "list", "--tag"], "kinetic jobs list -h"),
+        (["--profle"], "kinetic -h"),
+    ],
+)
+def test_the_next_step_is_written_for_the_command_that_was_called(words, advice, kinetic) -> None:
+    told = kinetic(*words)
+
+    assert (told.exit_code, told.stderr.splitlines()[-1]) == (2, f"next:  {advice}")
+
+
+def test_a_missing_choice_is_one_line(kinetic) -> None:
+    told = kinetic("completion")
+
+    assert told.stderr.splitlines() == [
+        "error: missing argument 'bash|zsh|fish'. Choose from: bash, zsh, fish [usage]",
+        "next:  kinetic completion -h",
+    ]

@@ -408,14 +408,52 @@ def test_a_misspelt_option_of_kinetic_is_answered_with_the_nearest(words, kineti
         (("-a", "cpuu"), "write --accelerator cpu"),
         (("-a", "tpu-v5e-9"), "write --accelerator tpu-v5litepod-2x4 or --accelerator tpu-v5litepod-4x4"),
         (("--backend", "locl"), "--backend local"),
+        (("--notify", ""), "--notify desktop"),
+        (("--retries", "x"), "write --retries 3"),
+        (("--deadline", "x"), "--deadline 3600, or --deadline 10m"),
+        (("--resources", "memory=16"), "write --resources memory=16Gi"),
+        (("--resources", "4"), "write --resources cpu=4,memory=16Gi"),
     ],
 )
-def test_advice_is_written_as_it_is_typed_here(words, advice, kinetic, tmp_path) -> None:
+@pytest.mark.parametrize("target", [["FILE::train"], ["--", "true"]])
+def test_advice_is_written_as_it_is_typed_here(words, advice, target, kinetic, tmp_path) -> None:
     (tmp_path / "train.py").write_text("def train(): pass\n")
+    typed = [word.replace("FILE", f"{tmp_path}/train.py") for word in target]
 
-    told = kinetic("run", *words, f"{tmp_path}/train.py::train")
+    told = kinetic("run", *words, *typed)
 
     assert (told.exit_code, told.stderr.splitlines()[-1]) == (2, f"next:  {advice}")
+
+
+def test_advice_about_a_gpu_that_is_not_here_is_written_as_it_is_typed(kinetic, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    told = kinetic("run", "-a", "gpu-l4x8", "--backend", "local", "--", "true")
+
+    assert told.stderr.splitlines()[-1].endswith("or use --accelerator cpu"), told.stderr
+
+
+def test_advice_about_the_code_of_a_file_stays_as_it_is_written_there(kinetic, tmp_path) -> None:
+    (tmp_path / "train.py").write_text('import kinetic\n@kinetic.run(accelerator="cpuu")\ndef train(): pass\n')
+
+    told = kinetic("run", f"{tmp_path}/train.py::train")
+
+    assert told.stderr.splitlines()[-1] == 'next:  write accelerator="cpu"'
+
+
+@pytest.mark.parametrize(
+    ("flag", "word"),
+    [
+        ("--dry-run", "kinetic package --dry-run"),
+        ("--data=a=b", "kinetic.Data"),
+        ("--sweep=lr=1", "run_async_map"),
+        ("--max-concurrent=2", "max_concurrent"),
+    ],
+)
+def test_an_option_for_commands_names_what_a_function_has_instead(flag, word, kinetic) -> None:
+    told = kinetic("run", flag, "train.py::train")
+
+    assert word in told.stderr.splitlines()[1]
 
 
 @pytest.mark.parametrize(("written", "kept"), [("", "20m"), ('[tool.kinetic]\nkeep_warm = "1h"\n', None)])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from kinetic._cli import top
 from kinetic._cli.top import Looker, Row, Seen, now_of, summary, table_of
 from kinetic._jobs.resource_usage import DeviceSample, HostUsage, Usage, UsageDevice, UsageSample
@@ -119,3 +121,10 @@ def test_a_job_that_reports_its_progress_shows_its_share_and_the_time_that_is_le
     assert rows[0][-2] == "40 %"
     assert rows[0][-1].startswith(("2m 00s", "1m 59s"))
     assert rows[1][-2:] == ["", ""]
+
+
+@pytest.mark.parametrize("typed", ["0", "0.5s", "2"])
+def test_an_interval_that_is_too_short_is_refused_with_the_shortest(typed, kinetic) -> None:
+    told = kinetic("top", "--interval", typed)
+
+    assert (told.exit_code, "such as 2s, and at least 1s" in told.stderr) == (2, True), told.stderr
