@@ -28,6 +28,7 @@ from kinetic.errors import (
     JobNotFoundError,
     KineticError,
     OptionError,
+    ResultMissingError,
     StoreUnreachableError,
 )
 
@@ -49,6 +50,7 @@ _END_SECONDS = 2
 _STATUSES: tuple[tuple[type[KineticError], int], ...] = (
     (JobNotFoundError, 404),
     (DataMissingError, 404),
+    (ResultMissingError, 404),
     (OptionError, 400),
     (CredentialsError, 409),
     (StoreUnreachableError, 503),

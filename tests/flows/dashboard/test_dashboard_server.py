@@ -187,6 +187,14 @@ def test_a_value_that_no_key_of_ours_sealed_is_not_opened_even_if_the_store_is_t
     assert not (tmp_path / "exploded").exists()
 
 
+def test_a_job_without_a_value_has_no_result_to_be_found(stored, dashboard):
+    job_id = stored.add("failed")
+
+    status, _, body = dashboard().ask(f"/api/v1/jobs/{job_id}/result")
+
+    assert (status, json.loads(body)["error"]["code"]) == (404, "result-missing")
+
+
 def test_a_value_whose_bytes_were_changed_is_not_opened(stored, dashboard, tmp_path):
     job_id = stored.add(value=[1] * 50)
     path = stored.root / keys.result(job_id)
