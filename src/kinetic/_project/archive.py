@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._blobs import file_tree
-from kinetic._blobs.file_tree import Digests, Scan
+from kinetic._blobs.file_tree import Digests, File, Scan
 from kinetic._blobs.sender import Sender, SentFile
 from kinetic._project import ignore
 from kinetic._project.ignore import Project
@@ -212,10 +212,18 @@ class Listing:
 def list_project(plan: Plan, *, exclude: Sequence[Path] = (), environ: Mapping[str, str] = os.environ) -> Listing:
     """Return for every path of a project whether it is sent; nothing is read or sent."""
     project, found, notes = scan(plan, exclude, environ, limited=False)
-    entries = [ListedPath(file.relative, file.size, kept=True) for file in found.all_files()]
+    entries = [_listed(file) for file in found.all_files()]
+    lost = [entry.size or 0 for entry in entries if not entry.kept]
     entries += [ListedPath(f"{folder}/", 0, kept=True) for folder in found.empty_folders()]
     entries += [ListedPath(item.relative, item.size, kept=False, reason=item.reason) for item in found.left_out]
     problem = ignore.too_large(project.root, found)
     notes = plan.notes + notes + ignore.notes_about(found, environ)
     listed = tuple(sorted(entries, key=lambda item: item.path))
-    return Listing(project.root, listed, found.files, found.bytes, notes, problem.what if problem else "")
+    files, size = found.files - len(lost), found.bytes - sum(lost)
+    return Listing(project.root, listed, files, size, notes, problem.what if problem else "")
+
+
+def _listed(file: File) -> ListedPath:
+    """List a file; one that cannot be opened is skipped when it is sent."""
+    can_be_read = os.access(file.path, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
+    return ListedPath(file.relative, file.size, kept=can_be_read, reason="" if can_be_read else "cannot be read")

@@ -324,6 +324,21 @@ def test_a_listing_says_for_every_path_whether_it_ships_and_why_not(tmp_path):
     assert listing.to_json()["entries"][0]["path"] == ".env"
 
 
+def test_a_listing_says_no_for_a_file_that_cannot_be_read(tmp_path, monkeypatch):
+    fill(tmp_path, {"a.py": "1", "secret.txt": "22"})
+    (tmp_path / "secret.txt").chmod(0)
+    if os.geteuid() == 0:  # root may read all
+        monkeypatch.setattr(os, "access", lambda path, mode, **_: bool(os.stat(path).st_mode & 0o400))
+
+    listing = list_project(Plan(tmp_path, "", None, ("",)), environ={})
+
+    assert [(item.path, item.kept, item.reason) for item in listing.entries] == [
+        ("a.py", True, ""),
+        ("secret.txt", False, "cannot be read"),
+    ]
+    assert (listing.files, listing.bytes) == (1, 1)
+
+
 def test_a_listing_of_a_project_that_is_too_large_says_so_instead_of_failing(tmp_path):
     fill(tmp_path, {"x.bin": ""})
     os.truncate(tmp_path / "x.bin", 3 << 30)
