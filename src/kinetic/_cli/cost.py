@@ -37,7 +37,7 @@ _COLUMNS = (
     Column("REGION", spare=1),
     Column("$/HOUR", right=True),
     Column("$/DAY", right=True, spare=3),
-    Column("SOURCE", flexible=True),
+    Column("SOURCE", flexible=True, wraps=True),
 )
 
 

@@ -32,7 +32,7 @@ PACKAGE_COLUMNS = (
     Column("INCLUDED"),
     Column("SIZE", right=True),
     Column("PATH"),
-    Column("REASON", flexible=True, spare=1),
+    Column("REASON", flexible=True, wraps=True, spare=1),
 )
 
 

@@ -25,7 +25,7 @@ DISK_COLUMNS = (
     Column("COUNT", right=True),
     Column("SIZE", right=True),
     Column("OLDEST", spare=1),
-    Column("WHY", flexible=True, spare=2),
+    Column("WHY", flexible=True, wraps=True, spare=2),
 )
 _NAMED = 5  # results named in the warning
 

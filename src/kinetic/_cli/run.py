@@ -106,7 +106,7 @@ class RunCommand(click.Command):
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print the command, or each command of a sweep, and submit nothing; for commands only.",
+    help="For commands only: print the command, or each command of a sweep, and submit nothing.",
 )
 @click.option("--backend", metavar="NAME", help=f"The place: {registry.listed()}.")
 @shared_options.place_options

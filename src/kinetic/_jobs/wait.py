@@ -232,7 +232,8 @@ class _Display:
         found = activity.live_progress_of(self._job, self._attempt())
         self._reported = activity.progress_text(found) if found is not None else ""
         if found is not None and found.share is not None and output.is_possible():
-            self._reported = f"{colors.bar(found.share, _BAR_COLUMNS, sys.stderr)} {self._reported}"
+            columns = min(_BAR_COLUMNS, output.columns() // 8)  # the text beside it matters more
+            self._reported = f"{colors.bar(found.share, columns, sys.stderr)} {self._reported}"
         self._stall = self._stall or activity.StallWatch(self._job)
         self._stall.look(seen)
 

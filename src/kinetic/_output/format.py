@@ -130,6 +130,7 @@ class Column(NamedTuple):
     name: str
     right: bool = False  # aligned to the right, like numbers
     flexible: bool = False  # shortened if the terminal is too narrow
+    wraps: bool = False  # a flexible last column that continues on further lines instead; not in live tables
     is_status: bool = False  # begins with a status, which has a color
     spare: int = 0  # the order in which columns are left out if shortening is not enough, highest first; 0 for never
 
@@ -161,7 +162,21 @@ def table_lines(
         return [(form % tuple(row)).rstrip() for row in cells]
     head, *others = cells
     lines = [_table_line(columns, head, shown, fitted, measure)]
-    return lines + [_table_line(columns, row, shown, fitted, measure, paint) for row in others]
+    for row in others:
+        parts = _wrapped(row[-1], fitted[-1]) if columns[-1].wraps and shown[-1] == len(columns) - 1 else [row[-1]]
+        lines.append(_table_line(columns, [*row[:-1], parts[0]], shown, fitted, measure, paint))
+        rest = [[""] * (len(columns) - 1) + [part] for part in parts[1:]]
+        lines += [_table_line(columns, each, shown, fitted, measure) for each in rest]
+    return lines
+
+
+def _wrapped(text: str, columns: int) -> list[str]:
+    """Return a text in lines of at most some columns."""
+    if width(text) <= columns:
+        return [text]
+    import textwrap  # 1 ms; only for what is too long
+
+    return textwrap.wrap(text, columns, break_on_hyphens=False) or [""]
 
 
 def left_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], columns_wide: int) -> str:

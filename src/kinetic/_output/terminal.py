@@ -69,7 +69,7 @@ def show_line(text: str, *, owner: object = None) -> None:
             return
         if _above:
             clear()
-        _write(f"{_CLEAR}{plain(text)[: size().columns - 1]}")
+        _write(f"{_CLEAR}{shortened(plain(text), size().columns - 1)}")
         _shown, _owner = True, _ref(owner)
         _again.clear()
 

@@ -110,3 +110,13 @@ def test_an_age_reads_as_people_say_it(seconds: float, text: str) -> None:
 )
 def test_only_what_json_can_hold_counts_as_json(value: object, fits: bool) -> None:
     assert output_format.is_json(value) is fits
+
+
+def test_a_last_column_that_wraps_continues_below_itself_and_is_never_cut() -> None:
+    columns = (Column("NAME"), Column("WHY", flexible=True, wraps=True))
+    rows = [["a", "one two three four five six seven"], ["b", "short"]]
+
+    lines = format_.table_lines(columns, rows, columns_wide=24)
+
+    assert lines == ["NAME  WHY", "a     one two three four", "      five six seven", "b     short"]
+    assert format_.table_lines(columns, rows)[1].endswith("six seven")

@@ -76,6 +76,12 @@ def test_one_line_takes_the_place_of_several(terminal) -> None:
     assert screen(terminal.getvalue()) == [""]
 
 
+def test_a_single_line_that_is_cut_shows_it(terminal) -> None:
+    output.show_line("3 of 100, about 48 s left")
+
+    assert screen(terminal.getvalue()) == ["3 of 100, about 48…"]
+
+
 def test_a_line_is_cut_where_the_terminal_ends_and_wide_characters_count_twice(terminal) -> None:
     output.show_lines(["x" * 50, "語" * 50])
 
