@@ -78,7 +78,7 @@ def run_command(
 
     Raises:
         OptionError: A value that cannot work, a file or program that does not exist (also a ValueError).
-        CallableError: Inside a job: a job cannot submit others.
+        CallableError: In a pod of a cluster, which cannot submit jobs.
 
     The handle's ``result()`` raises ``kinetic.errors.CommandError``, with the ``exit_code``, if the command failed.
     """

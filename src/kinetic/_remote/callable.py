@@ -181,7 +181,7 @@ class RemoteCallable(Generic[P, R]):
         """Submit a job and return its handle at once; the job does not need this process anymore.
 
         Raises:
-            CallableError: Inside a job: a job cannot submit another one.
+            CallableError: In a pod of a cluster, which cannot submit jobs.
         """
         self._refuse_inside_a_job()
         if (recorded := record_call(self, args, kwargs)) is not None:
@@ -227,7 +227,7 @@ class RemoteCallable(Generic[P, R]):
 
         Raises:
             OptionError: A value that cannot work, or no inputs (also a ValueError).
-            CallableError: Inside a job: a job cannot submit others.
+            CallableError: In a pod of a cluster, which cannot submit jobs.
         """
         self._refuse_inside_a_job()
         with loading():
