@@ -36,7 +36,10 @@ TERMINATION_LOG = "/dev/termination-log"  # Kubernetes shows its content as the 
 # Of these the first that holds a number says which host this is; Kubernetes sets it in every pod of an Indexed Job.
 HOST_VARIABLES = ("JOB_COMPLETION_INDEX", "LWS_WORKER_INDEX", "TPU_WORKER_ID")
 RESTART_VARIABLE = "JOBSET_RESTART_ATTEMPT"  # of several hosts: how often the whole set was started again
-MORE_MEMORY = 'write resources = { memory = "32Gi" } under [tool.kinetic] in pyproject.toml, or use less memory at once'
+MORE_MEMORY = (
+    "ask for more memory where resources is set, or use less at once: "
+    'resources={"memory": "32Gi"}, --resources memory=32Gi, or resources = { memory = "32Gi" } under [tool.kinetic]'
+)
 DETECT = "detect"  # as a coordinator: JAX finds it by itself, as it does on TPU hosts of GKE
 
 # The modules whose import starts the compile cache, and the library that each belongs to. torch itself is imported by

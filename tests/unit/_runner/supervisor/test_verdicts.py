@@ -76,7 +76,7 @@ def test_who_ran_out_of_memory_in_a_pod_is_told_how_to_get_more(task: Task) -> N
     in_a_pod = judge(replace(task, pod=PodSettings()), 10 * GIB, **ending)
 
     assert "next" not in here.error
-    assert in_a_pod.error["next"].startswith('write resources = { memory = "32Gi" } under [tool.kinetic]')
+    assert in_a_pod.error["next"].endswith('or resources = { memory = "32Gi" } under [tool.kinetic]')
 
 
 def test_a_kill_of_a_small_process_is_not_blamed_on_memory(task: Task) -> None:
