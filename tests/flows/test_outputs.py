@@ -425,3 +425,14 @@ def test_the_hosts_of_a_slice_save_together_and_go_on_together(project):
 
     told = [line for line in out.splitlines() if line.startswith("(2, ")]  # among lines of JAX's own
     assert told == ["(2, 0, 3)", "(2, 2, 5)"]
+
+
+def test_an_output_folder_that_cannot_be_made_is_an_error_before_anything_is_submitted(project, kinetic, home):
+    (project.root / "taken").write_text("a file")
+
+    told = kinetic("run", "--output-dir", "taken/results", "--", "true")
+
+    assert told.code == 2
+    assert "taken is not a folder" in told.err
+    assert "output_dir" in told.err
+    assert json.loads(kinetic("jobs", "list", "--all", "--json").out)["jobs"] == []

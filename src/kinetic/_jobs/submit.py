@@ -302,6 +302,12 @@ def resolve(
             next=f"output_dir={context.store.url + '/my-outputs'!r}, or leave it out",
             code="output-elsewhere",
         )
+    if context.backend.is_here and (why := wire_order.why_not_made(outputs)):
+        raise OptionError(
+            f"the output folder {outputs} cannot be made",
+            why=why,
+            next="name another one in output_dir, or leave it out",
+        )
     captured = job_options.capture(options.capture_env_vars or (), os.environ)
     if missing := job_options.unset(options.capture_env_vars or (), os.environ):
         what = "it" if len(missing) == 1 else "them"

@@ -538,6 +538,16 @@ def checkpoints_of(order: Order) -> str:
     return checkpoint_dir(order.output_dir, order.group, order.index)
 
 
+def why_not_made(output_dir: str) -> str:
+    """Return why a local folder cannot be made, or written to, by this user; "" if it can, or is elsewhere."""
+    found = local_folder(output_dir)
+    while found and not os.path.lexists(found):
+        found = os.path.dirname(found)
+    if not found or (os.path.isdir(found) and os.access(found, os.W_OK | os.X_OK)):
+        return ""
+    return f"{found} is {'a folder that you may not write to' if os.path.isdir(found) else 'not a folder'}"
+
+
 def make_output_dir(output_dir: str) -> str:
     """Make the folder if it is a local one, and return the address: a function may write there at once."""
     if folder := local_folder(output_dir):
