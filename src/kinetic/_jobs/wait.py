@@ -417,7 +417,7 @@ class detaching:  # noqa: N801 - reads as a context manager; a class, because a 
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if not isinstance(error, KeyboardInterrupt):
+        if not isinstance(error, KeyboardInterrupt) or tracebacks.was_told(error):
             return
         job_id = self._job.job_id
         terminal.leave_line()

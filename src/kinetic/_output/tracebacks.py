@@ -25,6 +25,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _JUST_SECONDS = 2.0  # what a job's log wrote so recently is right above
 _TAIL = 8192  # characters
+_TOLD = "_kinetic_told"
 _GENERATOR = 0x20  # inspect.CO_GENERATOR; importing inspect costs 8 ms
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -69,10 +70,16 @@ def interrupt(words: str) -> KeyboardInterrupt:
     It has no class of its own: Python tells a shell that Ctrl-C ended the program (130) only if it was exactly this.
     """
     error = KeyboardInterrupt(words)
+    error.__dict__[_TOLD] = True
     if not is_debug():
         error.__dict__["_render_traceback_"] = list  # what IPython shows in place of a traceback: no lines
     install()
     return error
+
+
+def was_told(error: BaseException) -> bool:
+    """Return whether this is such a Ctrl-C, which an inner wait has told of."""
+    return _TOLD in getattr(error, "__dict__", ())
 
 
 def note_log_output(text: str) -> None:

@@ -11,7 +11,13 @@ import kinetic
 from kinetic import testing
 from kinetic._backends.fake import FakeClock
 from kinetic._jobs import status, wait
-from kinetic.errors import BackendUnavailableError, JobError, JobTimeoutError, StoreUnreachableError
+from kinetic.errors import (
+    BackendUnavailableError,
+    JobError,
+    JobTimeoutError,
+    OptionTypeError,
+    StoreUnreachableError,
+)
 from kinetic.job_status import JobStatus
 
 
@@ -179,3 +185,21 @@ def test_a_job_that_could_not_be_launched_nor_removed_is_named_by_the_error(user
 
     (left,) = kinetic.list_jobs()
     assert f"kinetic jobs cleanup {left.job_id}" in caught.value.__notes__[0]
+
+
+def test_of_two_waits_inside_each_other_one_tells_of_ctrl_c(capsys) -> None:
+    job = SimpleNamespace(job_id="cpu-train-1", debug=True)
+
+    with pytest.raises(KeyboardInterrupt), wait.detaching(job), wait.detaching(job):  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    told = capsys.readouterr().err
+    assert [told.count(word) for word in ("detached:", "follow:", "debug:", "cancel:")] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("written", ["10m", b"3", [1], "x"])
+def test_a_timeout_that_is_no_number_is_refused_with_what_to_write(written) -> None:
+    with pytest.raises(OptionTypeError, match="timeout must be a number of seconds"):
+        wait.seconds_to_wait(written)
+
+    assert [wait.seconds_to_wait(right) for right in (None, 3, 0.5)] == [None, 3.0, 0.5]
