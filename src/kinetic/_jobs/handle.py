@@ -271,8 +271,10 @@ class JobHandle(JobRecord, Generic[R]):
             Exception: The function's own exception, with its remote traceback as a note.
         """
         if self._value is not _NOTHING:
+            job_wait.notify(on_status_change, JobStatus.SUCCEEDED)
             return self._value  # type: ignore[no-any-return] # what the function returned
         if self._exception is not None:
+            job_wait.notify(on_status_change, JobStatus.FAILED)
             raise self._exception
         follow = job_wait.to_stdout if stream_logs else None
         with job_wait.detaching(self):

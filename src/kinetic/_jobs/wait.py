@@ -61,7 +61,7 @@ def wait(
     timeout = seconds_to_wait(timeout)
     if past_of(job) is not None:  # its backend need not exist any more
         seen = observe(job)
-        _notify(on_change, seen.status)
+        notify(on_change, seen.status)
         if follow is not None:
             follow(logs.text_of(logs.log_of(job)))
             _end(follow)
@@ -79,7 +79,7 @@ def wait(
             seen = reader.read(limit)
             if seen.status is not notified:
                 notified = seen.status
-                _notify(on_change, notified)
+                notify(on_change, notified)
             display.show(seen)
             if seen.status.is_final:
                 display.end()
@@ -458,7 +458,8 @@ def _end(follow: Callable[[str], object]) -> None:
         end()
 
 
-def _notify(on_change: OnChange | None, status: JobStatus) -> None:
+def notify(on_change: OnChange | None, status: JobStatus) -> None:
+    """Call a callback of the user's, if there is one."""
     if on_change is None:
         return
     try:

@@ -65,10 +65,13 @@ def user(tmp_path, monkeypatch, backend):
 def test_whoever_waits_is_told_of_each_status_once(user) -> None:
     told: list[JobStatus] = []
 
-    value = user.act.run_async(1).result(on_status_change=told.append)
+    job = user.act.run_async(1)
+    value = job.result(on_status_change=told.append)
 
     assert value == 10
     assert told == [JobStatus.PENDING, JobStatus.RUNNING, JobStatus.SUCCEEDED]
+    again: list[JobStatus] = []
+    assert (job.result(on_status_change=again.append), again) == (10, [JobStatus.SUCCEEDED])
 
 
 def test_a_timeout_ends_the_waiting_and_not_the_job(user, backend) -> None:
