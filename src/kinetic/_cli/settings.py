@@ -21,6 +21,7 @@ from kinetic._config import target as settings
 from kinetic._config.options import BY_NAME, INSIDE_A_JOB
 from kinetic._config.profiles import FIELDS, LOCAL, REQUIRED, Profile
 from kinetic._output import format as output_format
+from kinetic._output import terminal as output
 from kinetic._output.format import Column
 from kinetic._wire import NamedTuple
 from kinetic.errors import KineticError, OptionError, ProjectRootError, SettingsError
@@ -138,6 +139,7 @@ class _SettingsReader:
             self._machine_rows,
             self._job_rows,
             self._stall_row,
+            self._level_row,
         )
         found = [row for part in parts for row in self._tried(part)]
         return [*found, *_other_rows({row.name for row in found} | BY_NAME.keys())]
@@ -208,6 +210,11 @@ class _SettingsReader:
         activity.stall_seconds(os.environ)  # raises if it is not a duration
         text, default = os.environ.get(activity.STALL_VARIABLE), settings.VARIABLES[activity.STALL_VARIABLE]
         yield Row("stall_after", text or None, _variable(activity.STALL_VARIABLE), default)
+
+    def _level_row(self) -> Iterator[Row]:
+        output.check_level(os.environ)
+        text, default = os.environ.get(output.LEVEL_VARIABLE), settings.VARIABLES[output.LEVEL_VARIABLE]
+        yield Row("log_level", text or None, _variable(output.LEVEL_VARIABLE), default)
 
     def _option_row(self, name: str, root: Path | None) -> Iterator[Row]:
         from kinetic._jobs import job_options
@@ -448,6 +455,8 @@ def create(
 
     Example: kinetic profile create team --project acme --zone us-west4-a --cluster main --option accelerator=gpu-l4
     """
+    if name:
+        profiles.check_new_name(name)
     job_options = _job_options(written)
     given = {field: value or "" for field, value in fields.items()} | {"pull_secrets": ",".join(pull_secret)}
     _check_cluster_fields(given)
@@ -457,7 +466,7 @@ def create(
             given[field] = given[field] or os.environ.get(f"KINETIC_{field.upper()}", "")
         missing = [field for field in REQUIRED if not given[field]]
     name, given = _complete(name, given, missing)
-    new = Profile(profiles.check_name(name), **given, options=job_options)
+    new = Profile(profiles.check_new_name(name), **given, options=job_options)
     _check(new)
     is_current = profiles.save(os.environ, new, replace=force)
     click.echo(f"saved the profile {name} in {profiles.profiles_file(os.environ)}", err=True)

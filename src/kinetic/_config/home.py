@@ -200,6 +200,16 @@ def short_digest(text: str) -> str:
 
 def _trusted(folder: Path, what: str, variable: str) -> Path:
     """Return a folder unless others can write to it: it has keys, profiles and programs that will run."""
+    try:
+        is_folder = stat.S_ISDIR(os.stat(folder).st_mode)
+    except OSError as error:  # one that does not exist is created
+        is_folder = not isinstance(error, NotADirectoryError)
+    if not is_folder:
+        raise SettingsError(
+            f"the {what} {folder} is not a folder",
+            why="it is a file, or below a file",
+            next=f"set {variable} to a folder that you can write to",
+        )
     who = folders.other_writers(folder)
     if not who:
         return folder

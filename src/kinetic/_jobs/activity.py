@@ -175,7 +175,7 @@ class StallWatch:
             stall_seconds(self._environ)
         except OptionError as error:
             self._is_told = True
-            output.warn(error.what, why=error.why or "", next=error.next or "")
+            output.warn_once(error.what, why=error.why or "", next=error.next or "")
             return
         with contextlib.suppress(KineticError, OSError):  # the log is followed all the same
             if what := stall_of(self._job, self._environ):

@@ -73,6 +73,21 @@ def announce(context: SubmitContext, options: Options) -> None:
         output.report_once(note)
     if strange := config_options.unknown_variables(os.environ, options.capture_env_vars or ()):
         output.warn_once(config_options.describe_unknown_variables(strange))
+    if wrong := _wrong_variable(os.environ):
+        output.warn_once(wrong.what, why=wrong.why or "", next=wrong.next or "")
+
+
+def _wrong_variable(environ: Mapping[str, str]) -> OptionError | None:
+    """Return what is wrong with a variable that stops no job: the job runs as if it was not set."""
+    try:
+        output.check_level(environ)
+        if environ.get("KINETIC_STALL_AFTER"):
+            from kinetic._jobs import activity  # 2 ms; rarely set
+
+            activity.stall_seconds(environ)
+    except OptionError as error:
+        return error
+    return None
 
 
 def debug_wait_seconds(options: Options, environ: Mapping[str, str]) -> float | None:
@@ -172,7 +187,7 @@ def environment_for(function: Callable[..., Any], plan: Plan, context: SubmitCon
     output.report_once("; ".join([*found.notes[:1], *pod_requirements.base_note(packages, base=base)]))
     report_notes(found.notes[1:])
     found.check_python(python_runtime.python_version())
-    with output.phase("building the environment"):
+    with output.phase("preparing the environment", summary=False):  # what was built, and in what time, is reported
         built = isolated_environment.ready(
             found.lines,
             cache=backend.paths.environments,

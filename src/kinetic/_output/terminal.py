@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -27,12 +27,13 @@ from kinetic._output import colors
 from kinetic._output.colors import Sanitized
 from kinetic._output.format import duration_text, plain, shortened
 from kinetic._wire import python_runtime
-from kinetic.errors import indented
+from kinetic.errors import OptionError, indented
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PREFIX = "kinetic: "
+LEVEL_VARIABLE = "KINETIC_LOG_LEVEL"
 _LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "FATAL": 50}
 INFO = _LEVELS["INFO"]
 _DAY_SECONDS = 24 * 3600.0
@@ -214,11 +215,11 @@ def report_once(text: str, *, about: str = "") -> None:
         report(text)
 
 
-def warn_once(text: str) -> None:
+def warn_once(text: str, *, why: str = "", next: str = "") -> None:  # noqa: A002 - as in errors.py
     """Warn the first time in this process."""
     if text not in _said:
         _said.add(text)
-        warn(text)
+        warn(text, why=why, next=next)
 
 
 def is_notice_due(notice: str, folder: Path, *, now: float | None = None) -> bool:
@@ -239,8 +240,19 @@ def is_notice_due(notice: str, folder: Path, *, now: float | None = None) -> boo
 
 
 def is_wanted(level: int) -> bool:
-    """Return whether KINETIC_LOG_LEVEL lets messages of this level through."""
-    return level >= _LEVELS.get(os.environ.get("KINETIC_LOG_LEVEL", "INFO").upper(), INFO)
+    """Return whether KINETIC_LOG_LEVEL lets messages of this level through; one that is unknown counts as INFO."""
+    return level >= _LEVELS.get(os.environ.get(LEVEL_VARIABLE, "INFO").upper(), INFO)
+
+
+def check_level(environ: Mapping[str, str]) -> None:
+    """Refuse a KINETIC_LOG_LEVEL that is not known."""
+    level = environ.get(LEVEL_VARIABLE, "")
+    if level and level.upper() not in _LEVELS:
+        raise OptionError(
+            f"{LEVEL_VARIABLE}={plain(level)!r} is not a level of messages",
+            why=f"levels: {', '.join(_LEVELS)}",
+            next=f"export {LEVEL_VARIABLE}=INFO",
+        )
 
 
 def _painted(label: str, color: str) -> str:

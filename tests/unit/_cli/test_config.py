@@ -251,3 +251,21 @@ def test_a_time_of_hanging_that_is_not_a_duration_is_an_error(words, kinetic, fo
 
     assert done.exit_code == 2
     assert "KINETIC_STALL_AFTER='soon' is not a valid duration" in done.stderr
+
+
+def test_a_level_of_messages_that_is_not_known_is_an_error(kinetic, folder, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_LOG_LEVEL", "foo")
+
+    done = kinetic("config")
+
+    assert (done.exit_code, "KINETIC_LOG_LEVEL='foo' is not a level of messages" in done.stderr) == (2, True)
+
+
+def test_a_home_that_is_a_file_is_named_with_its_variable(kinetic, tmp_path, monkeypatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "file"))
+
+    done = kinetic("jobs", "list")
+
+    assert f"the kinetic home {tmp_path / 'file'} is not a folder" in done.stderr
+    assert done.stderr.splitlines()[-1] == "next:  set KINETIC_HOME to a folder that you can write to"

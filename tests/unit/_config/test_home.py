@@ -98,8 +98,8 @@ def test_a_file_in_the_place_of_the_home_is_told(tmp_path):
         ensure_home({"KINETIC_HOME": str(tmp_path / "home")})
 
     assert str(caught.value).splitlines() == [
-        f"the kinetic home {tmp_path / 'home'} cannot be created [settings]",
-        "why:   FileExistsError: File exists",
+        f"the kinetic home {tmp_path / 'home'} is not a folder [settings]",
+        "why:   it is a file, or below a file",
         "next:  set KINETIC_HOME to a folder that you can write to",
     ]
 

@@ -198,12 +198,12 @@ def test_a_file_that_cannot_be_read_is_not_overwritten(environ, file):
 
 
 def test_a_folder_that_cannot_be_made_is_told(environ, tmp_path):
-    (tmp_path / "home").write_text("a file")
+    (tmp_path / "file").write_text("a file")
 
     with pytest.raises(SettingsError, match="cannot be written") as caught:
-        profiles.save(environ, TEAM)
+        profiles.save({**environ, "KINETIC_PROFILES_FILE": str(tmp_path / "file" / "profiles.json")}, TEAM)
 
-    assert str(tmp_path / "home") in caught.value.why
+    assert str(tmp_path / "file") in caught.value.why
 
 
 # Leaving and removing.

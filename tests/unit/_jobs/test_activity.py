@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kinetic._jobs import activity, resource_usage
+from kinetic._jobs import activity, resource_usage, submit
 from kinetic._jobs.status import Snapshot
 from kinetic._runner.supervisor.meter import Meter
 from kinetic._wire import progress
@@ -105,6 +105,15 @@ def test_who_follows_a_job_is_warned_once_of_a_setting_that_is_not_a_duration(jo
     follow(job, watch, 60)
 
     assert capsys.readouterr().err.count("KINETIC_STALL_AFTER='soon' is not a valid duration") == 1
+
+
+@pytest.mark.parametrize("variable", ["KINETIC_STALL_AFTER", "KINETIC_LOG_LEVEL"])
+def test_a_submission_finds_a_setting_of_messages_that_is_wrong(variable: str) -> None:
+    found = submit._wrong_variable({variable: "foo"})
+
+    assert found is not None
+    assert f"{variable}='foo' is not a" in found.what
+    assert submit._wrong_variable({"KINETIC_STALL_AFTER": "30m", "KINETIC_LOG_LEVEL": "warning"}) is None
 
 
 def test_a_job_of_which_nothing_is_known_does_not_hang(job: Any) -> None:
