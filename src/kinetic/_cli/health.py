@@ -93,7 +93,8 @@ def doctor(
     asked = ClusterChecks(target, os.environ, _accelerator(accelerator, tried))
     if more is not None:
         _check_request(asked, more, contact, yes=yes)
-    if tried and not yes and not shared_options.is_interactive():
+    yes_to_job = yes or asked.is_here  # a job on this machine costs nothing
+    if tried and not yes_to_job and not shared_options.is_interactive():
         why = "a job on a cluster costs, and this is not a terminal: pass --yes to confirm"
         raise OptionError("no job was run", why=why, next=f"kinetic doctor --try {tried} --yes")
     found: dict[str, Finding] = {}
@@ -109,7 +110,7 @@ def doctor(
         note(finding)
     if tried:
         failed = next((each.key for each in found.values() if each.level == "FAIL"), "")
-        note(_tried(asked.placement, place, target, failed, yes=yes))
+        note(_tried(asked.placement, place, target, failed, yes=yes_to_job))
     answers = list(found.values())
     if as_json:
         output_format.print_document(checks=[each.to_json() for each in answers], usable=checks.is_usable(answers))

@@ -151,6 +151,13 @@ def check_name(name: str) -> str:
     )
 
 
+def check_new_name(name: str) -> str:
+    """Return a name for a profile that is saved: a valid one, and not that of the built-in profile."""
+    check_name(name)
+    _refuse_built_in(name)
+    return name
+
+
 def unknown_profile_error(name: str, profiles: Profiles, *, way: str, asked_by: str = "") -> SettingsError:
     """Return the error that no profile has a name.
 
@@ -184,8 +191,7 @@ def save(environ: Mapping[str, str], profile: Profile, *, replace: bool = False)
     Returns:
         Whether it became the current one.
     """
-    check_name(profile.name)
-    _refuse_built_in(profile.name)
+    check_new_name(profile.name)
     with _change(environ) as (page, before):
         if profile.name in before.saved and not replace:
             raise OptionError(

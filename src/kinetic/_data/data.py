@@ -212,7 +212,8 @@ def _resolved(raw: str) -> str:
         raise OptionError(f"{raw!r} is not a supported address", next=f"one of: {_KNOWN}")
     name, slash, _ = rest.partition("?" if known == _HUGGING_FACE else "/")
     if not name:
-        raise OptionError(f"{raw!r} has no {'data set' if known == _HUGGING_FACE else 'bucket'}")
+        what, example = ("data set", "data-set") if known == _HUGGING_FACE else ("bucket", "bucket/folder/")
+        raise OptionError(f"{raw!r} has no {what}", next=f"name the {what}, as in {known}{example}")
     return known + rest + ("/" if known in _CLOUDS and not slash else "")  # a bucket alone means all of it
 
 
@@ -249,7 +250,9 @@ def missing(data: Data) -> DataMissingError:
     return DataMissingError(f"{raw_of(data)!r} does not exist", why=why, next=_nearest(data.path))
 
 
-def _nearest(path: str) -> str | None:
+def _nearest(path: str) -> str:
+    import shlex  # 2 ms, for a message
+
     folder, name = os.path.split(path)
     try:
         names = os.listdir(folder)
@@ -257,11 +260,13 @@ def _nearest(path: str) -> str | None:
         above = os.path.dirname(folder)
         while not os.path.isdir(above):
             above = os.path.dirname(above)
-        return f"check {above}: this part of the path exists" if above != "/" else None
+        return f"check {above}: this part of the path exists"
     from difflib import get_close_matches  # 3 ms, for a message
 
     near = get_close_matches(name, sorted(names)[:10_000], n=1)
-    return f"did you mean Data({os.path.join(folder, near[0])!r})?" if near else None
+    if near:
+        return f"did you mean {os.path.join(folder, near[0])!r}?"
+    return f"look at what is there: ls {shlex.quote(folder)}"
 
 
 def _warn_of_missing_slash(data: Data) -> None:

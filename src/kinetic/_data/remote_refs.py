@@ -76,7 +76,14 @@ def data_set(uri: str) -> DataSet:
     for pair in filter(None, query.split("&")):
         name, _, value = pair.partition("=")
         if name not in _PARAMETERS:
-            raise OptionError(f"{uri!r} has an unknown parameter {name!r}", why=f"known: {', '.join(_PARAMETERS)}")
+            from difflib import get_close_matches  # 2 ms; only on the way to an error
+
+            near = get_close_matches(name, _PARAMETERS, 1)
+            raise OptionError(
+                f"{uri!r} has an unknown parameter {name!r}",
+                why=f"known: {', '.join(_PARAMETERS)}",
+                next=f"write {near[0]}={value}" if near else f"remove {pair}",
+            )
         if name in found:
             raise OptionError(f"{uri!r} has {name!r} twice")
         found[name] = unquote(value)

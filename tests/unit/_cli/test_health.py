@@ -10,6 +10,7 @@ from servers.google_cloud import GoogleCloud
 from servers.kubernetes import KubernetesServer
 
 from kinetic._backends.kube import connection
+from kinetic._cli import trial
 from kinetic._cluster import cluster_checks
 
 
@@ -139,6 +140,14 @@ def test_a_request_without_the_right_is_a_failed_check(kinetic, cloud) -> None:
     found = {each["key"]: each for each in json.loads(result.stdout)["checks"]}
     assert found["quota-request"]["level"] == "FAIL"
     assert "roles/cloudquotas.admin" in found["quota-request"]["next"]
+
+
+def test_a_job_on_this_machine_is_tried_without_a_question_about_its_cost(kinetic, home, monkeypatch) -> None:
+    monkeypatch.setattr("kinetic._cli.trial.run_trial", lambda *_: trial.skipped("as the test wants"))
+
+    result = kinetic("doctor", "--try", "cpu")
+
+    assert "no job was run: as the test wants" in result.stdout
 
 
 def test_nothing_is_run_where_a_check_has_failed(kinetic, cloud) -> None:

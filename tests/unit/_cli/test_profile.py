@@ -367,3 +367,9 @@ def test_the_built_in_profile_cannot_be_removed(kinetic) -> None:
 
     assert told.exit_code == 2
     assert "built in" in told.stderr
+
+
+def test_the_name_of_the_built_in_profile_is_refused_before_anything_is_asked(kinetic) -> None:
+    told = kinetic("profile", "create", "local")
+
+    assert (told.exit_code, "the profile 'local' is built in" in told.stderr) == (2, True)

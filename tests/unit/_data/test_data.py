@@ -128,7 +128,7 @@ def test_a_misspelt_path_names_its_neighbour(folder):
         Data(folder.parent / "my_sett")
 
     assert isinstance(caught.value, DataMissingError)
-    assert f"did you mean Data({str(folder)!r})" in str(caught.value)
+    assert f"did you mean {str(folder)!r}" in str(caught.value)
 
 
 def test_a_path_into_nowhere_names_the_part_that_exists(folder):
@@ -268,3 +268,17 @@ def test_local_data_is_a_path_of_this_machine_for_whoever_opens_it_here(tmp_path
 def test_data_elsewhere_is_no_path_before_a_job_has_it(address):
     with pytest.raises(OptionError, match="is not on this machine"):
         os.fspath(kinetic.Data(address))
+
+
+@pytest.mark.parametrize(
+    ("address", "advice"),
+    [
+        ("gs://", "name the bucket, as in gs://bucket/folder/"),
+        ("hf://", "name the data set, as in hf://data-set"),
+    ],
+)
+def test_an_address_that_names_nothing_is_answered_with_an_example(address, advice) -> None:
+    with pytest.raises(OptionError) as caught:
+        Data(address)
+
+    assert caught.value.next == advice

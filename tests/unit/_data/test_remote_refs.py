@@ -183,3 +183,11 @@ def test_a_mount_shows_the_folder_and_names_the_file(kind, uri, expected):
 def test_what_lies_elsewhere_cannot_be_mounted(kind, uri):
     with pytest.raises(OptionError, match="only data in a gs:// bucket can be mounted"):
         fuse_mount(ref_to(kind, uri))
+
+
+@pytest.mark.parametrize(("typed", "advice"), [("splt=test", "write split=test"), ("foo=1", "remove foo=1")])
+def test_an_unknown_parameter_of_a_data_set_is_answered_with_what_to_write(typed, advice):
+    with pytest.raises(OptionError, match="unknown parameter") as caught:
+        remote_refs.data_set(f"hf://imdb?{typed}")
+
+    assert caught.value.next == advice
