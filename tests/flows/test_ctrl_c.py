@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,17 @@ WORK = """
             time.sleep(0.01)
         return "stayed"
 """
+
+
+def wait_for_the_end_of_the_main_thread(pid: int) -> None:
+    """Wait until a process does nothing but to wait for its other threads: it printed its last line before."""
+    quiet = 0
+    while quiet < 20:
+        (asleep,) = [
+            line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "State:" in line
+        ]
+        quiet = quiet + 1 if asleep == "S" else 0
+        time.sleep(0.01)
 
 
 def test_a_program_that_catches_ctrl_c_goes_on_and_finds_the_job_again(project: Any, tmp_path: Path) -> None:
@@ -229,3 +242,35 @@ def test_on_a_terminal_ctrl_c_ends_a_program_with_three_lines_and_130(way: str, 
     assert [line.split(": ")[1].strip() for line in lines] == ["detached", "follow", "cancel"], seen.screen
     assert "Traceback" not in seen.screen
     assert seen.code == -signal.SIGINT  # what a shell calls 130
+
+
+def test_a_script_at_its_end_that_still_submits_says_how_the_rest_is_submitted(project: Any, tmp_path: Path) -> None:
+    until = tmp_path / "until"
+    project.write("work.py", WORK)
+    project.write(
+        "ends.py",
+        f"""
+        import atexit
+        from work import work
+
+        atexit.register(print, "its own end", flush=True)
+        batch = work.run_async_map([{str(until)!r}] * 4, max_concurrent=1)
+        print("the last line", flush=True)
+        """,
+    )
+    client = project.start("ends.py")
+    assert client.stdout.readline() == "the last line\n"
+    wait_for_the_end_of_the_main_thread(client.pid)
+
+    client.send_signal(signal.SIGINT)
+    out, err = client.communicate(timeout=30)
+
+    assert (client.returncode, out) == (130, "its own end\n"), err
+    (group,) = {line.split()[-1] for line in err.splitlines() if "kinetic batch status grp-" in line}
+    assert f"kinetic batch resume {group}" in err
+    assert "Traceback" not in err
+    assert "Exception ignored" not in err
+    until.touch()
+    resumed = project.run("", instead=[sys.executable, "-m", "kinetic", "batch", "resume", group])
+    values = project.out(f"import kinetic\nprint(kinetic.attach_batch({group!r}).results(timeout=50))")
+    assert values.count("stayed") == 4, resumed.stderr

@@ -6,6 +6,7 @@ is created once: an attempt, its end, the stop. So a driver can die at any step,
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import functools
@@ -17,7 +18,7 @@ import time
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kinetic import _hardware as hardware
 from kinetic._backends import registry
@@ -55,6 +56,7 @@ _TOGETHER_SECONDS = 0.05  # few free places wait so long for more
 _LARGE = 32  # max_concurrent: half of it keeps all slots of a machine busy while the next ones are launched
 _CLOSE_SECONDS = 10.0  # between the verdict of a job and the end of its supervisor's work on it
 _SOON_SECONDS = 5.0
+_INTERRUPTED = 128 + 2  # the exit code of a program that Ctrl-C has ended
 
 
 @dataclass(frozen=True)
@@ -400,11 +402,52 @@ def start_driver(
                 _report_driver(batch)
 
     if not here:
-        if python_runtime.start_thread(drive, f"kinetic-{batch.group_id}", daemon=False) is not None:
+        thread = python_runtime.start_thread(drive, f"kinetic-{batch.group_id}", daemon=False)
+        if thread is not None:
+            _AtExit.wait_for(thread, batch)
             return
         output.report(f"{batch.group_id} is submitted before the program continues: no thread can be started")
         here = True  # errors are raised
     drive()
+
+
+class _AtExit:
+    """What a program waits for that has come to its end: the threads that submit its batches.
+
+    Python itself would wait for them, and of Ctrl-C say where in its own code it came, and end with 0.
+    """
+
+    _threads: ClassVar[dict[threading.Thread, Batch]] = {}
+    _is_registered = False
+
+    @classmethod
+    def wait_for(cls, thread: threading.Thread, batch: Batch) -> None:
+        register = getattr(threading, "_register_atexit", None)
+        if register is not None and not cls._is_registered:
+            with contextlib.suppress(RuntimeError):  # the interpreter is about to end
+                register(cls._wait)
+                cls._is_registered = True
+        cls._threads = {each: of for each, of in cls._threads.items() if each.is_alive()} | {thread: batch}
+
+    @classmethod
+    def _wait(cls) -> None:
+        try:
+            for thread in cls._threads:
+                thread.join()
+        except KeyboardInterrupt:
+            output.leave_line()
+            for batch in cls._threads.values():
+                if (
+                    not batch._poll.attached and not batch._submission_complete.is_set()
+                ):  # Python calls its thread ended
+                    output.report(f"detached: {batch.group_id} keeps running what was submitted")
+                    output.report(f"follow:   kinetic batch status {batch.group_id}")
+                    output.report(f"          {resume_hint(batch.group_id)}")
+            atexit._run_exitfuncs()  # the program's own; there is no other way to run them and to end then
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+            os._exit(_INTERRUPTED)
 
 
 def _drive(batch: Batch, launcher: ChildLauncher, held: Lease | None, only: Collection[int] | None) -> bool:
