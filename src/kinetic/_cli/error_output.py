@@ -34,7 +34,7 @@ ERROR, USAGE, TIME_OVER, JOB_FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 124, 125, 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _INDENT = " " * len("error: ")
 CALLED = "kinetic.called"  # in the meta of click's contexts: the Called command
-_ADVICE = re.compile(r'(?<![\w-])([a-z]\w*) ?= ?(?:"([^"]+)"|(\w[\w.=]*(?:,\w[\w.=]*)*))')
+_ADVICE = re.compile(r'(--[\w-]+ )?(?<![\w-])([a-z]\w*) ?= ?(?:"([^"]+)"|(\w[\w.=]*(?:,\w[\w.=]*)*))')
 _OTHER_FLAGS = {"on_done": "--notify", "container_image": "--image"}  # of commands that have none of the option's name
 
 
@@ -105,7 +105,9 @@ def as_typed(advice: str, command: click.Command) -> str:
     arguments = {each.human_readable_name.rstrip(".").lower() for each in command.params if each.opts == [each.name]}
 
     def typed(found: re.Match[str]) -> str:
-        name, value = found[1], found[2] or found[3]
+        name, value = found[2], found[3] or found[4]
+        if found[1]:  # it is typed already, as in --option accelerator=gpu-l4
+            return found[0]
         if name in RESOURCE_NAMES:
             name, value = "resources", f"{name}={value}"
         flag = next((each for each in (f"--{name.replace('_', '-')}", _OTHER_FLAGS.get(name)) if each in flags), None)
