@@ -675,10 +675,11 @@ def test_the_interpreter_stays_until_everything_is_submitted(batches: Any) -> No
 def test_a_driver_that_fails_when_nobody_waits_any_more_says_how_to_go_on(batches: Any) -> None:
     _, err = batches.both(
         """
-        from kinetic._batches.driver import ChildLauncher
+        from kinetic._batches.driver import _AtExit, ChildLauncher
 
         def fail(launcher, wanted):
-            threading.main_thread().join()
+            while not _AtExit.has_come:
+                time.sleep(0.01)
             raise OSError("the disk is full")
         ChildLauncher.launch = fail
         tell(run(plans(3), max_concurrent=1).group_id)

@@ -392,7 +392,9 @@ def start_driver(
             batch._submission_complete.set()
             if here:
                 raise
-            if not threading.main_thread().is_alive():  # the program no longer reads it from the handle
+            if (
+                _AtExit.has_come or not threading.main_thread().is_alive()
+            ):  # the program no longer reads it from the handle
                 output.warn(f"{batch.group_id} was not completely submitted: {error}\n{resume_hint(batch.group_id)}")
         else:
             batch._poll.attached = not is_done
@@ -418,7 +420,7 @@ class _AtExit:
     """
 
     _threads: ClassVar[dict[threading.Thread, Batch]] = {}
-    _is_registered = False
+    _is_registered = has_come = False
 
     @classmethod
     def wait_for(cls, thread: threading.Thread, batch: Batch) -> None:
@@ -431,6 +433,7 @@ class _AtExit:
 
     @classmethod
     def _wait(cls) -> None:
+        cls.has_come = True
         try:
             for thread in cls._threads:
                 thread.join()

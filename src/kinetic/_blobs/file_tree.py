@@ -512,7 +512,7 @@ class Reader:
             if still := stamp_of(about) == file.stamp:
                 break
             file = file_of(file.relative, file.path, about)
-        return ReadFile(digest, file, still and folders.is_settled(about, read_at))
+        return ReadFile(digest, file, still and folders.is_settled(folders.changed_ns(about), read_at))
 
     def pause(self) -> None:
         """Report progress, and end if nobody wants the result."""

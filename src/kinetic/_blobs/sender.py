@@ -315,7 +315,7 @@ class Sender:
         except OSError as error:
             self._selection.lost(file, error)
             return None
-        trusted = steady and folders.is_settled(before, read_at)
+        trusted = steady and folders.is_settled(folders.changed_ns(before), read_at)
         file = file._replace(size=len(data))
         return SentFile(file, hashlib.sha256(data).digest(), True, (), trusted, steady), data  # noqa: FBT003 - a field
 
@@ -349,7 +349,7 @@ class Sender:
             file = file_tree.file_of(file.relative, file.path, before)
             if steady:
                 break
-        trusted = steady and folders.is_settled(before, read_at)
+        trusted = steady and folders.is_settled(folders.changed_ns(before), read_at)
         self._cut[number] = SentFile(file, b"", False, (), trusted, steady), parts  # noqa: FBT003 - a field
         self._count(files=1)
         return None

@@ -240,7 +240,7 @@ def _stamp(store: Store) -> tuple[int, ...] | None:
         about = os.lstat(store.local.root / keys.HISTORY)
     except OSError:
         return None
-    return (about.st_mtime_ns, about.st_ctime_ns, about.st_ino) if folders.is_settled(about, now) else None
+    return (about.st_mtime_ns, about.st_ctime_ns, about.st_ino) if folders.is_settled(about.st_mtime_ns, now) else None
 
 
 def _read_past(store: Store, job_id: str, stamp: tuple[int, float]) -> Row | None:

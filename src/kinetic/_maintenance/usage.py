@@ -143,7 +143,7 @@ class _Survey:
                 self._index.keep(folder, about, known)
                 return known
         held = self._read(folder, name, above)
-        if held.is_lasting and folders.is_settled(about, read_at):
+        if held.is_lasting and folders.is_settled(about.st_mtime_ns, read_at):
             self._index.keep(folder, about, held)
         return held
 

@@ -25,9 +25,8 @@ from kinetic.errors import ProjectRootError
 
 FILE = ".kineticignore"
 
-# Never wanted, whatever KINETIC_NO_DEFAULT_EXCLUDES says: large, changing, and of no use in a job; or another home of
-# kinetic's with its keys, where KINETIC_HOME was set to a folder of the project.
-ALWAYS = (".git", "__pycache__/", ".kinetic/")
+# Never wanted, whatever KINETIC_NO_DEFAULT_EXCLUDES says: large, changing, and of no use in a job.
+ALWAYS = (".git", "__pycache__/")
 
 # Not in this list: *.egg-info, because an editable install needs it for importlib.metadata (`__version__ = …` at
 # import); build/, dist/, env/ and wandb/, because user code often means something of its own by these names.
@@ -400,7 +399,7 @@ class Project(Selection):
         name = entry.name
         if rule := self._rules.folder(relative, name):
             return LeftOut(f"{relative}/", None, rule.reason, rule.origin)
-        if name in self._data_names and os.path.realpath(entry.path) in self._data:
+        if (name in self._data_names and os.path.realpath(entry.path) in self._data) or _is_home(entry):
             return LeftOut(f"{relative}/", None, _KEPT_APART, "data")
         if self._rules.environments and is_environment(entry.path) and not self._rules.insist_on(relative, name):
             return LeftOut(f"{relative}/", None, "a virtual environment", "default")
@@ -470,6 +469,11 @@ class Project(Selection):
             if len(place) <= len(self.root):
                 return False
             place = os.path.dirname(place)
+
+
+def _is_home(entry: os.DirEntry[str]) -> bool:
+    """Return whether a folder is a home of kinetic's, of whatever name: its keys must not travel."""
+    return all(os.path.isdir(f"{entry.path}/{name}") for name in ("keys", "store", "cache"))
 
 
 def _skipped(relative: str, reason: str) -> LeftOut:

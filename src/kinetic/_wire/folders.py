@@ -437,14 +437,18 @@ def is_due(mark: Path, now: float, seconds: float, *, note: bool = True) -> bool
 _RECENT_NS, _RECENT_COARSE_NS = 20_000_000, 2_000_000_000
 
 
-def is_settled(about: os.stat_result, now_ns: int) -> bool:
-    """Return whether a file or a folder gets another time when it changes again after this moment.
+def is_settled(changed_ns: int, now_ns: int) -> bool:
+    """Return whether a file or a folder that changed then gets another time when it changes again after this moment.
 
     Linux stamps every 1 to 10 ms; a time in whole seconds shows a file system that stamps every second, or every other.
     """
-    changed = max(about.st_mtime_ns, about.st_ctime_ns)
-    recent = _RECENT_COARSE_NS if changed % 1_000_000_000 == 0 else _RECENT_NS
-    return changed < now_ns - recent
+    recent = _RECENT_COARSE_NS if changed_ns % 1_000_000_000 == 0 else _RECENT_NS
+    return changed_ns < now_ns - recent
+
+
+def changed_ns(about: os.stat_result) -> int:
+    """Return when a file changed last, its mode and its names included, in nanoseconds of Unix time."""
+    return max(about.st_mtime_ns, about.st_ctime_ns)
 
 
 def listed(folder: Path) -> list[Path]:

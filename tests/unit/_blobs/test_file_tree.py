@@ -28,7 +28,7 @@ def test_a_stamp_is_trusted_only_when_it_is_older_than_the_clock_of_the_disk_can
 ) -> None:
     about = SimpleNamespace(st_mtime_ns=changed, st_ctime_ns=changed - SECOND)
 
-    assert folders.is_settled(about, read_at) is settled
+    assert folders.is_settled(folders.changed_ns(about), read_at) is settled
 
 
 def test_digests_are_found_again_by_their_records(tmp_path: Path) -> None:

@@ -69,6 +69,16 @@ def test_a_folder_named_dot_kinetic_is_an_ordinary_folder(tmp_path):
     assert names(walk(tmp_path)) == [".kinetic/plan.json"]
 
 
+def test_another_home_of_kinetics_in_a_project_stays_with_its_keys(tmp_path):
+    home = {"keys/8d9a5415c37f7172": "k", "store/job/result.pkl": "r", "cache/x": "c"}
+    fill(tmp_path, {"train.py": "", **{f"runs/home/{path}": text for path, text in home.items()}})
+
+    walked = walk(tmp_path)
+
+    assert names(walked) == ["train.py"]
+    assert reasons(walked) == {"runs/home/": APART}
+
+
 @pytest.mark.parametrize("alias", ["a_alias", "z_alias"])
 def test_an_alias_never_displaces_the_real_folder_whichever_is_listed_first(tmp_path, alias):
     fill(tmp_path, {"middle/code.py": "1"})

@@ -150,7 +150,9 @@ def _take_over(left: Left, into: Path, manifest: Manifest, blob: Callable[[str],
             state = _state_of(found)
             if state == left.state or _has_contents(into, manifest, blob):
                 stamps = {file.path: _stamp(about) for file, about in zip(manifest.files, found, strict=True)}
-                is_old = state == left.state or all(folders.is_settled(about, looked) for about in found)
+                is_old = state == left.state or all(
+                    folders.is_settled(folders.changed_ns(about), looked) for about in found
+                )
                 return _unpacked(manifest, stamps, state if is_old else "")
     except (OSError, KineticError):  # something in it cannot be read, or a blob; who unpacks says so
         pass
