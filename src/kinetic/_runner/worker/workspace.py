@@ -25,6 +25,7 @@ from kinetic._wire.order import Artifact, Manifest
 from kinetic.errors import KineticError, StoreError
 
 Stamp = tuple[int, int, int]  # size, time of the last change in nanoseconds, inode
+_MOST_READ = 32 << 20  # bytes; twice a pack
 _STATE = Struct(">qqqQI").pack
 
 
@@ -197,7 +198,12 @@ def _state_of(found: Sequence[os.stat_result]) -> str:
 
 
 def _has_contents(into: Path, manifest: Manifest, blob: Callable[[str], bytes]) -> bool:
-    """Return whether each file has the bytes that the blobs of a project have, of which one at a time is read."""
+    """Return whether each file has the bytes that the blobs of a project have, of which one at a time is read.
+
+    A project with larger blobs is unpacked each time: what is read here counts as memory of the job.
+    """
+    if max(manifest.blobs().values(), default=0) > _MOST_READ:
+        return False
     at: dict[str, list[tuple[str, int, int, int]]] = {}
     for file in manifest.files:
         before = 0

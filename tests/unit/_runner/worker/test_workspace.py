@@ -16,6 +16,7 @@ from kinetic._blobs import fetch as blobs
 from kinetic._blobs import sender
 from kinetic._project.archive import ship
 from kinetic._project.root import Plan
+from kinetic._runner.worker import workspace
 from kinetic._runner.worker.workspace import Left, Unpacked, read_manifest, unpack, written_since
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
@@ -244,6 +245,18 @@ def test_a_folder_in_which_anything_was_done_to_a_file_is_compared_again(store, 
     manifest = without_blobs(store, edited)
     with pytest.raises(KeyMissingError):
         handed_on(store, edited, work, found.state, manifest=manifest)
+
+
+def test_a_folder_with_files_too_large_to_compare_is_made_anew(store, edited, tmp_path, monkeypatch):
+    work = tmp_path / "work"
+    before = unpack(store, edited.manifest, edited.packs, work)
+    monkeypatch.setattr(workspace, "_MOST_READ", 1 << 20)
+
+    found = handed_on(store, edited, work)
+
+    assert found.state == ""
+    assert found.stamps["chunked.bin"] != before.stamps["chunked.bin"]
+    assert found.stamps["chunked.bin"][2] == (work / "chunked.bin").stat().st_ino
 
 
 def test_a_folder_whose_files_are_too_young_has_no_state(store, edited, tmp_path):
