@@ -93,8 +93,9 @@ def doctor(
     asked = ClusterChecks(target, os.environ, _accelerator(accelerator, tried))
     if more is not None:
         _check_request(asked, more, contact, yes=yes)
-    yes_to_job = yes or asked.is_here  # a job on this machine costs nothing
-    if tried and not yes_to_job and not shared_options.is_interactive():
+    is_asked = shared_options.is_interactive()
+    yes_to_job = yes or (asked.is_here and not is_asked)  # a job on this machine costs nothing
+    if tried and not yes_to_job and not is_asked:
         why = "a job on a cluster costs, and this is not a terminal: pass --yes to confirm"
         raise OptionError("no job was run", why=why, next=f"kinetic doctor --try {tried} --yes")
     found: dict[str, Finding] = {}
