@@ -220,11 +220,11 @@ class Detaching:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if isinstance(error, KeyboardInterrupt):
-            raise tracebacks.interrupt(_report_detached(self._batch)) from None
+            raise tracebacks.interrupt(report_detached(self._batch)) from None
 
 
-def _report_detached(batch: Batch) -> str:
-    """Print what keeps running, and return the most important of it in one line."""
+def report_detached(batch: Batch, *, ends: bool = False) -> str:
+    """Print what keeps running, and return the most important of it in one line; ``ends``: this process does."""
     terminal.leave_line()
     group_id = batch.group_id
     if not isinstance(batch._get_tracker(), BatchTracker):  # put together by hand: no command knows it
@@ -235,7 +235,8 @@ def _report_detached(batch: Batch) -> str:
     output.report(f"follow:   kinetic batch status {group_id}")
     output.report(f"cancel:   kinetic batch cancel {group_id}")
     if not batch._poll.attached and not batch._submission_complete.is_set():
-        output.report("this process stays to submit the other inputs; Ctrl-C once more ends it, and then")
+        if not ends:
+            output.report("this process stays to submit the other inputs; Ctrl-C once more ends it, and then")
         output.report(f"          kinetic batch resume {group_id}     submits the rest")
     return f"{group_id} keeps running; cancel it with: kinetic batch cancel {group_id}"
 

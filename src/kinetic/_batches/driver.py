@@ -392,9 +392,8 @@ def start_driver(
             batch._submission_complete.set()
             if here:
                 raise
-            if (
-                _AtExit.has_come or not threading.main_thread().is_alive()
-            ):  # the program no longer reads it from the handle
+            has_ended = _AtExit.has_come or not threading.main_thread().is_alive()
+            if has_ended:  # the program no longer reads it from the handle
                 output.warn(f"{batch.group_id} was not completely submitted: {error}\n{resume_hint(batch.group_id)}")
         else:
             batch._poll.attached = not is_done
@@ -438,14 +437,12 @@ class _AtExit:
             for thread in cls._threads:
                 thread.join()
         except KeyboardInterrupt:
-            output.leave_line()
+            from kinetic._batches import collection  # it is loaded only where somebody waits
+
             for batch in cls._threads.values():
-                if (
-                    not batch._poll.attached and not batch._submission_complete.is_set()
-                ):  # Python calls its thread ended
-                    output.report(f"detached: {batch.group_id} keeps running what was submitted")
-                    output.report(f"follow:   kinetic batch status {batch.group_id}")
-                    output.report(f"          {resume_hint(batch.group_id)}")
+                # Python counts the thread whose end was waited for as ended.
+                if not batch._poll.attached and not batch._submission_complete.is_set():
+                    collection.report_detached(batch, ends=True)
             atexit._run_exitfuncs()  # the program's own; there is no other way to run them and to end then
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(OSError, ValueError, AttributeError):
