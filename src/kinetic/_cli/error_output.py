@@ -66,6 +66,7 @@ def report(error: BaseException, *, called: Called | None = None, debug: bool = 
     if not isinstance(error, click.ClickException):
         return _report_other(error, called)
     what = " ".join(error.format_message().split()).rstrip(".")  # click lists choices on lines of their own
+    what = what.replace("a valid integer range", "a whole number").replace("a valid float range", "a number")
     context = getattr(error, "ctx", None)  # None where the parser of options found it
     path = context.command_path if context is not None else called.path if called is not None else "kinetic"
     next_ = getattr(error, "next", None) or f"{path} -h"
