@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kinetic._runner.pod.warm_clients import CONFIRMED
 from kinetic._runner.pod.warm_pod import WarmProcess
 from kinetic._wire.task import KEY_FILE, PodSettings, Task
 from kinetic._wire.warm_pods import Assignment, WarmPod
@@ -77,3 +78,28 @@ def test_what_a_slow_store_says_of_a_number_that_is_past_changes_nothing(process
     process._after_store(3, 1)
 
     assert (after_a_late_answer, process._sequence) == (3, 4)
+
+
+def test_a_task_begins_that_its_client_confirmed_before_another_client_was_heard(process: WarmProcess) -> None:
+    process._children, process._hold, process._confirmed_by = {}, -1, 0
+    process.task.mkdir()
+
+    for child, code in ((41, CONFIRMED), (42, 0)):  # both have ended before the pod looks into its inbox
+        process._after_message(child, code)
+    process._about = {"held_by": 41}
+    process._begin_to_hold()
+
+    assert not process._is_given_up
+    assert os.read(process._hold, 9) == b"."
+
+
+def test_a_task_whose_client_did_not_confirm_is_given_up(process: WarmProcess) -> None:
+    process._children, process._hold, process._confirmed_by = {}, -1, 0
+    process.task.mkdir()
+
+    process._after_message(41, 1)
+    process._about = {"held_by": 41}
+    process._begin_to_hold()
+
+    assert process._is_given_up
+    assert os.read(process._hold, 9) == b"x"

@@ -134,7 +134,7 @@ class WarmProcess:
             self._leader = Leader(page, base)
         self._hold = -1  # where the supervisor of a task that is held learns whether it may begin
         self._is_given_up = False  # the task at hand, by its client, before it began
-        self._last_heard = 0, 0  # a child that heard a client, and its exit code
+        self._confirmed_by = 0  # the last child that heard a client confirm: it may have ended before its task begins
         hear = self._greeting, self._answer, self._after_message
         self._clients = None if self._host else Clients(page.port, self._fork, *hear)
 
@@ -329,7 +329,8 @@ class WarmProcess:
 
     def _after_message(self, child: int, code: int) -> None:
         """Let a task begin that is held, or give it up, as the client of its child wants it."""
-        self._last_heard = child, code
+        if code == CONFIRMED:
+            self._confirmed_by = child
         if self._hold < 0 or (self._about or {}).get("held_by") != child:
             return
         self._is_given_up = code != CONFIRMED
@@ -528,7 +529,7 @@ class WarmProcess:
             os.mkfifo(self.task / container.HOLD, 0o600)
             self._hold = os.open(self.task / container.HOLD, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             if child not in self._children:
-                self._after_message(child, self._last_heard[1] if self._last_heard[0] == child else 1)
+                self._after_message(child, CONFIRMED if child == self._confirmed_by else 1)
 
     def _start(self) -> None:
         """Have a fork server that fits fork the supervisor of the task at hand."""
