@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import zipfile
 from dataclasses import replace
 from importlib.util import find_spec
@@ -296,3 +297,17 @@ def test_the_real_jax_writes_what_is_read_here(tmp_path) -> None:
     (tmp_path / "file").write_bytes(compilation_cache.compress_executable(page))
 
     assert compilers.whole_seconds(Path(tmp_path / "file")) == 42
+
+
+def test_packing_the_programs_is_no_use_of_them(tmp_path: Path) -> None:
+    (tmp_path / "jax").mkdir()
+    path = tmp_path / "jax" / "jit_f-cache"
+    path.write_bytes(b"program")
+    os.utime(path, (1, time.time()))
+    programs = small_programs.SmallPrograms(tmp_path, JOB_ORDER)
+    programs.take("jax/jit_f-cache")
+
+    programs.pack(tmp_path / "archive", 1, 0.4, shows_reads=True)
+
+    assert path.stat().st_atime == 1
+    assert zipfile.ZipFile(tmp_path / "archive").read("jax/jit_f-cache") == b"program"
