@@ -889,3 +889,20 @@ def test_ten_thousand_tiny_inputs_come_to_their_end_and_the_client_stays_small(b
     assert right
     assert counts == {"NOT_FOUND": 10_000}
     assert megabytes < 150
+
+
+def test_a_forked_process_gets_the_results_of_a_batch_that_its_parent_submits(batches: Any) -> None:
+    found = batches.run(
+        """
+        batch = double.run_async_map(list(range(6)), max_concurrent=2)
+        ours, theirs = os.pipe()
+        if (child := os.fork()) == 0:
+            os.write(theirs, repr(batch.results(cleanup=False)).encode())
+            os._exit(0)
+        os.close(theirs)
+        text = os.read(ours, 1000).decode()
+        tell([text, os.waitpid(child, 0)[1], batch.results()])
+        """
+    )
+
+    assert found == ["[0, 2, 4, 6, 8, 10]", 0, [0, 2, 4, 6, 8, 10]]

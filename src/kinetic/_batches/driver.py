@@ -431,6 +431,14 @@ class _AtExit:
         cls._threads = {each: of for each, of in cls._threads.items() if each.is_alive()} | {thread: batch}
 
     @classmethod
+    def after_fork(cls) -> None:
+        """Watch, in a process that was forked, what the threads of its parent submit."""
+        batches, cls._threads = cls._threads.values(), {}
+        for batch in batches:
+            if not batch._submission_complete.is_set():
+                state.watch_from_here(batch)
+
+    @classmethod
     def _wait(cls) -> None:
         cls.has_come = True
         try:
@@ -448,6 +456,10 @@ class _AtExit:
                 with contextlib.suppress(OSError, ValueError, AttributeError):
                     stream.flush()
             os._exit(_INTERRUPTED)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_AtExit.after_fork)
 
 
 def _drive(batch: Batch, launcher: ChildLauncher, held: Lease | None, only: Collection[int] | None) -> bool:

@@ -195,6 +195,12 @@ def require_driver(batch: Batch) -> None:
     batch._poll.needs_driver = True
 
 
+def watch_from_here(batch: Batch) -> None:
+    """Make of a handle that another thread submits one that only watches; that thread may hold any lock of it."""
+    batch._store = batch._tracker.store.url if batch._tracker is not None else batch._store
+    batch._tracker, batch._lock = None, threading.Lock()
+
+
 def connect(batch: Batch, group: Group, store: Store) -> None:
     """Give a handle the tracker of its batch, and what its inputs were."""
     batch._tracker = BatchTracker(group, store, locate.backend_for(group.handle))
