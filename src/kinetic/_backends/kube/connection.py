@@ -21,9 +21,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kinetic._backends.kube import kubeconfig
 from kinetic._backends.kube.client import Client
+from kinetic._backends.kube.kubeconfig import Entry, JsonObject
 from kinetic._backends.kube.transport import Access, Certificate, Credential
 from kinetic._config.target import IN_CLUSTER
 from kinetic._stores.parallel import Retry
@@ -107,7 +109,7 @@ def client_of(where: ClusterAddress, environ: Mapping[str, str] = os.environ) ->
     values = _values(environ)
     files: list[Path | None] = []
     if where.context and where.context != IN_CLUSTER:
-        files = [*kubeconfig_files(environ)]
+        files = [*kubeconfig.files(environ)]
     elif where.project and not where.context:
         from kinetic._google import api
 
@@ -300,8 +302,6 @@ PLUGIN_TIMEOUT_SECONDS = 60.0  # a plug-in that waits for a human is of no use h
 _REFRESH_EARLY_SECONDS = 60.0
 _SECRET_LENGTH = 6  # characters; what is shorter cannot be told from ordinary words
 
-JsonObject = dict[str, Any]
-
 
 class ExecPlugin:
     """The ``exec`` of a kubeconfig's user: a program that returns a credential; run again when that expires.
@@ -403,33 +403,20 @@ def _expiration(status: JsonObject) -> float:
         return float("inf")
 
 
-# ---------------------------------------------------------------------------------------------------------- kubeconfig
-
-
-class _Entry(NamedTuple):
-    """A cluster, a user or a context, and the folder that relative paths in it count from."""
-
-    page: JsonObject
-    folder: Path
-
-
-def kubeconfig_files(environ: Mapping[str, str]) -> list[Path]:
-    """Return the files that are read, whether they exist or not."""
-    written = [part for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
-    return [Path(part).expanduser() for part in written] or [Path.home() / ".kube" / "config"]
+# ------------------------------------------------------------------------------------------------------------ contexts
 
 
 def context_access(name: str = "", environ: Mapping[str, str] = os.environ) -> Access:
     """Return the access that a context describes; "" names the current one."""
-    files = kubeconfig_files(environ)
-    pages = [(path, _read_kubeconfig(path)) for path in files if path.is_file()]
+    files = kubeconfig.files(environ)
+    pages = [(path, kubeconfig.read(path)) for path in files if path.is_file()]
     where = ", ".join(map(str, files))
     if not pages:
         raise SettingsError(
             "there is no kubeconfig", why=f"looked for {where}", next="set KUBECONFIG to the file of your cluster"
         )
     chosen = name or next((str(page["current-context"]) for _, page in pages if page.get("current-context")), "")
-    contexts = _entries(pages, "context")
+    contexts = kubeconfig.entries(pages, "context")
     if chosen not in contexts:
         raise SettingsError(
             f"there is no context {chosen!r}" if chosen else "the kubeconfig sets no current context",
@@ -437,11 +424,11 @@ def context_access(name: str = "", environ: Mapping[str, str] = os.environ) -> A
             next=f"export KINETIC_KUBE_CONTEXT={next(iter(contexts), 'NAME')}",
         )
     context = contexts[chosen].page
-    named: dict[str, _Entry] = {}
+    named: dict[str, Entry] = {}
     for kind in ("cluster", "user"):
-        entry, entries = str(context.get(kind) or ""), _entries(pages, kind)
+        entry, entries = str(context.get(kind) or ""), kubeconfig.entries(pages, kind)
         if kind == "user" and not entry:
-            entries[entry] = _Entry({}, Path())  # some servers need no credentials
+            entries[entry] = Entry({}, Path())  # some servers need no credentials
         if entry not in entries:
             raise SettingsError(
                 f"the context {chosen} names the {kind} {entry!r}, which does not exist",
@@ -469,31 +456,7 @@ def context_access(name: str = "", environ: Mapping[str, str] = os.environ) -> A
     )
 
 
-def _read_kubeconfig(path: Path) -> JsonObject:
-    import yaml  # 20 ms; only for a kubeconfig
-
-    try:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # of libyaml, where PyYAML was built with it: 5 ms less
-        page = yaml.load(path.read_text(encoding="utf-8"), loader) or {}  # noqa: S506 - both are safe
-        if not isinstance(page, dict):
-            raise ValueError("not a mapping")  # noqa: TRY004 - caught below
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise SettingsError(
-            "cannot read a kubeconfig", why=f"{path}: {error}", next="correct it, or name another in KUBECONFIG"
-        ) from error
-    return page
-
-
-def _entries(pages: list[tuple[Path, JsonObject]], kind: str) -> dict[str, _Entry]:
-    """Return the entries of a kind in all files; of a name that several have, the first counts."""
-    found: dict[str, _Entry] = {}
-    for path, page in pages:
-        for entry in page.get(f"{kind}s") or ():
-            found.setdefault(str(entry.get("name")), _Entry(entry.get(kind) or {}, path.parent))
-    return found
-
-
-def _credential_of(context: str, user: _Entry, cluster: JsonObject) -> Credential:
+def _credential_of(context: str, user: Entry, cluster: JsonObject) -> Credential:
     page = user.page
     if page.get("as"):  # ignoring it would be to act with other rights than those that were chosen
         raise CredentialsError(
@@ -519,7 +482,7 @@ def _credential_of(context: str, user: _Entry, cluster: JsonObject) -> Credentia
     return FixedCredential()
 
 
-def _bytes(entry: _Entry, field_: str) -> bytes | None:
+def _bytes(entry: Entry, field_: str) -> bytes | None:
     """Return a field of an entry, from base64, or from the file that it names."""
     written = entry.page.get(f"{field_}-data")
     try:
