@@ -27,9 +27,9 @@ FIELDS = tuple(CLUSTER_SETTINGS)
 _MAX_SECONDS = 2**31 - 1  # as Kubernetes counts the seconds until it removes a job
 _MAX_NAME, _MAX_LABEL = 253, 63  # characters
 _WORD = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
-_NAME = re.compile(rf"{_WORD}(?:\.{_WORD})*")
-_LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-_REPOSITORY = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[a-z0-9][a-z0-9._-]*)+")
+_NAME = rf"{_WORD}(?:\.{_WORD})*"
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_REPOSITORY = r"[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[a-z0-9][a-z0-9._-]*)+"
 _LABELS_RULE = "expected labels of nodes: key=value,key2=value2; or none, for any node"
 _LOGIN_NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")  # as getpass asks for them
 
@@ -148,7 +148,7 @@ def example_of(field: str) -> str:
 
 
 def _name(text: str) -> str:
-    if _NAME.fullmatch(text) and len(text) <= _MAX_NAME:
+    if re.fullmatch(_NAME, text) and len(text) <= _MAX_NAME:
         return text
     raise ValueError(
         "a name has lower-case letters, digits, '-' and '.', and begins and ends with a letter or digit; "
@@ -168,7 +168,7 @@ def _names(text: str) -> tuple[str, ...] | None:
 
 
 def _repository(text: str) -> str:
-    if _REPOSITORY.fullmatch(text):
+    if re.fullmatch(_REPOSITORY, text):
         return text
     raise ValueError("expected registry/name in lower-case letters, without https:// and without a tag")
 
@@ -219,12 +219,12 @@ def _parts(text: str) -> list[str]:
 
 def _is_label_key(text: str) -> bool:
     prefix, slash, name = text.rpartition("/")
-    prefix_fits = bool(_NAME.fullmatch(prefix)) and len(prefix) <= _MAX_NAME if slash else True
+    prefix_fits = bool(re.fullmatch(_NAME, prefix)) and len(prefix) <= _MAX_NAME if slash else True
     return prefix_fits and bool(name) and _is_label_value(name)
 
 
 def _is_label_value(text: str) -> bool:
-    return not text or (bool(_LABEL.fullmatch(text)) and len(text) <= _MAX_LABEL)
+    return not text or (bool(re.fullmatch(_LABEL, text)) and len(text) <= _MAX_LABEL)
 
 
 class _Kind(NamedTuple):

@@ -26,7 +26,7 @@ _NEAR = 0.75  # "prebuild" is at 0.88 of "prebuilt", "bundle" at 0.92 of "bundle
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _HOST = r"(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+(?=:)|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?"
 _TAG, _DIGEST = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", r"[a-z0-9+._-]+:[0-9a-f]{32,}"
-_IMAGE = re.compile(rf"(?P<name>(?:{_HOST}/)?{_PART}(?:/{_PART})*)(?::(?P<tag>{_TAG}))?(?:@(?P<digest>{_DIGEST}))?")
+_IMAGE = rf"(?P<name>(?:{_HOST}/)?{_PART}(?:/{_PART})*)(?::(?P<tag>{_TAG}))?(?:@(?P<digest>{_DIGEST}))?"
 _EXAMPLES = {
     "container_image": "europe-docker.pkg.dev/team/images/train:1",
     "base_image_repo": "europe-docker.pkg.dev/team/images",
@@ -73,7 +73,7 @@ def choose(
     if container_image == PREBUILT:
         return _prebuilt(base_image_repo, f"base-{kind}:{version}")
     _reject_misspelled_keyword(container_image)
-    if not _IMAGE.fullmatch(container_image):
+    if not re.fullmatch(_IMAGE, container_image):
         raise _invalid_image("container_image", container_image, *_problem(container_image))
     return Image(container_image, installs=False, has_base=False, note="")
 
@@ -88,14 +88,14 @@ def _bundled(repository: str | None, python: str) -> Image:
         uri = f"python:{'.'.join(python.split('.')[:2])}-slim"
         note = f"jobs start in the image {uri}, and unpack their packages from the store: no image repository is set"
         return Image(uri, installs=True, has_base=False, note=note, unpacks=True)
-    if not _IMAGE.fullmatch(f"{repository}:env"):
+    if not re.fullmatch(_IMAGE, f"{repository}:env"):
         raise _invalid_image("image_repo", repository, *_repository_problem(repository))
     return Image("", installs=False, has_base=False, note="", repository=repository)
 
 
 def _prebuilt(repository: str | None, name: str) -> Image:
     uri = f"{(repository or DEFAULT_REPOSITORY).rstrip('/')}/{name}"
-    if repository and not _IMAGE.fullmatch(uri):
+    if repository and not re.fullmatch(_IMAGE, uri):
         raise _invalid_image("base_image_repo", repository, *_repository_problem(repository))
     note = f"jobs start in the prebuilt image {uri}"
     if not repository:  # others may put something there
@@ -144,7 +144,7 @@ def _problem(written: str) -> tuple[str, str]:
 
 def _repository_problem(written: str) -> tuple[str, str]:
     """Return the same for a repository, which has neither tag nor digest."""
-    tagged = _IMAGE.fullmatch(written)
+    tagged = re.fullmatch(_IMAGE, written)
     if tagged and (tagged["tag"] or tagged["digest"]):
         return "a repository has no tag; kinetic adds its version", written[: tagged.end("name")]
     why, better = _problem(written)
@@ -160,4 +160,4 @@ def _lowered(written: str) -> str:
 
 
 def _if_image(text: str) -> str:
-    return text if _IMAGE.fullmatch(text) else ""
+    return text if re.fullmatch(_IMAGE, text) else ""

@@ -26,12 +26,12 @@ _MISLEADING = frozenset(
     "CONDA_PREFIX PYTHONHOME UV_PREFIX UV_PROJECT_ENVIRONMENT UV_PYTHON UV_SYSTEM_PYTHON UV_TARGET UV_VENV_CLEAR "
     "UV_WORKING_DIR VIRTUAL_ENV".split()
 )
-_LOGIN = re.compile(r"(?<=://)[^\s/@]+@")
+_LOGIN = r"(?<=://)[^\s/@]+@"
 
 
 def without_logins(text: str) -> str:
     """Return a text without the user and password of the addresses in it."""
-    return _LOGIN.sub("***@", text)
+    return re.sub(_LOGIN, "***@", text)
 
 
 class Stop:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.status import Snapshot
     from kinetic._wire.records import Group, JobRecord
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*://"
 
 
 def keep(job: JobRecord, targets: Sequence[str]) -> None:
@@ -73,7 +73,7 @@ def resolve(targets: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ..
             found.append(environ[name])
         else:
             found.append(target)
-        if _SCHEME.match(found[-1]) and not notifier.is_webhook(found[-1]):
+        if re.match(_SCHEME, found[-1]) and not notifier.is_webhook(found[-1]):
             raise OptionError(
                 f"on_done={target!r} is not the address of a webhook",
                 why="that begins with https:// or http://",

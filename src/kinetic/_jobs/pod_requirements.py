@@ -52,8 +52,8 @@ _DOES_WITHOUT = frozenset(
 _GIVE_UP_SECONDS = 2.0  # for a build that is to end: its connections are closed
 _SUBMIT_SECONDS = 10.0  # for a build elsewhere: it is submitted wholly, or not at all
 _UNFINISHED = "the image is not finished: what was sent stays, and the next submission continues from there"
-_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<user>[^\s/]*)@", re.IGNORECASE)
-_FROM_GIT = re.compile(r"(?:\A|[\s@=])git\+")
+_USER = r"(?i)(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<user>[^\s/]*)@"
+_FROM_GIT = r"(?:\A|[\s@=])git\+"
 
 
 class Unfinished:
@@ -297,9 +297,9 @@ def _lines(
         )
     if image.repository:
         return (*found.lines, *packages)
-    from_git = next((line for line in found.lines if _FROM_GIT.search(line)), None)
+    from_git = next((line for line in found.lines if re.search(_FROM_GIT, line)), None)
     if from_git and not image.has_base:  # said before the job waits for its machine
-        shown = _USER.sub(r"\g<scheme>://***@", from_git)
+        shown = re.sub(_USER, r"\g<scheme>://***@", from_git)
         output.warn_once(f"{image.uri} has no git, which is needed to install {shown}: choose an image that has it")
     return (*found.lines, *packages)
 
@@ -406,7 +406,7 @@ def _has_secret(line: str) -> bool:
 
     A name alone is not a secret for an ssh server, and neither is "${NAME}", which uv fills in where it installs.
     """
-    for address in _USER.finditer(line):
+    for address in re.finditer(_USER, line):
         user, _, password = address["user"].partition(":")
         secret = password or ("" if "ssh" in address["scheme"].lower() else user)
         if secret and not secret.startswith("${"):

@@ -18,16 +18,15 @@ if TYPE_CHECKING:
 # The accelerator decides which build of these is right, so the base environment brings them.
 BASE_NAMES = frozenset({"jax", "jaxlib", "libtpu", "libtpu-nightly"})
 
-_REMOTE = re.compile(  # an address, or a variable that holds one
-    r"(?:git|hg|bzr|svn)\+(?!file:|[./~])|(?!file:)[a-z][a-z0-9+.-]*://|\$\{(?!PROJECT_ROOT\b)", re.IGNORECASE
-)
-_SEPARATORS = re.compile(r"[-_.]+")
-_COMMENT = re.compile(r"(?:^|\s+)#.*$")
-_KEEP = re.compile(r"#\s*kn:keep\b")
-_FILE_URL = re.compile(r"(?:\A|[\s=@+\"'])file:", re.IGNORECASE)
-_PIP_OPTIONS = re.compile(r"\s*(?<!\S)--.*\Z")  # options of pip behind a requirement: its hashes
-_EGG = re.compile(r"[#&]egg=([A-Za-z0-9._-]+)")
-_REPOSITORY = re.compile(r"(?:git|hg|bzr|svn)\+", re.IGNORECASE)
+# An address, or a variable that holds one.
+_REMOTE = r"(?i)(?:git|hg|bzr|svn)\+(?!file:|[./~])|(?!file:)[a-z][a-z0-9+.-]*://|\$\{(?!PROJECT_ROOT\b)"
+_SEPARATORS = r"[-_.]+"
+_COMMENT = r"(?:^|\s+)#.*$"
+_KEEP = r"#\s*kn:keep\b"
+_FILE_URL = r"(?i)(?:\A|[\s=@+\"'])file:"
+_PIP_OPTIONS = r"\s*(?<!\S)--.*\Z"  # options of pip behind a requirement: its hashes
+_EGG = r"[#&]egg=([A-Za-z0-9._-]+)"
+_REPOSITORY = r"(?i)(?:git|hg|bzr|svn)\+"
 _ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 _INCLUDING = {"-r": "--requirement", "-c": "--constraint"}
@@ -65,7 +64,7 @@ class Entry(NamedTuple):
 
 def normalised(name: str) -> str:
     """Return the normalized name of a package (PEP 503); ``packaging`` does the same, and is read only for more."""
-    return _SEPARATORS.sub("-", name).lower()
+    return re.sub(_SEPARATORS, "-", name).lower()
 
 
 def parsed(text: str) -> Requirement | None:
@@ -73,7 +72,7 @@ def parsed(text: str) -> Requirement | None:
     from packaging.requirements import InvalidRequirement, Requirement  # 15 ms; only where dependencies are read
 
     try:
-        return Requirement(_PIP_OPTIONS.sub("", text))
+        return Requirement(re.sub(_PIP_OPTIONS, "", text))
     except InvalidRequirement:
         return None
 
@@ -99,7 +98,7 @@ def not_satisfied(lines: Sequence[str], known: Sequence[str], installed: Mapping
         else:
             is_there = requirement.specifier.contains(version, prereleases=True)
         if not (is_known and is_there):
-            shown = _PIP_OPTIONS.sub("", entry.text) if requirement else entry.text
+            shown = re.sub(_PIP_OPTIONS, "", entry.text) if requirement else entry.text
             found.append(f"{shown} (has {version})" if version and not is_there else shown)
     return found
 
@@ -108,7 +107,7 @@ def entries(text: str) -> list[Entry]:
     """Read a requirements file: continuation lines and the hashes below a requirement belong to it."""
     found: list[Entry] = []
     for number, line in _joined(text):
-        words, keep = " ".join(_COMMENT.sub("", line).split()), _KEEP.search(line) is not None
+        words, keep = " ".join(re.sub(_COMMENT, "", line).split()), re.search(_KEEP, line) is not None
         if words.startswith("--hash") and found:
             found[-1] = Entry(found[-1].number, f"{found[-1].text} {words}", found[-1].keep or keep)
         elif words:
@@ -166,7 +165,7 @@ def _is_kinetic(entry: Entry) -> bool:
         words = [value for option, value in _options(entry.text) if option == _EDITABLE]
     if not words:
         return False
-    if egg := _EGG.search(words[0]):
+    if egg := re.search(_EGG, words[0]):
         return normalised(egg[1]) in python_runtime.NAMES
     path = re.split(r"[?#]", words[0])[0].rstrip("/")
     name = path.rpartition("/")[2]
@@ -175,7 +174,7 @@ def _is_kinetic(entry: Entry) -> bool:
     elif name.lower().endswith(_ARCHIVES):
         stem = name.rpartition("-")[0] or path.partition("/archive/")[0].rpartition("/")[2]
     else:
-        stem = name.partition("@")[0].removesuffix(".git") if _REPOSITORY.match(path) else ""
+        stem = name.partition("@")[0].removesuffix(".git") if re.match(_REPOSITORY, path) else ""
     return normalised(stem) in python_runtime.NAMES
 
 
@@ -195,16 +194,16 @@ def reject_local(found: Sequence[Entry], source: object) -> None:
 
 def _local_reference(text: str) -> tuple[str, str] | None:
     """Return why a line cannot be installed elsewhere, and what to do; None if it can."""
-    if _FILE_URL.search(text):
+    if re.search(_FILE_URL, text):
         return "it names a file of this machine", _SENT_ANYWAY
     if not text.startswith("-"):
         return ("it names a path of this machine", _SENT_ANYWAY) if _is_path(text) else None
     for option, value in _options(text):
         if option in _INCLUDING.values():
             return "it includes another file", "write the lines of that file into this one"
-        if option == _EDITABLE and not _REMOTE.match(value):
+        if option == _EDITABLE and not re.match(_REMOTE, value):
             return "it installs from a folder of this machine", _SENT_ANYWAY
-        if not _REMOTE.match(value):
+        if not re.match(_REMOTE, value):
             return "it looks into a folder of this machine", "name the address of an index or a page"
     return None
 
@@ -224,7 +223,7 @@ def _is_path(text: str) -> bool:
     requirement = parsed(text)
     url = requirement.url if requirement else None
     target = url or text.split(maxsplit=1)[0].partition(";")[0]
-    if _REMOTE.match(target):
+    if re.match(_REMOTE, target):
         return False
     if url or target.lower().endswith(_ARCHIVES):
         return True
@@ -234,7 +233,7 @@ def _is_path(text: str) -> bool:
 # --------------------------------------------------------------------------------- pyproject.toml and script metadata
 
 # The regular expression of PEP 723, with "script" for the type.
-_SCRIPT = re.compile(r"(?m)^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$")
+_SCRIPT = r"(?m)^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$"
 
 
 class Declared(NamedTuple):
@@ -265,7 +264,7 @@ def in_project(file: Path, text: str, extras: Sequence[str] = (), *, locked: boo
 
 def in_script(file: Path, text: str) -> Declared | None:
     """Read the metadata of a script; None if it has none."""
-    blocks = list(_SCRIPT.finditer(text.replace("\r\n", "\n") + "\n"))
+    blocks = list(re.finditer(_SCRIPT, text.replace("\r\n", "\n") + "\n"))
     if not blocks:
         return None
     if len(blocks) > 1:
@@ -346,7 +345,7 @@ def _entries(file: Path, text: str, named: Sequence[str]) -> list[Entry]:
         for entry in entries(" ".join(requirement.splitlines())):
             if entry.text.startswith("-"):
                 _invalid(file, f"{entry.text!r} is an option of pip and not a requirement", number)
-            kept = entry.keep or any(_KEEP.search(lines[place - 1]) for place in places)
+            kept = entry.keep or any(re.search(_KEEP, lines[place - 1]) for place in places)
             found.append(Entry(number, entry.text, kept))
     return found
 

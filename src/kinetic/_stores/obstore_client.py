@@ -28,21 +28,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMEOUT = timedelta(seconds=240)  # for one request, whose body is at most a piece of 8 MiB: passes at 35 KiB a second
-_STATUS = re.compile(r"status code: (\d{3})")
-_NO_RETRY = re.compile(r"(?<!_)retries: 0,")  # in the debug text; "max_retries: 0" is something else
-_RETRIES = re.compile(r"(?<!_)retries: (\d+),\s*max_retries: (\d+)")
-_NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
-_TOKEN = re.compile(
-    r"token request|computeMetadata|/latest/(?:api/token|meta-data)|oauth2|AssumeRole|credential", re.IGNORECASE
-)
+_STATUS = r"status code: (\d{3})"
+_NO_RETRY = r"(?<!_)retries: 0,"  # in the debug text; "max_retries: 0" is something else
+_RETRIES = r"(?<!_)retries: (\d+),\s*max_retries: (\d+)"
+_NO_BUCKET = r"(?i)NoSuchBucket|bucket does not exist"
+_SIGN_IN = r"(?i)token request|computeMetadata|/latest/(?:api/token|meta-data)|oauth2|AssumeRole|credential"
 _BUSY = frozenset({408, 429})  # obstore repeats after 5xx, not after these
 # "Generic GCS error: Error performing PUT URL in 2.6ms, after 7 retries, max_retries: 7, retry_timeout: 120s  - WORDS"
-_OF_OBSTORE = re.compile(
+_OF_OBSTORE = (
     r"Error performing (?P<verb>[A-Z]+) (?P<url>\S+) in \S+?(?P<tries>, after \d+ retries)?"
     r"(?:, max_retries: \d+)?(?:, retry_timeout: \S+)?\s+- (?P<said>.*)"
 )
 _UNTRUSTED = "InvalidCertificate"  # in the debug text: the server's was refused, and asking again does not help
-_CODE = re.compile(r"<Code>([^<]+)</Code>")  # of the XML in which both services say what is wrong
+_CODE = r"<Code>([^<]+)</Code>"  # of the XML in which both services say what is wrong
 
 _first_process: int | None = None  # in which obstore started its threads
 
@@ -227,13 +225,13 @@ def _on_own_thread(call: Callable[[], T]) -> T:
 
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status that an error of obstore tells of, or None where no answer came."""
-    found = _STATUS.search(str(error))
+    found = re.search(_STATUS, str(error))
     return int(found[1]) if found else None
 
 
 def names_no_bucket(error: BaseException) -> bool:
     """Return whether it is the bucket that is missing."""
-    return _NO_BUCKET.search(str(error)) is not None
+    return re.search(_NO_BUCKET, str(error)) is not None
 
 
 def is_ambiguous(error: BaseException, *, first: bool) -> bool:
@@ -246,7 +244,7 @@ def is_ambiguous(error: BaseException, *, first: bool) -> bool:
     from obstore.exceptions import AlreadyExistsError
 
     if isinstance(error, AlreadyExistsError):  # perhaps our own object, when obstore repeated the request
-        return not (first and _NO_RETRY.search(str(error)))
+        return not (first and re.search(_NO_RETRY, str(error)))
     status = status_of(error)
     return status is None or status >= 500 or status in _BUSY
 
@@ -255,12 +253,12 @@ def is_transient(error: BaseException) -> bool:
     """Return whether the same request may succeed later, and obstore has not tried that often enough."""
     from obstore.exceptions import GenericError
 
-    if not isinstance(error, GenericError) or _TOKEN.search(str(error)) or _UNTRUSTED in str(error):
+    if not isinstance(error, GenericError) or re.search(_SIGN_IN, str(error)) or _UNTRUSTED in str(error):
         return False
     status = status_of(error)
     if status is not None:
         return status in _BUSY
-    counts = _RETRIES.search(str(error))  # obstore's own are used up where it repeats such errors
+    counts = re.search(_RETRIES, str(error))  # obstore's own are used up where it repeats such errors
     return counts is None or int(counts[1]) < int(counts[2])
 
 
@@ -300,7 +298,7 @@ def _translated(error: BaseException, address: Address, key: str) -> KineticErro
     if not isinstance(error, BaseError):
         return None
     refused = isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in {401, 403}
-    if refused or _TOKEN.search(str(error).partition("\n")[0]):
+    if refused or re.search(_SIGN_IN, str(error).partition("\n")[0]):
         google = address.scheme == "gs"
         return CredentialsError(
             f"{bucket} rejected our credentials",
@@ -329,11 +327,11 @@ def unreachable(address: Address, key: str, error: BaseException) -> StoreUnreac
 def brief(error: object) -> str:
     """Return what was asked and what the answer was: obstore's errors say it in pages of debugging."""
     line = str(error).partition("\n")[0]
-    found = _OF_OBSTORE.search(line)
+    found = re.search(_OF_OBSTORE, line)
     if found is None:
         return line[:500]
     said, xml, _ = found["said"].removeprefix("Server returned non-2xx status code: ").partition(": <")
-    code = _CODE.search(found["said"]) if xml else None
+    code = re.search(_CODE, found["said"]) if xml else None
     asked = f"{found['verb']} {urllib.parse.unquote(found['url'])}{found['tries'] or ''}"
     if _UNTRUSTED in str(error):
         return f"{asked}: the server's certificate is not trusted"[:500]

@@ -84,7 +84,7 @@ _MERGE = {"Content-Type": "application/merge-patch+json"}
 _APPLY = {"Content-Type": "application/apply-patch+yaml"}  # JSON is YAML
 # A field that the server does not know would be dropped silently, and with it what it promised.
 _STRICT: Query = {"fieldManager": "kinetic", "fieldValidation": "Strict"}
-_ADMISSION = re.compile(
+_ADMISSION = (
     r"admission webhook|violates PodSecurity|ValidatingAdmissionPolicy|failed calling webhook|denied the request"
 )
 _LONGEST = 600  # characters of a server's message
@@ -246,7 +246,7 @@ class Client:
                 why=message or "HTTP 401",
                 next="log in again: gcloud auth application-default login for GKE, or as your kubeconfig's user does",
             )
-        if _ADMISSION.search(message):
+        if re.search(_ADMISSION, message):
             return LaunchError(
                 f"an admission rule of {about} rejected {thing}",
                 why=message,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LIST_NODES = "kubectl get nodes --show-labels"
 _MOST_PODS = 3  # whose events are requested, the newest ones
 _KUEUE_UID = "kueue.x-k8s.io/job-uid"
-_INDEX = re.compile(r"-(\d+)-[a-z0-9]{5}$")  # of the name of an indexed pod
+_INDEX = r"-(\d+)-[a-z0-9]{5}$"  # of the name of an indexed pod
 _SCALING_FAILED = ("FailedScaleUp", "FailedToScaleUp")
 _SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", *_SCALING_FAILED)
 _PAUSES = "in backoff after failed scale-up"
@@ -195,7 +195,7 @@ def _ended(evidence: Evidence) -> JobState | None:
         what = "it failed, and its pods no longer exist"
         return JobState(JobStatus.FAILED, "failed", what, f"{reason}: {message}", stuck=True)
     pod, found = named
-    host = _INDEX.search(pod)  # of several hosts, the name of a pod that is gone says which it was
+    host = re.search(_INDEX, pod)  # of several hosts, the name of a pod that is gone says which it was
     what = f"host {host[1]}: {found.what}" if evidence.hosts > 1 and host else found.what
     return JobState(JobStatus.FAILED, *found)._replace(what=what, pod=pod, stuck=True)
 

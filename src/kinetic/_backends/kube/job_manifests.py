@@ -136,7 +136,7 @@ WARM_ANNOTATION = "kinetic/warm-page"  # of a warm pod: how long it stays
 _HASH = 8  # hexadecimal digits
 _POD_SUFFIX = 6  # "-" and the five characters that the Job controller draws
 _REVISION_SUFFIX = 11  # "-" and ten characters: a StatefulSet's revision, which is a label of its pods
-_OUTSIDE = re.compile(r"[^A-Za-z0-9_.-]+")
+_OUTSIDE = r"[^A-Za-z0-9_.-]+"
 
 
 def object_name(name: str) -> str:
@@ -172,7 +172,7 @@ def runner_name(version: str, digest: str) -> str:
 
 def label_value(text: str) -> str:
     """Turn any text into a value that a label may have; a changed one gets a digest, so that different texts differ."""
-    value = _OUTSIDE.sub("-", text).strip("-_.")
+    value = re.sub(_OUTSIDE, "-", text).strip("-_.")
     if value == text and len(text) <= MOST_NAME_CHARACTERS:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH]

@@ -275,7 +275,7 @@ _DISRUPTIONS = {
     "DeletionByPodGC": "its node no longer exists",
     "PreemptionByKubeScheduler": "a pod of higher priority took its place",
 }
-_POD_OF_A_JOB = re.compile(r"for pod [^/\s]+/(\S+) failed with exit code (\d+)")  # of a Job with a podFailurePolicy
+_POD_OF_A_JOB = r"for pod [^/\s]+/(\S+) failed with exit code (\d+)"  # of a Job with a podFailurePolicy
 _REJECTIONS = ("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "NodePorts")
 
 
@@ -315,7 +315,7 @@ def pod_end_in_message(message: str, job_id: str) -> tuple[str, Explanation] | N
 
     The pod itself may be gone. "Container kinetic-worker for pod ns/x-s-0-1-abcde failed with exit code 137 …"
     """
-    found = _POD_OF_A_JOB.search(message)
+    found = re.search(_POD_OF_A_JOB, message)
     return (found[1], _container_end({"exitCode": int(found[2])}, message, job_id)) if found else None
 
 
