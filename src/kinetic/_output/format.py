@@ -266,11 +266,15 @@ def print_document(**fields: Any) -> None:
 
 
 def is_json(value: object) -> bool:
-    """Return whether JSON can hold a value; it has no NaN, for one."""
+    """Return whether JSON can hold a value; it has no NaN, for one, and of the keys 1 and "1" it makes the same."""
     import json
 
+    def check(pairs: list[tuple[str, object]]) -> None:
+        if len({name for name, _ in pairs}) < len(pairs):
+            raise ValueError("two keys are one in JSON")
+
     try:
-        json.dumps(value, allow_nan=False)
+        json.loads(json.dumps(value, allow_nan=False), object_pairs_hook=check)
     except (TypeError, ValueError, RecursionError):
         return False
     return True

@@ -106,7 +106,15 @@ def test_an_age_reads_as_people_say_it(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "fits"),
-    [({"a": [1, None, "x"]}, True), (float("nan"), False), ({1, 2}, False), (object(), False), (b"x", False)],
+    [
+        ({"a": [1, None, "x"]}, True),
+        (float("nan"), False),
+        ({1, 2}, False),
+        (object(), False),
+        (b"x", False),
+        ({1: "a", 2: {"b": "c"}}, True),
+        ([{1: "a", "1": "b"}], False),
+    ],
 )
 def test_only_what_json_can_hold_counts_as_json(value: object, fits: bool) -> None:
     assert output_format.is_json(value) is fits
