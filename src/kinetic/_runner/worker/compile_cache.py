@@ -75,8 +75,8 @@ class CompileCache:
     def begin(self, name: str) -> LibraryCache | None:
         """Set the variables of a library that is about to be imported, and begin to fetch; None if it is off."""
         library = compilers.LIBRARIES[name]
-        if os.getpid() != self._pid or name in self.libraries:  # a process that user code forked has what it inherits
-            return self.libraries.get(name) if os.getpid() == self._pid else None
+        if self.is_forked or name in self.libraries:  # a process that user code forked has what it inherits
+            return None if self.is_forked else self.libraries.get(name)
         folder = compilers.folder_of(self.task.data, name)
         if not compilers.set_variables(library, folder):
             return None  # the user's own settings
@@ -100,6 +100,11 @@ class CompileCache:
         if text not in self._said:
             self._said.add(text)
             self._log(f"kinetic: {text}\n")
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether user code forked this process, which has none of the cache's threads."""
+        return os.getpid() != self._pid
 
     @property
     def is_awaited(self) -> bool:
@@ -134,7 +139,7 @@ class CompileCache:
 
     def finish(self, *, succeeded: bool = True) -> None:
         """Send what is not in the store yet, for a few seconds, and say what the cache was worth."""
-        if os.getpid() != self._pid:
+        if self.is_forked:
             return
         limit = time.monotonic() + LAST_SECONDS
         for library in self.libraries.values():
@@ -507,11 +512,16 @@ class LibraryCache:
         """Have JAX tell of each program; its first one waits until the folder is filled."""
 
         def on_event(event: str) -> None:
-            if event == compilers.REQUEST:
-                self.wait()
-            self.tally.on_event(event)
+            if not self._cache.is_forked:
+                if event == compilers.REQUEST:
+                    self.wait()
+                self.tally.on_event(event)
 
-        compilers.listen(jax, on_event, self.take_duration)
+        def on_duration(event: str, seconds: float) -> None:
+            if not self._cache.is_forked:
+                self.take_duration(event, seconds)
+
+        compilers.listen(jax, on_event, on_duration)
 
     def take_duration(self, event: str, seconds: float, who: object = None) -> None:
         """Take note of a duration that JAX reports; ``who``: of another process, which thread."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 import zlib
 from dataclasses import replace
 from functools import partial
@@ -220,6 +222,26 @@ def test_a_process_that_user_code_forked_has_no_cache_of_its_own(job, monkeypatc
 
     assert parent.cache.begin("jax") is None
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+
+
+def test_a_process_that_user_code_forks_while_programs_arrive_compiles_at_once(job, store, monkeypatch) -> None:
+    arrived = threading.Event()
+    monkeypatch.setattr(LibraryCache, "list_entries", lambda _: arrived.wait(30) and ())
+    parent = job()
+    parent.begin()
+
+    if (child := os.fork()) == 0:
+        os._exit(0 if parent.compile("jit_f") == [False] else 1)
+    limit = time.monotonic() + 10
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < limit:
+        time.sleep(0.01)
+    if ended == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    arrived.set()
+    parent.cache.finish()
+
+    assert ended == (child, 0), "it waited for a thread that it does not have"
 
 
 def test_files_of_a_library_that_reports_nothing_are_found_again(tmp_path, job, store) -> None:
