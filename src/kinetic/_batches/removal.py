@@ -17,7 +17,7 @@ from kinetic._stores import parallel
 from kinetic._wire import keys, records
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import CANCELLED, FAILED
-from kinetic.errors import KineticError
+from kinetic.errors import KineticError, StoreError
 
 if TYPE_CHECKING:
     from kinetic._batches.state import Batch, Tracker
@@ -41,7 +41,14 @@ def after_collection(collected: Sequence[JobHandle], tracker: Tracker) -> None:
     if isinstance(tracker, BatchTracker) and collect.is_kept_for_followers(collected[0], store):
         return
     if isinstance(tracker, BatchTracker):
-        collect.write_collected_pages(((handle, _seen(handle)) for handle in collected), store)
+        try:
+            collect.write_collected_pages(((handle, _seen(handle)) for handle in collected), store)
+        except StoreError as error:
+            if error.code != "store-full":
+                raise
+            for handle in collected:  # one after the other: each makes room for its own page, and for the queue
+                _write_history(handle, tracker)
+                collect.make_room(handle, store)
         for handle in collected:
             _note_end(handle, tracker, REMOVED)
     else:  # of several stores, perhaps
@@ -134,8 +141,23 @@ def _warn_on_error(job_id: str, what: str) -> Iterator[None]:
 
 
 def cleanup(batch: Batch, *, resources: bool, artifacts: bool) -> None:
-    """Remove every attempt at every input, and with the artifacts what makes the batch findable; outputs stay."""
+    """Remove every attempt at every input, and with the artifacts what makes the batch findable; outputs stay.
+
+    On a full disk, what has ended makes room for what must be written.
+    """
     tracker = batch._refreshed()
+    try:
+        _cleanup(batch, tracker, resources=resources, artifacts=artifacts)
+    except KineticError as error:
+        if not artifacts or error.code not in {"store-full", "disk-full"}:
+            raise
+        for job in _all_attempts(batch, tracker):
+            if job.group_index not in tracker.active:
+                collect.make_room(job, tracker.store)
+        _cleanup(batch, tracker, resources=resources, artifacts=artifacts)
+
+
+def _cleanup(batch: Batch, tracker: Tracker, *, resources: bool, artifacts: bool) -> None:
     if resources:
         cancel(batch)
     jobs = _all_attempts(batch, tracker)
@@ -169,11 +191,14 @@ def _remove(job: JobRecord, tracker: Tracker, *, resource: bool, artifacts: bool
     with _warn_on_error(job.job_id, "removed"):
         page = {**records.plain(job), "status": _final_status(job, tracker), "reason": "", "attempts": 1}
         page |= {"started": None, "ended": None, "artifacts_removed": artifacts, "resource_removed": resource}
-        locate.write_page(tracker.store, page, locate.key_to_seal(job))
+
+        def write() -> None:
+            locate.write_page(tracker.store, page, locate.key_to_seal(job))
+            _mark_removed(job, tracker)
+
+        collect.write_in_any_case(job, tracker.store, write, spare=() if artifacts else ("",))
         if artifacts:
             collect.delete_history_logs(tracker.store, job.job_id)
-        _mark_removed(job, tracker)
-        if artifacts:
             tracker.store.delete(keys.job(job.job_id))
 
 

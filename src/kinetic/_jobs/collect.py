@@ -447,7 +447,7 @@ def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, w
             locate.write_page(store, page, locate.key_to_seal(job))
             mark_as_removed(job, store)
 
-        _write_in_any_case(job, store, write, spare=() if artifacts else ("",))
+        write_in_any_case(job, store, write, spare=() if artifacts else ("",))
     if artifacts:
         delete_history_logs(store, job.job_id)
     step("client:history-written")
@@ -456,7 +456,7 @@ def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, w
         _remove_kept_predecessors(job, store, wait=wait)
 
 
-def _write_in_any_case(job: JobRecord, store: Store, write: Callable[[], T], *, spare: tuple[str, ...]) -> T:
+def write_in_any_case(job: JobRecord, store: Store, write: Callable[[], T], *, spare: tuple[str, ...]) -> T:
     """Write what comes before a removal; where the store is full, some of what is removed makes room for it.
 
     ``spare``: how what must stay until then begins, below the job's folder; its record stays in any case.
@@ -466,11 +466,16 @@ def _write_in_any_case(job: JobRecord, store: Store, write: Callable[[], T], *, 
     except StoreError as error:
         if error.code != "store-full":
             raise
+    make_room(job, store, spare=spare)
+    return write()
+
+
+def make_room(job: JobRecord, store: Store, *, spare: tuple[str, ...] = ()) -> None:
+    """Remove what a job has in the store, but for its record: it is about to be removed as a whole; see above."""
     folder = keys.job(job.job_id)
     for entry in list(store.entries(folder)):
         if entry.key != keys.record(job.job_id) and not entry.key.removeprefix(folder).startswith(spare):
             store.delete(entry.key)
-    return write()
 
 
 def mark_as_removed(job: JobRecord, store: Store) -> None:
@@ -583,7 +588,7 @@ def collected_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | Non
         step("client:log-kept")
         return locate.write_page(store, page, locate.key_to_seal(job))
 
-    if not _write_in_any_case(job, store, write, spare=("logs/",)):
+    if not write_in_any_case(job, store, write, spare=("logs/",)):
         return _page_beside_another(job, store, page)
     return page
 

@@ -160,6 +160,42 @@ def test_a_full_disk_can_be_emptied_by_removing_a_job(
     assert job in listed.stdout
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("batch", "cleanup", "BATCH", "--yes"), ("batch", "results", "BATCH", "--cleanup"), ("-c", "b.results()")],
+    ids=lambda words: words[1],
+)
+def test_a_full_disk_can_be_emptied_by_removing_a_batch(
+    clients: Any, tmp_path: Path, mount: Any, words: tuple[str, ...]
+) -> None:
+    disk = mount(tmp_path / "disk", "size=32m")
+    clients.home = disk / "home"
+    clients.more = {"KINETIC_HOME": str(clients.home)}
+    clients.until.touch()
+    clients.project.write("large.py", """
+        import kinetic
+        @kinetic.run(accelerator="cpu")
+        def large(number):
+            print("large", number)
+            return b"x" * 300_000
+    """)  # fmt: skip
+    begin = "from large import large\nb = large.run_async_map([*range(12)])\nb.wait()\nprint(json.dumps(b.group_id))"
+    batch = clients.run(begin)
+    _fill(disk, 0)
+    before = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+
+    if words[0] == "-c":
+        look = f"b = kinetic.attach_batch({batch!r})\nprint(json.dumps([len(value) for value in {words[1]}]))"
+        assert clients.run(look) == [300_000] * 12
+    else:
+        told = clients.kinetic(*[batch if word == "BATCH" else word for word in words])
+        assert told.returncode == 0, told.stderr
+
+    assert os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize > before + 3_000_000
+    listed = clients.kinetic("jobs", "list", "--all", "--json")
+    assert listed.stdout.count('"SUCCEEDED"') == 12
+
+
 def test_the_code_of_jobs_is_whole_or_not_there_however_little_room_there_was(tmp_path: Path, mount: Any) -> None:
     disk = mount(tmp_path / "disk", "size=16m")
     needed = sum(path.stat().st_size for path in runner_bundle.contents().values())

@@ -17,6 +17,7 @@ A damaged database is renamed, and a new one is built from what is durable besid
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import sqlite3
@@ -767,11 +768,13 @@ def _unusable(
     next: str = "",  # noqa: A002 - as errors name it
     kind: type[BackendUnavailableError] = BackendUnavailableError,
 ) -> BackendUnavailableError:
-    room = "free some space there, or " if "full" in why else ""
+    is_full = "disk is full" in why or os.strerror(errno.ENOSPC) in why
+    room = "free some space there, or " if is_full else ""
     return kind(
         "the queue of this machine cannot be used",
         why=f"{path}: {why}",
         next=next or f"{room}point KINETIC_RUNTIME_DIR at a folder on a local disk",
+        code="disk-full" if is_full else None,
     )
 
 
