@@ -72,7 +72,8 @@ class CommandCache:
         self._folder.mkdir(parents=True, mode=0o700)
         self._locks: dict[str, int] = {}
         for name, library in compilers.LIBRARIES.items():
-            if compilers.set_variables(library, compilers.folder_of(data, name)):
+            folder = compilers.folder_of(data, library)
+            if folder is not None and compilers.set_variables(library, folder):
                 self._locks[name] = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 fcntl.flock(self._locks[name], fcntl.LOCK_EX)
         os.mkfifo(self._folder / _PIPE, 0o600)

@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import shutil
 import stat
 import threading
 import time
@@ -77,18 +78,18 @@ class CompileCache:
         library = compilers.LIBRARIES[name]
         if self.is_forked or name in self.libraries:  # a process that user code forked has what it inherits
             return None if self.is_forked else self.libraries.get(name)
-        folder = compilers.folder_of(self.task.data, name)
-        if not compilers.set_variables(library, folder):
+        folder = compilers.folder_of(self.task.data, library)
+        if folder is None or not compilers.set_variables(library, folder):
             return None  # the user's own settings
         self.libraries[name] = found = LibraryCache(self, library, folder)
         found.start_fetching()
         return found
 
-    def group_of(self, library: Library) -> Group:
-        """Return what the programs of a library are found by on this hardware."""
+    def group_of(self, library: Library, folder: Path) -> Group:
+        """Return what the programs of a library are found by on this hardware, in this folder if it keeps paths."""
         from importlib import metadata  # 20 ms, on a thread
 
-        versions = []
+        versions = [f"at-{digests.of_bytes(os.fsencode(folder))[:8]}"] if library.keeps_paths else []
         for name in library.distributions:
             with contextlib.suppress(Exception):  # not installed, or a damaged installation
                 versions.append(f"{name}-{metadata.version(name)}")
@@ -147,6 +148,8 @@ class CompileCache:
         for library in self.libraries.values():
             if line := library.summary():
                 self.say(line)
+            if library.library.keeps_paths:  # it is not below the job's folder, which goes with the job
+                shutil.rmtree(library.folder, ignore_errors=True)
 
 
 class LibraryCache:
@@ -182,7 +185,7 @@ class LibraryCache:
 
         def fetch() -> None:
             try:
-                self.group = self._cache.group_of(self.library)
+                self.group = self._cache.group_of(self.library, self.folder)
                 self.entries = self.list_entries() if self._cache.task.hosts == 1 else self._agree()
                 self._fetch(self.entries)
             except Exception as error:  # noqa: BLE001 - the job compiles
@@ -223,7 +226,9 @@ class LibraryCache:
             if (self._over if self._awaited.is_set() else self._awaited).wait(pause) and self._over.is_set():
                 return ()
             pause = min(2 * pause, 1.0 if self._awaited.is_set() else _LAST_PAUSE_SECONDS)
-        return cache_entries.read_state(cache.store, at, cache.key)
+        found = cache_entries.read_state(cache.store, at, cache.key)
+        is_usable = not self.library.keeps_paths or all(entry.group == self.group for entry in found)
+        return found if is_usable else ()  # of another folder, where hosts of a slice share a machine
 
     def list_entries(self) -> Sequence[CacheEntry]:
         """List the store: the newest of each path, those that were used last first, as far as there is room."""

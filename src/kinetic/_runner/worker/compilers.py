@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +17,9 @@ from kinetic._wire import NamedTuple
 _ZSTD = b"\x28\xb5\x2f\xfd"  # how its frames begin
 _CHUNK = 1 << 16
 _OFF = frozenset({"0", "false", "off", "no"})
+_ABOVE = "/tmp"  # noqa: S108 - the same on all machines and in all pods; what is not ours there is not used
+_PLACES = 32  # jobs at the same time on one machine that use one library which keeps paths
+_held: dict[str, Path] = {}  # by this process, until it ends
 
 # Of JAX's events: a program is about to be looked up; it was found; it is written; and the whole of it took so long.
 REQUEST = "/jax/compilation_cache/compile_requests_use_cache"
@@ -32,6 +39,7 @@ class Library(NamedTuple):
     settings: tuple[tuple[str, str], ...] = ()  # more variables, where they are not set
     switch: str = ""  # a variable that turns the library's own cache off
     only: tuple[str, ...] = ("",)  # how the paths begin that are sent
+    keeps_paths: bool = False  # in what it compiles, which can only be used in a folder of the same name
 
 
 LIBRARIES = {
@@ -51,19 +59,49 @@ LIBRARIES = {
         ),
         Library("torch", ("torch", "triton"), {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}),
         # Its folder also gets downloads; only what it compiled is kept, and the kernels that DeepGEMM compiled for it.
+        # In it are the paths of other files of it (vLLM 0.23), and a job that does not find them there fails.
         Library(
             "vllm",
             ("vllm", "torch", "triton", "deep_gemm"),
             {"VLLM_CACHE_ROOT": "vllm"},
             only=("vllm/torch_compile_cache/", "vllm/deep_gemm/"),
+            keeps_paths=True,
         ),
     )
 }
 
 
-def folder_of(data: Path, name: str) -> Path:
-    """Return where the cache of a library is, in the folder of a job's data."""
-    return data / "compiled" / name
+def folder_of(data: Path, library: Library) -> Path | None:
+    """Return where the cache of a library is: in the folder of a job's data, or in one that many jobs use in turns.
+
+    None where there is no such folder: /tmp cannot be written, or somebody else made ours.
+    """
+    if not library.keeps_paths:
+        return data / "compiled" / library.name
+    if library.name not in _held:
+        with contextlib.suppress(OSError):
+            _hold(library.name, Path(f"{_ABOVE}/kinetic-{os.getuid()}-compiled"))
+    return _held.get(library.name)
+
+
+def _hold(name: str, above: Path) -> None:
+    """Take the first folder that no other process has, and empty it: a job may have been killed."""
+    with contextlib.suppress(FileExistsError):
+        above.mkdir(mode=0o700)
+    about = above.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
+        return
+    for number in range(_PLACES):
+        folder = above / f"{name}-{number}"
+        lock = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the descriptor goes, with the process
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        _held[name] = folder
+        return
 
 
 def set_variables(library: Library, folder: Path) -> bool:

@@ -96,7 +96,9 @@ class Job:
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch):
+def clean(monkeypatch, tmp_path):
+    monkeypatch.setattr(compilers, "_ABOVE", str(tmp_path))
+    monkeypatch.setattr(compilers, "_held", {})
     for library in compilers.LIBRARIES.values():
         for name in (*library.folders, *dict(library.settings), library.switch):
             if name:
@@ -287,6 +289,86 @@ def test_of_the_folder_of_vllm_only_what_was_compiled_is_kept(job, store) -> Non
     assert found == sorted(compiled)
     assert [(root / name).read_text() for name in found] == found
     second.cache.finish()
+
+
+def vllm(code: str, store, tmp_path: Path) -> subprocess.Popen[str]:
+    """Run a job in a process of its own, which finds ``cache``, its ``library`` and ``root``, vLLM's folder."""
+    head = f"""
+        import os, sys
+        from dataclasses import replace
+        from pathlib import Path
+        from kinetic._runner.worker import compilers
+        from kinetic._runner.worker.compile_cache import CompileCache
+        from kinetic._stores.files import FileStore
+        from kinetic._wire.task import Task
+
+        compilers._ABOVE = {str(tmp_path)!r}
+        store = FileStore(Path({str(store.root)!r}))
+        task = Task("job-1", "0" * 64, store.url, "key-1", 0o022, None, {{}}, base={str(tmp_path)!r}, suffix="-0-0")
+        cache = CompileCache(replace(task, cache_key={KEY.hex()!r}), "gpu", store, sys.stdout.write)
+        library = cache.begin("vllm")
+        library.filled.wait(5)
+        root = Path(os.environ["VLLM_CACHE_ROOT"])
+    """
+    words = [sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(code)]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+COMPILES_WITH_VLLM = """
+    index = root / "torch_compile_cache" / "1a2b" / "index"
+    if index.exists():
+        print(Path(index.read_text()).read_text())
+    else:
+        index.parent.mkdir(parents=True)
+        (index.parent / "graph").write_text("compiled before")
+        index.write_text(f"{index.parent}/graph")
+        for file in index.parent.iterdir():
+            os.utime(file, (1, 1))
+        print("compiles")
+    cache.finish()
+"""
+
+
+def test_what_vllm_compiled_is_found_at_the_paths_that_stand_in_it(store, tmp_path) -> None:
+    said = [vllm(COMPILES_WITH_VLLM, store, tmp_path).communicate()[0].splitlines() for _ in range(2)]
+
+    assert said[0] == ["compiles", "kinetic: compile cache of vllm: 0 files found, 2 added"]
+    assert said[1] == ["compiled before", "kinetic: compile cache of vllm: 2 files found, 0 added"]
+    assert not [*tmp_path.glob("kinetic-*-compiled/*/*")], "each job removes its own"
+
+
+def test_two_jobs_that_use_vllm_at_the_same_time_have_folders_of_their_own(store, tmp_path) -> None:
+    waits = "print(root, flush=True)\nsys.stdin.read()\n" + textwrap.dedent(COMPILES_WITH_VLLM)
+    first, second = (vllm(waits, store, tmp_path) for _ in range(2))
+    folders = [each.stdout.readline() for each in (first, second)]
+    said = [each.communicate()[0].splitlines()[0] for each in (first, second)]
+
+    assert folders[0] != folders[1]
+    assert said == ["compiles", "compiles"], "what names another folder is not found"
+
+
+def test_what_a_killed_job_left_of_vllm_is_not_seen_by_the_next(store, tmp_path) -> None:
+    killed = vllm("(root / 'left').mkdir(parents=True)\nprint(root.exists(), flush=True)\nos._exit(9)", store, tmp_path)
+    said = killed.communicate()[0], vllm("print(root.exists())", store, tmp_path).communicate()[0]
+
+    assert said == ("True\n", "False\n")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o720])
+def test_a_folder_that_others_may_write_to_is_not_used_for_vllm(job, tmp_path, mode: int) -> None:
+    above = tmp_path / f"kinetic-{os.getuid()}-compiled"
+    above.mkdir()
+    above.chmod(mode)
+
+    assert job().cache.begin("vllm") is None
+    assert "VLLM_CACHE_ROOT" not in os.environ
+
+
+def test_a_link_in_the_place_of_the_folder_is_not_followed_for_vllm(job, tmp_path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / f"kinetic-{os.getuid()}-compiled").symlink_to(tmp_path / "elsewhere")
+
+    assert job().cache.begin("vllm") is None
 
 
 # --------------------------------------------------------------------------------------------- what cannot be believed
