@@ -100,7 +100,7 @@ def _outline(value: Any, text: str) -> Any:
     """
     if isinstance(value, dict):
         if not all(isinstance(name, str) and name != _TEXT for name in value):
-            raise ValueError("a name that is no text")
+            raise ValueError("a name that is not a text")
         return {name: _outline(each, text) for name, each in value.items()}
     if isinstance(value, list):
         return [_outline(each, text) for each in value]
