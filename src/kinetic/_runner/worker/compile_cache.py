@@ -227,8 +227,8 @@ class LibraryCache:
                 return ()
             pause = min(2 * pause, 1.0 if self._awaited.is_set() else _LAST_PAUSE_SECONDS)
         found = cache_entries.read_state(cache.store, at, cache.key)
-        is_usable = not self.library.keeps_paths or all(entry.group == self.group for entry in found)
-        return found if is_usable else ()  # of another folder, where hosts of a slice share a machine
+        is_usable = not self.library.fails_elsewhere or all(entry.group == self.group for entry in found)
+        return found if is_usable else ()  # from another folder, where hosts of a slice share a machine
 
     def list_entries(self) -> Sequence[CacheEntry]:
         """List the store: the newest of each path, those that were used last first, as far as there is room."""

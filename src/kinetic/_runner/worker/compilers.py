@@ -39,7 +39,8 @@ class Library(NamedTuple):
     settings: tuple[tuple[str, str], ...] = ()  # more variables, where they are not set
     switch: str = ""  # a variable that turns the library's own cache off
     only: tuple[str, ...] = ("",)  # how the paths begin that are sent
-    keeps_paths: bool = False  # in what it compiles, which can only be used in a folder of the same name
+    keeps_paths: bool = False  # in what it compiles, which it finds again in a folder of the same name only
+    fails_elsewhere: bool = False  # where it finds it in another one
 
 
 LIBRARIES = {
@@ -57,7 +58,13 @@ LIBRARIES = {
             ),
             switch="JAX_ENABLE_COMPILATION_CACHE",
         ),
-        Library("torch", ("torch", "triton"), {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}),
+        # Triton's list of a kernel's files has their paths: elsewhere the kernel counts as not there (Triton 3.6).
+        Library(
+            "torch",
+            ("torch", "triton"),
+            {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"},
+            keeps_paths=True,
+        ),
         # Its folder also gets downloads; only what it compiled is kept, and the kernels that DeepGEMM compiled for it.
         # In it are the paths of other files of it (vLLM 0.23), and a job that does not find them there fails.
         Library(
@@ -66,6 +73,7 @@ LIBRARIES = {
             {"VLLM_CACHE_ROOT": "vllm"},
             only=("vllm/torch_compile_cache/", "vllm/deep_gemm/"),
             keeps_paths=True,
+            fails_elsewhere=True,
         ),
     )
 }

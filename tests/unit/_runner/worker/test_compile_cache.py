@@ -291,8 +291,8 @@ def test_of_the_folder_of_vllm_only_what_was_compiled_is_kept(job, store) -> Non
     second.cache.finish()
 
 
-def vllm(code: str, store, tmp_path: Path) -> subprocess.Popen[str]:
-    """Run a job in a process of its own, which finds ``cache``, its ``library`` and ``root``, vLLM's folder."""
+def process(code: str, store, tmp_path: Path, *, name: str = "vllm") -> subprocess.Popen[str]:
+    """Run a job in a process of its own, which finds ``cache``, its ``library``, and ``root``, the library's folder."""
     head = f"""
         import os, sys
         from dataclasses import replace
@@ -306,16 +306,16 @@ def vllm(code: str, store, tmp_path: Path) -> subprocess.Popen[str]:
         store = FileStore(Path({str(store.root)!r}))
         task = Task("job-1", "0" * 64, store.url, "key-1", 0o022, None, {{}}, base={str(tmp_path)!r}, suffix="-0-0")
         cache = CompileCache(replace(task, cache_key={KEY.hex()!r}), "gpu", store, sys.stdout.write)
-        library = cache.begin("vllm")
+        library = cache.begin({name!r})
         library.filled.wait(5)
-        root = Path(os.environ["VLLM_CACHE_ROOT"])
+        root = library.folder
     """
     words = [sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(code)]
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-COMPILES_WITH_VLLM = """
-    index = root / "torch_compile_cache" / "1a2b" / "index"
+COMPILES_WITH_PATHS = """
+    index = root / "vllm" / "torch_compile_cache" / "1a2b" / "index"
     if index.exists():
         print(Path(index.read_text()).read_text())
     else:
@@ -329,17 +329,19 @@ COMPILES_WITH_VLLM = """
 """
 
 
-def test_what_vllm_compiled_is_found_at_the_paths_that_stand_in_it(store, tmp_path) -> None:
-    said = [vllm(COMPILES_WITH_VLLM, store, tmp_path).communicate()[0].splitlines() for _ in range(2)]
+@pytest.mark.parametrize("name", ["torch", "vllm"])
+def test_what_was_compiled_is_found_at_the_paths_that_stand_in_it(store, tmp_path, name: str) -> None:
+    jobs = (process(COMPILES_WITH_PATHS, store, tmp_path, name=name) for _ in range(2))
+    said = [job.communicate()[0].splitlines() for job in jobs]
 
-    assert said[0] == ["compiles", "kinetic: compile cache of vllm: 0 files found, 2 added"]
-    assert said[1] == ["compiled before", "kinetic: compile cache of vllm: 2 files found, 0 added"]
+    assert said[0] == ["compiles", f"kinetic: compile cache of {name}: 0 files found, 2 added"]
+    assert said[1] == ["compiled before", f"kinetic: compile cache of {name}: 2 files found, 0 added"]
     assert not [*tmp_path.glob("kinetic-*-compiled/*/*")], "each job removes its own"
 
 
 def test_two_jobs_that_use_vllm_at_the_same_time_have_folders_of_their_own(store, tmp_path) -> None:
-    waits = "print(root, flush=True)\nsys.stdin.read()\n" + textwrap.dedent(COMPILES_WITH_VLLM)
-    first, second = (vllm(waits, store, tmp_path) for _ in range(2))
+    waits = "print(root, flush=True)\nsys.stdin.read()\n" + textwrap.dedent(COMPILES_WITH_PATHS)
+    first, second = (process(waits, store, tmp_path) for _ in range(2))
     folders = [each.stdout.readline() for each in (first, second)]
     said = [each.communicate()[0].splitlines()[0] for each in (first, second)]
 
@@ -348,8 +350,10 @@ def test_two_jobs_that_use_vllm_at_the_same_time_have_folders_of_their_own(store
 
 
 def test_what_a_killed_job_left_of_vllm_is_not_seen_by_the_next(store, tmp_path) -> None:
-    killed = vllm("(root / 'left').mkdir(parents=True)\nprint(root.exists(), flush=True)\nos._exit(9)", store, tmp_path)
-    said = killed.communicate()[0], vllm("print(root.exists())", store, tmp_path).communicate()[0]
+    killed = process(
+        "(root / 'left').mkdir(parents=True)\nprint(root.exists(), flush=True)\nos._exit(9)", store, tmp_path
+    )
+    said = killed.communicate()[0], process("print(root.exists())", store, tmp_path).communicate()[0]
 
     assert said == ("True\n", "False\n")
 
@@ -723,6 +727,26 @@ def test_the_hosts_of_a_slice_use_what_the_first_one_found_and_nothing_newer(job
         assert sorted(file.name for file in library.folder.rglob("*-cache")) == ["jit_f-cache"]
         assert each.log == []
         each.cache.finish()
+
+
+@pytest.mark.parametrize(("name", "is_used"), [("torch", True), ("vllm", False)])
+def test_a_host_that_shares_its_machine_leaves_what_fails_in_another_folder(job, name: str, is_used: bool) -> None:
+    for hosts in (1, 2):
+        leader = job(hosts=hosts)
+        file = leader.cache.begin(name).folder / "vllm" / "torch_compile_cache" / "graph"
+        leader.cache.libraries[name].wait()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"graph")
+        os.utime(file, (1, 1))
+        leader.cache.finish()
+        for variable in compilers.LIBRARIES[name].folders:
+            os.environ.pop(variable)
+
+    compilers._held.clear()  # as in a process of its own, whose folder has the next number
+    library = job(hosts=2, host=1).cache.begin(name)
+    library.wait()
+
+    assert (library.folder / "vllm" / "torch_compile_cache" / "graph").exists() is is_used
 
 
 def test_of_a_slice_the_first_host_writes(job, store) -> None:
