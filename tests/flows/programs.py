@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-# Compiling this takes XLA four seconds on a slow CPU, and on a fast one more than the second from which JAX keeps it.
+# Returns whether JAX found a program. Those that took XLA a second are kept by themselves: 120 steps take about two on
+# a quiet core, and there are larger programs for faster ones.
 COMPILES = """
-    def seconds_to_compile():
+    def is_found(*sizes):
         import time
         import jax
         import jax.numpy as jnp
 
-        def program(x):
-            for i in range(300):
-                x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * i, axis=i % 2)
-            return x
+        events = []
+        jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
+        x = jnp.ones((8, 8))
+        for size in sizes or (120, 300, 700):
+            def program(x):
+                for i in range(size):
+                    x = jnp.sort(jnp.sin(x) @ jnp.cos(x) + jnp.tanh(x) * i, axis=i % 2)
+                return x
 
-        lowered = jax.jit(program).lower(jnp.ones((8, 8)))
-        begun = time.monotonic()
-        lowered.compile()
-        return time.monotonic() - begun
+            lowered = jax.jit(program).lower(x)
+            events.clear()
+            begun = time.monotonic()
+            lowered.compile()
+            if "/jax/compilation_cache/cache_hits" in events:
+                return True
+            if time.monotonic() - begun > 1.1:
+                return False
+        return False
 """
 
 # A module torch._inductor, which says what it finds in the folders of its caches, and leaves what is missing.

@@ -429,7 +429,7 @@ def test_a_child_of_a_batch_finds_what_a_job_compiled(clients: Any) -> None:
     {COMPILES}
     @kinetic.run(accelerator="cpu")
     def compiles(number):
-        return seconds_to_compile()
+        return is_found()
     """
     clients.project.write("compiles.py", text)
 
@@ -440,7 +440,7 @@ def test_a_child_of_a_batch_finds_what_a_job_compiled(clients: Any) -> None:
         'from compiles import compiles\ntell(compiles.run_async_map([0], input_mode="single").results())'
     )
     assert "kinetic: compiled" in log
-    assert again < first / 2
+    assert (first, again) == (False, True)
 
 
 def test_the_key_of_the_compile_cache_travels_in_the_secret_and_only_where_there_is_a_cache(
