@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 
 import pytest
 
+from kinetic._batches import batch_handle
+from kinetic._batches.state import Poll
 from kinetic._cli import shared_options
 from kinetic._wire import keys
 
@@ -49,7 +52,8 @@ def test_a_batch_that_cannot_be_read_does_not_hide_the_others(kinetic, made_batc
     assert bad in told.stderr
 
 
-def test_inputs_that_were_never_submitted_wait_for_somebody_who_does(kinetic, made_batch) -> None:
+def test_inputs_that_were_never_submitted_wait_for_somebody_who_does(kinetic, made_batch, monkeypatch) -> None:
+    monkeypatch.setattr(batch_handle, "Poll", functools.partial(Poll, 0.05))  # else a driver may come for ten seconds
     group_id = made_batch("succeeded", "", "")
 
     listed, shown, results = (kinetic("batch", *words) for words in (["list"], ["status", group_id], ["results", "-"]))
