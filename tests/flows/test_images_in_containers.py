@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from servers import podman, python_base
-from servers.image_fixtures import cache, index, lock_of, registry, registry_address, wheel
+from servers.image_fixtures import cache, index, lock_of, registry_address, wheel
+from servers.registry import anonymous
 
 from kinetic._images import layers, verify
+from kinetic._images.base_image import BaseImage
 from kinetic._images.container_registry import Registry
 from kinetic._images.image import ImageBuilder
 from kinetic._images.layers import Wheel
 from kinetic._images.wheels import WheelCache
 
-__all__ = ["cache", "index", "lock_of", "registry", "registry_address", "wheel"]
+__all__ = ["cache", "index", "lock_of", "registry_address", "wheel"]
 
 pytestmark = pytest.mark.timeout(600)  # the first run fetches a runtime and builds a registry
 PYTHON = ".".join(platform.python_version_tuple()[:2])
@@ -57,6 +59,17 @@ def runtime(tmp_path_factory: pytest.TempPathFactory, registry_address: str) -> 
     return podman.Podman(tmp_path_factory.mktemp("podman"), [registry_address])
 
 
+@pytest.fixture(scope="module")
+def registry(registry_address: str) -> Iterator[Registry]:
+    with Registry(registry_address, "team/containers", anonymous) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def base(registry: Registry) -> BaseImage:
+    return python_base.push(registry)
+
+
 @pytest.fixture
 def wheels(wheel: Callable[..., Wheel]) -> list[Wheel]:
     main = "import sys\ndef main():\n    print('alpha in', sys.prefix)\ndef window():\n    print('a window')\n"
@@ -80,9 +93,8 @@ def wheels(wheel: Callable[..., Wheel]) -> list[Wheel]:
 
 
 def test_a_container_of_an_image_has_what_its_wheels_install(
-    runtime: podman.Podman, registry: Registry, cache, wheels, lock_of
+    runtime: podman.Podman, registry: Registry, base: BaseImage, cache, wheels, lock_of
 ) -> None:
-    base = python_base.push(registry)
     plain = f"{registry.host}/{registry.name}@{base.digest}"
     assert runtime.pull(plain).returncode == 0
     first = runtime.run(plain, f"python{PYTHON}", "-c", "print('runs')")
@@ -122,9 +134,8 @@ def test_a_container_of_an_image_has_what_its_wheels_install(
 
 
 def test_a_container_of_a_changed_image_has_the_new_version_and_an_image_says_what_is_in_it(
-    runtime: podman.Podman, registry: Registry, cache, wheel, lock_of, tmp_path: Path
+    runtime: podman.Podman, registry: Registry, base: BaseImage, cache, wheel, lock_of, tmp_path: Path
 ) -> None:
-    base = python_base.push(registry)
     other = wheel("other")
     ImageBuilder(registry, cache).build(lock_of(wheel("alpha", "1.0"), other), base, registry)
     built = ImageBuilder(registry, cache).build(lock_of(wheel("alpha", "2.0"), other), base, registry)

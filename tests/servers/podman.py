@@ -37,6 +37,7 @@ runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_logger = "none"
 conmon_path = ["{conmon}"]
+conmon_env_vars = {environ}
 [engine.runtimes]
 runc = ["{runc}"]
 """
@@ -84,15 +85,6 @@ class Podman:
         find = shutil.which if installed else lambda name: str(cache / "usr/bin" / name)
         self._program = find("podman") or ""
         conmon = find("conmon") or "/usr/libexec/podman/conmon"
-        files = {
-            "containers.conf": CONTAINERS.format(conmon=conmon, runc=find("runc") or ""),
-            "storage.conf": STORAGE.format(folder=folder),
-            "registries.conf": "".join(f'[[registry]]\nlocation = "{each}"\ninsecure = true\n' for each in registries),
-            "policy.json": json.dumps({"default": [{"type": "insecureAcceptAnything"}]}),
-        }
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (folder / name).write_text(text)
         self._policy = folder / "policy.json"
         self._environ = {
             "PATH": os.environ["PATH"],
@@ -103,6 +95,17 @@ class Podman:
         }
         if not installed:
             self._environ["LD_LIBRARY_PATH"] = str(cache / "usr/lib" / f"{os.uname().machine}-linux-gnu")
+        # conmon starts another podman, which writes down how the container ended; this one waits 20 s for that.
+        words = json.dumps([f"{name}={value}" for name, value in self._environ.items()])
+        files = {
+            "containers.conf": CONTAINERS.format(conmon=conmon, runc=find("runc") or "", environ=words),
+            "storage.conf": STORAGE.format(folder=folder),
+            "registries.conf": "".join(f'[[registry]]\nlocation = "{each}"\ninsecure = true\n' for each in registries),
+            "policy.json": json.dumps({"default": [{"type": "insecureAcceptAnything"}]}),
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text)
 
     def pull(self, image: str) -> subprocess.CompletedProcess[str]:
         return self._run("pull", "--quiet", "--signature-policy", str(self._policy), image)
