@@ -160,7 +160,7 @@ def cloud(plane: Plane) -> Iterator[GoogleCloud]:
     """An empty project of the fake Google, whose clusters are the one of this session."""
     with GoogleCloud() as cloud:
         cloud.token = plane.client.token
-        cloud.pending = 0  # a command waits up to 3 s for each operation; tests/unit/_cluster does with a clock of its own
+        cloud.pending = 0  # else a command waits 3 s for each; tests/unit/_cluster waits with a clock of its own
         cloud.enabled = {"serviceusage.googleapis.com"}
         address = plane.client.url.removeprefix("https://")
         cloud.container.api_server = (address, Path(plane.authority.certificate).read_bytes())

@@ -30,6 +30,7 @@ from flows.programs import COMPILES
 from servers.faults import Fault, FaultyProxy
 from servers.gcs import GcsServer
 from servers.moto_s3 import MotoServer
+from servers.wheels import environment_with_pip
 
 from kinetic._jobs import logs
 from kinetic._project import archive, runner_bundle
@@ -1845,15 +1846,15 @@ print(requiring.uv(Path(sys.argv[2])))
 def test_an_image_without_uv_gets_exactly_the_one_that_was_tried_and_nothing_of_the_project_runs(
     tmp_path: Path,
 ) -> None:
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "image")], check=True)
+    python = environment_with_pip(tmp_path / "image")
     project, base = tmp_path / "project", tmp_path / "base"
     base.mkdir()
     for name in ("uv", "pip"):
         (project / name).mkdir(parents=True)
         (project / name / "__main__.py").write_text("raise SystemExit('the project was run')")
         (project / name / "__init__.py").write_text("")
-    words = [str(tmp_path / "image" / "bin" / "python"), "-c", INSTALLING, str(SOURCE), str(base)]
-    environ = {**os.environ, "PATH": str(tmp_path / "image" / "bin"), "PYTHONPATH": str(project)}
+    words = [str(python), "-c", INSTALLING, str(SOURCE), str(base)]
+    environ = {**os.environ, "PATH": str(python.parent), "PYTHONPATH": str(project)}
 
     done = subprocess.run(words, cwd=project, env=environ, capture_output=True, text=True, check=False)
     said = subprocess.run([str(base / "uv" / "bin" / "uv"), "--version"], capture_output=True, text=True, check=False)
@@ -1866,8 +1867,8 @@ def test_an_image_without_uv_gets_exactly_the_one_that_was_tried_and_nothing_of_
 def test_another_file_than_the_one_that_was_tried_is_not_installed(tmp_path: Path) -> None:
     file = wheel(tmp_path, "uv", "")
     forged = file.rename(tmp_path / f"uv-{python_runtime.INSTALLER_VERSIONS['uv']}-py3-none-any.whl")
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "image")], check=True)
-    words = [str(tmp_path / "image" / "bin" / "python"), "-c", INSTALLING, str(SOURCE), str(tmp_path)]
+    python = environment_with_pip(tmp_path / "image")
+    words = [str(python), "-c", INSTALLING, str(SOURCE), str(tmp_path)]
     index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(forged.parent), "PATH": "/nonexistent"}
 
     done = subprocess.run(words, env={**os.environ, **index}, capture_output=True, text=True, check=False)

@@ -15,6 +15,7 @@ import pytest
 from cluster import images
 from cluster.plane import wait_for
 from servers.debugger import Debugger
+from servers.wheels import environment_with_pip
 
 from kinetic._inspect.port_forward import free_port
 
@@ -161,7 +162,10 @@ def with_uv(request: pytest.FixtureRequest, agent: Any, shared: Any) -> bool:
     """Have an image with nothing but Python and one of two installers, and with our own way to the index."""
     folder = shared / "image"
     has_uv = bool(request.param == "uv is in the image")
-    subprocess.run([sys.executable, "-m", "venv", *(["--without-pip"] if has_uv else []), str(folder)], check=True)
+    if has_uv:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    else:
+        environment_with_pip(folder)
     bare = images.of_this_python(str(folder))
     if has_uv:
         shutil.copy2(
