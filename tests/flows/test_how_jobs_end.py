@@ -719,30 +719,37 @@ def test_a_large_array_peaks_at_little_more_than_twice_its_size_on_either_side(p
 
 
 LOGS = [sys.executable, "-m", "kinetic", "jobs", "logs"]
-FAILS_TWICE = """
+FAILS = """
 @on_cpu
 def train():
     attempt = int(os.environ["KINETIC_ATTEMPT"])
     print("this is attempt", attempt)
-    if attempt < 2:
+    if attempt < FAILURES:
         raise ValueError(f"attempt {attempt}")
     return attempt
 train = train.with_options(retries=RETRIES)
 """
 
 
-def test_a_job_that_fails_is_tried_again_under_its_own_id(submit, project) -> None:
-    job = submit(FAILS_TWICE.replace("RETRIES", "2"))
+@pytest.fixture
+def failures() -> int:
+    """How often a job fails that is tried again."""
+    return 2
 
-    assert job.result(cleanup=False) == 2
-    log = [project.run("", instead=[*LOGS, job.job_id, "--attempt", str(number)]).stdout for number in range(3)]
-    assert ["this is attempt" in each for each in log] == [True] * 3
+
+def test_a_job_that_fails_is_tried_again_under_its_own_id(submit, project, failures: int) -> None:
+    job = submit(FAILS.replace("FAILURES", str(failures)).replace("RETRIES", "2"))
+
+    assert job.result(cleanup=False) == failures
+    numbers = range(failures + 1)
+    log = [project.run("", instead=[*LOGS, job.job_id, "--attempt", str(number)]).stdout for number in numbers]
+    assert [f"this is attempt {number}\n" in log[number] for number in numbers] == [True] * len(numbers)
     assert "kinetic: attempt 0 failed: ValueError: attempt 0; trying again (retry 1 of 2)" in log[0]
-    assert job.logs() == log[2]
+    assert job.logs() == log[-1]
 
 
 def test_without_retries_left_the_last_failure_is_the_one_that_is_raised(submit) -> None:
-    job = submit(FAILS_TWICE.replace("RETRIES", "1"))
+    job = submit(FAILS.replace("FAILURES", "2").replace("RETRIES", "1"))
 
     with pytest.raises(ValueError, match="attempt 1"):
         job.result()

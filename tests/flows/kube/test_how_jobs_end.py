@@ -25,6 +25,13 @@ from flows.test_how_jobs_end import (
 
 pytestmark = pytest.mark.usefixtures("machine")
 
+
+@pytest.fixture
+def failures() -> int:
+    """Let a job fail once only: Kubernetes waits 10 s before the second pod, and 20 before the third."""
+    return 1
+
+
 __all__ = [
     "submit",
     "test_a_class_made_inside_the_function_comes_along",
