@@ -102,7 +102,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Mark what only `make test-all` or `make nightly` runs, and give each test the time-out of its folder.
 
-    First comes what needs a control plane, and then what one process does alone: else the others wait for it.
+    First comes what needs a control plane, and then what one process does alone, or has more time than a flow: else the
+    others wait for it.
     """
     for item in items:
         if item.nodeid.startswith(OF_A_CLUSTER):
@@ -115,7 +116,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     for item in beyond_the_samples(items):
         item.add_marker(pytest.mark.nightly)
     yield
-    items.sort(key=lambda item: (not item.get_closest_marker("of_a_cluster"), not item.nodeid.startswith(TOGETHER)))
+    items.sort(
+        key=lambda item: (
+            not item.get_closest_marker("of_a_cluster"),
+            not item.nodeid.startswith(TOGETHER),
+            not has_more_time(item),
+        )
+    )
+
+
+def has_more_time(item: pytest.Item) -> bool:
+    """Return whether a test says that it may take longer than others of its kind."""
+    marker = item.get_closest_marker("timeout")
+    return marker is not None and marker.args[0] > max(SECONDS_BY_FOLDER.values())
 
 
 def beyond_the_samples(items: list[pytest.Item]) -> Iterator[pytest.Item]:
