@@ -175,7 +175,8 @@ def test_sigterm_ends_it_with_its_connections_and_leaves_the_port_free(start) ->
     start(port)
 
 
-def test_one_that_hangs_is_killed(start) -> None:
+def test_one_that_hangs_is_killed(start, monkeypatch) -> None:
+    monkeypatch.setattr(port_forward, "_END_SECONDS", 0.2)
     process = start(port_forward.free_port())
     process.send_signal(signal.SIGSTOP)
 
