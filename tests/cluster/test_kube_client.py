@@ -410,16 +410,23 @@ def test_an_image_that_nobody_has_is_named_within_seconds(kube, ask, node) -> No
     assert "nowhere.example.com/a/b:1" in found.what
 
 
-LEAVE = f"import os, signal, time; signal.signal(15, lambda *_: os._exit({task.INFRASTRUCTURE_EXIT})); time.sleep(600)"
+LEAVE = f"""
+import os, signal, time
+signal.signal(15, lambda *_: os._exit({task.INFRASTRUCTURE_EXIT}))
+print("up", flush=True)
+time.sleep(600)
+"""
 
 
-def test_a_preempted_pod_makes_the_job_wait_and_not_fail(kube, ask, add_node, namespace, agent) -> None:
+def test_a_preempted_pod_makes_the_job_wait_and_not_fail(kube, ask, add_node, namespace, agent, objects) -> None:
     spot = add_node(nodes.cpu(f"spot-{namespace}", spot=True))
     request = ask(command=("python", "-c", LEAVE), placement=place("cpu")._replace(spot=True, tolerations=(
         {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"},
     )), node_selector={"kubernetes.io/hostname": spot})  # fmt: skip
     name = start(kube, request)
     wait_for("the job to run", lambda: look(kube, name).status is JobStatus.RUNNING)
+    [pod] = objects.pods(f"job-name={name}")
+    objects.wrote(pod["metadata"]["name"], "up")  # a first process that has no handler yet would take all of its grace
 
     agent.preempt(spot)
 
