@@ -171,12 +171,13 @@ def machine(add_node: Any, namespace: str) -> str:
 
 @pytest.fixture
 def machines(add_node: Any, namespace: str) -> Callable[..., list[str]]:
-    """Return a function that adds the machines of a slice of v4."""
+    """Return a function that adds the machines of a slice of v4, a pool of their own; it returns all that it added."""
     made: list[str] = []
 
     def add(hosts: int = 2, topology: str = "2x2x2") -> list[str]:
+        pool = f"pool-{len(made)}-{namespace}"
         for _ in range(hosts):
-            spec = nodes.tpu(f"tpu-{len(made)}-{namespace}", "tpu-v4-podslice", topology, pool=f"pool-{namespace}")
+            spec = nodes.tpu(f"tpu-{len(made)}-{namespace}", "tpu-v4-podslice", topology, pool=pool)
             made.append(add_node(spec))
         return made
 

@@ -224,29 +224,29 @@ def _take_away(agent: Any, site: Any, pod: dict[str, Any], how: str) -> None:
 def test_a_slice_goes_by_itself_however_it_ends_and_nobody_need_come_back(
     team: Any, site: Any, machines: Any, kind: str, shared: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machines()
     monkeypatch.setenv("KINETIC_TTL_HOURS", "0.0005")
     ways = {
         "report.run_async()": ["SUCCEEDED", "NoneType"],
         "fall.run_async()": ["FAILED", "ValueError"],
         f"again.with_options(deadline=2).run_async({str(shared)!r})": ["FAILED", "deadline"],
     }
-    found = {}
+    job_ids = []
 
     for way in ways:
-        job_id = team.run(f"from team import *\ntell({way}.job_id)")
-        assert len(site.job_sets(job_id)) == (kind == "JobSet")
-        wait_for(f"the end of {way}", lambda: not (site.left(job_id) or site.pods_of(job_id)), 60)  # noqa: B023
-        found[way] = team.run(
-            """
-            job = kinetic.attach(words[0])
-            error = job.exception()
-            tell([job.status().value, getattr(error, "code", type(error).__name__)])
-            """,
-            job_id,
-        )
+        machines()
+        job_ids.append(team.run(f"from team import *\ntell({way}.job_id)"))
+        assert len(site.job_sets(job_ids[-1])) == (kind == "JobSet")
+    wait_for("the end of each", lambda: not any(site.left(each) or site.pods_of(each) for each in job_ids), 60)
+    found = team.run(
+        """
+        jobs = [kinetic.attach(word) for word in words]
+        codes = [getattr(error := job.exception(), "code", type(error).__name__) for job in jobs]
+        tell([[job.status().value, code] for job, code in zip(jobs, codes)])
+        """,
+        *job_ids,
+    )
 
-    assert found == ways
+    assert found == [*ways.values()]
     services = site.api.get(f"{site.core}/services")["items"]
     assert [each["metadata"]["name"] for each in services if each["metadata"]["name"] != "kubernetes"] == []
 
