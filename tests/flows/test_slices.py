@@ -39,20 +39,21 @@ COUNTING = """
 """
 
 
-@pytest.mark.parametrize("word", ["", "again"], ids=["user code says nothing", "user code initialises, too"])
-def test_four_processes_are_one_slice_of_sixteen_devices_and_the_leader_answers(project, word) -> None:
-    said = project.out(COUNTING, word)
+def test_four_processes_are_one_slice_of_sixteen_devices_and_the_leader_answers(project) -> None:
+    said = project.out(COUNTING)
 
     assert said.startswith("(0, 4, 4, 16, 120.0)")
 
 
-def test_every_hosts_log_is_kept_and_shown_with_its_prefix(project) -> None:
-    job_id = project.out(COUNTING).split()[-1]
+def test_user_code_may_initialise_too_and_every_hosts_log_is_kept_and_shown_with_its_prefix(project) -> None:
+    said = project.out(COUNTING, "again")
+    job_id = said.split()[-1]
 
     logs = [sys.executable, "-m", "kinetic", "jobs", "logs", job_id, "--host"]
     everything = project.run("", instead=[*logs, "all"]).stdout
     third = project.run("", instead=[*logs, "2"]).stdout
 
+    assert said.startswith("(0, 4, 4, 16, 120.0)")
     assert re.findall(r"^\[host (\d)\] host (\d) of 4 sees 120.0$", everything, re.MULTILINE) == [
         (str(host), str(host)) for host in range(4)
     ]
