@@ -70,16 +70,16 @@ def test_ctrl_c_ends_it_and_no_job(project: Any, running: str) -> None:
     assert [job["status"] for job in page["jobs"]] == ["RUNNING"]
 
 
-@pytest.mark.parametrize("columns", [40, 60])
-def test_on_a_narrow_terminal_no_line_is_broken(columns: int, project: Any, running: str) -> None:
-    seen = on_a_terminal(project, press=(running, b"x"), then=[(running, b"q")], columns=columns, rows=8)
+def test_on_a_narrow_terminal_no_line_is_broken(project: Any, running: str) -> None:
+    for columns in (40, 60):
+        seen = on_a_terminal(project, press=(running, b"x"), then=[(running, b"q")], columns=columns, rows=8)
 
-    lines = [frame for frame in seen.frames if running in frame][-1].splitlines()
-    assert len(lines) == 4
-    assert lines[1].startswith("JOB ID")
-    assert lines[2].startswith(running)
-    assert lines[3].startswith("the terminal is too narrow for ")
-    assert all(len(line) < columns for line in lines)
+        lines = [frame for frame in seen.frames if running in frame][-1].splitlines()
+        assert len(lines) == 4
+        assert lines[1].startswith("JOB ID")
+        assert lines[2].startswith(running)
+        assert lines[3].startswith("the terminal is too narrow for ")
+        assert all(len(line) < columns for line in lines)
 
 
 def test_without_a_terminal_one_snapshot_is_printed_and_json_has_all_of_it(project: Any, running: str) -> None:
