@@ -416,7 +416,7 @@ def follower(stage: Stage, store: BucketStore) -> logs.Follower:
 def test_from_the_pod_into_the_store_nothing_is_lost_and_nothing_comes_twice(
     plane, stage: Stage, store: BucketStore, break_it: Callable[[Any], object]
 ) -> None:
-    lines = 300
+    lines = 150
     expected = b"".join(b"line %d\r\n" % each if each % 3 else b"kinetic| %d\n" % each for each in range(lines))
     expected += b"x" * 50_000 + b"\n50 %\r100 %"
     name = launch(stage, order(store, TALK, lines))
