@@ -18,7 +18,7 @@ import pytest
 from servers.http11 import Answer, Request, Server
 from servers.registry_proxy import RegistryProxy, Rules
 
-from kinetic._images import base_image, bundled, uv
+from kinetic._images import base_image, bundled, container_registry, uv
 from kinetic._images.bundled import Bundled
 from kinetic._images.container_registry import Registry
 from kinetic._wire.http_client import HttpClient
@@ -95,6 +95,7 @@ def test_a_new_line_keeps_all_other_versions_and_an_upgrade_renews_them(ensure, 
 
 def test_without_a_base_image_every_source_is_named(ensure, publish, monkeypatch) -> None:
     monkeypatch.setattr(bundled.base_image, "SOURCES", ("127.0.0.1:1/python", "127.0.0.1:9/python"))
+    monkeypatch.setattr(container_registry, "_LONGEST_WAIT", 0.0)
     publish("alpha")
 
     with pytest.raises(ImageUnavailableError, match="no base image for Python") as caught:
@@ -129,7 +130,10 @@ def test_a_base_image_without_glibc_is_refused_before_anything_is_resolved(ensur
     assert "KINETIC_BASE_IMAGE=" in (caught.value.next or "")
 
 
-def test_a_repository_that_may_not_be_written_is_refused_before_a_wheel_is_fetched(ensure, publish, tmp_path) -> None:
+def test_a_repository_that_may_not_be_written_is_refused_before_a_wheel_is_fetched(
+    ensure, publish, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(container_registry, "_LONGEST_WAIT", 0.0)
     publish("alpha")
 
     with pytest.raises(ImageBuildError) as caught:

@@ -21,7 +21,7 @@ from kinetic._config import profiles
 from kinetic._config.cluster import ClusterSettings, PodRequirements
 from kinetic._config.options import ResourceRequests
 from kinetic._hardware import place
-from kinetic._images import uv
+from kinetic._images import container_registry, uv
 from kinetic._jobs import job_options, pod_requirements
 from kinetic._jobs.job_options import Options
 from kinetic._output import terminal as output
@@ -214,7 +214,10 @@ def test_a_word_that_is_no_image_is_refused_before_anything_is_read(project):
         project.wishes(container_image="prebuild")
 
 
-def test_a_registry_that_cannot_be_written_leaves_a_job_that_asked_for_no_image_to_install_at_start(project, told):
+def test_a_registry_that_cannot_be_written_leaves_a_job_that_asked_for_no_image_to_install_at_start(
+    project, told, monkeypatch
+):
+    monkeypatch.setattr(container_registry, "_LONGEST_WAIT", 0.0)
     project.write("requirements.txt", "rich\n")
     project.environ["KINETIC_BASE_IMAGE"] = "127.0.0.1:1/python:3"
     settings = ClusterSettings(image_repo="127.0.0.1:1/team/jobs")

@@ -6,6 +6,8 @@ import contextlib
 import os
 import select
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,14 +152,16 @@ def test_what_is_handed_over_is_hidden_sealed_and_good_for_one_host() -> None:
 def test_strangers_cost_few_processes_and_hosts_join_once_they_are_gone(
     process: Process, page: WarmPod, tmp_path: Path
 ) -> None:
-    strangers = [socket.create_connection(("localhost", warm_pods.HOSTS_PORT)) for _ in range(30)]
+    come = f"kept = [socket.create_connection(('localhost', {warm_pods.HOSTS_PORT})) for _ in range(30)]"
+    words = [sys.executable, "-c", f"import socket, time; {come}; time.sleep(60)"]
+    strangers = subprocess.Popen(words)  # what we forked would keep connections of ours open
     process.until(lambda: len(process.children) == page.hosts + 8)
     for _ in range(5):
         process.leader.react(process.fork)
     assert len(process.children) == page.hosts + 8
 
-    for each in strangers:
-        each.close()
+    strangers.kill()
+    strangers.wait()
     follow(process, page, tmp_path / "told")
 
     process.until(lambda: process.leader.is_complete)
