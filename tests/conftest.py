@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import random
 import signal
@@ -129,6 +130,11 @@ def has_more_time(item: pytest.Item) -> bool:
     """Return whether a test says that it may take longer than others of its kind."""
     marker = item.get_closest_marker("timeout")
     return marker is not None and marker.args[0] > max(SECONDS_BY_FOLDER.values())
+
+
+def pytest_collection_finish() -> None:
+    """Have nothing look for garbage among the thousands of tests any more: they stay until the end."""
+    gc.freeze()
 
 
 def beyond_the_samples(items: list[pytest.Item]) -> Iterator[pytest.Item]:
