@@ -31,8 +31,9 @@ SECONDS_BY_FOLDER = {"unit": 20, "contracts": 20, "architecture": 90, "flows": 1
 
 
 # One process of a run has all tests whose file begins like this: what takes long is made once for them (a table that
-# runs, a site, a kernel, a browser, a base image, a server), and warm pods share the ports of this machine.
+# runs, a site, a kernel, a browser, a base image, a server, types), and warm pods share the ports of this machine.
 TOGETHER = (
+    "tests/architecture/test_types",
     "tests/cluster/test_preflight",
     "tests/flows/dashboard/test_dashboard_page",
     "tests/flows/kube/test_warm_",

@@ -29,62 +29,55 @@ def check(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, check=False, cwd=cwd, env=environment)
 
 
-def mypy(program: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    settings = [
-        "--config-file",
-        str(ROOT / "pyproject.toml"),
-        "--strict",
-        "--follow-imports=silent",
-        "--cache-dir",
-        str(cwd / "cache"),
-    ]
-    return check(tool("mypy"), *settings, str(program), cwd=cwd)
+def mypy(folder: Path) -> subprocess.CompletedProcess[str]:
+    settings = ["--config-file", str(ROOT / "pyproject.toml"), "--strict", "--follow-imports=silent"]
+    return check(tool("mypy"), *settings, "--cache-dir", str(folder / "cache"), *PLANTED, cwd=folder)
 
 
-def pyright(program: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def pyright(folder: Path) -> subprocess.CompletedProcess[str]:
     command = tool("pyright")
     try:
-        there = check(command, "--version", cwd=cwd)
+        there = check(command, "--version", cwd=folder)
     except OSError as error:
         pytest.skip(f"pyright does not start here: {error}")
     if there.returncode:
         pytest.skip(f"pyright does not start here: {(there.stderr or there.stdout).strip()[-300:]}")
-    (cwd / "pyrightconfig.json").write_text(f'{{"extraPaths": ["{ROOT / "src"}"]}}')
-    return check(command, "--project", str(cwd), "--pythonpath", sys.executable, str(program), cwd=cwd)
+    (folder / "pyrightconfig.json").write_text(f'{{"extraPaths": ["{ROOT / "src"}"]}}')
+    return check(command, "--project", str(folder), "--pythonpath", sys.executable, *PLANTED, cwd=folder)
 
 
-CHECKERS = pytest.mark.parametrize("checker", [mypy, pyright])
+# Our program as it is, and with a mistake behind its last line.
+PLANTED = {
+    "api.py": "",
+    "wrong_call.py": "\ntrain(0.5)  # type: ignore[arg-type]\n",
+    "lost_signature.py": "\nassert_type(train(0.5), dict[str, int])\n",
+}
 
 
-@CHECKERS
-def test_a_type_checker_sees_what_we_promise(checker, tmp_path: Path) -> None:
-    shutil.copy(PROGRAM, tmp_path)
-
-    done = checker(tmp_path / PROGRAM.name, tmp_path)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@CHECKERS
-def test_a_type_checker_would_notice_if_a_wrong_call_became_right(checker, tmp_path: Path) -> None:
-    program = tmp_path / "planted.py"
-    program.write_text(PROGRAM.read_text() + "\ntrain(0.5)  # type: ignore[arg-type]\n")
-
-    done = checker(program, tmp_path)
-
-    assert done.returncode == 1
-    assert f":{len(program.read_text().splitlines())}" in done.stdout
+@pytest.fixture(scope="module", params=[mypy, pyright])
+def errors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return what a checker has against all three programs: it reads kinetic once for them."""
+    folder = tmp_path_factory.mktemp("typing")
+    for name, more in PLANTED.items():
+        (folder / name).write_text(PROGRAM.read_text() + more)
+    done = request.param(folder)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return [line for line in done.stdout.splitlines() if " error: " in line]
 
 
-@CHECKERS
-def test_a_type_checker_would_notice_if_the_signature_were_lost(checker, tmp_path: Path) -> None:
-    program = tmp_path / "planted.py"
-    program.write_text(PROGRAM.read_text() + "\nassert_type(train(0.5), dict[str, int])\n")
+def test_a_type_checker_sees_what_we_promise(errors: list[str]) -> None:
+    assert [line for line in errors if "wrong_call.py:" not in line and "lost_signature.py:" not in line] == []
 
-    done = checker(program, tmp_path)
 
-    assert done.returncode == 1
-    assert f":{len(program.read_text().splitlines())}" in done.stdout
+@pytest.mark.parametrize("name", ["wrong_call.py", "lost_signature.py"])
+def test_a_type_checker_would_notice_if_a_wrong_call_became_right_or_the_signature_were_lost(
+    errors: list[str], name: str
+) -> None:
+    last = len((PROGRAM.read_text() + PLANTED[name]).splitlines())
+
+    [error] = [line for line in errors if f"{name}:" in line]
+
+    assert f"{name}:{last}" in error
 
 
 def test_the_program_names_everything_that_is_public() -> None:
