@@ -10,7 +10,7 @@ import pytest
 from servers.image_fixtures import index
 from servers.wheels import Index, made_wheel, wheel_of
 
-from kinetic._images import lock_difference
+from kinetic._images import lock_difference, wheels
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock, Platform
 from kinetic._images.lock_store import Locked
@@ -73,7 +73,10 @@ def test_what_cannot_be_a_difference_is_refused_with_its_reason(
     assert why in raised.value.why
 
 
-def test_a_wheel_that_is_not_the_one_of_the_lock_is_not_sent(tmp_path: Path, index: Index) -> None:
+def test_a_wheel_that_is_not_the_one_of_the_lock_is_not_sent(
+    tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wheels.WheelCache, "_wait", lambda *_: None)  # it is asked for again
     file = made_wheel(tmp_path / "index", "alpha", "2.0", {"alpha.py": "VERSION = 'two'\n"})
     after = locked(replace(wheel_of(file), url=index(file)))
     made_wheel(tmp_path / "index", "alpha", "2.0", {"alpha.py": "VERSION = 'another'\n"})
