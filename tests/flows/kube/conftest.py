@@ -171,13 +171,13 @@ def machine(add_node: Any, namespace: str) -> str:
 
 @pytest.fixture
 def machines(add_node: Any, namespace: str) -> Callable[..., list[str]]:
-    """Return a function that adds the machines of a slice of v4, a pool of their own; it returns all that it added."""
+    """Return a function that adds the machines of a slice of v4 to a pool; it returns all that it added."""
     made: list[str] = []
 
-    def add(hosts: int = 2, topology: str = "2x2x2") -> list[str]:
-        pool = f"pool-{len(made)}-{namespace}"
+    def add(hosts: int = 2, topology: str = "2x2x2", pool: int = 0) -> list[str]:
         for _ in range(hosts):
-            spec = nodes.tpu(f"tpu-{len(made)}-{namespace}", "tpu-v4-podslice", topology, pool=pool)
+            name, of = f"tpu-{len(made)}-{namespace}", f"pool-{pool}-{namespace}"
+            spec = nodes.tpu(name, "tpu-v4-podslice", topology, pool=of)
             made.append(add_node(spec))
         return made
 

@@ -232,8 +232,8 @@ def test_a_slice_goes_by_itself_however_it_ends_and_nobody_need_come_back(
     }
     job_ids = []
 
-    for way in ways:
-        machines()
+    for number, way in enumerate(ways):
+        machines(pool=number)  # a slice has a pool to itself
         job_ids.append(team.run(f"from team import *\ntell({way}.job_id)"))
         assert len(site.job_sets(job_ids[-1])) == (kind == "JobSet")
     wait_for("the end of each", lambda: not any(site.left(each) or site.pods_of(each) for each in job_ids), 60)
