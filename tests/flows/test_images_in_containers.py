@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -53,10 +54,12 @@ SCRIPT = "#!python\nimport alpha, sys\nprint('script', sys.prefix == sys.base_pr
 
 
 @pytest.fixture(scope="session")
-def runtime(tmp_path_factory: pytest.TempPathFactory, registry_address: str) -> podman.Podman:
+def runtime(registry_address: str) -> Iterator[podman.Podman]:
     if why := podman.unavailable():
         pytest.skip(f"no container can run here: {why}")
-    return podman.Podman(tmp_path_factory.mktemp("podman"), [registry_address])
+    # A short path: in the longer one of a process of xdist, podman waited 20 s for each container all the same.
+    with tempfile.TemporaryDirectory() as folder:
+        yield podman.Podman(Path(folder), [registry_address])
 
 
 @pytest.fixture(scope="module")
