@@ -43,6 +43,9 @@ LOCK_FILE = f"{layers.PREFIX}/kinetic-lock.json"
 SIDE_BY_SIDE = 4  # requests, and layers that are written and sent
 WAITING = 64  # layers that wait for their wheels, or are compiled: all of an image
 _ENVIRONMENT = (("VIRTUAL_ENV", f"/{layers.PREFIX}"), ("KERAS_BACKEND", "jax"), ("PYTHONDONTWRITEBYTECODE", "1"))
+# Where GKE mounts the driver of a GPU, as images made for CUDA know. Elsewhere there is no such folder.
+# Source: cloud.google.com/kubernetes-engine/docs/how-to/gpus, "About the NVIDIA CUDA-X libraries", read 2026-11.
+_DRIVER = "/usr/local/nvidia/lib64"
 
 
 class Part(NamedTuple):
@@ -97,7 +100,7 @@ class Progress:
 
 def tag_of(lock: Lock, base: BaseImage) -> str:
     """Return the tag of the image of a lock on a base: the same for everybody who builds the same."""
-    page = [layers.FORMAT, lock.digest, base.digest]
+    page = [layers.FORMAT, lock.digest, base.digest, _DRIVER, *_ENVIRONMENT]
     return f"env-{hashlib.sha256(json.dumps(page).encode()).hexdigest()[:32]}"
 
 
@@ -383,10 +386,12 @@ def _packages(python: str) -> str:
 
 
 def _with_environment(config: dict[str, Any]) -> dict[str, Any]:
-    """Return what containers get: as the base has it, and the environment first on the path."""
+    """Return what containers get: as the base has it, the environment first on the path, and the driver of GPUs."""
     given = dict(line.partition("=")[::2] for line in config.get("Env", ()))
     path = given.get("PATH") or "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    given |= {"PATH": f"/{layers.PREFIX}/bin:{path}", **dict(_ENVIRONMENT)}
+    libraries = [each for each in given.get("LD_LIBRARY_PATH", "").split(":") if each not in {"", _DRIVER}]
+    given |= {"PATH": f"/{layers.PREFIX}/bin:{path}", "LD_LIBRARY_PATH": ":".join([*libraries, _DRIVER])}
+    given |= dict(_ENVIRONMENT)
     return {**config, "Env": [f"{name}={value}" for name, value in given.items()]}
 
 

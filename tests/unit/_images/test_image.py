@@ -153,6 +153,26 @@ def test_bytecode_of_the_base_is_added_by_clients_with_its_very_python_and_used_
     assert states[:3] == ["base image", "bytecode of the base image", "the environment"]
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], "/usr/local/nvidia/lib64"),
+        (["LD_LIBRARY_PATH=/usr/local/cuda/lib64"], "/usr/local/cuda/lib64:/usr/local/nvidia/lib64"),
+        (["LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/a"], "/a:/usr/local/nvidia/lib64"),
+    ],
+)
+def test_programs_in_the_image_find_the_driver_of_a_gpu_where_gke_mounts_it(
+    registry, base, cache, wheel, lock_of, given, expected
+) -> None:
+    base = dataclasses.replace(base, config=base.config | {"Env": [*base.config.get("Env", ()), *given]})
+
+    built = ImageBuilder(registry, cache).build(lock_of(wheel("alpha")), base, registry)
+
+    page, _ = registry.read_manifest(built.uri.partition("@")[2])
+    config = json.loads(registry.small_blob(page["config"]["digest"]))["config"]
+    assert dict(line.split("=", 1) for line in config["Env"])["LD_LIBRARY_PATH"] == expected
+
+
 def test_a_client_with_another_python_builds_without_bytecode_of_the_base(
     registry, base, cache, wheel, lock_of
 ) -> None:
