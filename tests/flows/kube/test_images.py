@@ -110,6 +110,15 @@ def test_a_job_finds_its_packages_in_the_image_that_this_client_built(images, cl
     assert len(set(images.pulled)) == 1
 
 
+def test_a_namespace_that_enforces_restricted_takes_the_image_that_this_client_built(
+    images, clients: Any, site: Any
+) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    site.api.merge(f"/api/v1/namespaces/{site.namespace}", {"metadata": {"labels": labels}})
+
+    assert clients.run(RUN) == "one"
+
+
 def test_what_this_client_sends_too_slowly_a_pod_of_the_cluster_builds(
     images, slow_uplink, clients: Any, site: Any
 ) -> None:

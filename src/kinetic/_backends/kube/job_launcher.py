@@ -272,6 +272,7 @@ def request_of(
     """Return what a launch asks of a cluster, without its command; ``security`` is a level of Pod Security."""
     order, requirements = launch.order, PodRequirements.from_json(launch.requirements)
     settings, is_python = requirements.settings, requirements.image.startswith(_PYTHON)
+    runs_as_root = is_python or bool(requirements.lock)  # images that kinetic builds have no user either
     environment = {name: environ[name] for name in PUBLIC_VARIABLES if environ.get(name)}
     environment["KERAS_BACKEND"] = "jax"
     if order.cpu is not None:
@@ -281,7 +282,7 @@ def request_of(
     if settings.store_secret and launch.store_url.startswith("gs://"):
         environment["GOOGLE_APPLICATION_CREDENTIALS"] = f"{STORE_SECRET_FOLDER}/{STORE_KEY_FILE}"
     non_root = security == "restricted"
-    if non_root and is_python:
+    if non_root and runs_as_root:
         environment["HOME"] = "/tmp"  # noqa: S108 - in a container of the job's own, whose user has no home
     return JobRequest(
         job_id=order.job_id,
@@ -303,7 +304,7 @@ def request_of(
             if ref.fuse and ref.kind in {"prefix", "object"}
         ),
         by_count=by_count,
-        run_as=GROUP if non_root and is_python else None,
+        run_as=GROUP if non_root and runs_as_root else None,
         non_root=non_root,
         needs_token=needs_token,
         retries=JobRequest.retries + order.retries,

@@ -204,16 +204,19 @@ def test_wishes_survive_being_kept_for_another_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("security", "image", "expected"),
+    ("security", "image", "lock", "expected"),
     [
-        ("", "python:3.11-slim", (None, False, None)),
-        ("baseline", "python:3.11-slim", (None, False, None)),
-        ("restricted", "python:3.11-slim", (65_532, True, "/tmp")),
-        ("restricted", "registry.example/train:1", (None, True, None)),
+        ("", "python:3.11-slim", "", (None, False, None)),
+        ("baseline", "python:3.11-slim", "", (None, False, None)),
+        ("restricted", "python:3.11-slim", "", (65_532, True, "/tmp")),
+        ("restricted", "registry.example/jobs@sha256:ab", "locks/ab", (65_532, True, "/tmp")),
+        ("restricted", "registry.example/train:1", "", (None, True, None)),
     ],
 )
-def test_who_a_job_is_depends_on_what_its_namespace_enforces(security: str, image: str, expected: object) -> None:
-    found = replace(launch(), requirements=PodRequirements(image).to_json())
+def test_who_a_job_is_depends_on_what_its_namespace_enforces(
+    security: str, image: str, lock: str, expected: object
+) -> None:
+    found = replace(launch(), requirements=PodRequirements(image, lock=lock).to_json())
 
     request = job_launcher.request_of(
         found, "research", runner="r", secret="s", account="", environ={}, security=security
