@@ -21,7 +21,8 @@ SYSTEM_DOLLARS = 0.067  # e2-standard-2 per hour, us-central1; general knowledge
 SYSTEM_MACHINES = ("e2-standard-2", "n2-standard-2", "n2d-standard-2", "c3-standard-4", "c4-standard-2")
 _RUNNING = frozenset({"RUNNING", "RECONCILING", "DEGRADED"})
 _LONGEST_POOL = 40  # characters of a pool's name
-_BOOT_DISKS = {"v6e": "hyperdisk-balanced", "tpu7x": "hyperdisk-balanced"}  # the only type that they have
+# Families whose machines take no other boot disk: cloud.google.com/compute/docs/disks/hyperdisks, 2026-11.
+_BOOT_DISKS = dict.fromkeys(("v6e", "tpu7x", "h200", "b200", "gb200", "gb300", "rtx-pro-6000"), "hyperdisk-balanced")
 
 
 def operation_status(page: Page) -> str:

@@ -276,15 +276,26 @@ def check_reservation(apis: ProjectApis, zone: str, wanted: Placement, name: str
     list_them = f"gcloud compute reservations list --project {owner}"
     if page is None:
         raise CapacityError(f"there is no reservation {short} in {zone}", why=f"of the project {owner}", next=list_them)
-    specific = page.get("specificReservation") or {}
-    machine = str((specific.get("instanceProperties") or {}).get("machineType", ""))
-    free = int(specific.get("count") or 0) - int(specific.get("inUseCount") or 0)
+    specific, whole = page.get("specificReservation") or {}, page.get("aggregateReservation")
+    machine, free, needed, unit = str(wanted.machine_type), 0, wanted.hosts, "machines"
+    if whole is None:
+        held = str((specific.get("instanceProperties") or {}).get("machineType", ""))
+        free = int(specific.get("count") or 0) - int(specific.get("inUseCount") or 0)
+    else:  # of TPUs: of chips, for machines of any size; VM_FAMILY_CLOUD_TPU_LITE_POD_SLICE_CT6E
+        held, machine = str(whole.get("vmFamily", "")).rpartition("_")[2].lower(), machine.partition("-")[0]
+        free = _chips(whole, "reservedResources") - _chips(whole, "inUseResources")
+        needed, unit = wanted.chips, "chips"
     problems = [
         f"its status is {page.get('status')}" if page.get("status") != "READY" else "",
-        f"it holds {machine}, not {wanted.machine_type}" if machine != wanted.machine_type else "",
-        f"{free} of its machines are free, {wanted.hosts} are needed" if free < wanted.hosts else "",
+        f"it holds {held}, not {machine}" if held != machine else "",
+        f"{free} of its {unit} are free, {needed} are needed" if free < needed else "",
     ]
     if any(problems):
         why = "; ".join(filter(None, problems))
         raise CapacityError(f"the reservation {short} cannot be used for {wanted.name}", why=why, next=list_them)
-    return f"the reservation {short} has {free} {machine} free"
+    return f"the reservation {short} has {free} {machine if whole is None else f'{unit} of {machine}'} free"
+
+
+def _chips(reservation: Page, field: str) -> int:
+    resources = reservation.get(field) or ()
+    return sum(int((each.get("accelerator") or {}).get("acceleratorCount") or 0) for each in resources)

@@ -24,6 +24,8 @@ _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
 _LONGEST_CLUSTER = 40  # characters
 _LONGEST_POOL = 40
 _LABEL = re.compile(r"[a-z0-9_-]{0,63}")
+# cloud.google.com/compute/docs/disks/hyperdisks: what Persistent Disks cannot be attached to.
+_ONLY_HYPERDISKS = ("ct6e-", "tpu7", "a3-ultragpu-", "a4-", "a4x-", "g4-")
 _WEEK = 604800  # seconds; the longest run of a flex-start node
 
 
@@ -339,11 +341,9 @@ class Container:
         if limit and not (limit.endswith("s") and 0 < int(limit[:-1]) <= _WEEK):
             raise Refusal(400, f"Invalid maxRunDuration {limit!r}.")
         family = config.get("machineType", "").partition("-")[0]
-        if family.startswith("ct6e") and config.get("bootDisk", {}).get("diskType", "") not in {
-            "",
-            "hyperdisk-balanced",
-        }:
-            raise Refusal(400, "v6e needs hyperdisk-balanced.")
+        disk = config.get("bootDisk", {}).get("diskType") or config.get("diskType") or "pd-balanced"
+        if config.get("machineType", "").startswith(_ONLY_HYPERDISKS) and disk != "hyperdisk-balanced":
+            raise Refusal(400, f"{disk} disk type cannot be used by {config['machineType']} machine type.")
         for zone in body.get("locations", []):
             if family and zone not in self._cloud.compute.zones_by_family.get(family, ()):
                 raise Refusal(400, f"Machine type {config['machineType']!r} does not exist in zone {zone!r}.")

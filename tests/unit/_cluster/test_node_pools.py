@@ -99,6 +99,15 @@ def test_the_newest_slices_get_a_policy_of_their_own_which_goes_with_them(maker,
     assert len(standard["nodePools"]) == 1
 
 
+@pytest.mark.parametrize("name", ["h200", "b200", "gb200", "gb300", "rtx-pro-6000", "v6e-8", "tpu7x-4"])
+def test_machines_that_take_no_other_boot_disk_get_a_hyperdisk(maker, cloud, standard, name) -> None:
+    cloud.compute.zones_by_family[str(place(name).machine_type).partition("-")[0]] = (ZONE,)
+
+    pool = add(maker, name)
+
+    assert cloud.container.pool(ZONE, "team", pool.name)["config"]["bootDisk"] == {"diskType": "hyperdisk-balanced"}
+
+
 def test_adding_it_again_writes_nothing_and_other_limits_change_it(maker, cloud, standard) -> None:
     pool = add(maker, "l4")
     cloud.forget()
@@ -170,6 +179,30 @@ def test_a_reservation_that_does_not_fit_is_refused(maker, cloud, change, proble
         node_pools.check_reservation(maker.setup().apis, ZONE, place("l4"), "mine")
 
     assert problem in str(caught.value)
+
+
+def of_chips(reserved: int, used: int = 0) -> dict[str, Any]:
+    """Return a reservation of TPUs, which Google sells by the chip."""
+    kind = "projects/kinetic-tests/zones/us-central1-a/acceleratorTypes/ct6e"
+    resources = [
+        [{"accelerator": {"acceleratorCount": count, "acceleratorType": kind}}] if count else []
+        for count in (reserved, used)
+    ]
+    family = "VM_FAMILY_CLOUD_TPU_LITE_POD_SLICE_CT6E"
+    fields = {"vmFamily": family, "reservedResources": resources[0], "inUseResources": resources[1]}
+    return {"specificReservationRequired": True, "aggregateReservation": fields}
+
+
+def test_a_reservation_of_tpus_counts_chips_of_machines_of_any_size(maker, cloud) -> None:
+    cloud.compute.add("reservations", "mine", f"zones/{ZONE}", **of_chips(32, 16))
+    apis = maker.setup().apis
+
+    for name in ("v6e-1", "v6e-8", "v6e-16"):
+        assert "16 chips of ct6e free" in node_pools.check_reservation(apis, ZONE, place(name), "mine")
+    with pytest.raises(CapacityError, match="16 of its chips are free, 32 are needed"):
+        node_pools.check_reservation(apis, ZONE, place("v6e-32"), "mine")
+    with pytest.raises(CapacityError, match="it holds ct6e, not ct5lp"):
+        node_pools.check_reservation(apis, ZONE, place("v5litepod-16"), "mine")
 
 
 def test_a_reservation_that_is_missing_and_a_machine_that_is_not_sold_are_refused(maker, cloud, standard) -> None:
