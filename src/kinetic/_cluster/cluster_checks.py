@@ -469,11 +469,11 @@ class ClusterChecks:
         path = f"compute/v1/projects/{self._project}/aggregated/machineTypes"
         items = self.apis.call(COMPUTE, "GET", path, query=query).get("items") or {}
         zones = sorted(str(zone).rpartition("/")[2] for zone, each in items.items() if each.get("machineTypes"))
-        here = [zone for zone in zones if zone == self._location or region_of(zone) == self._location]
+        here = [zone for zone in zones if region_of(zone) == self.region]
         if not here:
             raise Problem(
                 "FAIL",
-                f"{machine} is not sold in {self._location}",
+                f"{machine} is not sold in {self.region}",
                 why=f"it is in {', '.join(zones) or 'no zone that this project sees'}",
                 next=f"kinetic up --region {region_of(zones[0])} --accelerator {self.placement.name}"
                 if zones

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 
 from kinetic._cluster.network import given_subnet
-from kinetic._cluster.project_apis import CONTAINER, is_disabled
+from kinetic._cluster.project_apis import COMPUTE, CONTAINER, is_disabled
 from kinetic._cluster.resource import Found, Resource, Setup
 from kinetic._google.api import ApiError, Page
 from kinetic._google.clusters import accelerator_label
@@ -18,7 +19,7 @@ SCOPES = [CONTAINER_SCOPE]
 CONTROL_PLANE_DOLLARS = 0.10  # per hour; cloud.google.com/kubernetes-engine/pricing, 2026-11
 FREE_DOLLARS_A_MONTH = 74.40  # for one zonal or Autopilot cluster of a billing account; the same page
 SYSTEM_DOLLARS = 0.067  # e2-standard-2 per hour, us-central1; general knowledge, not read again
-SYSTEM_MACHINES = ("e2-standard-2", "n2-standard-2", "n2d-standard-2", "c3-standard-4", "c4-standard-2")
+SYSTEM_MACHINES = ("e2-standard-2", "n2-standard-2", "n2d-standard-2", "n1-standard-2", "c3-standard-4")
 _RUNNING = frozenset({"RUNNING", "RECONCILING", "DEGRADED"})
 _LONGEST_POOL = 40  # characters of a pool's name
 # Families whose machines take no other boot disk: cloud.google.com/compute/docs/disks/hyperdisks, 2026-11.
@@ -84,6 +85,7 @@ class Cluster(_ContainerResource):
     def __init__(self, setup: Setup, needs: tuple[str, ...]) -> None:
         super().__init__(setup)
         self.needs = needs
+        self.system_machine = SYSTEM_MACHINES[0]
         self.seconds = (240, 420) if self.spec.standard else (300, 600)
 
     @property
@@ -132,6 +134,8 @@ class Cluster(_ContainerResource):
                 return
             self.join("DELETE_CLUSTER", f"/clusters/{self.spec.cluster}")
         path = f"{self.location_path}/clusters"
+        if self.spec.standard:
+            self.system_machine = self._sold_machine()
         try:
             operation = self.apis.retry_unseen(
                 lambda: self.apis.call(CONTAINER, "POST", path, {"cluster": self.body()})
@@ -196,6 +200,15 @@ class Cluster(_ContainerResource):
         defaults = {"serviceAccount": self.spec.account, "oauthScopes": SCOPES}
         return {"autopilot": {"enabled": True}, "autoscaling": {"autoprovisioningNodePoolDefaults": defaults}}
 
+    def _sold_machine(self) -> str:
+        """Return the first of the machine types for the system that its zone sells; some zones lack the usual one."""
+        types = f"compute/v1/projects/{self.spec.project}/zones/{self.setup.location}/machineTypes"
+        with contextlib.suppress(ApiError):
+            return next(
+                (name for name in SYSTEM_MACHINES if self.apis.read(COMPUTE, f"{types}/{name}")), SYSTEM_MACHINES[0]
+            )
+        return SYSTEM_MACHINES[0]
+
     def system_pool(self) -> Page:
         """Return the pool of a Standard cluster on which Kubernetes' own pods run."""
         return {
@@ -203,7 +216,7 @@ class Cluster(_ContainerResource):
             "initialNodeCount": 1,
             "autoscaling": {"enabled": True, "minNodeCount": 1, "maxNodeCount": 3},
             "config": node_config(self.spec.account, self.spec.labels)
-            | {"machineType": SYSTEM_MACHINES[0], "diskType": "pd-balanced", "diskSizeGb": 50},
+            | {"machineType": self.system_machine, "diskType": "pd-balanced", "diskSizeGb": 50},
             "management": {"autoRepair": True, "autoUpgrade": True},
         }
 

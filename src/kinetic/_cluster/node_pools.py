@@ -11,7 +11,7 @@ from typing import Any
 
 from kinetic._cluster.control_plane import Pool, pool_name
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, ProjectApis
-from kinetic._cluster.resource import Change, Found, Setup, Spec, region_of
+from kinetic._cluster.resource import Change, Found, Setup, Spec, parent_zone, region_of
 from kinetic._google.api import ApiError, Page
 from kinetic._hardware import Placement
 from kinetic._wire import NamedTuple
@@ -249,6 +249,7 @@ def zone_for(apis: ProjectApis, cluster: Page, wanted: Placement) -> str:
     path = f"compute/v1/projects/{apis.project}/aggregated/machineTypes"
     items: Mapping[str, Any] = apis.call(COMPUTE, "GET", path, query=query).get("items") or {}
     sold = sorted(str(zone).rpartition("/")[2] for zone, each in items.items() if each.get("machineTypes"))
+    sold.sort(key=lambda zone: zone != parent_zone(zone))
     zones = [*(cluster.get("locations") or ()), *(zone for zone in sold if region_of(zone) == region_of(location))]
     found = next((zone for zone in zones if zone in sold), "")
     if found:

@@ -221,11 +221,7 @@ def make_plan(setup: Setup) -> Plan:
     if setup.spec.network and inventory.of("cluster").state == "missing" and not is_off:
         setup.subnet = given_subnet(setup)
     for each in resources:
-        if (
-            isinstance(each, Pool)
-            and len(zones := choice.zones.get(each.wanted.name, ()))
-            and setup.location not in zones
-        ):
+        if isinstance(each, Pool) and (zones := choice.zones.get(each.wanted.name)) and zones[0] != setup.location:
             each.zone = zones[0]
     steps = tuple(_step(each, inventory) for each in resources)
     absent = _missing_rights(setup, steps, is_new=is_new)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from kinetic._cluster import quotas
 from kinetic._cluster.project_apis import COMPUTE, ProjectApis
 from kinetic._cluster.quotas import Quota
-from kinetic._cluster.resource import DEFAULT_REGION, Setup, region_of
+from kinetic._cluster.resource import DEFAULT_REGION, Setup, parent_zone, region_of
 from kinetic._hardware import Placement
 from kinetic._wire import NamedTuple
 from kinetic.errors import CapacityError
@@ -23,7 +22,6 @@ _USUAL = {
     "h200": "us-central1", "b200": "us-central1",
 }  # fmt: skip
 _MOST_ASKED = 6  # regions whose quota is read
-_ZONE = re.compile(r".+-[a-z]")
 _SHOWN = 6  # regions in a message
 
 
@@ -32,7 +30,8 @@ class Choice(NamedTuple):
 
     Attributes:
         location: A region, or a zone for a Standard cluster.
-        zones: The zones of its region that sell each hardware, by name; nothing where Google could not be asked.
+        zones: The zones of its region that sell each hardware, by name, the best first; nothing where Google could not
+            be asked.
         quotas: What limits each hardware there.
         notes: Sentences for the user.
     """
@@ -61,18 +60,28 @@ def choose(setup: Setup, *, is_made: bool, can_ask: bool = True) -> Choice:
         f"where {each.name} is sold is not known yet: Compute Engine is off, or does not list it" for each in unknown
     ]
     if setup.location:
-        away = [each.name for each in wanted if sold[each.name] and not _in(sold[each.name], setup.location)]
+        # A pool may be in any zone of the region; who names the zone of a new Standard cluster wants its pools there.
+        place = setup.location if setup.spec.standard and not is_made else setup.region
+        away = [each.name for each in wanted if sold[each.name] and not _in(sold[each.name], place)]
         if away and not is_made:
-            raise _not_sold(away[0], setup.location, sold[away[0]])
-        notes += [f"{setup.location} does not sell {name}; {_regions_text(sold[name])} do" for name in away]
+            raise _not_sold(away[0], place, sold[away[0]])
+        notes += [f"{place} does not sell {name}; {_regions_text(sold[name])} do" for name in away]
         region, limits = setup.region, _quotas(setup.apis, wanted, setup.region) if can_ask else []
     else:
         region, limits = _best(setup.apis, wanted, sold)
     location = setup.location or region
-    if setup.spec.standard and not _ZONE.fullmatch(location.removeprefix(region)) and not is_made:
-        location = _zone(region, [sold[each.name] for each in wanted])
-    zones = {name: tuple(each for each in found if region_of(each) == region) for name, found in sold.items()}
-    return Choice(location, zones, tuple(limits), tuple(notes))
+    if not is_made and not setup.spec.standard:
+        location = region  # Google takes no zone for an Autopilot cluster
+    elif not is_made:
+        location = parent_zone(location if location != region else _zone(region, list(sold.values())))
+
+    def rank(zone: str) -> tuple[bool, bool, bool]:
+        return zone != setup.location, zone != location, zone != parent_zone(zone)
+
+    zones = {
+        name: sorted((each for each in found if region_of(each) == region), key=rank) for name, found in sold.items()
+    }
+    return Choice(location, {name: tuple(found) for name, found in zones.items()}, tuple(limits), tuple(notes))
 
 
 def zones_that_sell(apis: ProjectApis, wanted: Placement) -> tuple[str, ...]:
@@ -89,7 +98,9 @@ def zones_that_sell(apis: ProjectApis, wanted: Placement) -> tuple[str, ...]:
 
 
 def _best(apis: ProjectApis, wanted: Sequence[Placement], sold: dict[str, tuple[str, ...]]) -> tuple[str, list[Quota]]:
-    known = [{region_of(zone) for zone in zones} for zones in sold.values() if zones]
+    # An Autopilot cluster makes nodes in AI zones only for pods that ask for such a zone.
+    usual = [[zone for zone in zones if zone == parent_zone(zone)] or zones for zones in sold.values()]
+    known = [{region_of(zone) for zone in zones} for zones in usual if zones]
     if not known:
         return next((_USUAL[each.family] for each in wanted if each.family in _USUAL), DEFAULT_REGION), []
     common = set.intersection(*known)

@@ -52,7 +52,7 @@ from kinetic.errors import (
 )
 
 ACCOUNT = "KINETIC_BUILD_ACCOUNT"
-_ZONE = re.compile(r"(?P<region>[a-z]+-[a-z]+[0-9]+)-[a-z]")
+_ZONE = re.compile(r"(?P<region>[a-z]+-[a-z]+[0-9]+)-(ai[0-9]+)?[a-z]")
 _ANYWHERE = "global"  # the location of builds that need no region
 _CANCEL_SECONDS = 3.0  # after Ctrl-C, in which another one cancels the build
 _STEP = (

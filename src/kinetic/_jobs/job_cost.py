@@ -45,7 +45,7 @@ def kept_rates(environ: Mapping[str, str]) -> Rates | None:
 
 def region_of(location: str) -> str:
     """Return the region of a zone, or of a region: itself."""
-    return re.sub(r"-[a-z]$", "", location)
+    return re.sub(r"-(ai[0-9]+)?[a-z]$", "", location)
 
 
 def limited(options: Options, placement: Placement, target: Target, root: Path, environ: Mapping[str, str]) -> Options:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Page = dict[str, Any]
 MASTER = "1.35.8-gke.1026000"
 AUTHORITY = b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
-_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
+_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-(ai[0-9]+)?[a-z]")
 _LONGEST_CLUSTER = 40  # characters
 _LONGEST_POOL = 40
 _LABEL = re.compile(r"[a-z0-9_-]{0,63}")

@@ -93,6 +93,50 @@ def test_a_standard_cluster_has_a_small_node_and_pools_that_start_at_zero(maker:
     assert maker.plan("v5litepod-16", "gpu-l4", standard=True).to_do == []
 
 
+def test_a_standard_cluster_is_made_in_the_zone_that_was_named(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up("gpu-l4", standard=True, location="us-central1-b")
+
+    ((location, _), cluster) = next(iter(cloud.container.clusters.items()))
+    assert location == "us-central1-b"
+    assert cluster["nodePools"][1]["locations"] == ["us-central1-b"]
+
+
+def test_an_autopilot_cluster_is_made_in_the_region_of_a_zone_that_was_named(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up("v5litepod-4", location="us-central1-b")  # as KINETIC_ZONE names it
+
+    assert [*cloud.container.clusters] == [("us-central1", "team")]
+    assert maker.plan("v5litepod-4", location="us-central1-b").to_do == []
+
+
+def test_hardware_of_an_ai_zone_gets_a_pool_there_and_the_cluster_is_in_its_parent_zone(
+    maker: Maker, cloud: GoogleCloud
+) -> None:
+    cloud.compute.zones_by_family["ct6e"] = ("us-south1-ai1b",)
+
+    maker.up("v6e-8", standard=True)
+
+    ((location, _), cluster) = next(iter(cloud.container.clusters.items()))
+    assert location == "us-south1-b"
+    assert cluster["nodePools"][1]["locations"] == ["us-south1-ai1b"]
+    assert cloud.compute.things["regions/us-south1", "subnetworks", "kn-team"]
+    assert maker.plan("v6e-8", standard=True).to_do == []
+
+
+def test_the_system_runs_on_a_machine_that_the_zone_sells(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.compute.zones_by_family |= {"e2": (), "n2": ("us-central2-b",), "ct4p": ("us-central2-b",)}
+
+    maker.up("v4-8", standard=True)
+
+    system = cloud.container.pool("us-central2-b", "team", "system")
+    assert system["config"]["machineType"] == "n2-standard-2"
+
+
+def test_regions_that_sell_outside_of_ai_zones_come_first(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.compute.zones_by_family["ct6e"] = ("us-central1-ai1a", "us-south1-ai1b", "us-south1-b")
+
+    assert maker.plan("v6e-8").setup.location == "us-south1"
+
+
 def test_a_repository_is_made_where_it_is_asked_for(maker: Maker, cloud: GoogleCloud) -> None:
     maker.up(registry=True)
 
