@@ -267,6 +267,15 @@ class Client:
                 next=f"kubectl create namespace {namespace}, or name another in KINETIC_NAMESPACE",
                 code="namespace-missing",
             )
+        if reply.status == 403 and response_json(reply.body).get("kind") != "Status":
+            error = response_json(reply.body).get("error")  # of Google, before the DNS endpoint of a GKE cluster
+            said = error.get("message") if isinstance(error, dict) else error
+            return AccessDeniedError(
+                f"access to {about} was denied before Kubernetes was asked",
+                why=str(said or "HTTP 403, and no answer of an API server"),
+                next="for a GKE cluster, ask for container.clusters.connect, as in roles/container.developer; "
+                "for another, ask the administrator of the proxy before it",
+            )
         if reply.status == 403:
             if "on a resource you can't delete" in message:  # of OwnerReferencesPermissionEnforcement, a plugin
                 verb = "delete"

@@ -300,13 +300,15 @@ def gke_access(read: Callable[[], Cluster], token: Callable[[str], str]) -> Acce
 VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 PLUGIN_TIMEOUT_SECONDS = 60.0  # a plug-in that waits for a human is of no use here
 _REFRESH_EARLY_SECONDS = 60.0
+# Of a cluster, for a plug-in that asks; kubernetes.io/docs/reference/config-api/client-authentication.v1, 2026-11.
+_TOLD = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url", "disable-compression")
 _SECRET_LENGTH = 6  # characters; what is shorter cannot be told from ordinary words
 
 
 class ExecPlugin:
     """The ``exec`` of a kubeconfig's user: a program that returns a credential; run again when that expires.
 
-    A relative path counts from `folder`, that of the kubeconfig; `cluster` is the entry of the cluster.
+    A relative path counts from `folder`, that of the kubeconfig; `cluster` is what it is told of the cluster.
     """
 
     def __init__(self, page: JsonObject, folder: Path, cluster: JsonObject, about: str) -> None:
@@ -322,12 +324,12 @@ class ExecPlugin:
             command = str(folder / command)
         spec: JsonObject = {"interactive": False}
         if page.get("provideClusterInfo"):
-            spec["cluster"] = {key: cluster[key] for key in ("server", "certificate-authority-data") if key in cluster}
+            spec["cluster"] = cluster
         info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
         self._command = [command, *map(str, page.get("args") or ())]
         self._environment = {str(each["name"]): str(each["value"]) for each in page.get("env") or ()}
         self._environment["KUBERNETES_EXEC_INFO"] = json.dumps(info)
-        self._about = about
+        self._about, self._hint = about, " ".join(str(page.get("installHint") or "").split())
         self._lock = threading.Lock()  # one thread runs it, the others wait for its answer
         self._status: JsonObject | None = None
 
@@ -365,7 +367,8 @@ class ExecPlugin:
         except subprocess.TimeoutExpired:  # whose text has all arguments
             raise self._failed(f"no answer within {PLUGIN_TIMEOUT_SECONDS:g} s") from None
         except OSError as error:
-            raise self._failed(error.strerror or type(error).__name__) from error
+            is_absent = isinstance(error, FileNotFoundError)
+            raise self._failed(error.strerror or type(error).__name__, self._hint * is_absent) from error
         if done.returncode != 0:
             message = self._without_secrets(done.stderr.decode(errors="replace")).strip()[-500:]
             raise self._failed(f"it exited with {done.returncode}: {message}")
@@ -386,13 +389,13 @@ class ExecPlugin:
                 message = message.replace(value, "***")
         return message
 
-    def _failed(self, why: str) -> CredentialsError:
+    def _failed(self, why: str, hint: str = "") -> CredentialsError:
         """Return the error; the plug-in's arguments are not shown: some kubeconfigs keep passwords there."""
         with_ = ", with the arguments that the kubeconfig has" if len(self._command) > 1 else ""
         return CredentialsError(
             f"the exec plug-in of {self._about} returned no credentials",
             why=f"{self._command[0]}: {why}",
-            next=f"run {self._command[0]} yourself{with_}, and log in if it asks you to",
+            next=hint or f"run {self._command[0]} yourself{with_}, and log in if it asks you to",
         )
 
 
@@ -446,7 +449,7 @@ def context_access(name: str = "", environ: Mapping[str, str] = os.environ) -> A
     return Access(
         server=server,
         about=f"the context {chosen}",
-        credential=_credential_of(chosen, user, cluster.page),
+        credential=_credential_of(chosen, user, cluster),
         authority=_bytes(cluster, "certificate-authority") or b"",
         verify=not cluster.page.get("insecure-skip-tls-verify", False),
         server_name=str(cluster.page.get("tls-server-name") or ""),
@@ -456,7 +459,7 @@ def context_access(name: str = "", environ: Mapping[str, str] = os.environ) -> A
     )
 
 
-def _credential_of(context: str, user: Entry, cluster: JsonObject) -> Credential:
+def _credential_of(context: str, user: Entry, cluster: Entry) -> Credential:
     page = user.page
     if page.get("as"):  # ignoring it would be to act with other rights than those that were chosen
         raise CredentialsError(
@@ -469,7 +472,7 @@ def _credential_of(context: str, user: Entry, cluster: JsonObject) -> Credential
     if page.get("token"):
         return FixedCredential(f"Bearer {page['token']}")
     if page.get("exec"):
-        return ExecPlugin(page["exec"], user.folder, cluster, f"the context {context}")
+        return ExecPlugin(page["exec"], user.folder, _told_of(cluster), f"the context {context}")
     if page.get("username"):
         pair = f"{page['username']}:{page.get('password', '')}"
         return FixedCredential(f"Basic {base64.b64encode(pair.encode()).decode()}")
@@ -480,6 +483,17 @@ def _credential_of(context: str, user: Entry, cluster: JsonObject) -> Credential
             next="log in again with the cluster's own tool: it writes an exec plug-in today",
         )
     return FixedCredential()
+
+
+def _told_of(cluster: Entry) -> JsonObject:
+    """Return what a plug-in may know of a cluster, as kubectl tells it: the authority itself, and not a path to it."""
+    told = {key: cluster.page[key] for key in _TOLD if key in cluster.page}
+    if authority := _bytes(cluster, "certificate-authority"):
+        told["certificate-authority-data"] = base64.b64encode(authority).decode()
+    for each in cluster.page.get("extensions") or ():
+        if each.get("name") == "client.authentication.k8s.io/exec":
+            told["config"] = each.get("extension")
+    return told
 
 
 def _bytes(entry: Entry, field_: str) -> bytes | None:

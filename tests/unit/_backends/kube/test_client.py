@@ -167,6 +167,26 @@ def test_a_token_that_ended_is_exchanged_once_and_the_request_repeated(connect) 
     assert [each.headers["authorization"] for each in server.asked] == ["Bearer old", "Bearer new"]
 
 
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (
+            page({"error": {"code": 403, "message": "Permission 'container.clusters.connect' denied"}}, 403),
+            "container.clusters.connect",
+        ),
+        (Answer(403, b"<!DOCTYPE html><title>Error 403 (Forbidden)!!1</title>"), "no answer of an API server"),
+    ],
+)
+def test_a_refusal_by_what_is_before_the_api_server_is_not_taken_for_a_missing_role_of_kubernetes(
+    connect, answer, why: str
+) -> None:
+    with Scripted(answer) as server, pytest.raises(AccessDeniedError) as caught:
+        connect(server).get(kube_client.JOB, "kinetic-a")
+
+    assert why in caught.value.why
+    assert "container.clusters.connect" in caught.value.next
+
+
 def test_the_token_that_was_refused_is_named_when_a_new_one_is_asked_for(connect) -> None:
     refused: list[str] = []
 

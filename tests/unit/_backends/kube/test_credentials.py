@@ -201,6 +201,36 @@ def test_a_plug_in_is_told_about_the_cluster_if_it_asks(tmp_path: Path, plugin) 
     assert info["spec"]["cluster"] == {"server": "https://127.0.0.1:1"}
 
 
+def test_a_plug_in_is_told_what_kubectl_tells_it_and_never_a_path(tmp_path: Path, plugin) -> None:
+    (tmp_path / "ca.crt").write_bytes(b"PEM")
+    extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "ours"}}
+    more = {"certificate-authority": "ca.crt", "tls-server-name": "k8s", "extensions": [extension]}
+    path = config(tmp_path / "config", cluster=more, user=plugin({"token": "t"}, provideClusterInfo=True))
+
+    header(read(path))
+
+    info, _, _ = json.loads((tmp_path / "info").read_text())
+    assert info["spec"]["cluster"] == {
+        "server": "https://127.0.0.1:1",
+        "tls-server-name": "k8s",
+        "certificate-authority-data": base64.b64encode(b"PEM").decode(),
+        "config": {"audience": "ours"},
+    }
+
+
+def test_a_plug_in_that_is_not_installed_comes_with_the_hint_of_the_kubeconfig(tmp_path: Path) -> None:
+    hint = (
+        "Install gke-gcloud-auth-plugin for use with kubectl by following\n  https://cloud.google.com/kubernetes-engine"
+    )
+    spec = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "gke-gcloud-auth-plugin-nowhere"}
+    path = config(tmp_path / "config", user={"exec": {**spec, "installHint": hint}})
+
+    with pytest.raises(CredentialsError) as caught:
+        header(read(path))
+
+    assert caught.value.next == " ".join(hint.split())
+
+
 @pytest.mark.parametrize(
     ("command", "why"),
     [
