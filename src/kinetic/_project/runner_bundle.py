@@ -245,6 +245,12 @@ def refuse(why):
     sys.stdout.flush()
     os._exit(82)
 
+# Where GKE mounts the driver of a GPU. The loader looks there only if an image says so, as those made for CUDA do.
+driver, known = "/usr/local/nvidia/lib64", os.environ.get("LD_LIBRARY_PATH", "")
+if os.path.isdir(driver) and driver not in known.split(":"):
+    os.environ["LD_LIBRARY_PATH"] = known + ":" + driver if known else driver
+    os.execv(sys.executable, [sys.executable] + sys.argv)  # which reads it when it starts
+
 if sys.version_info[:2] != VERSION or sys.implementation.cache_tag != TAG:
     both = sys.version_info[:2] + VERSION
     refuse("this image has Python %d.%d, and the job was submitted with Python %d.%d: "

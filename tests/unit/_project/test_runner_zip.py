@@ -65,6 +65,37 @@ def test_its_digest_is_that_of_its_bytes() -> None:
     assert hashlib.sha256(runner_bundle.build().data).hexdigest() == runner_bundle.build().sha256
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", ["", "DRIVER"]),
+        ("/usr/local/cuda/lib64", ["/usr/local/cuda/lib64", "/usr/local/cuda/lib64:DRIVER"]),
+        ("DRIVER:/a", ["DRIVER:/a"]),
+    ],
+)
+def test_in_any_image_the_driver_of_a_gpu_is_found_where_gke_mounts_it(
+    tmp_path: Path, given: str, expected: list[str]
+) -> None:
+    driver, noted = tmp_path / "driver", tmp_path / "noted"
+    driver.mkdir()
+    with (
+        zipfile.ZipFile(io.BytesIO(runner_bundle.build().data)) as built,
+        zipfile.ZipFile(tmp_path / "runner.zip", "w") as ours,
+    ):
+        for name in built.namelist():
+            ours.writestr(name, built.read(name).replace(b"/usr/local/nvidia/lib64", os.fsencode(driver)))
+    begins = f"import os; open({str(noted)!r}, 'a').write(os.environ.get('LD_LIBRARY_PATH', '') + '\\n')"
+    (tmp_path / "sitecustomize.py").write_text(begins)
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+    environ |= {"LD_LIBRARY_PATH": given.replace("DRIVER", str(driver))} if given else {}
+
+    words = [sys.executable, tmp_path / "runner.zip", "no task"]
+    done = subprocess.run(words, env=environ, capture_output=True, check=False)
+
+    assert [line.replace(str(driver), "DRIVER") for line in noted.read_text().splitlines()] == expected
+    assert done.returncode == 82, done.stdout  # it went on, and knows no such task
+
+
 def test_it_takes_less_than_a_third_of_a_config_map() -> None:
     assert len(runner_bundle.build().data) <= MOST
 
