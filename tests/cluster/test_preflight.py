@@ -360,6 +360,17 @@ def test_a_spot_node_is_for_spot_jobs(up, namespace, admin) -> None:
     assert "accept its pods" in check(admin, place("gpu-t4"), PLAIN)[0]
 
 
+def test_a_node_of_a_queued_pool_is_for_jobs_of_a_queue(up, namespace, admin) -> None:
+    node = nodes.gpu(f"gpu-{namespace}", "nvidia-tesla-p4")
+    up(node._replace(taints=(*node.taints, ("cloud.google.com/gke-queued", "true", "NoSchedule"))))
+
+    def said(settings: ClusterSettings) -> tuple[str, ...]:
+        return tuple(preflight.questions(admin, place("gpu-p4"), settings)["nodes"]())
+
+    assert said(ClusterSettings(queue="dws")) == ()
+    assert "accept its pods" in said(PLAIN)[0]
+
+
 def test_a_slice_that_lacks_a_host_is_a_sentence(up, namespace, admin) -> None:
     for host in range(3):
         up(nodes.tpu(f"tpu-{host}-{namespace}", "tpu-v6e-slice", "4x4"))

@@ -6,6 +6,7 @@ what it is, and adding one that exists changes its limits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,8 @@ class PoolOptions(NamedTuple):
     """How a pool gets its nodes.
 
     Attributes:
-        reservation: The name of a reservation, or projects/OWNER/reservations/NAME; "" for none.
+        reservation: The name of a reservation, or projects/OWNER/reservations/NAME, and /reservationBlocks/BLOCK after
+            either for a part of it; "" for none.
         flex_start: Nodes that Google gives when it has them, for at most seven days.
         queued: All nodes of a job at once, by a ProvisioningRequest, as Kueue makes them; includes flex-start.
         least: Nodes that run always (count); None to leave it: 0 for a new pool.
@@ -269,10 +271,8 @@ def check_reservation(apis: ProjectApis, zone: str, wanted: Placement, name: str
     Raises:
         CapacityError: It does not exist, is not ready, has other machines, or too few.
     """
-    owner, short = apis.project, name
-    if "/" in name:  # projects/OWNER/reservations/NAME
-        parts = name.split("/")
-        owner, short = parts[1], parts[-1]
+    written = re.fullmatch(r"(?:projects/([^/]+)/reservations/)?([^/]+)(?:/reservationBlocks/.+)?", name)
+    owner, short = (written[1] or apis.project, written[2]) if written else (apis.project, name)
     page = apis.read(COMPUTE, f"compute/v1/projects/{owner}/zones/{zone}/reservations/{short}")
     list_them = f"gcloud compute reservations list --project {owner}"
     if page is None:

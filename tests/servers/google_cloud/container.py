@@ -360,6 +360,8 @@ class Container:
             taints.append({"key": "google.com/tpu", "value": "present", "effect": "NO_SCHEDULE"})
         if config.get("accelerators"):
             taints.append({"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"})
+        if body.get("queuedProvisioning", {}).get("enabled"):
+            taints.append({"key": "cloud.google.com/gke-queued", "value": "true", "effect": "NO_SCHEDULE"})
         return {
             **body,
             "status": "PROVISIONING",

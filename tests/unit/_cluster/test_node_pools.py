@@ -11,8 +11,11 @@ import pytest
 from servers.cluster_maker import Killed, impatient, killed_at
 from servers.google_cloud import Fault
 
+from kinetic._backends.kube import job_manifests
 from kinetic._cluster import node_pools
 from kinetic._cluster.node_pools import AddedPool, PoolOptions, RemovedPool
+from kinetic._config.cluster import ClusterSettings
+from kinetic._google import clusters
 from kinetic._google.api import ApiError
 from kinetic._hardware import place
 from kinetic.errors import CapacityError, KineticError, OptionError
@@ -108,6 +111,18 @@ def test_machines_that_take_no_other_boot_disk_get_a_hyperdisk(maker, cloud, sta
     assert cloud.container.pool(ZONE, "team", pool.name)["config"]["bootDisk"] == {"diskType": "hyperdisk-balanced"}
 
 
+def test_a_queued_pool_is_for_jobs_of_a_queue_of_kueue(maker, cloud, standard) -> None:
+    add(maker, "l4", queued=True)
+    pools = clusters.pools_from_json(cloud.container.clusters[ZONE, "team"], "kinetic-tests", ZONE, "team")
+
+    def capacity(settings: ClusterSettings) -> str:
+        l4 = place("l4")
+        return pools.capacity_for(l4._replace(tolerations=job_manifests.tolerations(l4, settings))).kind
+
+    assert capacity(ClusterSettings(queue="dws")) == "can-grow"
+    assert capacity(ClusterSettings()) == "impossible"
+
+
 def test_adding_it_again_writes_nothing_and_other_limits_change_it(maker, cloud, standard) -> None:
     pool = add(maker, "l4")
     cloud.forget()
@@ -161,7 +176,8 @@ RESERVATION = {
 def test_a_reservation_that_fits_is_described(maker, cloud) -> None:
     cloud.compute.add("reservations", "mine", f"zones/{ZONE}", **RESERVATION)
 
-    assert "3 g2-standard-4 free" in node_pools.check_reservation(maker.setup().apis, ZONE, place("l4"), "mine")
+    for name in ("mine", "projects/kinetic-tests/reservations/mine", "mine/reservationBlocks/mine-block-0001"):
+        assert "3 g2-standard-4 free" in node_pools.check_reservation(maker.setup().apis, ZONE, place("l4"), name)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.client import Kind
     from kinetic._config.cluster import ClusterSettings
     from kinetic._data.remote_refs import FuseMount
-    from kinetic._hardware.placement import Placement
+    from kinetic._hardware.placement import Placement, Toleration
 
 Manifest = dict[str, Any]
 
@@ -203,6 +203,8 @@ FUSE_ANNOTATION = "gke-gcsfuse/volumes"
 # Source: GKE's page "Extend the run time of Autopilot Pods", as manuals of other projects quote its limits, 2026-11.
 KEEP_ANNOTATION, KARPENTER_ANNOTATION = "cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"
 _CLASS_LABEL = "cloud.google.com/compute-class"
+# GKE taints the nodes of a pool with queued provisioning, which `kinetic pool add --queued` makes; Kueue leads to them.
+_OF_A_QUEUE: Toleration = {"key": "cloud.google.com/gke-queued", "operator": "Exists", "effect": "NoSchedule"}
 NODE_POOL = "cloud.google.com/gke-nodepool"  # GKE makes one node pool for each slice
 _OWNER_ONLY = 0o400  # a kubelet lets the group below read it as well: 0440, of root and that group
 # The group that reads the Secret in an image whose user is not root, and the user of Python's own image where pods must
@@ -234,7 +236,7 @@ def pod_template(request: JobRequest, environment: list[Manifest] | None = None,
         "activeDeadlineSeconds": request.deadline_seconds,
         "imagePullSecrets": [{"name": name} for name in settings.pull_secrets],
         "nodeSelector": selector,
-        "tolerations": [dict(toleration) for toleration in placement.tolerations],
+        "tolerations": [dict(toleration) for toleration in tolerations(placement, settings)],
         "securityContext": _pod_security(request),
         "containers": [_container(request, mounts, environment or [])],
         "volumes": volumes,
@@ -248,6 +250,11 @@ def pod_template(request: JobRequest, environment: list[Manifest] | None = None,
         "metadata": {"labels": request.labels(), "annotations": annotations},
         "spec": {name: value for name, value in fields.items() if value not in (None, [], {})},
     }
+
+
+def tolerations(placement: Placement, settings: ClusterSettings) -> tuple[Toleration, ...]:
+    """Return the taints that pods tolerate: of the hardware, and in a queue of Kueue that of nodes made for one job."""
+    return (*placement.tolerations, *([_OF_A_QUEUE] if settings.queue else ()))
 
 
 def node_selector(

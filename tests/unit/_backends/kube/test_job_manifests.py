@@ -211,6 +211,14 @@ def test_autopilot_can_make_machines_for_what_it_cannot_keep_in_place(ask) -> No
         assert asked_of_autoscalers(manifest) == {"karpenter.sh/do-not-disrupt": "true"}
 
 
+def test_only_jobs_of_a_queue_tolerate_the_nodes_that_google_makes_for_one_job_of_it(ask) -> None:
+    def tolerated(**more: str) -> list[str]:
+        return [each["key"] for each in job_manifests.pod_template(ask("l4", **more))["spec"]["tolerations"]]
+
+    assert tolerated(queue="dws") == ["nvidia.com/gpu", "cloud.google.com/gke-queued"]
+    assert tolerated() == ["nvidia.com/gpu"]
+
+
 def test_a_queue_stands_on_the_job_and_not_on_its_pods(ask) -> None:
     manifest = job_manifests.job(ask(queue="team-a"))
 
