@@ -329,6 +329,8 @@ class Pool(_ContainerResource):
             if is_made:
                 self.check_is_ours()
                 return
+        if self.has_policy:
+            self._make_policy()
         try:
             operation = self.apis.call(CONTAINER, "POST", f"{self.cluster_path}/nodePools", {"nodePool": self.body()})
         except ApiError as error:
@@ -371,8 +373,26 @@ class Pool(_ContainerResource):
         if self.zone or "-" in self.setup.location.removeprefix(self.setup.region):
             body["locations"] = [self.zone or self.setup.location]
         if wanted.kind == "tpu" and wanted.hosts > 1:
-            body["placementPolicy"] = {"type": "COMPACT", "tpuTopology": wanted.topology}
+            shape = {"type": "COMPACT", "tpuTopology": wanted.topology}
+            body["placementPolicy"] = {"policyName": self.name} if self.has_policy else shape
         return body
+
+    @property
+    def has_policy(self) -> bool:
+        """Return whether its topology is that of a policy of its own: slices of the newest TPUs."""
+        return self.wanted.hosts > 1 and str(self.wanted.machine_type).startswith("tpu7")
+
+    def _make_policy(self) -> None:
+        path = f"compute/v1/projects/{self.spec.project}/regions/{self.setup.region}/resourcePolicies"
+        if self.apis.read(COMPUTE, f"{path}/{self.name}") is not None:
+            return
+        policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": self.wanted.topology}
+        body = {"name": self.name, "description": self.spec.description, "workloadPolicy": policy}
+        try:
+            self.apis.write_compute("POST", path, body)
+        except ApiError as error:
+            if error.status != 409:
+                raise
 
     def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
         try:

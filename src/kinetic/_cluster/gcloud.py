@@ -221,9 +221,16 @@ def _pool(step: Step) -> list[str]:
         flags["disk_type"] = disk
     if topology := (body.get("placementPolicy") or {}).get("tpuTopology"):
         flags["tpu_topology"] = topology
+    before = []
+    if resource.has_policy:
+        flags["placement_policy"] = resource.name
+        shape = {"type": "HIGH_THROUGHPUT", "accelerator_topology": str(resource.wanted.topology)}
+        place = {"project": spec.project, "region": resource.setup.region, "description": spec.description}
+        policy = ("gcloud", "compute", "resource-policies", "create", "workload-policy", resource.name)
+        before.append(_line(*policy, **place, **shape))
     made = _line("gcloud", "container", "node-pools", "create", resource.name, **where, **flags)
     gone = _line("gcloud", "container", "node-pools", "delete", resource.name, **where)
-    return [gone, made] if step.action == "remake" else [made]
+    return [gone, *before, made] if step.action == "remake" else [*before, made]
 
 
 def _bucket_access(step: Step) -> list[str]:

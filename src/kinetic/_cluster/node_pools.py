@@ -13,7 +13,7 @@ from typing import Any
 from kinetic._cluster.control_plane import Pool, pool_name
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, ProjectApis
 from kinetic._cluster.resource import Change, Found, Setup, Spec, parent_zone, region_of
-from kinetic._google.api import ApiError, Page
+from kinetic._google.api import Page
 from kinetic._hardware import Placement
 from kinetic._wire import NamedTuple
 from kinetic.errors import CapacityError, ClusterError, OptionError
@@ -130,29 +130,7 @@ class AddedPool(Pool):
             body["upgradeSettings"] = {"strategy": "SHORT_LIVED"}
         if options.queued:
             body["queuedProvisioning"] = {"enabled": True}
-        if self._has_policy:
-            body["placementPolicy"] = {"policyName": self.name}
         return body
-
-    @property
-    def _has_policy(self) -> bool:
-        """Return whether its topology is that of a policy: slices of the newest TPUs."""
-        return self.wanted.hosts > 1 and str(self.wanted.machine_type).startswith("tpu7")
-
-    @property
-    def _policies(self) -> str:
-        return f"compute/v1/projects/{self.spec.project}/regions/{self.setup.region}/resourcePolicies"
-
-    def make(self, found: Found) -> None:
-        if self._has_policy and self.apis.read(COMPUTE, f"{self._policies}/{self.name}") is None:
-            policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": self.wanted.topology}
-            body = {"name": self.name, "description": self.spec.description, "workloadPolicy": policy}
-            try:
-                self.apis.write_compute("POST", self._policies, body)
-            except ApiError as error:
-                if error.status != 409:
-                    raise
-        super().make(found)
 
     def settle(self, found: Found, changes: Sequence[Change]) -> None:
         """Make it, or change it where something differs."""

@@ -35,6 +35,7 @@ _AGGREGATED = {
     "forwardingRules": "forwarding rule",
     "networkEndpointGroups": "network endpoint group",
     "disks": "disk",
+    "resourcePolicies": "placement policy",
 }
 _CLUSTER_LABEL = "goog-k8s-cluster-name"
 
@@ -42,7 +43,7 @@ _CLUSTER_LABEL = "goog-k8s-cluster-name"
 class Leftover(NamedTuple):
     """One thing that is left."""
 
-    kind: str  # "firewall", "forwarding rule", "network endpoint group", "disk"
+    kind: str  # "firewall", "forwarding rule", "network endpoint group", "disk", "placement policy"
     name: str
     path: str  # in Compute Engine
 
@@ -120,7 +121,8 @@ class RemovalPlan:
     def swept(self) -> list[Leftover]:
         """What of the leftovers is removed."""
         is_ours = any(isinstance(each.resource, Network) for each in self.to_remove)
-        return [each for each in self.left if (self.delete_data if each.kind == "disk" else is_ours)]
+        swept = {"disk": self.delete_data, "placement policy": True}
+        return [each for each in self.left if swept.get(each.kind, is_ours)]
 
     def lines(self) -> list[str]:
         """Write the plan."""
@@ -279,7 +281,7 @@ def remove(plan: RemovalPlan, report: Callable[[str], object] = lambda _: None) 
                 continue
             errors.append(error)
             blocked |= _needs_of(plan, removal.resource)
-    if not wanted:
+    if not blocked and not any(isinstance(each.resource, Network) for each in wanted.values()):
         errors += _sweep(plan, report)
     return Remains(_names_left(plan), errors)
 
@@ -357,11 +359,12 @@ def forget_profiles(setup: Setup, environ: Mapping[str, str]) -> list[str]:
 # ------------------------------------------------------------------------------------- what others left on our network
 # A Service of type LoadBalancer leaves firewalls, forwarding rules and network endpoint groups, which keep the network
 # from being removed; a volume leaves a disk. They have no mark, and are removed only where they are on a network that
-# is ours. Disks may hold data: they are removed only together with the data of the bucket.
+# is ours. Disks may hold data: they are removed only together with the data of the bucket. Placement policies of our
+# pools have our mark.
 
 
 def _leftovers(apis: ProjectApis, spec: Spec) -> list[Leftover]:
-    """Return what is on our own network, and the disks of our cluster."""
+    """Return what is on our own network, and the disks and placement policies of our cluster."""
     base, network = f"compute/v1/projects/{spec.project}", f"/networks/{spec.own_name}"
     found = [
         Leftover("firewall", str(each["name"]), f"{base}/global/firewalls/{each['name']}")
@@ -377,13 +380,11 @@ def _leftovers(apis: ProjectApis, spec: Spec) -> list[Leftover]:
         ]
         for scope, listed in scopes:
             for each in listed.get(collection) or ():
-                labels = each.get("labels") or {}
-                is_ours = (
-                    labels.get(_CLUSTER_LABEL) == spec.cluster
-                    if collection == "disks"
-                    else str(each.get("network", "")).endswith(network)
-                )
-                if is_ours:
+                is_ours = {
+                    "disks": (each.get("labels") or {}).get(_CLUSTER_LABEL) == spec.cluster,
+                    "resourcePolicies": each.get("description") == spec.description,
+                }
+                if is_ours.get(collection, str(each.get("network", "")).endswith(network)):
                     found.append(Leftover(kind, str(each["name"]), f"{base}/{scope}/{collection}/{each['name']}"))
     return found
 

@@ -350,6 +350,8 @@ class Container:
         policy = placement.get("policyName")
         if policy and policy not in self._cloud.compute.names("resourcePolicies"):
             raise Refusal(400, f"Resource policy {policy!r} does not exist.")
+        if family == "tpu7x" and placement.get("tpuTopology") and not policy:
+            raise Refusal(400, "A workload policy is required for multi-host node pools of tpu7x machines.")
 
     def _new_pool(self, body: Page) -> Page:
         taints = list(body.get("config", {}).get("taints", ()))

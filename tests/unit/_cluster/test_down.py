@@ -124,6 +124,18 @@ def test_disks_of_volumes_go_with_the_data_only(delete_data: bool, maker: Maker,
     assert cloud.compute.names("disks") == (["pvc-2"] if delete_data else ["pvc-1", "pvc-2"])
 
 
+def test_disks_of_volumes_go_where_the_network_is_that_of_others_too(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.compute.add("networks", "office")
+    link = f"https://www.googleapis.com/compute/v1/projects/{cloud.project}/global/networks/office"
+    cloud.compute.add("subnetworks", "desk", scope="regions/us-central1", network=link, ipCidrRange="10.1.0.0/20")
+    maker.up(network="office", location="us-central1")
+    cloud.compute.add("disks", "pvc-1", scope="zones/us-central1-a", labels={"goog-k8s-cluster-name": "team"})
+
+    assert maker.down() == ([], [])
+
+    assert (cloud.compute.names("disks"), cloud.compute.names("networks")) == ([], ["office"])
+
+
 def test_a_network_that_is_let_go_of_late_is_removed_in_the_end(maker: Maker, cloud: GoogleCloud) -> None:
     maker.up()
     cloud.compute.lag = 3

@@ -122,6 +122,18 @@ def test_hardware_of_an_ai_zone_gets_a_pool_there_and_the_cluster_is_in_its_pare
     assert maker.plan("v6e-8", standard=True).to_do == []
 
 
+def test_a_slice_of_the_newest_tpus_has_a_policy_which_goes_with_the_cluster(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.compute.add("resourcePolicies", "of-others", scope="regions/us-central1", description="not ours")
+    cloud.compute.zones_by_family["tpu7x"] = ("us-central1-a",)
+
+    maker.up("tpu7x-2x2x2", standard=True)
+
+    pool = cloud.container.pool("us-central1-a", "team", "tpu7x-2x2x2")
+    assert pool["placementPolicy"] == {"policyName": "tpu7x-2x2x2"}
+    assert maker.down() == ([], [])
+    assert cloud.compute.names("resourcePolicies") == ["of-others"]
+
+
 def test_the_system_runs_on_a_machine_that_the_zone_sells(maker: Maker, cloud: GoogleCloud) -> None:
     cloud.compute.zones_by_family |= {"e2": (), "n2": ("us-central2-b",), "ct4p": ("us-central2-b",)}
 
