@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kinetic._cluster.project_apis import PROJECTS, STORAGE, ProjectApis, is_disabled
+from kinetic._cluster.project_apis import NOT_PERMITTED, PROJECTS, STORAGE, ProjectApis, is_disabled
 from kinetic._google.api import ApiError, Page
 
 _MOST_RACES = 10  # with other writers, in a row
@@ -128,7 +128,7 @@ def _rewrite(policy: Policy, change: Callable[[Page], bool]) -> None:
         try:
             policy.apis.retry_unseen(lambda page=page: policy.write(page))  # type: ignore[misc]
         except ApiError as error:
-            if error.status not in _CHANGED or attempt == _MOST_RACES - 1:
+            if error.status not in _CHANGED or NOT_PERMITTED in error.message or attempt == _MOST_RACES - 1:
                 raise
             policy.apis.sleep(min(5.0, 0.2 * 2**attempt))
         else:

@@ -9,6 +9,7 @@ a 403 of a project that we just made                     again, for up to a minu
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -197,6 +198,9 @@ class ProjectApis:
             )
 
 
+# Of iam.allowedPolicyMemberDomains, which new organizations have; its status is that of a policy that was changed.
+NOT_PERMITTED = "do not belong to a permitted customer"
+_POLICY = re.compile(rf"constraints/|org policy|organization policy|{NOT_PERMITTED}", re.IGNORECASE)
 _ASKING = (":testIamPermissions", ":getIamPolicy", "/wait", "advice/capacity")  # POST requests that change nothing
 
 
@@ -224,7 +228,7 @@ def explained(error: ApiError, doing: str, project: str) -> AccessDeniedError | 
     text = error.message
     if "BILLING" in error.reason.upper() or "BILLING" in text:
         return billing_error(project, text)
-    if "Constraint constraints/" in text or "CONDITION_NOT_MET" in error.reason:
+    if _POLICY.search(text) or "CONDITION_NOT_MET" in error.reason:
         step = "ask an administrator of the organization about the policy that the message names"
         return AccessDeniedError(what, why=text, next=step, code="organization-policy")
     if "iam.serviceAccounts.actAs" in text:

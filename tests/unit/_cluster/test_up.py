@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -441,6 +442,36 @@ def test_an_organization_policy_is_named(maker: Maker, cloud: GoogleCloud) -> No
 
     with pytest.raises(AccessDeniedError, match="policy"):
         maker.up()
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "message"),
+    [
+        (
+            "storage.buckets.setIamPolicy",
+            412,
+            "One or more users named in the policy do not belong to a permitted customer.",
+        ),
+        ("storage.buckets.insert", 412, "'us-central1' violates constraint 'constraints/gcp.resourceLocations'"),
+        (
+            "serviceusage.services.batchEnable",
+            403,
+            "Request is disallowed by organization's constraints/gcp.restrictServiceUsage",
+        ),
+        ("container.*clusters.create", 400, 'Operation denied by org policy: ["customConstraints/custom.gkePrivate"]'),
+    ],
+)
+def test_an_organization_policy_is_known_by_each_of_its_messages_and_asked_once(
+    maker: Maker, cloud: GoogleCloud, method: str, status: int, message: str
+) -> None:
+    cloud.enabled = {"serviceusage.googleapis.com"}
+    cloud.faults.append(Fault(method=method, status=status, message=message, times=-1))
+
+    with pytest.raises(AccessDeniedError) as caught:
+        maker.up()
+
+    assert (caught.value.code, caught.value.why) == ("organization-policy", message)
+    assert len([each for each in cloud.methods(writes=True) if re.fullmatch(f".*{method}", each)]) == 1
 
 
 def test_requests_count_against_the_project_where_the_login_has_another(maker: Maker, cloud: GoogleCloud) -> None:
