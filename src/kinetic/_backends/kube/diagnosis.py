@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kinetic._backends.kube import discovery, job_manifests, object_status
+from kinetic._backends.kube import discovery, job_manifests, object_status, preflight
 from kinetic._backends.kube.client import EVENT, JOB, JOB_SET, POD, WORKLOAD
 from kinetic._backends.kube.event_patterns import (
     CREATION,
@@ -44,6 +45,8 @@ _INDEX = r"-(\d+)-[a-z0-9]{5}$"  # of the name of an indexed pod
 _SCALING_FAILED = ("FailedScaleUp", "FailedToScaleUp")
 _SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", *_SCALING_FAILED)
 _PAUSES = "in backoff after failed scale-up"
+_BY_NODES_OF_NOW = {"no-node-matches", "too-large"}  # what the scheduler says where an autoscaler makes the node
+_UNSEEN_SECONDS = 120.0  # an autoscaler looks at a pod within some ten seconds, and says so by an event
 
 
 class JobState(NamedTuple):
@@ -69,6 +72,7 @@ class Evidence(NamedTuple):
     hosts: int = 1
     parts: Sequence[Object] = ()  # the Jobs that a JobSet has made
     list_nodes: str = LIST_NODES  # the command that lists the nodes of this cluster
+    unseen: bool = False  # whether an autoscaler, which the cluster seems to have, has not looked at its pods yet
 
     @property
     def job_id(self) -> str:
@@ -99,6 +103,9 @@ def gather_evidence(client: Client, job: Object, *, list_nodes: str = LIST_NODES
     if is_set and not pods:
         its_job = f"{object_status.object_name(job)}-{job_manifests.SLICE_PREFIX}-0"
         events += _events(client, {"metadata": {"name": its_job}})
+    young = [pod for pod in pods if time.time() - object_status.created_at(pod) < _UNSEEN_SECONDS]
+    unplaced = [pod for pod in young if object_status.condition_of(pod, "PodScheduled", status="False")]
+    is_unseen = bool(unplaced) and not any(event.get("reason") in _SCALING for event in events)
     held = object_status.label_of(job, job_manifests.QUEUE_LABEL) and (job.get("spec") or {}).get("suspend")
     return Evidence(
         job,
@@ -109,6 +116,7 @@ def gather_evidence(client: Client, job: Object, *, list_nodes: str = LIST_NODES
         hosts=_hosts_of(job),
         parts=client.list(JOB, f"{job_manifests.JOB_LABEL}={label}").objects if is_set else (),
         list_nodes=list_nodes,
+        unseen=is_unseen and (list_nodes != LIST_NODES or preflight.may_grow(client)),
     )
 
 
@@ -304,7 +312,7 @@ def _pending(pod: Object, evidence: Evidence) -> JobState:
             message = f"{message} {' '.join(failures)}"
         found = explain_message(WAITING, message, context)
     elif unplaced := object_status.condition_of(pod, "PodScheduled", status="False"):
-        found = _unplaced(unplaced, events, context)
+        found = _unplaced(unplaced, events, context, unseen=evidence.unseen)
     elif (pod.get("spec") or {}).get("nodeName"):
         found = _starting(events, context)
     else:
@@ -312,7 +320,9 @@ def _pending(pod: Object, evidence: Evidence) -> JobState:
     return _state(JobStatus.PENDING, found, pod, evidence)
 
 
-def _unplaced(condition: Object, events: Sequence[Object], context: Mapping[str, str]) -> Explanation | None:
+def _unplaced(
+    condition: Object, events: Sequence[Object], context: Mapping[str, str], *, unseen: bool
+) -> Explanation | None:
     """Explain why a pod has no node: the autoscaler's latest message, else the scheduler's."""
     message = str(condition.get("message") or "")
     if condition.get("reason") == "SchedulingGated":
@@ -325,7 +335,10 @@ def _unplaced(condition: Object, events: Sequence[Object], context: Mapping[str,
         found = explain_message(SCALING, object_status.event_message(event), context)
         if found is not None:
             return found
-    return explain_message(SCHEDULING, message or ".", context)
+    known = explain_message(SCHEDULING, message or ".", context)
+    if unseen and known is not None and known.code in _BY_NODES_OF_NOW:
+        return known._replace(what=f"{known.what}; the autoscaler has not looked at it yet", next="", stuck=False)
+    return known
 
 
 def _starting(events: Sequence[Object], context: Mapping[str, str]) -> Explanation | None:

@@ -346,7 +346,7 @@ def _note_on_waiting(client: Client, placement: Placement, labels: Mapping[str, 
             f"no node of {client.about} has the labels {_written(labels)}" if labels else "no node has what it asks for"
         )
     waits = f"{placement.name}: {fault}; the job waits until {'enough of them do' if seen.labelled else 'one has'}"
-    if discovery.cache_of(client).ask("grows", lambda: _has_autoscaler(client)):
+    if may_grow(client):
         return f"{waits}, which an autoscaler may bring about"
     return (
         f"{waits}; nothing here seems to add nodes automatically: add some, or name your own labels in "
@@ -395,6 +395,11 @@ def _accepts(node: Mapping[str, Any], placement: Placement) -> bool:
                 return False
     has = str(((node.get("status") or {}).get("allocatable") or {}).get(placement.resource or "", "0"))
     return placement.resource is None or (has.isdecimal() and int(has) >= placement.resource_count)
+
+
+def may_grow(client: Client) -> bool:
+    """Return whether a cluster seems to add nodes by itself."""
+    return discovery.cache_of(client).ask("grows", lambda: _has_autoscaler(client))
 
 
 def _has_autoscaler(client: Client) -> bool:

@@ -582,6 +582,21 @@ def test_a_job_set_that_is_complete_is_a_success() -> None:
     assert diagnose(slice_of(job_=job(condition("Completed", "AllJobsCompleted")))).status is S
 
 
+def test_before_the_autoscaler_has_looked_at_a_job_its_user_is_not_told_to_add_nodes() -> None:
+    said = unschedulable("0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.")
+    full = unschedulable(
+        "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 Preemption is not helpful "
+        "for scheduling."
+    )
+
+    for pod_, code in ((said, "no-node-matches"), (full, "too-large")):
+        first, later = diagnose(scene(pod_)._replace(unseen=True)), diagnose(scene(pod_))
+
+        assert (first.code, first.stuck, first.next) == (code, False, "")
+        assert first.what.endswith("; the autoscaler has not looked at it yet")
+        assert (later.code, later.stuck) == (code, True)
+
+
 def test_a_job_set_names_the_service_account_of_its_hosts() -> None:
     found = job()
     template = found["spec"].pop("template")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import time
 from contextlib import closing
 
 import pytest
@@ -46,3 +48,45 @@ def test_kueue_is_asked_in_a_version_that_it_serves(version: str) -> None:
             found = diagnosis.diagnose(diagnosis.gather_evidence(client, JOB))
 
     assert found.what == "it waits in the queue team for nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(
+    ("age_seconds", "reason", "nodes", "command", "expected"),
+    [
+        (5, "", 1, "", True),  # a node of GKE is a trace of its autoscaler
+        (5, "", 0, "gcloud container node-pools list", True),  # and so is the cluster that Google describes
+        (5, "", 0, "", False),
+        (5, "TriggeredScaleUp", 1, "", False),
+        (600, "", 1, "", False),
+    ],
+)
+def test_whether_an_autoscaler_has_looked_at_a_pod_is_known_by_its_events_and_for_two_minutes(
+    age_seconds: float, reason: str, nodes: int, command: str, expected: bool
+) -> None:
+    created = dt.datetime.fromtimestamp(time.time() - age_seconds, dt.UTC).isoformat()
+    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2"}
+    pod = {
+        "metadata": {"name": "a-1", "uid": "u-2", "creationTimestamp": created},
+        "status": {"conditions": [unplaced]},
+    }
+
+    def answer(request: Request) -> Answer:
+        if request.path.endswith("/pods"):
+            return page({"metadata": {}, "items": [pod]})
+        if request.path.endswith("/events"):
+            return page({"metadata": {}, "items": [{"reason": reason}] if reason else []})
+        if request.path.endswith("/nodes"):
+            return page({"metadata": {}, "items": [{}] * nodes})
+        return page({"groups": []}) if request.path == "/apis" else refusal(404, "not found", "NotFound")
+
+    with closing(Server(answer).start()) as server:
+        access = Access(server.url, "the context test", FixedCredential("Bearer t"))
+        with closing(Client(access, "team", Retry(2, 0.0, 0.0, 1.0, sleep=lambda _: None))) as client:
+            job = {
+                "kind": "Job",
+                "metadata": {"name": "kinetic-a", "uid": "u-1", "labels": {"job-id": "a"}},
+                "spec": {},
+            }
+            found = diagnosis.gather_evidence(client, job, list_nodes=command or diagnosis.LIST_NODES)
+
+    assert found.unseen is expected
