@@ -1,7 +1,8 @@
 """JobSet, the controller of slices of several hosts: a pinned version, shipped with kinetic and verified by its digest.
 
-The manifests are those of its Go module, put together by kustomize, with three changes: the released image, a smaller
-request of the controller, which costs money on Autopilot, and our label. See docs/design/decisions, record 26.
+The manifests are those of its Go module, put together by kustomize, with four changes: the released image, a smaller
+request of the controller, which costs money on Autopilot, another port of its webhooks, and our label. See
+docs/design/decisions, record 26.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 VERSION = "0.10.1"
 _FILE, _SHA256 = "jobset.json.gz", "8e6b635c93c4959e0d3210f385fffdccc14f63253fd6efde2c6b0a83b288d6a6"
+_MADE = f"{VERSION}-2"  # what we make of it; another value is installed over the one before
 _SYSTEM = "jobset-system"
+# Where nodes are private, GKE lets the control plane connect to them at 443 and 10250 only, and not at JobSet's own
+# port. Source: cloud.google.com/kubernetes-engine/docs/how-to/private-clusters, "Add firewall rules", read 2026-11.
+_THEIR_PORT, _PORT = 9443, 10250
 _VERSION_LABEL = "app.kubernetes.io/version"
 _READY_SECONDS = 300.0  # with a node that must be made for it
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
@@ -50,7 +55,7 @@ KINDS = {
         Kind(_ADMISSION, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", namespaced=False),
     )
 }
-_LABELS = {**KUBERNETES_MARK, _VERSION_LABEL: VERSION}
+_LABELS = {**KUBERNETES_MARK, _VERSION_LABEL: _MADE}
 
 
 @cache
@@ -71,8 +76,21 @@ def manifests() -> tuple[Object, ...]:
         )
     objects = json.loads(gzip.decompress(content))
     for each in objects:
+        _move_webhooks(each)
         each["metadata"]["labels"] = {**(each["metadata"].get("labels") or {}), **_LABELS}
     return tuple(sorted(objects, key=_order))
+
+
+def _move_webhooks(manifest: Object) -> None:
+    """Have the webhooks answer at a port that the control plane reaches."""
+    if manifest["kind"] == "ConfigMap":
+        manifest["data"] = {name: f"{text}webhook:\n  port: {_PORT}\n" for name, text in manifest["data"].items()}
+    elif manifest["kind"] == "Service":
+        for each in manifest["spec"]["ports"]:
+            each["targetPort"] = _PORT if each["targetPort"] == _THEIR_PORT else each["targetPort"]
+    elif manifest["kind"] == "Deployment":
+        for each in manifest["spec"]["template"]["spec"]["containers"][0]["ports"]:
+            each["containerPort"] = _PORT if each["containerPort"] == _THEIR_PORT else each["containerPort"]
 
 
 def _order(manifest: Object) -> int:
@@ -110,7 +128,7 @@ class JobSet(Resource):
 
     def diff(self, found: Found) -> list[Change]:
         before = str((found.page["metadata"].get("labels") or {}).get(_VERSION_LABEL, "unknown"))
-        return [] if before == VERSION else [Change("version", before, VERSION)]
+        return [] if before == _MADE else [Change("version", before, _MADE)]
 
     def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
         if self.read().state == "given":  # when the plan was made, the cluster may not have run yet

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 from servers.google_cloud import Fault
 
 from kinetic._cluster import jobset
@@ -508,6 +510,29 @@ def test_jobset_is_installed_once_and_known_again(maker: Maker) -> None:
     assert maker.objects.kept["Deployment", "jobset-controller-manager"]
     assert maker.objects.kept["CustomResourceDefinition", "jobsets.jobset.x-k8s.io"]
     assert maker.plan(jobset=True).to_do == []
+
+
+def test_the_webhooks_of_jobset_answer_where_gke_lets_its_control_plane_connect_to_private_nodes(maker: Maker) -> None:
+    maker.up(jobset=True)
+
+    kept = maker.objects.kept
+    (config,) = kept["ConfigMap", "jobset-manager-config"]["data"].values()
+    (container,) = kept["Deployment", "jobset-controller-manager"]["spec"]["template"]["spec"]["containers"]
+    (port,) = kept["Service", "jobset-webhook-service"]["spec"]["ports"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert yaml.safe_load(config)["webhook"] == {"port": 10250}
+    assert (port["port"], port["targetPort"], ports["webhook-server"], ports["metrics"]) == (443, 10250, 10250, 8443)
+
+
+def test_a_jobset_that_was_made_before_is_changed(maker: Maker) -> None:
+    maker.up(jobset=True)
+    name = ("CustomResourceDefinition", "jobsets.jobset.x-k8s.io")
+    maker.objects.kept[name] = copy.deepcopy(maker.objects.kept[name])
+    maker.objects.kept[name]["metadata"]["labels"]["app.kubernetes.io/version"] = "0.10.1"
+
+    (step,) = maker.plan(jobset=True).to_do
+
+    assert (step.resource.key, step.action) == ("jobset", "change")
 
 
 def test_a_jobset_of_somebody_else_is_used_as_it_is(maker: Maker) -> None:
