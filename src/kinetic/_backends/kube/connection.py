@@ -286,12 +286,16 @@ def in_cluster_access(environ: Mapping[str, str] = os.environ, folder: Path = SE
 def gke_access(read: Callable[[], Cluster], token: Callable[[str], str]) -> Access:
     """Return the access to a GKE cluster; `read` is called again when it has moved, `token` as by TokenFunction."""
     cluster = read()
+    flags = f"{cluster.name} --location {cluster.location} --project {cluster.project}"
+    by_name = f"gcloud container clusters update {flags} --enable-dns-access"
     return Access(
         server=cluster.server,
         about=f"the cluster {cluster.name} in {cluster.location} of {cluster.project}",
         credential=TokenFunction(token),
         authority=cluster.authority,
         again=lambda: gke_access(read, token),
+        # An address may be private, or open to some networks only; its DNS endpoint is reachable from everywhere.
+        unreachable=f"{by_name}     or connect from a network that may reach its address" if cluster.authority else "",
     )
 
 

@@ -70,6 +70,7 @@ class Access:
     namespace: str = ""  # the context's own, "" for none
     proxy: str = field(default="", repr=False)  # the context's own; it may hold a password
     again: Callable[[], Access] | None = field(default=None, compare=False)  # looks up anew where the server is
+    unreachable: str = ""  # what to do where no connection can be made; "" for what anybody would try
 
 
 # --------------------------------------------------------------------------------------------------------- connections
@@ -264,12 +265,12 @@ class Transport:
                 answer = self._try(ask, once)
                 content = answer.read()
             except TransportError as error:
-                failure = f"{type(error).__name__}: {error}"
-                is_unfinished = not isinstance(error, ConnectError)
+                failure, is_absent = f"{type(error).__name__}: {error}", isinstance(error, ConnectError)
+                is_unfinished = not is_absent
             else:
                 if answer.status not in RETRYABLE_STATUSES:
                     return Reply(answer.status, content, repeated=bool(failure))
-                is_unfinished = answer.status == _TOOK_TOO_LONG
+                is_unfinished, is_absent = answer.status == _TOOK_TOO_LONG, False
                 failure = f"HTTP {answer.status}: {content.decode(errors='replace')[:300]}"
                 after = answer.headers.get("retry-after", "")
                 wanted = float(after) if after.isdecimal() else 0.0  # a date, which no API server sends
@@ -282,7 +283,8 @@ class Transport:
                 raise kind(
                     f"{self.access.about} does not respond",
                     why=f"{self.access.server}: {failure}",
-                    next="check the network and the cluster, and try again",
+                    next=(self.access.unreachable if is_absent else "")
+                    or "check the network and the cluster, and try again",
                 )
             self._retry.pause(attempt - 1, at_least=min(wanted, _LONGEST_WAIT))
 

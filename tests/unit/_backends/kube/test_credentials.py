@@ -329,6 +329,22 @@ def test_a_cluster_of_gke_that_was_made_anew_is_found_at_its_new_place() -> None
     assert client.about == "the cluster c in us-central1-a of p"
 
 
+@pytest.mark.parametrize("by_address", [True, False])
+def test_a_private_address_that_cannot_be_reached_comes_with_the_command_that_opens_a_public_name(
+    authority: Authority, by_address: bool
+) -> None:
+    found = Cluster(
+        "c", "us-central1", "p", "https://127.0.0.1:1", authority.certificate.read_bytes() if by_address else b""
+    )
+    client = Client(gke_access(lambda: found, lambda _: "google"), "team", Retry(2, sleep=lambda _: None))
+
+    with contextlib.closing(client), pytest.raises(BackendUnavailableError) as caught:
+        client.get(kube_client.JOB, "a")
+
+    command = "gcloud container clusters update c --location us-central1 --project p --enable-dns-access"
+    assert str(caught.value.next).startswith(command) is by_address
+
+
 # ----------------------------------------------------------------------------------------------------------------- TLS
 
 
