@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kinetic._cluster import storage, teardown
 from kinetic._cluster.inventory import resources_of
+from kinetic._cluster.project_apis import ProjectApis
 from kinetic._cluster.storage import Bucket
 
 if TYPE_CHECKING:
@@ -122,6 +124,29 @@ def test_disks_of_volumes_go_with_the_data_only(delete_data: bool, maker: Maker,
     assert maker.down(delete_data=delete_data) == ([], [])
 
     assert cloud.compute.names("disks") == (["pvc-2"] if delete_data else ["pvc-1", "pvc-2"])
+
+
+def test_objects_of_a_bucket_are_removed_side_by_side(
+    maker: Maker, cloud: GoogleCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker.up()
+    items = [{"name": f"jobs/{number}", "generation": "1"} for number in range(64)]
+    removed, together = list[str](), threading.Barrier(32, timeout=20)
+
+    def remove(_: Bucket, name: str, generation: str) -> None:
+        together.wait()  # fails where fewer are under way
+        removed.append(name)
+
+    monkeypatch.setattr(Bucket, "_remove_object", remove)
+    read = ProjectApis.read
+
+    def listed(apis: ProjectApis, api: str, path: str, **query: Any) -> Any:
+        return {"items": [] if removed else items} if path.endswith("/o") else read(apis, api, path, **query)
+
+    monkeypatch.setattr(ProjectApis, "read", listed)
+
+    assert maker.down() == ([], [])
+    assert sorted(removed) == sorted(each["name"] for each in items)
 
 
 def test_disks_of_volumes_go_where_the_network_is_that_of_others_too(maker: Maker, cloud: GoogleCloud) -> None:
