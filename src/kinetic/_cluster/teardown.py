@@ -373,11 +373,13 @@ def _leftovers(apis: ProjectApis, spec: Spec) -> list[Leftover]:
         if str(each.get("network", "")).endswith(network)
     ]
     for collection, kind in _AGGREGATED.items():
-        scopes = [
-            scope
-            for page in _pages(apis, f"{base}/aggregated/{collection}")
-            for scope in (page.get("items") or {}).items()
-        ]
+        try:
+            pages = [*_pages(apis, f"{base}/aggregated/{collection}")]
+        except ApiError as error:
+            if error.status != 403 or collection != "resourcePolicies":  # few clusters have one, and it costs nothing
+                raise
+            continue
+        scopes = [scope for page in pages for scope in (page.get("items") or {}).items()]
         for scope, listed in scopes:
             for each in listed.get(collection) or ():
                 is_ours = {

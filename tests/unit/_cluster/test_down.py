@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from servers.google_cloud import Fault
 
 from kinetic._cluster import storage, teardown
 from kinetic._cluster.inventory import resources_of
@@ -124,6 +125,13 @@ def test_disks_of_volumes_go_with_the_data_only(delete_data: bool, maker: Maker,
     assert maker.down(delete_data=delete_data) == ([], [])
 
     assert cloud.compute.names("disks") == (["pvc-2"] if delete_data else ["pvc-1", "pvc-2"])
+
+
+def test_who_may_not_list_placement_policies_may_remove_a_cluster(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    cloud.faults.append(Fault(method="compute.resourcePolicies.*", status=403, message="denied", times=-1))
+
+    assert maker.down() == ([], [])
 
 
 def test_objects_of_a_bucket_are_removed_side_by_side(
