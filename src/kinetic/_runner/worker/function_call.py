@@ -235,6 +235,8 @@ def _has_a_name(thing: type | FunctionType) -> bool:
 
 def _is_on_the_client(thing: type | FunctionType) -> bool:
     """Return whether this came by value from a module that did not ship: the client has the original."""
+    if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith("<"):
+        return False  # made from text, as namedtuple does in a module "namedtuple_Point" that is nowhere
     module, qualname = getattr(thing, "__module__", None), thing.__qualname__
     return bool(module) and module not in sys.modules and "<" not in qualname
 

@@ -6,6 +6,7 @@ import enum
 import io
 import pickle
 import sys
+from collections import namedtuple
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -115,12 +116,23 @@ def test_what_came_by_value_from_a_module_that_did_not_ship_goes_back_by_its_nam
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = ModuleType("left_on_the_client")
-    exec("class Point:\n    kept = []\ndef twice(n): return 2 * n", module.__dict__)
+    text = "class Point:\n    kept = []\ndef twice(n): return 2 * n"
+    exec(compile(text, "left_on_the_client.py", "exec"), module.__dict__)
 
     data = dumped([module.Point, module.twice])  # as in a job: the module is not there
 
     monkeypatch.setitem(sys.modules, "left_on_the_client", module)
     assert pickle.loads(data) == [module.Point, module.twice]
+
+
+def test_a_named_tuple_that_was_made_in_the_job_can_be_opened() -> None:
+    def made_in_a_function():
+        return namedtuple("Row", "index loss")(1, 0.5)  # noqa: PYI024 - as pandas makes it
+
+    row = made_in_a_function()
+
+    assert returned(row) == row
+    assert returned([row])[0].loss == 0.5
 
 
 @pytest.mark.parametrize(
