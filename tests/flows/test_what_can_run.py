@@ -243,6 +243,50 @@ def test_the_scripts_own_functions_and_classes_run_and_come_back_as_themselves(p
     assert out.endswith("mine: mine\n")
 
 
+def test_values_of_the_scripts_classes_reach_jobs_that_follow_and_other_programs(project) -> None:
+    text = """
+        import enum
+        import sys
+        from dataclasses import dataclass
+        import kinetic
+
+        class Color(enum.Enum):
+            RED = 1
+
+        @dataclass
+        class Trained:
+            rate: float
+            color: Color = Color.RED
+
+        @kinetic.run(accelerator="cpu")
+        def train(rate):
+            return Trained(rate)
+
+        @kinetic.run(accelerator="cpu")
+        def best(trained):  # names none of the classes
+            return min(trained, key=lambda each: each.rate)
+
+        @kinetic.run(accelerator="cpu")
+        def compare(one, other):
+            return [one == other, isinstance(one, Trained), one.color is Color.RED, type(one) is type(other)]
+
+        if sys.argv[1] == "submit":
+            print(train.run_async(3).job_id, file=open(sys.argv[2], "w"))
+        else:
+            first, second = (kinetic.attach(open(name).read().strip()) for name in sys.argv[2:])
+            assert compare.run_async(first, second).result() == [True] * 4
+            assert best.run_async([first, train.run_async(2)]).result() == Trained(2)
+            kept = kinetic.attach(first.job_id)
+            print(best.run_async([train.run_async(1), kept]).job_id)
+        """
+
+    project.out(text, "submit", "first")
+    project.out(text, "submit", "second")  # the same classes of another process
+    job_id = project.out(text, "follow", "first", "second").strip()
+
+    assert "Trained(rate=1" in project.out(f"import kinetic; print(kinetic.attach({job_id!r}).result())")
+
+
 def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:
     out = project.out(
         """

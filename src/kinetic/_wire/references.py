@@ -35,6 +35,32 @@ def by_name(module: str, qualname: str) -> object:
     return plain(found)
 
 
+def named(module: str, qualname: str, python: str, by_value: bytes) -> object:
+    """Return what has this name here; where nothing has, as in another script, make it from its copy.
+
+    Args:
+        module: Its module where it was pickled, which may be ``__main__``.
+        qualname: Its name in there.
+        python: The Python that compiled the copy, as "3.12".
+        by_value: The copy, a compressed pickle; empty if there is none.
+
+    Raises:
+        ImportError: There is no such module, and no copy that this Python can run.
+        AttributeError: The module has nothing of this name, and the same.
+    """
+    from kinetic._wire import python_runtime  # not for a decorator
+
+    try:
+        return by_name(module, qualname)
+    except (ImportError, AttributeError):
+        if not by_value or python_runtime.version_mismatch(python):
+            raise
+    import pickle  # as below
+    import zlib
+
+    return pickle.loads(zlib.decompress(by_value))  # noqa: S301 - part of a pickle that was verified
+
+
 def main_globals() -> dict[str, Any]:
     """Return the namespace of the script: functions of ``__main__`` live in it in the job, too."""
     return sys.modules["__main__"].__dict__

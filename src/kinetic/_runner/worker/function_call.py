@@ -2,7 +2,8 @@
 
 What leaves the job is pickled by reference wherever the other side can find it under the same name. By value only what
 has no name there: lambdas, nested functions and classes. A class of the script keeps its identity on the collecting
-side, because it is found in that side's ``__main__``.
+side, because it is found in that side's ``__main__``; where that is another program, such as a job that follows, it is
+made from a copy that travels with the name.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ PICKLE_PROTOCOL = 5  # Python 3.8 on; buffers of arrays are written without a se
 
 _REPR_CHARACTERS = 20_000
 _MESSAGE_CHARACTERS = 4_000
+_COPY_BYTES = 1 << 20  # of a class, with what its methods read from the script: more is not worth its bytes
 _TRACEBACK_CHARACTERS = 200_000
 _ADDRESSES = ("gs:/", "s3:/")  # also with one slash, which is what pathlib leaves of two
 _NO_PATH = (
@@ -210,13 +212,37 @@ def pickler_class() -> type[pickle.Pickler]:
             if isinstance(obj, BaseException) and _leaves_pickling_to_python(type(obj)):
                 reduced: Any = obj.__reduce__()  # of Python's own: (type, args) and mostly (…, state)
                 return references.exception, (*reduced[:2], reduced[2] if len(reduced) > 2 else {})
-            if isinstance(obj, type | FunctionType) and _has_a_name(obj):
-                return NotImplemented  # the pickler's own way: by reference
-            if isinstance(obj, type | FunctionType) and _is_on_the_client(obj):
-                return references.by_name, (obj.__module__, obj.__qualname__)
+            if isinstance(obj, type | FunctionType) and (named := _has_a_name(obj)) | _is_on_the_client(obj):
+                if named and obj.__module__ != "__main__":
+                    return NotImplemented  # the pickler's own way: by reference
+                copy = python_runtime.python_version(), _by_value(obj)
+                return references.named, (obj.__module__, obj.__qualname__, *copy)
             return super().reducer_override(obj)
 
     return Pickler
+
+
+def _by_value(thing: type | FunctionType) -> bytes:
+    """Return what makes this thing where it has no name, compressed; nothing if that is large or impossible."""
+    import zlib
+
+    import cloudpickle  # as above
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # as above
+        dispatch_table = code_objects.with_file_names(cloudpickle.Pickler.dispatch_table)
+
+    class Limited(io.BytesIO):
+        def write(self, data: Any, /) -> int:
+            if self.tell() + memoryview(data).nbytes > _COPY_BYTES:
+                raise OverflowError
+            return super().write(data)
+
+    file = Limited()
+    try:
+        Pickler(file, protocol=PICKLE_PROTOCOL).dump(thing)
+    except Exception:  # noqa: BLE001 - the name alone is what most readers need
+        return b""
+    return zlib.compress(file.getvalue(), 1)
 
 
 def _leaves_pickling_to_python(kind: type) -> bool:
@@ -234,9 +260,7 @@ def _has_a_name(thing: type | FunctionType) -> bool:
 
 
 def _is_on_the_client(thing: type | FunctionType) -> bool:
-    """Return whether this came by value from a module that did not ship: the client has the original."""
-    if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith("<"):
-        return False  # made from text, as namedtuple does in a module "namedtuple_Point" that is nowhere
+    """Return whether this may have come by value from a module that did not ship: the client has the original."""
     module, qualname = getattr(thing, "__module__", None), thing.__qualname__
     return bool(module) and module not in sys.modules and "<" not in qualname
 

@@ -262,7 +262,7 @@ def _prepare(
     if task.values is not None:
         from kinetic._runner.supervisor import predecessors  # only a job that follows others
 
-        references.set_results(predecessors.opener(store, task.values, function_call.load_value))
+        references.set_results(predecessors.opener(store, task.values, _load_value))
     moved = None
     if order.debug is not None:
         from kinetic._runner.worker import debug_server  # most jobs have none
@@ -276,6 +276,11 @@ def _prepare(
         with phase(DEBUGGER):
             debug_server.wait(task, order, store, call[0])
     return order, unpacked, call
+
+
+def _load_value(data: bytes) -> Any:
+    process_setup.name_the_script_classes()  # of the function and of the values before: a value finds the same ones
+    return function_call.load_value(data)
 
 
 def _unpack(task: Task, store: Store, order: Order, last: bytes, report: ReportWriter) -> Unpacked | None:

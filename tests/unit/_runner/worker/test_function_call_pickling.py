@@ -125,6 +125,49 @@ def test_what_came_by_value_from_a_module_that_did_not_ship_goes_back_by_its_nam
     assert pickle.loads(data) == [module.Point, module.twice]
 
 
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch):
+    """A script in ``__main__``; what is called ends it, as for a job that follows, or the command line."""
+    main = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec("import dataclasses\nTABLE = b''\n@dataclasses.dataclass\nclass Point:\n    x: int\n", main.__dict__)
+    exec("class Heavy:\n    def read(self):\n        return TABLE\ndef twice(n): return 2 * n", main.__dict__)
+    main.__dict__["end"] = lambda: monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    return main
+
+
+def test_what_only_the_script_has_is_made_from_its_copy_in_another_program(script) -> None:
+    data = dumped([script.Point(3), script.Point(4), script.twice])
+
+    script.end()
+    one, other, twice = pickle.loads(data)
+
+    assert (type(one).__name__, one.x, other.x, twice(2)) == ("Point", 3, 4, 4)
+    assert type(one) is type(other)
+
+
+def test_a_class_of_the_script_that_reads_much_goes_by_its_name_alone(script) -> None:
+    script.TABLE = bytes(function_call._COPY_BYTES)
+
+    data = dumped(script.Heavy())
+
+    assert type(pickle.loads(data)) is script.Heavy
+    assert len(data) < 200
+    script.end()
+    with pytest.raises(AttributeError, match="Heavy"):
+        pickle.loads(data)
+
+
+def test_a_copy_that_another_python_compiled_is_not_run(script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 99, 0))
+    data = dumped(script.Point(3))
+    monkeypatch.undo()
+
+    assert "Point" not in vars(sys.modules["__main__"])
+    with pytest.raises(AttributeError, match="Point"):
+        pickle.loads(data)
+
+
 def test_a_named_tuple_that_was_made_in_the_job_can_be_opened() -> None:
     def made_in_a_function():
         return namedtuple("Row", "index loss")(1, 0.5)  # noqa: PYI024 - as pandas makes it
