@@ -39,10 +39,11 @@ def load_value(handle: JobRecord, outcome: Outcome) -> Any:
     try:
         return collect.value_of(locate.store_of(handle), outcome, handle.func_name)
     except ResultUnreadableError as error:
-        error.next = (
-            f"run in the project's folder: PYTHONPATH=. kinetic jobs result {handle.job_id}     "
-            f"or save it without loading: kinetic jobs result {handle.job_id} --save result.pkl"
-        )
+        if isinstance(error.__cause__, ImportError):
+            error.next = (
+                f"run in the project's folder: PYTHONPATH=. kinetic jobs result {handle.job_id}     "
+                f"or save it without loading: kinetic jobs result {handle.job_id} --save result.pkl"
+            )
         raise
 
 

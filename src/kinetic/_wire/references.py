@@ -45,16 +45,18 @@ def named(module: str, qualname: str, python: str, by_value: bytes) -> object:
         by_value: The copy, a compressed pickle; empty if there is none.
 
     Raises:
-        ImportError: There is no such module, and no copy that this Python can run.
-        AttributeError: The module has nothing of this name, and the same.
+        ImportError: There is no such module, and no copy.
+        AttributeError: The module has nothing of this name, and there is no copy, or one for another Python.
     """
     from kinetic._wire import python_runtime  # not for a decorator
 
     try:
         return by_name(module, qualname)
-    except (ImportError, AttributeError):
-        if not by_value or python_runtime.version_mismatch(python):
+    except (ImportError, AttributeError) as error:
+        if not by_value:
             raise
+        if python_runtime.version_mismatch(python):
+            raise AttributeError(f"{error}; its copy needs Python {python}", name=qualname) from None
     import pickle  # as below
     import zlib
 
