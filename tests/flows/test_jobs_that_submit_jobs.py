@@ -99,6 +99,25 @@ def test_a_job_waits_for_jobs_a_batch_and_a_command(jobs) -> None:
     assert jobs.both.run_async().result(timeout=90) == ([0, 2, 4], [20, 40], 0)
 
 
+def test_a_job_of_a_script_submits_what_the_script_imported_by_name(jobs, project) -> None:
+    out = project.out(
+        """
+        import kinetic
+        from jobs import leaf
+
+        twice = leaf.with_options(retries=1)
+
+        @kinetic.run(accelerator="cpu")
+        def search():
+            return leaf(1), leaf.run_async(2).result(), twice.run_async_map([3]).results()
+
+        print(search())
+        """
+    )
+
+    assert out.endswith("(2, 4, [6])\n")
+
+
 def test_a_job_cannot_wait_for_one_that_follows_it(jobs) -> None:
     with pytest.raises(OptionError, match="starts once this job has ended"):
         jobs.circle.run_async().result(timeout=30)

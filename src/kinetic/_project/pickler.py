@@ -167,9 +167,7 @@ def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[Module
                 return instead
             elif references.WRAPPED in type(obj).__dict__:
                 reduced = obj.__reduce__()
-                by_value = rules.is_by_value(getattr(obj, "__module__", ""))
-                named = reduced[0] is references.by_name and not by_value
-                return reduced if named or reduced[0] is references.bound else obj._for_the_job()  # noqa: SLF001 - ours
+                return reduced if reduced[0] is references.bound else obj._for_the_job()  # noqa: SLF001 - ours
             return super().reducer_override(obj)
 
     pickler = Pickler(file, protocol=PROTOCOL)

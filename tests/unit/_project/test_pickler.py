@@ -165,12 +165,19 @@ def test_a_lock_in_a_module_that_ships_is_nobodys_business(theirs: SimpleNamespa
     assert called_there(theirs, theirs.shipped.helper, 1) == 2
 
 
-def test_a_decorated_function_arrives_as_the_plain_one(theirs: SimpleNamespace) -> None:
-    for given in (theirs.shipped.train, theirs.shipped.train.__wrapped__):
-        data, _ = packed(theirs, given)
+def test_a_decorated_function_arrives_decorated_so_that_the_job_can_submit_it(theirs: SimpleNamespace) -> None:
+    data, _ = packed(theirs, theirs.shipped.train)
 
-        assert pickle.loads(data) is theirs.shipped.train.__wrapped__
-        assert called_there(theirs, given, 1) == 2
+    assert pickle.loads(data).run_async
+    assert pickle.loads(data).__wrapped__ is theirs.shipped.train.__wrapped__
+    assert called_there(theirs, theirs.shipped.train, 1) == 2
+
+
+def test_the_function_of_a_decorated_one_arrives_as_it_is(theirs: SimpleNamespace) -> None:
+    data, _ = packed(theirs, theirs.shipped.train.__wrapped__)
+
+    assert pickle.loads(data) is theirs.shipped.train.__wrapped__
+    assert called_there(theirs, theirs.shipped.train.__wrapped__, 1) == 2
 
 
 def test_a_decorated_name_that_a_function_calls_runs_in_the_jobs_process(theirs: SimpleNamespace) -> None:
