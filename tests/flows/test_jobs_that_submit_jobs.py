@@ -39,6 +39,10 @@ def both():
     return [job.result() for job in jobs], batch.results(), command.result()
 
 @kinetic.run(accelerator="cpu")
+def batch_of(count, limit):
+    return leaf.run_async_map(range(count), max_concurrent=limit, retries=1).group_id
+
+@kinetic.run(accelerator="cpu")
 def leaves(note, until):
     job = leaf.run_async(21, until)
     with open(note + "~", "w") as file:
@@ -97,6 +101,13 @@ def test_jobs_three_deep_end_on_a_machine_with_one_slot(jobs) -> None:
 
 def test_a_job_waits_for_jobs_a_batch_and_a_command(jobs) -> None:
     assert jobs.both.run_async().result(timeout=90) == ([0, 2, 4], [20, 40], 0)
+
+
+@pytest.mark.parametrize("limit", [64, 1])
+def test_a_job_ends_when_its_batch_is_submitted_also_if_it_does_not_wait_for_it(jobs, limit) -> None:
+    group_id = jobs.batch_of.run_async(4, limit).result(timeout=90)
+
+    assert kinetic.attach_batch(group_id).results(timeout=90) == [0, 2, 4, 6]
 
 
 def test_a_job_of_a_script_submits_what_the_script_imported_by_name(jobs, project) -> None:

@@ -56,6 +56,7 @@ _TOGETHER_SECONDS = 0.05  # few free places wait so long for more
 _LARGE = 32  # max_concurrent: half of it keeps all slots of a machine busy while the next ones are launched
 _CLOSE_SECONDS = 10.0  # between the verdict of a job and the end of its supervisor's work on it
 _SOON_SECONDS = 5.0
+_FIRST_CHILD_SECONDS = 0.02
 _INTERRUPTED = 128 + 2  # the exit code of a program that Ctrl-C has ended
 
 
@@ -412,6 +413,11 @@ def start_driver(
     drive()
 
 
+def finish_in_a_job() -> None:
+    """Wait until all batches are submitted that the function of this job submits; the worker calls it at its end."""
+    _AtExit.finish_in_a_job()
+
+
 class _AtExit:
     """What a program waits for that has come to its end: the threads that submit its batches.
 
@@ -437,6 +443,19 @@ class _AtExit:
         for batch in batches:
             if not batch._submission_complete.is_set():
                 state.watch_from_here(batch)
+
+    @classmethod
+    def finish_in_a_job(cls) -> None:
+        """Wait for the threads when the function of a job has ended, as for those of a program; others get its slot."""
+        cls.has_come = True
+        for thread, batch in cls._threads.items():
+            while thread.is_alive() and not any(batch.jobs):
+                thread.join(_FIRST_CHILD_SECONDS)
+            first = next(filter(None, batch.jobs), None)
+            if first is None or os.environ.get("KINETIC_JOB_ID") in (first.after or ()):
+                continue  # its children start when this job has ended
+            with locate.backend_of(first).without_slot():
+                thread.join()
 
     @classmethod
     def _wait(cls) -> None:

@@ -189,6 +189,8 @@ def _run(task: Task, report: ReportWriter, body: function_call.BodyFile, fetched
     _end_a_forked_child(report, ended)
     try:
         process_setup.restore_limits()
+        if "kinetic._batches.driver" in sys.modules:
+            sys.modules["kinetic._batches.driver"].finish_in_a_job()
         if "kinetic._wire.progress" in sys.modules:
             sys.modules["kinetic._wire.progress"].flush()
         step("worker:called")
