@@ -44,7 +44,8 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
 
 def find_record(job_id: str, project: str | None = None, cluster: str | None = None) -> JobRecord:
     """Return the record of a job, with its page of the history if it was collected; see ``attach``."""
-    keys.check_job_id(job_id.rstrip("-"))  # the beginning of an id may end with a dash
+    if not isinstance(job_id, str) or not keys.is_job_id(job_id.rstrip("-")):  # the beginning of an id may end with one
+        keys.check_job_id(job_id)
     stores = job_list.stores(job_list.resolve(project, cluster=cluster))
     for store in stores if keys.is_job_id(job_id) else ():
         with contextlib.suppress(KeyMissingError):

@@ -49,4 +49,4 @@ def test_no_job_is_found_by_a_beginning_with_a_dash_that_none_has(kinetic, made_
 
     with pytest.raises(JobNotFoundError, match="no job gpu- was found"):
         find.attach("gpu-")
-    assert "'-cpu' cannot be a job id" in kinetic("jobs", "status", "--", "-cpu-").stderr
+    assert "'-cpu-' cannot be a job id" in kinetic("jobs", "status", "--", "-cpu-").stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from kinetic.errors import (
     BackendUnavailableError,
     JobError,
     JobTimeoutError,
+    OptionError,
     OptionTypeError,
     StoreUnreachableError,
 )
@@ -174,6 +176,12 @@ def test_a_job_is_attached_to_by_its_id_and_collected(user) -> None:
 
     assert found.result() == 50
     assert found.status() is JobStatus.NOT_FOUND  # collected, and history
+
+
+@pytest.mark.parametrize("word", [None, 3, "", "../x", "-"])
+def test_what_cannot_be_an_id_is_named_as_it_was_given(word) -> None:
+    with pytest.raises(OptionError, match=re.escape(f"{word!r} cannot be a job id")):
+        kinetic.attach(word)
 
 
 def test_a_job_that_could_not_be_launched_nor_removed_is_named_by_the_error(user, backend, monkeypatch) -> None:
