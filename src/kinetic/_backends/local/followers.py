@@ -130,6 +130,8 @@ def states(queue: Queue, job_id: str) -> str:
     batches = {name: len(queue.group_rows(name)) for name in names if name not in rows}
     found += [
         f"{name}: {count} of its jobs {'is' if count == 1 else 'are'} pending or running"
+        if count
+        else f"{name}: none of its jobs is pending or running; inputs may be left that no process submits"
         for name, count in batches.items()
     ]
     return "; ".join(found)

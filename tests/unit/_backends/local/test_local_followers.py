@@ -144,3 +144,9 @@ def test_a_batch_is_counted(count: int, text: str) -> None:
     queue: Any = SimpleNamespace(waits_for=lambda _: ["grp-1"], jobs=lambda _: {}, group_rows=lambda _: [None] * count)
 
     assert followers.states(queue, "cpu-a") == f"grp-1: {text} pending or running"
+
+
+def test_a_batch_whose_driver_may_be_gone_is_not_counted_as_zero() -> None:
+    queue: Any = SimpleNamespace(waits_for=lambda _: ["grp-1"], jobs=lambda _: {}, group_rows=lambda _: [])
+
+    assert "inputs may be left that no process submits" in followers.states(queue, "cpu-a")
