@@ -207,3 +207,63 @@ def test_a_failed_batch_shows_one_traceback(theirs: Any) -> None:
     assert done.stderr.count(HEADER) == 1, done.stderr
     assert "BatchError: batch grp-" in done.stderr
     assert not is_ours_seen(done.stderr)
+
+
+KINDS = """
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def fail(kind):
+        if kind == "group":
+            try:
+                raise KeyError("inner")
+            except KeyError as error:
+                raise ExceptionGroup("many", [error])
+        if kind == "stop":
+            raise StopIteration(4)
+        if kind == "quotes":
+            raise RuntimeError("a worker said:\\nTraceback (most recent call last):\\nValueError: theirs")
+        if kind == "generator":
+            return (each for each in ())
+        error = ValueError("mine")
+        error.callback = fail_to_pickle
+        raise error
+
+    class Unpicklable:
+        def __reduce__(self):
+            raise TypeError("it holds a lock")
+
+    fail_to_pickle = Unpicklable()
+"""
+
+
+def test_the_frames_of_the_script_go_into_the_traceback_of_the_error_itself(project: Any) -> None:
+    project.write("kinds.py", KINDS)
+    group = project.run("-c", "import kinds\nkinds.fail('group')\n").stderr
+    stop = project.run("-c", "import kinds\nkinds.fail('stop')\n").stderr
+    quotes = project.run("-c", "import kinds\nkinds.fail('quotes')\n").stderr
+
+    margin = f'  + Exception Group {HEADER}:\n  |   File "<string>", line 2, in <module>\n  |   File "'
+    assert margin in group, group
+    assert group.count("<string>") == 1, group
+    assert frames(stop) == ["<module>", "fail"], stop
+    assert not is_ours_seen(stop)
+    assert quotes.index(f'{HEADER}:\n  File "<string>"') < quotes.index("RuntimeError: a worker said"), quotes
+
+
+@pytest.mark.parametrize("kind", ["unpicklable", "generator"])
+@pytest.mark.parametrize("way", ["terminal", "pipe"])
+def test_what_could_not_be_sent_is_explained_below_one_traceback(kind: str, way: str, project: Any) -> None:
+    project.write("kinds.py", KINDS)
+    script = f"import kinds\nkinds.fail({kind!r})\n"
+
+    if way == "terminal":
+        text = project.watch("-c", script, columns=400).screen
+    else:
+        text = project.run("-c", script).stderr
+
+    assert text.count(HEADER) == 1, text
+    assert "kinetic/_" not in text, text
+    expected = "fail returned a builtins.generator" if kind == "generator" else "fail raised builtins.ValueError: mine"
+    assert text.count(expected) == 1, text
+    assert text.index(HEADER) < text.index(expected) < text.index("kinetic: the job's log: "), text

@@ -21,6 +21,7 @@ from kinetic.errors import BatchError, JobError, KineticError, printable
 REMOTE = "Remote traceback:\n"  # how the note begins that carries the traceback of a job
 LOG = "The job's log: "  # how the last line of that note begins
 _HEADER = "Traceback (most recent call last):"
+_MARGINS = {_HEADER: "", f"  + Exception Group {_HEADER}": "  | "}  # what its lines begin with
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _JUST_SECONDS = 2.0  # what a job's log wrote so recently is right above
@@ -122,10 +123,13 @@ class _Leaving:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if error is None or is_debug() or isinstance(error, GeneratorExit | StopIteration):
+        if error is None or is_debug():
             return
+        is_told = isinstance(error, KineticError | BatchError | KeyboardInterrupt) or _remote_of(error) is not None
+        if isinstance(error, GeneratorExit | StopIteration) and not is_told:
+            return  # of a generator, that is its end
         install()
-        if isinstance(error, KineticError | BatchError | KeyboardInterrupt) or _remote_of(error) is not None:
+        if is_told:
             _shorten(error, {id(error)})  # it says by itself what happened
         else:  # a bug of ours, or of code that we call, e.g. of the user's iterator of inputs
             error.__traceback__ = _without_ours(error.__traceback__) or error.__traceback__
@@ -188,14 +192,23 @@ def _text_of_job(error: BaseException, at: TracebackType | None, remote: str) ->
     """
     job, _, log = remote.rstrip("\n").rpartition(f"\n{LOG}")
     last = f"kinetic: {LOG[0].lower()}{LOG[1:]}{log}\n"
-    if _was_just_shown(job):
-        return last
+    is_shown = _was_just_shown(job)
     if isinstance(error, KineticError):  # e.g. an exception whose class is not here; its message says more
-        return f"{job.rstrip()}\n{_last_lines(error)}"
-    head, found, tail = job.rpartition(f"{_HEADER}\n")
-    before = f"{head}{_frames(at)}{tail}" if found and not head[-1:].strip() else job
+        return ("" if is_shown else f"{job.rstrip()}\n") + _last_lines(error) + last
+    if is_shown:
+        return last
     notes = [note for note in error.__notes__ if not note.startswith(REMOTE) and note not in job]
-    return "\n".join([before.rstrip("\n"), *notes, last])
+    return "\n".join([_with_frames(job, error, at).rstrip("\n"), *notes, last])
+
+
+def _with_frames(job: str, error: BaseException, at: TracebackType | None) -> str:
+    """Put the script's frames into the traceback of the job; of several, the last is the error's own."""
+    lines = job.removesuffix(_last_lines(error).rstrip("\n")).splitlines()  # a message may hold a traceback, too
+    number = next((n for n in reversed(range(len(lines))) if lines[n] in _MARGINS), None)
+    if number is None:
+        return job
+    frames = [_MARGINS[lines[number]] + line for line in _frames(at).splitlines()[1:]]
+    return "\n".join([*lines[: number + 1], *frames, *job.splitlines()[number + 1 :]])
 
 
 def _was_just_shown(job: str) -> bool:
@@ -218,7 +231,10 @@ def _frames(at: TracebackType | None) -> str:
 
 
 def _last_lines(error: BaseException) -> str:
-    """Return an error's own lines, with its notes, as Python writes them below a traceback."""
+    """Return an error's own lines, with its own notes, as Python writes them below a traceback."""
     import traceback
 
-    return "".join(traceback.TracebackException.from_exception(error).format_exception_only())
+    shown = traceback.TracebackException.from_exception(error)
+    notes: list[str] = getattr(error, "__notes__", [])
+    shown.__notes__ = [note for note in notes if not str(note).startswith(REMOTE)]
+    return "".join(shown.format_exception_only())
