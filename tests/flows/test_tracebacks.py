@@ -257,13 +257,19 @@ def test_what_could_not_be_sent_is_explained_below_one_traceback(kind: str, way:
     project.write("kinds.py", KINDS)
     script = f"import kinds\nkinds.fail({kind!r})\n"
 
-    if way == "terminal":
-        text = project.watch("-c", script, columns=400).screen
-    else:
-        text = project.run("-c", script).stderr
+    text = project.watch("-c", script, columns=400).screen if way == "terminal" else project.run("-c", script).stderr
 
     assert text.count(HEADER) == 1, text
     assert "kinetic/_" not in text, text
     expected = "fail returned a builtins.generator" if kind == "generator" else "fail raised builtins.ValueError: mine"
     assert text.count(expected) == 1, text
     assert text.index(HEADER) < text.index(expected) < text.index("kinetic: the job's log: "), text
+
+
+def test_a_mistake_in_a_file_names_the_line_that_made_it(project: Any) -> None:
+    project.write("models.py", "import kinetic\n\n@kinetic.run(accelerator='gpu-l5')\ndef train():\n    pass\n")
+    project.write("script.py", "import models\n")
+
+    done = project.run("script.py")
+
+    assert done.stderr.splitlines()[-1] == f"where: {project.root / 'models.py'}:3", done.stderr

@@ -2,8 +2,8 @@
 
 Public functions remove our own frames from an exception that leaves them; so debuggers, notebooks, pytest and
 ``logging`` show what the user wrote, and the exception stays as it was. And unless a program has its own hook, an
-uncaught error of a script is printed in one piece: a usage error in its three parts, a failed job with one traceback
-that leads from the script into the job. KINETIC_DEBUG=1 switches both off.
+uncaught error of a script is printed in one piece: a usage error in its three parts, with the user's line, a failed
+job with one traceback that leads from the script into the job. KINETIC_DEBUG=1 switches both off.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _text_of(error: BaseException, at: TracebackType | None) -> str | None:
         return _text_of_job(error, at, remote)
     if isinstance(error, BatchError | JobError):
         return _frames(at) + _last_lines(error)
-    return _last_lines(error) if isinstance(error, KineticError) else None
+    return _last_lines(error) + _place(at) if isinstance(error, KineticError) else None
 
 
 def _text_of_job(error: BaseException, at: TracebackType | None, remote: str) -> str:
@@ -194,7 +194,7 @@ def _text_of_job(error: BaseException, at: TracebackType | None, remote: str) ->
     last = f"kinetic: {LOG[0].lower()}{LOG[1:]}{log}\n"
     is_shown = _was_just_shown(job)
     if isinstance(error, KineticError):  # e.g. an exception whose class is not here; its message says more
-        return ("" if is_shown else f"{job.rstrip()}\n") + _last_lines(error) + last
+        return ("" if is_shown else f"{job.rstrip()}\n") + _last_lines(error) + _place(at) + last
     if is_shown:
         return last
     notes = [note for note in error.__notes__ if not note.startswith(REMOTE) and note not in job]
@@ -228,6 +228,15 @@ def _frames(at: TracebackType | None) -> str:
 
     theirs = _without_ours(at)
     return f"{_HEADER}\n{''.join(traceback.format_tb(theirs))}" if theirs is not None else ""
+
+
+def _place(at: TracebackType | None) -> str:
+    """Return the line that names where the user's code called us; without a file, nothing."""
+    theirs = _without_ours(at)
+    while theirs is not None and theirs.tb_next is not None:
+        theirs = theirs.tb_next
+    file = theirs.tb_frame.f_code.co_filename if theirs is not None else "<"
+    return "" if theirs is None or file.startswith("<") else f"where: {file}:{theirs.tb_lineno}\n"
 
 
 def _last_lines(error: BaseException) -> str:
