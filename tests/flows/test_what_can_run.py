@@ -469,6 +469,31 @@ def test_a_job_starts_where_the_script_was_started_in_a_copy_of_the_project(worl
     assert not [entry for entry in found["path"] if entry.startswith(str(project.root))]
 
 
+def test_in_a_script_file_is_the_jobs_copy_also_for_jobs_that_it_submits(project, home: Path) -> None:
+    project.write("beside.txt", "beside")
+    out = project.out(
+        """
+        import json, pathlib
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def look(times, key=lambda: __file__):
+            here = pathlib.Path(__file__)
+            assert key() == __file__
+            found = [str(here), here.with_name("beside.txt").read_text()]
+            return [found, *look.run_async(times - 1).result()] if times > 1 else [found]
+
+        print(json.dumps(look(2)))
+        """
+    )
+
+    first, second = last(out)
+    assert Path(first[0]).is_relative_to(home)
+    assert Path(second[0]).is_relative_to(home)
+    assert first[0] != second[0]
+    assert first[1] == second[1] == "beside"
+
+
 def test_a_job_has_the_variables_that_were_captured_and_no_others(world) -> None:
     _, _, found = world
 

@@ -151,11 +151,16 @@ def become_main(script: str, workspace: Path) -> ModuleType:
     return module
 
 
-def name_the_script_classes() -> None:
-    """Make classes of the script findable in ``__main__``, so that pools and pickles of the user's code find them."""
+def complete_main(file: str | None) -> None:
+    """Repair the script's namespace after its functions were opened: they bring the client's ``__file__`` along.
+
+    Its classes become findable in ``__main__``, so that pools and pickles of the user's code find them.
+    """
     from cloudpickle import cloudpickle as inner  # preloaded in the supervisor
 
     main = sys.modules["__main__"]
+    if file is not None:
+        main.__file__ = file
     for kind in list(getattr(inner, "_DYNAMIC_CLASS_TRACKER_BY_ID", {}).values()):
         name = getattr(kind, "__qualname__", "<")
         if kind.__module__ == "__main__" and "<" not in name and "." not in name and not hasattr(main, name):

@@ -254,7 +254,7 @@ def _prepare(
         process_setup.enter_workspace(task.folder, order.plan, task.runner)
         if task.is_in_a_pod:  # on the client's machine every module is there
             process_setup.install_stand_ins(task.runner)
-        process_setup.become_main(order.script, task.folder)
+        script: str | None = getattr(process_setup.become_main(order.script, task.folder), "__file__", None)
         wire_order.make_output_dir(wire_order.checkpoints_of(order))  # and with it the output folder above it
         _hook_imports(task, order, store)
     if order.data:
@@ -272,7 +272,7 @@ def _prepare(
         moved = debug_server.relocating_unpickler(order.plan, task.folder)  # a debugger finds breakpoints by file
     with phase(UNPICKLE):
         call = function_call.open_payload(function, arguments, moved=moved)
-        process_setup.name_the_script_classes()
+        process_setup.complete_main(script)
     step("worker:unpickled")
     if order.debug is not None:
         with phase(DEBUGGER):
