@@ -356,6 +356,23 @@ def test_threads_and_processes_that_were_ended_are_named_in_the_log(submit) -> N
     assert "kinetic: process helper still ran and was ended with the job" in job.logs()
 
 
+def test_idle_workers_of_joblib_end_with_the_job_without_a_word(submit) -> None:
+    pytest.importorskip("joblib")
+    job = submit(
+        """
+        def square(number): return number * number
+
+        @on_cpu
+        def train():
+            import joblib
+            return joblib.Parallel(n_jobs=2)(joblib.delayed(square)(number) for number in range(4))
+        """
+    )
+
+    assert job.result(cleanup=False) == [0, 1, 4, 9]
+    assert job.logs() == ""
+
+
 def test_exit_handlers_run_after_the_result(submit) -> None:
     job = submit(
         """

@@ -435,6 +435,7 @@ def _files_left(task: Task, order: Order, unpacked: Any, *, failed: bool) -> lis
 
 def _run_exit_handlers() -> None:
     """Do what an interpreter does at its end, without waiting: the supervisor ends what is left over."""
+    _end_reusable_pools()
     executors = sys.modules.get("concurrent.futures.thread")
     idle = set(getattr(executors, "_threads_queues", ()))  # threads of executors: Python itself ends those silently
     idle.add(threading.main_thread())
@@ -445,6 +446,15 @@ def _run_exit_handlers() -> None:
     _end_children()
     atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to run them and live on
     process_setup.flush()
+
+
+def _end_reusable_pools() -> None:
+    """End idle workers that joblib keeps for its next call: the user's code holds nothing that it could close."""
+    for name in ("joblib.externals.loky.reusable_executor", "loky.reusable_executor"):
+        executor = getattr(sys.modules.get(name), "_executor", None)
+        if executor is not None and not getattr(executor, "_pending_work_items", ()):
+            with contextlib.suppress(Exception):
+                executor.shutdown(kill_workers=True)
 
 
 def _end_children() -> None:
