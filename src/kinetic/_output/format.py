@@ -16,6 +16,7 @@ _SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))  # SI, as ls --si and eve
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400  # seconds
 _GAP = "  "  # between two columns
 _LEAST_WIDTH = 12  # characters: a narrower column shows nothing useful
+_MOST_WIDTH = 120  # characters that the longest cell of a flexible column may take from all other lines
 
 
 def plain(text: str) -> str:
@@ -144,7 +145,8 @@ def table_lines(
 ) -> list[str]:
     """Return the lines of a table, headings first, for a terminal of this width; control characters are escaped.
 
-    ``paint`` returns a cell with a status in its color.
+    Without a width nothing is cut: the line of a very long cell is longer than the others. ``paint`` returns a cell
+    with a status in its color.
     """
     cells: list[Sequence[str]] = [[column.name for column in columns], *rows]
     text = "".join(map("".join, cells))
@@ -154,17 +156,21 @@ def table_lines(
     measure = len if is_ascii else width
     widths = [max(map(measure, each)) for each in zip(*cells, strict=True)]
     shown = list(range(len(columns)))
-    fitted = widths
-    if columns_wide is not None:
+    if columns_wide is None:
+        is_long = [column.flexible and not column.wraps for column in columns]
+        widths = [min(each, _MOST_WIDTH) if long else each for each, long in zip(widths, is_long, strict=True)]
+        fitted = widths
+    else:
         shown, fitted = _fitted(columns, widths, columns_wide)
     if measure is len and fitted == widths and len(shown) == len(columns) and paint is None:  # ten times as fast
         form = _GAP.join(f"%{'' if column.right else '-'}{each}s" for column, each in zip(columns, widths, strict=True))
         return [(form % tuple(row)).rstrip() for row in cells]
     head, *others = cells
     lines = [_table_line(columns, head, shown, fitted, measure)]
+    is_cut = columns_wide is not None
     for row in others:
         parts = _wrapped(row[-1], fitted[-1]) if columns[-1].wraps and shown[-1] == len(columns) - 1 else [row[-1]]
-        lines.append(_table_line(columns, [*row[:-1], parts[0]], shown, fitted, measure, paint))
+        lines.append(_table_line(columns, [*row[:-1], parts[0]], shown, fitted, measure, paint, is_cut=is_cut))
         rest = [[""] * (len(columns) - 1) + [part] for part in parts[1:]]
         lines += [_table_line(columns, each, shown, fitted, measure) for each in rest]
     return lines
@@ -211,12 +217,14 @@ def _table_line(
     widths: Sequence[int],
     measure: Callable[[str], int],
     paint: Callable[[str], str] | None = None,
+    *,
+    is_cut: bool = True,
 ) -> str:
     cells = []
     for index in shown:
         text = row[index]
         spare = widths[index] - measure(text)
-        if spare < 0:  # only a flexible column is narrower than its texts
+        if spare < 0 and is_cut:  # only a flexible column is narrower than its texts
             text = shortened(text, widths[index])
             spare = widths[index] - width(text)
         shown_text = paint(text) if paint is not None and columns[index].is_status else text

@@ -62,6 +62,18 @@ def test_a_table_is_whole_where_there_is_no_terminal() -> None:
     assert "x" * 200 in format_.table_lines(COLUMNS, [ROW])[1]
 
 
+@pytest.mark.parametrize("name", ["train", "名前"])
+def test_one_long_cell_does_not_push_the_columns_of_other_lines_away(name: str) -> None:
+    others = [[f"{JOB_ID[:-1]}{n}", name, "FAILED", reason, *ROW[4:]] for n, reason in enumerate(("", "KeyError: 3"))]
+
+    head, long, *short = format_.table_lines(COLUMNS, [ROW, *others])
+
+    assert "x" * 200 in long
+    assert long.endswith("12.0s")
+    assert max(map(format_.width, [head, *short])) < 260
+    assert len({format_.width(line[: line.index("tpu-")]) for line in short}) == 1
+
+
 def test_columns_stand_below_each_other_whatever_their_letters_are() -> None:
     lines = format_.table_lines([Column("NAME"), Column("NEXT")], [["名前", "a"], ["plain", "b"]])
 
