@@ -494,6 +494,39 @@ def test_in_a_script_file_is_the_jobs_copy_also_for_jobs_that_it_submits(project
     assert first[1] == second[1] == "beside"
 
 
+@pytest.mark.parametrize("instead", ["Tee(sys.stdout)", "None"])
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_script_may_replace_its_streams_by_whatever_print_can_use(name: str, instead: str, project) -> None:
+    out = project.out(
+        f"""
+        import pathlib, sys
+        import kinetic
+
+        class Tee:
+            def __init__(self, stream):
+                self.stream = stream
+
+            def write(self, text):
+                self.stream.write(text)
+
+        @kinetic.run(accelerator="cpu")
+        def train(number):
+            print("training", number)
+            return number
+
+        kept = sys.{name}
+        sys.{name} = {instead}
+        found = [train(1), *train.run_async_map([2]).results()]
+        sys.{name} = kept
+        print(found)
+        """
+    )
+
+    is_shown = (name, instead) != ("stdout", "None")
+    assert ("training 1" in out) == is_shown
+    assert out.endswith("[1, 2]\n")
+
+
 def test_a_job_has_the_variables_that_were_captured_and_no_others(world) -> None:
     _, _, found = world
 

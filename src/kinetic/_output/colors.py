@@ -6,6 +6,7 @@ printed keeps its own colors, which are not ours.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Literal, TextIO
 
@@ -30,6 +31,22 @@ class Sanitized(str):
     is_safe = True
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a stream is a terminal; what a program puts in its place may be closed, or able to write only."""
+    try:
+        return stream is not None and stream.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+def write(stream: TextIO | None, text: str) -> None:
+    """Write at once, as far as a stream can: like ``print``, it needs no more than ``write``; None takes nothing."""
+    if stream is not None:
+        stream.write(text)
+        with contextlib.suppress(AttributeError):
+            stream.flush()
+
+
 def choose(choice: Choice) -> None:
     """Set what ``--color`` says, for this process."""
     global _choice  # noqa: PLW0603 - a process has one
@@ -44,10 +61,7 @@ def are_used(stream: TextIO | None) -> bool:
         return False
     if os.environ.get("FORCE_COLOR", "") not in {"", "0"}:
         return True
-    try:
-        return stream.isatty() and os.environ.get("TERM") != "dumb"
-    except ValueError:  # closed
-        return False
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 
 def paint(text: str, color: str, stream: TextIO | None, *, bold: bool = False) -> str:

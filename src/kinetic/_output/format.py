@@ -246,7 +246,7 @@ def live_table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], c
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: no wider than the terminal, and in full where there is no terminal."""
     columns_wide, paint = None, None
-    if sys.stdout.isatty():
+    if colors.is_terminal(sys.stdout):
         import shutil
 
         columns_wide = shutil.get_terminal_size().columns

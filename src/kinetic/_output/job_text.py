@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from typing import TextIO
 
-from kinetic._output import terminal
+from kinetic._output import colors, terminal
 from kinetic._output.colors import Sanitized
 from kinetic._output.format import plain, width
 from kinetic.errors import printable
@@ -315,10 +315,10 @@ def _sanitized(text: str) -> str:
     return "".join(f"{_escaped(part)}{keep}" for part, keep in zip(_OF_STYLE.split(text), kept, strict=True))
 
 
-def _size_of(stream: TextIO) -> os.terminal_size:
+def _size_of(stream: TextIO | None) -> os.terminal_size:
     try:
-        found = os.get_terminal_size(stream.fileno())
-    except (OSError, ValueError, AttributeError):
+        found = os.get_terminal_size(stream.fileno())  # type: ignore[union-attr] # as below
+    except (OSError, ValueError, AttributeError):  # AttributeError: there is none by now
         return os.terminal_size((80, 24))
     return os.terminal_size((found.columns or 80, found.lines or 24))
 
@@ -472,7 +472,7 @@ class JobOutput:
     A notebook shows carriage returns itself, so it gets everything.
     """
 
-    def __init__(self, stream: Callable[[], TextIO]) -> None:
+    def __init__(self, stream: Callable[[], TextIO | None]) -> None:
         self._stream = stream
         self._terminal: TerminalText | None = None
         self._file: FileText | None = None
@@ -481,7 +481,7 @@ class JobOutput:
     def write(self, text: str) -> None:
         """Write a piece of text."""
         stream = self._stream()
-        if stream.isatty():
+        if colors.is_terminal(stream):
             if self._terminal is None:
                 self._terminal = TerminalText(lambda: _size_of(self._stream()))
             found = self._terminal.feed(text)
@@ -496,7 +496,7 @@ class JobOutput:
     def write_bytes(self, data: bytes) -> int:
         """Write a piece of a log: into a file with its own bytes, whatever the encoding of the stream is."""
         if self._decoder is None:
-            keeps = "replace" if self._stream().isatty() else "surrogateescape"
+            keeps = "replace" if colors.is_terminal(self._stream()) else "surrogateescape"
             self._decoder = codecs.getincrementaldecoder("utf-8")(keeps)
         self.write(self._decoder.decode(data))
         return len(data)
@@ -509,19 +509,20 @@ class JobOutput:
         if found:
             self._put(self._stream(), found)
 
-    def _put(self, stream: TextIO, text: str) -> None:
-        if self._decoder is not None and not stream.isatty() and hasattr(stream, "buffer"):
+    def _put(self, stream: TextIO | None, text: str) -> None:
+        is_raw = self._decoder is not None and not colors.is_terminal(stream)
+        if is_raw and stream is not None and hasattr(stream, "buffer"):
             stream.flush()
             stream.buffer.write(text.encode(errors="surrogateescape"))
+            stream.flush()
         else:
-            stream.write(Sanitized(text))
-        stream.flush()
+            colors.write(stream, Sanitized(text))
 
 
 def write_value(stream: TextIO, text: str) -> None:
     """Write a whole text that a job made, e.g. its value; only for a terminal is it changed."""
-    stream.write(Sanitized(_sanitized(text) if stream.isatty() else text))
+    stream.write(Sanitized(_sanitized(text) if colors.is_terminal(stream) else text))
 
 
-def _is_notebook(stream: TextIO) -> bool:
+def _is_notebook(stream: TextIO | None) -> bool:
     return type(stream).__module__.startswith("ipykernel.")

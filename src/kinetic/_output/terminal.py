@@ -56,10 +56,7 @@ _is_line_open = False  # whether a job's text ends in the middle of a line, on t
 
 def is_possible() -> bool:
     """Return whether standard error is a terminal that can rewrite a line."""
-    try:
-        return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    except ValueError:  # closed
-        return False
+    return colors.is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
 
 
 def show_line(text: str, *, owner: object = None) -> None:
@@ -116,8 +113,7 @@ def write_line(text: str) -> None:
         _is_line_open = False
         if not _again or _owner is None or _owner() is None or not is_possible():
             clear()
-            sys.stderr.write(Sanitized(f"{text}\n"))
-            sys.stderr.flush()
+            colors.write(sys.stderr, Sanitized(f"{text}\n"))
             return
         before = f"{_to_the_top()}{_CLEAR_BELOW}" if _shown else ""
         _draw(f"{before}{text}\n", _again)
@@ -185,10 +181,8 @@ def columns() -> int:
 
 
 def _write(text: str) -> None:
-    # A closed terminal, or none, must not harm the job.
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(Sanitized(text))
-        sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):  # a closed terminal must not harm the job
+        colors.write(sys.stderr, Sanitized(text))
 
 
 def report(text: str) -> None:

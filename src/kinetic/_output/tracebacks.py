@@ -108,12 +108,11 @@ def show(kind: type[BaseException], error: BaseException, at: TracebackType | No
         text = None
     if text is None:
         sys.__excepthook__(kind, error, at)
-    elif text and sys.stderr is not None:
-        from kinetic._output import terminal
+    elif text:
+        from kinetic._output import colors, terminal
 
         terminal.clear()
-        sys.stderr.write(printable(text))
-        sys.stderr.flush()
+        colors.write(sys.stderr, printable(text))
 
 
 class _Leaving:
