@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -525,6 +528,22 @@ def test_a_script_may_replace_its_streams_by_whatever_print_can_use(name: str, i
     is_shown = (name, instead) != ("stdout", "None")
     assert ("training 1" in out) == is_shown
     assert out.endswith("[1, 2]\n")
+
+
+def test_a_current_directory_that_was_removed_is_named(project) -> None:
+    project.write(
+        "script.py", "import kinetic\n\n@kinetic.run()\ndef train(): pass\n\nif __name__ == '__main__': train()\n"
+    )
+    script = project.root / "script.py"
+
+    def run(*words: str) -> subprocess.CompletedProcess:
+        command = shlex.join([sys.executable, *words])
+        return project.run("", instead=["sh", "-c", f"mkdir -p gone; cd gone; rmdir ../gone; {command}"])
+
+    for done in (run(str(script)), run("-m", "kinetic", "run", f"{script}::train"), run("-m", "kinetic", "config")):
+        assert "the current directory does not exist [project-root]\n" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert done.returncode == 1
 
 
 def test_a_job_has_the_variables_that_were_captured_and_no_others(world) -> None:

@@ -122,8 +122,15 @@ def as_typed(advice: str, command: click.Command) -> str:
 
 
 def _report_other(error: BaseException, called: Called | None) -> int:
-    from kinetic.errors import JobError, KineticError, SettingsError
+    from kinetic.errors import JobError, KineticError, ProjectRootError, SettingsError
 
+    if isinstance(error, FileNotFoundError):
+        from kinetic._project import root
+
+        try:
+            root.current_folder()
+        except ProjectRootError as gone:
+            error = gone
     if isinstance(error, KineticError):
         from kinetic._output import tracebacks
 

@@ -82,7 +82,7 @@ def plan_for_command(script: str | None, *, environ: Mapping[str, str] = os.envi
 
 def _plan(file: str | None, environ: Mapping[str, str], cwd: Path | None) -> Plan:
     """Plan for the file of a module, or for the current directory where there is none."""
-    here = os.path.abspath(cwd or os.getcwd())
+    here = os.path.abspath(cwd or current_folder())
     home = os.path.abspath(os.path.expanduser(environ.get("HOME") or "~"))
     notes: tuple[str, ...] = ()
     chosen = environ.get("KINETIC_PACKAGE_ROOT", "")
@@ -97,6 +97,22 @@ def _plan(file: str | None, environ: Mapping[str, str], cwd: Path | None) -> Pla
         root = _detect(entry, home)
     _refuse_too_wide(root, home, chosen=bool(chosen))
     return Plan(Path(root), below(entry, root) or "", below(here, root), _search_path(root, here), notes)
+
+
+def current_folder() -> str:
+    """Return the current directory, which may have been removed meanwhile.
+
+    Raises:
+        ProjectRootError: It was.
+    """
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise ProjectRootError(
+            "the current directory does not exist",
+            why="it was removed, or removed and made again, after this shell or program had entered it",
+            next='cd "$PWD"     or enter another folder',
+        ) from None
 
 
 def source_file(function: object) -> str | None:
