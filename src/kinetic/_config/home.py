@@ -215,11 +215,13 @@ def _trusted(folder: Path, what: str, variable: str) -> Path:
         return folder
     import shlex  # on the way to an error
 
-    is_mine = folder.stat().st_uid == os.geteuid()
+    found = folder.stat()
+    own = f"export {variable}={shlex.quote(str(folder / 'kinetic'))}"
+    others = own if found.st_mode & stat.S_ISVTX else f"chmod go-w {shlex.quote(str(folder))}"  # as /tmp: meant for all
     raise SettingsError(
         f"the {what} {folder} cannot be trusted",
         why=f"{who}, and everyone who can write to it can run programs as you",
-        next=f"chmod go-w {shlex.quote(str(folder))}" if is_mine else f"set {variable} to a folder of your own",
+        next=others if found.st_uid == os.geteuid() else f"set {variable} to a folder of your own",
         code="not-private",
     )
 

@@ -65,6 +65,16 @@ def test_a_folder_that_every_user_may_write_into_is_refused(
     assert os.listdir(tmp_path / "open") == []
 
 
+def test_a_folder_that_is_meant_for_all_users_is_not_to_be_closed_to_them(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp").chmod(0o1777)
+
+    done = run(*KINETIC, "jobs", "list", KINETIC_HOME=str(tmp_path / "tmp"))
+
+    assert f"next:  export KINETIC_HOME={tmp_path / 'tmp' / 'kinetic'}\n" in done.stderr
+    assert "chmod" not in done.stderr
+
+
 def test_a_home_of_another_user_is_refused(home: Path, tmp_path: Path, somebody: int) -> None:
     mine = tmp_path / "mine"
     mine.mkdir(mode=0o755)
