@@ -213,12 +213,17 @@ def unknown_variables(environ: Mapping[str, str], besides: Iterable[str] = ()) -
         return {}
     from difflib import get_close_matches  # 2 ms; only where there is one
 
-    return {name: next(iter(get_close_matches(name, sorted(VARIABLES), 1)), "") for name in found}
+    known = {name.removeprefix(_PREFIX): name for name in sorted(VARIABLES)}
+    near = {name: get_close_matches(name.removeprefix(_PREFIX), known, 1) for name in found}
+    return {name: known[words[0]] if words else "" for name, words in near.items()}
 
 
 def describe_unknown_variables(found: Mapping[str, str]) -> str:
     """Return one sentence that names unknown variables and what was probably meant."""
-    listed = ", ".join(f"{name} (did you mean {near}?)" if near else name for name, near in found.items())
+    arguments = {f"{_PREFIX}{option.name.upper()}": option.name for option in JOB_OPTIONS}
+    hints = {name: f"did you mean {near}?" for name, near in found.items() if near}
+    hints |= {name: f"pass {arguments[name]}=… to kinetic.run" for name in found if name in arguments}
+    listed = ", ".join(f"{name} ({hints[name]})" if name in hints else name for name in found)
     return f"kinetic does not read {listed}; kinetic config lists the variables that it reads"
 
 

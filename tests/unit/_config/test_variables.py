@@ -62,3 +62,12 @@ def test_every_variable_that_our_source_names_is_described_or_ours() -> None:
         named |= set(re.findall(r'"(KINETIC_[A-Z_]+[A-Z])"', file.read_text()))
 
     assert options.unknown_variables(dict.fromkeys(named, "")) == {}
+
+
+def test_a_variable_that_is_like_an_option_is_answered_with_the_option() -> None:
+    found = options.unknown_variables({"KINETIC_ACCELERATOR": "cpu", "KINETIC_SPOT": "1", "KINETIC_CAT": "1"})
+
+    assert options.describe_unknown_variables(found).startswith(
+        "kinetic does not read KINETIC_ACCELERATOR (pass accelerator=… to kinetic.run), KINETIC_CAT, "
+        "KINETIC_SPOT (pass spot=… to kinetic.run);"
+    )
