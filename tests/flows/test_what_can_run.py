@@ -290,6 +290,70 @@ def test_values_of_the_scripts_classes_reach_jobs_that_follow_and_other_programs
     assert "Trained(rate=1" in project.out(f"import kinetic; print(kinetic.attach({job_id!r}).result())")
 
 
+def test_the_scripts_classes_with_slots_come_back_as_themselves(project) -> None:
+    out = project.out(
+        """
+        import enum, json
+        from dataclasses import dataclass
+        from typing import NamedTuple
+        import kinetic
+
+        class Meta(type): pass
+
+        @dataclass(slots=True)
+        class Point:
+            x: int
+
+        @dataclass(slots=True, weakref_slot=True)
+        class Deep(Point):
+            y: int = 2
+
+        class Private(metaclass=Meta):
+            __slots__ = ("__kept", "kind")
+
+            def __init__(self):
+                self.__kept, self.kind = 3, Private
+
+            def kept(self):
+                return self.__kept
+
+        class Single:
+            __slots__ = "only"
+
+        class Open:
+            __slots__ = ("x", "__dict__")
+
+        class Pair(NamedTuple):
+            x: int
+
+        class Color(enum.Enum):
+            __slots__ = ()
+            RED = 1
+
+        class Mistake(Exception):
+            __slots__ = ("hint",)
+
+            def __init__(self):
+                self.hint = 4
+
+        @kinetic.run(accelerator="cpu")
+        def back(values):
+            return values, [hasattr(value, "__dict__") for value in values]
+
+        single, open_, mistake = Single(), Open(), Mistake()
+        single.only, open_.x, open_.free = 1, 2, 3
+        sent = [Point(1), Deep(1), Private(), single, Pair(1), Color.RED, open_, mistake]
+        (p, d, private, single, pair, red, open_, mistake), dicts = back(sent)
+        print(json.dumps([
+            p == Point(1), d == Deep(1), private.kept(), private.kind is Private, single.only, pair == Pair(1),
+            type(pair) is Pair, red is Color.RED, open_.x, open_.free, mistake.hint, dicts[:4],
+        ]))
+        """
+    )
+
+    assert last(out) == [True, True, 3, True, 1, True, True, True, 2, 3, 4, [False] * 4]
+
+
 def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:
     out = project.out(
         """

@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 from kinetic._project import modules
 from kinetic._project.root import Plan, below
 from kinetic._stores.protocol import Store, put_file, scratch_folder
-from kinetic._wire import code_objects, dataclass, digests, pickle_diagnosis, references
+from kinetic._wire import dataclass, digests, pickle_diagnosis, reducers, references
 from kinetic._wire.order import INLINE_BYTES, Artifact
 from kinetic.errors import ArgumentNotPicklableError, CallableError, KineticError, StoreError
 
@@ -152,7 +152,7 @@ def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[Module
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
-        dispatch_table = code_objects.with_file_names(cloudpickle.Pickler.dispatch_table)
+        dispatch_table = reducers.with_file_names(cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, type | FunctionType | ModuleType):
@@ -168,7 +168,7 @@ def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[Module
             elif references.WRAPPED in type(obj).__dict__:
                 reduced = obj.__reduce__()
                 return reduced if reduced[0] is references.bound else obj._for_the_job()  # noqa: SLF001 - ours
-            return super().reducer_override(obj)
+            return reducers.with_slots(obj, super().reducer_override(obj))
 
     pickler = Pickler(file, protocol=PROTOCOL)
     main = sys.modules.get("__main__")

@@ -35,13 +35,13 @@ from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
 from kinetic._wire import (
     NamedTuple,
-    code_objects,
     dataclass,
     digests,
     folders,
     keys,
     outcomes,
     python_runtime,
+    reducers,
     references,
 )
 from kinetic._wire import order as orders
@@ -206,7 +206,7 @@ def pickler_class() -> type[pickle.Pickler]:
     import cloudpickle  # preloaded in the supervisor: workers are its forks
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
-        dispatch_table = code_objects.with_file_names(cloudpickle.Pickler.dispatch_table)
+        dispatch_table = reducers.with_file_names(cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, BaseException) and _leaves_pickling_to_python(type(obj)):
@@ -217,7 +217,7 @@ def pickler_class() -> type[pickle.Pickler]:
                     return NotImplemented  # the pickler's own way: by reference
                 copy = python_runtime.python_version(), _by_value(obj)
                 return references.named, (obj.__module__, obj.__qualname__, *copy)
-            return super().reducer_override(obj)
+            return reducers.with_slots(obj, super().reducer_override(obj))
 
     return Pickler
 
@@ -229,7 +229,10 @@ def _by_value(thing: type | FunctionType) -> bytes:
     import cloudpickle  # as above
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # as above
-        dispatch_table = code_objects.with_file_names(cloudpickle.Pickler.dispatch_table)
+        dispatch_table = reducers.with_file_names(cloudpickle.Pickler.dispatch_table)
+
+        def reducer_override(self, obj: Any) -> Any:
+            return reducers.with_slots(obj, super().reducer_override(obj))
 
     class Limited(io.BytesIO):
         def write(self, data: Any, /) -> int:
