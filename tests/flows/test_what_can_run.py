@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -608,6 +610,26 @@ def test_a_current_directory_that_was_removed_is_named(project) -> None:
         assert "the current directory does not exist [project-root]\n" in done.stderr
         assert "Traceback" not in done.stderr
         assert done.returncode == 1
+
+
+def test_a_folder_whose_name_is_not_utf8_is_named_with_what_to_do(project, home: Path, monkeypatch) -> None:
+    project.write("script.py", "import kinetic\n\n@kinetic.run()\ndef train(): pass\n\ntrain()\n")
+    odd = os.fsdecode(os.fsencode(project.root) + b"/odd\xff")
+    shutil.copytree(project.root, odd, ignore=lambda *_: ["odd\udcff"])
+    project.write("ünï/script.py", (project.root / "script.py").read_text())
+
+    told = [project.run("", instead=[sys.executable, f"{odd}/script.py"]).stderr]
+    monkeypatch.setenv("KINETIC_HOME", f"{odd}/home")
+    told.append(project.run("script.py").stderr)
+    monkeypatch.setenv("KINETIC_HOME", str(home))
+    for name, value in {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}.items():
+        monkeypatch.setenv(name, value)
+    told.append(project.run("ünï/script.py").stderr)
+
+    assert "ProjectRootError: the project's folder cannot be used: " in told[0]
+    assert "SettingsError: the kinetic home " in told[1]
+    assert ["why:   its path is not valid UTF-8\n" in text for text in told] == [True, True, False]
+    assert "why:   Python reads the names of files as ascii here\nnext:  export LC_ALL=C.UTF-8\n" in told[2]
 
 
 def test_a_job_has_the_variables_that_were_captured_and_no_others(world) -> None:

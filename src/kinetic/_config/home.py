@@ -210,6 +210,9 @@ def _trusted(folder: Path, what: str, variable: str) -> Path:
             why="it is a file, or below a file",
             next=f"set {variable} to a folder that you can write to",
         )
+    why, next_ = folders.why_not_utf8(str(folder))
+    if why:
+        raise SettingsError(f"the {what} {folder} cannot be used", why=why, next=next_)
     who = folders.other_writers(folder)
     if not who:
         return folder

@@ -12,7 +12,7 @@ from types import MethodType
 from typing import Any
 
 from kinetic._project.ignore import is_environment
-from kinetic._wire import dataclass, references
+from kinetic._wire import dataclass, folders, references
 from kinetic.errors import ProjectRootError
 
 MARKERS = ("pyproject.toml", "requirements.txt", "setup.py", "setup.cfg", ".git")
@@ -96,7 +96,11 @@ def _plan(file: str | None, environ: Mapping[str, str], cwd: Path | None) -> Pla
     else:
         root = _detect(entry, home)
     _refuse_too_wide(root, home, chosen=bool(chosen))
-    return Plan(Path(root), below(entry, root) or "", below(here, root), _search_path(root, here), notes)
+    plan = Plan(Path(root), below(entry, root) or "", below(here, root), _search_path(root, here), notes)
+    why, next_ = folders.why_not_utf8("".join(plan.folders()))
+    if why:
+        raise ProjectRootError(f"the project's folder cannot be used: {root}", why=why, next=next_)
+    return plan
 
 
 def current_folder() -> str:

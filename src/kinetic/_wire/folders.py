@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -236,6 +237,17 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(beside)
         raise
+
+
+def why_not_utf8(path: str) -> tuple[str, str]:
+    """Return why a path cannot be written into a page, and what to do about it; two empty texts if it can."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        if (encoding := sys.getfilesystemencoding()) != "utf-8":
+            return f"Python reads the names of files as {encoding} here", "export LC_ALL=C.UTF-8"
+        return "its path is not valid UTF-8", "rename the folder, or use another one"
+    return "", ""
 
 
 def other_writers(folder: str | os.PathLike[str]) -> str:
