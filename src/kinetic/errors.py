@@ -8,6 +8,7 @@ happened, why, and what to do next.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from typing import Any, ClassVar
 
@@ -100,6 +101,12 @@ class KineticError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by parts, so that keyword arguments survive the trip out of a job."""
         return rebuilt, (type(self), self.args, self.__dict__.copy())
+
+
+def correct_advice(error: KineticError) -> None:
+    """Replace the next step of an error about a file that could not be opened because too many are open."""
+    if isinstance(error.__cause__, OSError) and error.__cause__.errno in {errno.EMFILE, errno.ENFILE}:
+        error.next = "close files that this program has open, or allow more: ulimit -n 4096"
 
 
 def printable(text: str, *, keep: str = "\n\t") -> str:

@@ -632,6 +632,39 @@ def test_a_folder_whose_name_is_not_utf8_is_named_with_what_to_do(project, home:
     assert "why:   Python reads the names of files as ascii here\nnext:  export LC_ALL=C.UTF-8\n" in told[2]
 
 
+def test_too_many_open_files_are_called_that_and_no_file_is_blamed(project) -> None:
+    out = project.out(
+        """
+        import os, resource
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def train(number):
+            return number
+
+        train(0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        held, advice = [], set()
+        try:
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            pass
+        for number in range(1, 30):
+            try:
+                train(number)
+            except kinetic.errors.KineticError as error:
+                advice.add(error.next)
+            else:
+                break
+            os.close(held.pop())
+        print(sorted(advice))
+        """
+    )
+
+    assert out.splitlines()[-1] == "['close files that this program has open, or allow more: ulimit -n 4096']"
+
+
 def test_a_job_has_the_variables_that_were_captured_and_no_others(world) -> None:
     _, _, found = world
 

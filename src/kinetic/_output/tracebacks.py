@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
-from kinetic.errors import BatchError, JobError, KineticError, printable
+from kinetic.errors import BatchError, JobError, KineticError, correct_advice, printable
 
 REMOTE = "Remote traceback:\n"  # how the note begins that carries the traceback of a job
 LOG = "The job's log: "  # how the last line of that note begins
@@ -128,6 +128,8 @@ class _Leaving:
         if isinstance(error, GeneratorExit | StopIteration) and not is_told:
             return  # of a generator, that is its end
         install()
+        if isinstance(error, KineticError):
+            correct_advice(error)
         if is_told:
             _shorten(error, {id(error)})  # it says by itself what happened
         else:  # a bug of ours, or of code that we call, e.g. of the user's iterator of inputs
