@@ -281,7 +281,7 @@ def _prepare(
 
 
 def _load_value(data: bytes) -> Any:
-    process_setup.name_the_script_classes()  # of the function and of the values before: a value finds the same ones
+    process_setup.complete_main(None)  # of the function and of the values before: a value finds the same classes
     return function_call.load_value(data)
 
 
