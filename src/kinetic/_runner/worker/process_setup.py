@@ -152,7 +152,7 @@ def become_main(script: str, workspace: Path) -> ModuleType:
 
 
 def complete_main(file: str | None) -> None:
-    """Repair the script's namespace after something of it was opened: a function brings the client's ``__file__`` along.
+    """Repair the script's namespace after something of it was opened: functions bring the client's ``__file__``.
 
     Its classes become findable in ``__main__``, so that pools and pickles of the user's code find them.
     """
