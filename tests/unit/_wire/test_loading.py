@@ -13,8 +13,9 @@ from kinetic._wire import MANY_OBJECTS, loading
 
 
 @pytest.fixture(autouse=True)
-def _thresholds() -> Iterator[None]:
+def _as_in_a_program() -> Iterator[None]:
     before = gc.get_threshold()
+    gc.unfreeze()  # what the tests' own process has frozen; see conftest.py
     yield
     gc.set_threshold(*before)
 
