@@ -45,6 +45,9 @@ SCRIPT = """
         note(notes, "first-began")
         time.sleep(0.05)
         if fails:
+            limit = time.monotonic() + 5
+            while not os.path.exists(notes + ".submitted") and time.monotonic() < limit:
+                time.sleep(0.01)
             raise ValueError("as asked")
         note(notes, "first-done")
         return 21
@@ -63,6 +66,7 @@ SCRIPT = """
             print(one.job_id, flush=True)
         if "second" in what:
             two = second.run_async(one if "first" in what else kinetic.attach(rest[0]), notes)
+            open(notes + ".submitted", "w").close()
             print(two.job_id, flush=True)
         os._exit(0)
 """

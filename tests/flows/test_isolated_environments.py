@@ -361,6 +361,6 @@ def test_a_script_that_wants_another_python_is_refused_before_anything_is_built(
     ours = done.stderr[done.stderr.rindex("kinetic.errors.") :].splitlines()
     assert done.returncode == 1
     assert f"train.py wants Python >=3.99, and the job would run in Python {python_runtime.python_version()}" in ours[0]
-    assert [line.split(":")[0] for line in ours[1:]] == ["why", "next"]
+    assert [line.split(":")[0] for line in ours[1:]] == ["why", "next", "where"]
     assert not [*home.glob("run/*/environments")]
     assert not [*home.glob("store/cpu-*")]

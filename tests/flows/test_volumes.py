@@ -46,7 +46,8 @@ STAY = """
         child = subprocess.Popen(["sleep", "60"])
         Path(marks, "child").write_text(str(child.pid))
         Path(marks, "seen").write_text(Path("{mount}/a.txt").read_text())
-        Path(marks, "begun").write_text(str(os.getpid()) + " " + str(os.getppid()))
+        Path(marks, "beginning").write_text(str(os.getpid()) + " " + str(os.getppid()))
+        Path(marks, "beginning").rename(Path(marks, "begun"))
         child.wait()
 
     if __name__ == "__main__":

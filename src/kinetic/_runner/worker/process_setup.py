@@ -193,8 +193,12 @@ class _Flusher:
         try:
             self.number = _thread.get_native_id()
             with _writing_header, contextlib.suppress(OSError):
-                for file in _opened:
-                    _write_header(file._replace(thread=self.number))
+                for file in _opened:  # by its path: the function may have closed our descriptor, and opened another file
+                    descriptor = os.open(file.path, os.O_WRONLY | os.O_CLOEXEC)
+                    try:
+                        _write_header(descriptor, file._replace(thread=self.number))
+                    finally:
+                        os.close(descriptor)
             while not self._over.acquire(timeout=_FLUSH_SECONDS):
                 with contextlib.suppress(ValueError, OSError):
                     sys.stdout.flush()
@@ -529,12 +533,12 @@ def open_dump_file(task: Task) -> None:
         with _writing_header:
             _opened[:] = [StackDumpFile(task.stacks, me, started, task.attempt, task.host, descriptor, thread=0)]
             thread = _flushers[-1].number if _flushers else 0  # which spends its time waiting
-            _write_header(_opened[0]._replace(thread=thread))
+            _write_header(descriptor, _opened[0]._replace(thread=thread))
 
 
-def _write_header(file: StackDumpFile) -> None:
+def _write_header(descriptor: int, file: StackDumpFile) -> None:
     page = {name: value for name, value in file._asdict().items() if name != "path"}
-    os.pwrite(file.descriptor, json.dumps(page).encode().ljust(_LINE - 1) + b"\n", 0)
+    os.pwrite(descriptor, json.dumps(page).encode().ljust(_LINE - 1) + b"\n", 0)
 
 
 # ---------------------------------------------------------------------------------------------------------- the client

@@ -138,13 +138,13 @@ def number():
     main_writes.acquire()
     return _thread.get_native_id()
 
-def late(file):
+def late(descriptor, file):
     if not file.thread:  # it was read before the other thread had one, which now tries to be faster
         main_writes.release()
         limit = time.monotonic() + 0.2
         while time.monotonic() < limit and not path.stat().st_size:
             time.sleep(0.01)
-    write(file)
+    write(descriptor, file)
 
 process_setup._thread = types.SimpleNamespace(**{{**vars(_thread), "get_native_id": number}})
 process_setup._write_header = late
@@ -156,3 +156,33 @@ print(process_setup.read_header(path).thread)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert int(ran.stdout) > 0
+
+
+def test_a_thread_that_begins_late_writes_into_no_file_that_the_function_opened(tmp_path: Path) -> None:
+    code = f"""
+import _thread, os, types
+from pathlib import Path
+from kinetic._runner.worker import process_setup
+path, theirs = Path({str(tmp_path / "stacks")!r}), Path({str(tmp_path / "theirs")!r})
+function_began = _thread.allocate_lock()
+function_began.acquire()
+
+def number():
+    function_began.acquire()
+    return _thread.get_native_id()
+
+process_setup._thread = types.SimpleNamespace(**{{**vars(_thread), "get_native_id": number}})
+process_setup.keep_flushing()
+process_setup.open_dump_file(types.SimpleNamespace(stacks=path, attempt=0, host=0))
+descriptor = process_setup.read_header(path).descriptor
+os.close(descriptor)
+assert os.open(theirs, os.O_RDWR | os.O_CREAT) == descriptor
+function_began.release()
+process_setup._flushers.pop().end()
+print(theirs.stat().st_size, process_setup.read_header(path).thread)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    size, thread = map(int, ran.stdout.split())
+    assert size == 0
+    assert thread > 0
