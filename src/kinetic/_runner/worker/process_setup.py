@@ -193,7 +193,7 @@ class _Flusher:
         try:
             self.number = _thread.get_native_id()
             with _writing_header, contextlib.suppress(OSError):
-                for file in _opened:  # by its path: the function may have closed our descriptor, and opened another file
+                for file in _opened:  # by its path: our descriptor may be a file of the function by now
                     descriptor = os.open(file.path, os.O_WRONLY | os.O_CLOEXEC)
                     try:
                         _write_header(descriptor, file._replace(thread=self.number))
