@@ -138,8 +138,8 @@ class _DriverWatch:
             return False
         if self._poll.limit is not None and time.monotonic() - self._since > self._poll.limit:
             return False
-        if not self._driver_is_gone(tracker):
-            return True
+        if not self._driver_is_gone(tracker) or time.monotonic() - self._gone_since < _TAKE_OVER_SECONDS:
+            return True  # it is checked twice: a process may be taking over in this very moment
         if not missing or self._accepts_missing:
             return False
         self._report(len(missing))
