@@ -61,8 +61,8 @@ def cost(names: tuple[str, ...], region: str | None, spot: bool, project: str | 
     Example: kinetic cost l4 v5litepod-16 --region us-west4
     """
     from kinetic import _hardware as hardware
+    from kinetic._google.locations import region_of
     from kinetic._hardware import prices
-    from kinetic._jobs import job_cost
 
     wanted = [hardware.place(name, spot=spot) for name in names]
     for each in wanted:
@@ -73,7 +73,7 @@ def cost(names: tuple[str, ...], region: str | None, spot: bool, project: str | 
     doing = [""]
     with output.phase("reading Google's price list", summary=False, detail=lambda: doing[0]):
         rates, problem = _rates(wanted, named, lambda text: doing.__setitem__(0, text))
-    found = [(each, prices.price_of(each, job_cost.region_of(where), rates)) for each in wanted]
+    found = [(each, prices.price_of(each, region_of(where), rates)) for each in wanted]
     if as_json:
         pages = [_page(each, price) for each, price in found]
         output_format.print_document(prices=pages, not_included=[*NOT_INCLUDED], problem=problem)

@@ -15,11 +15,12 @@ from kinetic._cluster import policies, quotas, rights
 from kinetic._cluster.accounts import Services
 from kinetic._cluster.checks import Check, Problem, texts_of
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, PROJECTS, STORAGE, ProjectApis
-from kinetic._cluster.resource import KUBERNETES_MARK, Setup, Spec, region_of
+from kinetic._cluster.resource import KUBERNETES_MARK, Setup, Spec
 from kinetic._cluster.storage import KUBERNETES_ACCOUNT, OBJECT_ROLE
 from kinetic._config import cluster as cluster_settings
 from kinetic._google import api, clusters
 from kinetic._google.api import ApiError, Page
+from kinetic._google.locations import region_of
 from kinetic._hardware import Placement, place
 from kinetic._stores.parallel import Retry
 

@@ -11,9 +11,10 @@ from kinetic._cluster.jobset import JobSet
 from kinetic._cluster.namespace import FollowerBinding, FollowerRole, Namespace, Quota, ServiceAccount
 from kinetic._cluster.network import Network, Router, Subnet
 from kinetic._cluster.project_apis import explained
-from kinetic._cluster.resource import Found, Resource, Setup, region_of
+from kinetic._cluster.resource import Found, Resource, Setup
 from kinetic._cluster.storage import Bucket, BucketAccess, Repository
 from kinetic._google.api import ApiError
+from kinetic._google.locations import region_of
 from kinetic._stores.parallel import in_parallel
 from kinetic._wire import NamedTuple
 

@@ -15,8 +15,8 @@ from kinetic._backends.kube.client import EVENT, NODE, POD, response_json
 from kinetic._backends.kube.job_manifests import APP_LABEL, APP_WARM, JOB_LABEL
 from kinetic._cluster.control_plane import CONTROL_PLANE_DOLLARS
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, ProjectApis
-from kinetic._cluster.resource import region_of
 from kinetic._google.api import ApiError
+from kinetic._google.locations import region_of
 from kinetic._hardware import GPUS, TPUS, prices
 from kinetic._wire import NamedTuple
 from kinetic.errors import KineticError

@@ -12,8 +12,9 @@ from typing import Any
 
 from kinetic._cluster.control_plane import Pool, pool_name
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, ProjectApis
-from kinetic._cluster.resource import Change, Found, Setup, Spec, parent_zone, region_of
+from kinetic._cluster.resource import Change, Found, Setup, Spec
 from kinetic._google.api import Page
+from kinetic._google.locations import parent_zone, region_of
 from kinetic._hardware import Placement
 from kinetic._wire import NamedTuple
 from kinetic.errors import CapacityError, ClusterError, OptionError

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from kinetic._cluster import quotas
 from kinetic._cluster.project_apis import COMPUTE, ProjectApis
 from kinetic._cluster.quotas import Quota
-from kinetic._cluster.resource import DEFAULT_REGION, Setup, parent_zone, region_of
+from kinetic._cluster.resource import DEFAULT_REGION, Setup
+from kinetic._google.locations import parent_zone, region_of
 from kinetic._hardware import Placement
 from kinetic._wire import NamedTuple
 from kinetic.errors import CapacityError

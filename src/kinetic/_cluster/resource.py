@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from kinetic._google.locations import region_of
 from kinetic._wire import NamedTuple, dataclass
 from kinetic.errors import ClusterError, OptionError
 
@@ -178,19 +179,6 @@ class Setup:
                 connect = self._connect or _connect
                 self._client = connect(self)
             return self._client
-
-
-def region_of(location: str) -> str:
-    """Return the region of a zone, or of a region: itself."""
-    return re.sub(r"-(ai[0-9]+)?[a-z]$", "", location)
-
-
-def parent_zone(zone: str) -> str:
-    """Return the zone itself, or that which an AI zone belongs to: "us-south1-b" for "us-south1-ai1b".
-
-    AI zones have accelerators and little else. Source: cloud.google.com/compute/docs/regions-zones/ai-zones, 2026-11.
-    """
-    return re.sub(r"-ai[0-9]+([a-z])$", r"-\1", zone)
 
 
 def _connect(setup: Setup) -> Client:

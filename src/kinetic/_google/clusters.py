@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 from urllib.parse import quote
 
 from kinetic._google.api import ApiError, Page, Service
+from kinetic._google.locations import region_of
 from kinetic._wire import NamedTuple
 from kinetic.errors import AccessDeniedError, BackendUnavailableError, KineticError
 
@@ -286,7 +287,7 @@ class NodePools(NamedTuple):
             command.append(f"--accelerator {gpus}")
         elif wanted.hosts > 1 and str(wanted.machine_type).startswith("tpu7"):
             # The newest TPUs need a policy in place of a topology of the pool.
-            region = re.sub(r"-(ai[0-9]+)?[a-z]$", "", self.location)
+            region = region_of(self.location)
             policy = (
                 f"gcloud compute resource-policies create workload-policy {name} --type HIGH_THROUGHPUT "
                 f"--accelerator-topology {wanted.topology} --region {region} --project {self.project} && "

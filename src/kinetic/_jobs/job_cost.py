@@ -7,7 +7,6 @@ runs before and after the job. CPU jobs have no price of their own.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,11 +42,6 @@ def kept_rates(environ: Mapping[str, str]) -> Rates | None:
     return prices.read_rates(rates_file(environ))
 
 
-def region_of(location: str) -> str:
-    """Return the region of a zone, or of a region: itself."""
-    return re.sub(r"-(ai[0-9]+)?[a-z]$", "", location)
-
-
 def limited(options: Options, placement: Placement, target: Target, root: Path, environ: Mapping[str, str]) -> Options:
     """Return options whose deadline keeps a job within what it may cost, if the project or a variable says so.
 
@@ -61,6 +55,8 @@ def limited(options: Options, placement: Placement, target: Target, root: Path, 
     if placement.kind == "cpu":
         output.report_once(f"{_OPTION} ({found.source}) does not limit CPU jobs: they have no price of their own")
         return options
+    from kinetic._google.locations import region_of  # here and below: only where a price is asked for
+
     price = prices.price_of(placement, region_of(target.zone.value), kept_rates(environ))
     if price is None:
         if options.deadline is not None:
@@ -106,6 +102,8 @@ def dollars_of(page: Mapping[str, Any], zone: str, rates: Rates | None, *, spot:
     seconds = page["duration_seconds"]
     if seconds is None or registry.is_here(page["backend"]):
         return None
+    from kinetic._google.locations import region_of
+
     price = _price(str(page["accelerator"]), spot, region_of(zone), rates)
     return None if price is None else price.dollars_per_hour * float(seconds) / _HOUR
 
