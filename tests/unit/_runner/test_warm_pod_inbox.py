@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kinetic._runner.pod import container
 from kinetic._runner.pod.warm_clients import CONFIRMED
 from kinetic._runner.pod.warm_pod import WarmProcess
 from kinetic._wire.task import KEY_FILE, PodSettings, Task
@@ -103,3 +104,19 @@ def test_a_task_whose_client_did_not_confirm_is_given_up(process: WarmProcess) -
 
     assert process._is_given_up
     assert os.read(process._hold, 9) == b"x"
+
+
+def test_a_child_with_the_number_of_one_that_confirmed_a_task_before_confirms_nothing(process: WarmProcess) -> None:
+    process._children, process._hold, process._confirmed_by, process._tasks = {}, -1, 0, 0
+    process.task.mkdir()
+    process._after_message(41, CONFIRMED)
+    process._about = {"held_by": 41}
+    process._begin_to_hold()
+    process._forget_task(process._about)
+    (process.task / container.HOLD).unlink(missing_ok=True)
+
+    process._after_message(41, 1)
+    process._about = {"held_by": 41}
+    process._begin_to_hold()
+
+    assert process._is_given_up

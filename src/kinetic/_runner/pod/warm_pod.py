@@ -608,7 +608,7 @@ class WarmProcess:
         if self._hold >= 0:
             os.close(self._hold)
             self._hold = -1
-        self._about = None
+        self._about, self._confirmed_by = None, 0  # a later child may have the number of this one
         if self._is_given_up:  # another client may have its number, and the kubelet may have brought that task
             self._secret_stamp = None
         else:
