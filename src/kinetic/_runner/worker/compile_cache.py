@@ -76,10 +76,16 @@ class CompileCache:
     def begin(self, name: str) -> LibraryCache | None:
         """Set the variables of a library that is about to be imported, and begin to fetch; None if it is off."""
         library = compilers.LIBRARIES[name]
-        if self.is_forked or name in self.libraries:  # a process that user code forked has what it inherits
-            return None if self.is_forked else self.libraries.get(name)
+        if self.is_forked:  # it has what it inherits
+            return None
+        if name in self.libraries:
+            return self.libraries[name]
         folder = compilers.folder_of(self.task.data, library)
-        if folder is None or not compilers.set_variables(library, folder):
+        if folder is None:
+            where = compilers.shared_folder()
+            self.say(f"compile cache: nothing of {name} is kept: {where} cannot be made, or others can write to it")
+            return None
+        if not compilers.set_variables(library, folder):
             return None  # the user's own settings
         self.libraries[name] = found = LibraryCache(self, library, folder)
         found.start_fetching()

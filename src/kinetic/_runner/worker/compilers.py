@@ -88,8 +88,13 @@ def folder_of(data: Path, library: Library) -> Path | None:
         return data / "compiled" / library.name
     if library.name not in _held:
         with contextlib.suppress(OSError):
-            _hold(library.name, Path(f"{_ABOVE}/kinetic-{os.getuid()}-compiled"))
+            _hold(library.name, shared_folder())
     return _held.get(library.name)
+
+
+def shared_folder() -> Path:
+    """Return the folder above those that many jobs use in turns; it need not exist."""
+    return Path(f"{_ABOVE}/kinetic-{os.getuid()}-compiled")
 
 
 def _hold(name: str, above: Path) -> None:

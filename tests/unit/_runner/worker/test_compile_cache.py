@@ -364,8 +364,12 @@ def test_a_folder_that_others_may_write_to_is_not_used_for_vllm(job, tmp_path, m
     above.mkdir()
     above.chmod(mode)
 
-    assert job().cache.begin("vllm") is None
+    made = job()
+    assert made.cache.begin("vllm") is None
     assert "VLLM_CACHE_ROOT" not in os.environ
+    assert made.log == [
+        f"kinetic: compile cache: nothing of vllm is kept: {above} cannot be made, or others can write to it"
+    ]
 
 
 def test_a_link_in_the_place_of_the_folder_is_not_followed_for_vllm(job, tmp_path) -> None:
