@@ -56,7 +56,6 @@ _TOGETHER_SECONDS = 0.05  # few free places wait so long for more
 _LARGE = 32  # max_concurrent: half of it keeps all slots of a machine busy while the next ones are launched
 _CLOSE_SECONDS = 10.0  # between the verdict of a job and the end of its supervisor's work on it
 _SOON_SECONDS = 5.0
-_FIRST_CHILD_SECONDS = 0.02
 _INTERRUPTED = 128 + 2  # the exit code of a program that Ctrl-C has ended
 
 
@@ -402,6 +401,8 @@ def start_driver(
                 batch._submission_complete.set()
             else:
                 _report_driver(batch)
+        finally:
+            batch._submission_begun.set()  # nobody waits for it any more
 
     if not here:
         thread = python_runtime.start_thread(drive, f"kinetic-{batch.group_id}", daemon=False)
@@ -449,8 +450,7 @@ class _AtExit:
         """Wait for the threads when the function of a job has ended, as for those of a program; others get its slot."""
         cls.has_come = True
         for thread, batch in cls._threads.items():
-            while thread.is_alive() and not any(batch.jobs):
-                thread.join(_FIRST_CHILD_SECONDS)
+            batch._submission_begun.wait()
             first = next(filter(None, batch.jobs), None)
             if first is None or os.environ.get("KINETIC_JOB_ID") in (first.after or ()):
                 continue  # its children start when this job has ended
@@ -487,7 +487,12 @@ def _drive(batch: Batch, launcher: ChildLauncher, held: Lease | None, only: Coll
     held = held or control.wait_for_lease(tracker.store, batch.group_id, tracker.key)
     if held is None:
         return False
-    driver = Driver(launcher, tracker, held, lambda index: batch._update_jobs((index,)), only)
+
+    def launched(index: int) -> None:
+        batch._update_jobs((index,))
+        batch._submission_begun.set()
+
+    driver = Driver(launcher, tracker, held, launched, only)
     try:
         driver.run()
     finally:

@@ -97,6 +97,7 @@ class Batch(Generic[R]):
     _bucket_name: str = ""
     _project: str = ""
     _submission_complete: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+    _submission_begun: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
     _submission_error: BaseException | None = field(default=None, repr=False, compare=False)
     _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
     _submission_errors: dict[int, Exception] = field(default_factory=dict, repr=False, compare=False)
