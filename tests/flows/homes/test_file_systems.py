@@ -126,6 +126,36 @@ def test_a_home_on_a_full_disk_is_one_clear_error_and_nothing_half_made(
     assert clients.collect(clients.submit())["file"]  # and it works again
 
 
+Full = Callable[[str], tuple[Path, str]]
+
+
+@pytest.fixture
+def full(clients: Any, tmp_path: Path, mount: Any) -> Full:
+    """Return what runs a client with large values in a home on a small disk, fills that, and returns what was told."""
+
+    def make(code: str) -> tuple[Path, str]:
+        disk = mount(tmp_path / "disk", "size=32m")
+        clients.home = disk / "home"
+        clients.more = {"KINETIC_HOME": str(clients.home)}
+        clients.until.touch()
+        clients.project.write("large.py", """
+            import kinetic
+            @kinetic.run(accelerator="cpu")
+            def large(size):
+                print("large", size)
+                return b"x" * size
+        """)  # fmt: skip
+        told = clients.run(f"from large import large\n{code}")
+        _fill(disk, 0)
+        return disk, told
+
+    return make
+
+
+def _free(disk: Path) -> int:
+    return os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -135,27 +165,14 @@ def test_a_home_on_a_full_disk_is_one_clear_error_and_nothing_half_made(
     ],
     ids=lambda words: " ".join(words[1:]),
 )
-def test_a_full_disk_can_be_emptied_by_removing_a_job(
-    clients: Any, tmp_path: Path, mount: Any, words: tuple[str, ...]
-) -> None:
-    disk = mount(tmp_path / "disk", "size=24m")
-    clients.home = disk / "home"
-    clients.more = {"KINETIC_HOME": str(clients.home)}
-    clients.until.touch()
-    clients.project.write("large.py", """
-        import kinetic
-        @kinetic.run(accelerator="cpu")
-        def large():
-            return b"x" * 4_000_000
-    """)  # fmt: skip
-    job = clients.run("from large import large\njob = large.run_async()\njob.wait()\nprint(json.dumps(job.job_id))")
-    _fill(disk, 0)
-    before = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+def test_a_full_disk_can_be_emptied_by_removing_a_job(clients: Any, full: Full, words: tuple[str, ...]) -> None:
+    disk, job = full("job = large.run_async(4_000_000)\njob.wait()\nprint(json.dumps(job.job_id))")
+    before = _free(disk)
 
     told = clients.kinetic(*[job if word == "JOB" else word for word in words])
 
     assert told.returncode == 0, told.stderr
-    assert os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize > before + 3_500_000
+    assert _free(disk) > before + 3_500_000
     listed = clients.kinetic("jobs", "list", "--all", "--json")
     assert job in listed.stdout
 
@@ -165,24 +182,9 @@ def test_a_full_disk_can_be_emptied_by_removing_a_job(
     [("batch", "cleanup", "BATCH", "--yes"), ("batch", "results", "BATCH", "--cleanup"), ("-c", "b.results()")],
     ids=lambda words: words[1],
 )
-def test_a_full_disk_can_be_emptied_by_removing_a_batch(
-    clients: Any, tmp_path: Path, mount: Any, words: tuple[str, ...]
-) -> None:
-    disk = mount(tmp_path / "disk", "size=32m")
-    clients.home = disk / "home"
-    clients.more = {"KINETIC_HOME": str(clients.home)}
-    clients.until.touch()
-    clients.project.write("large.py", """
-        import kinetic
-        @kinetic.run(accelerator="cpu")
-        def large(number):
-            print("large", number)
-            return b"x" * 300_000
-    """)  # fmt: skip
-    begin = "from large import large\nb = large.run_async_map([*range(12)])\nb.wait()\nprint(json.dumps(b.group_id))"
-    batch = clients.run(begin)
-    _fill(disk, 0)
-    before = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+def test_a_full_disk_can_be_emptied_by_removing_a_batch(clients: Any, full: Full, words: tuple[str, ...]) -> None:
+    disk, batch = full("b = large.run_async_map([300_000] * 12)\nb.wait()\nprint(json.dumps(b.group_id))")
+    before = _free(disk)
 
     if words[0] == "-c":
         look = f"b = kinetic.attach_batch({batch!r})\nprint(json.dumps([len(value) for value in {words[1]}]))"
@@ -191,7 +193,7 @@ def test_a_full_disk_can_be_emptied_by_removing_a_batch(
         told = clients.kinetic(*[batch if word == "BATCH" else word for word in words])
         assert told.returncode == 0, told.stderr
 
-    assert os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize > before + 3_000_000
+    assert _free(disk) > before + 3_000_000
     listed = clients.kinetic("jobs", "list", "--all", "--json")
     assert listed.stdout.count('"SUCCEEDED"') == 12
 
