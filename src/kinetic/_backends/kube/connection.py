@@ -371,8 +371,8 @@ class ExecPlugin:
         except subprocess.TimeoutExpired:  # whose text has all arguments
             raise self._failed(f"no answer within {PLUGIN_TIMEOUT_SECONDS:g} s") from None
         except OSError as error:
-            is_absent = isinstance(error, FileNotFoundError)
-            raise self._failed(error.strerror or type(error).__name__, self._hint * is_absent) from error
+            hint = self._hint if isinstance(error, FileNotFoundError) else ""
+            raise self._failed(error.strerror or type(error).__name__, hint) from error
         if done.returncode != 0:
             message = self._without_secrets(done.stderr.decode(errors="replace")).strip()[-500:]
             raise self._failed(f"it exited with {done.returncode}: {message}")

@@ -106,6 +106,7 @@ def gather_evidence(client: Client, job: Object, *, list_nodes: str = LIST_NODES
     young = [pod for pod in pods if time.time() - object_status.created_at(pod) < _UNSEEN_SECONDS]
     unplaced = [pod for pod in young if object_status.condition_of(pod, "PodScheduled", status="False")]
     is_unseen = bool(unplaced) and not any(event.get("reason") in _SCALING for event in events)
+    is_of_google = list_nodes != LIST_NODES  # found through Google; without a node, nothing else tells that it may grow
     held = object_status.label_of(job, job_manifests.QUEUE_LABEL) and (job.get("spec") or {}).get("suspend")
     return Evidence(
         job,
@@ -116,7 +117,7 @@ def gather_evidence(client: Client, job: Object, *, list_nodes: str = LIST_NODES
         hosts=_hosts_of(job),
         parts=client.list(JOB, f"{job_manifests.JOB_LABEL}={label}").objects if is_set else (),
         list_nodes=list_nodes,
-        unseen=is_unseen and (list_nodes != LIST_NODES or preflight.may_grow(client)),
+        unseen=is_unseen and (is_of_google or preflight.may_grow(client)),
     )
 
 
