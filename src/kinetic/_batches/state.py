@@ -97,7 +97,6 @@ class Batch(Generic[R]):
     _bucket_name: str = ""
     _project: str = ""
     _submission_complete: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
-    _submission_begun: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
     _submission_error: BaseException | None = field(default=None, repr=False, compare=False)
     _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
     _submission_errors: dict[int, Exception] = field(default_factory=dict, repr=False, compare=False)
@@ -106,6 +105,7 @@ class Batch(Generic[R]):
     _table: Table | None = field(default=None, repr=False, compare=False)
     _poll: Poll = field(default_factory=Poll, repr=False, compare=False)
     _store: str = field(default="", init=False, repr=False, compare=False)
+    _submission_begun: threading.Event = field(default_factory=threading.Event, init=False, repr=False, compare=False)
 
     def _refreshed(self) -> Tracker:
         """Observe everything now, and bring ``jobs`` up to date."""
