@@ -55,8 +55,9 @@ def warm_job(site: Any) -> dict[str, Any]:
 
 def says(site: Any) -> str:
     """Return what the only warm pod has written."""
-    (pod,) = pods_of_warm(site)
-    return str(site.log(pod["metadata"]["name"]))
+    logs = [str(site.log(pod["metadata"]["name"])) for pod in pods_of_warm(site)]
+    assert len(logs) == 1, "\n---- another pod:\n".join(logs)
+    return logs[0]
 
 
 def is_idle(site: Any, times: int) -> Any:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from kinetic._runner.worker import compilers
 from kinetic._wire import python_runtime
-from kinetic._wire.task import COMPILERS
+from kinetic._wire.task import COMPILERS, Task
 
 if TYPE_CHECKING:
     from kinetic._runner.worker.compile_cache import CompileCache
@@ -60,19 +60,19 @@ class CommandCache:
     """The worker's end.
 
     Args:
-        data: The folder of the job's data, which goes with the job.
+        task: The job's, whose folder of data goes with it.
         begin: Makes the compile cache; None where that is not possible.
     """
 
-    def __init__(self, data: Path, begin: Callable[[], CompileCache | None]) -> None:
+    def __init__(self, task: Task, begin: Callable[[], CompileCache | None]) -> None:
         self._begin = begin
         self._cache: CompileCache | None = None
-        self._folder = data / "compiled" / "command"
+        self._folder = task.data / "compiled" / "command"
         shutil.rmtree(self._folder, ignore_errors=True)  # of another attempt
         self._folder.mkdir(parents=True, mode=0o700)
         self._locks: dict[str, int] = {}
         for name, library in compilers.LIBRARIES.items():
-            folder = compilers.folder_of(data, library)
+            folder = compilers.folder_of(task, library)
             if folder is not None and compilers.set_variables(library, folder):
                 self._locks[name] = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 fcntl.flock(self._locks[name], fcntl.LOCK_EX)
@@ -92,6 +92,8 @@ class CommandCache:
             self._reader.join(_LAST_SECONDS)
         if self._cache is not None:
             self._cache.finish(succeeded=succeeded)
+        for name in compilers.LIBRARIES:
+            compilers.give_back(name)
 
     def _read(self) -> None:
         with os.fdopen(os.dup(self._pipe), "rb") as lines:

@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 import os
 import platform
-import shutil
 import stat
 import threading
 import time
@@ -80,7 +79,7 @@ class CompileCache:
             return None
         if name in self.libraries:
             return self.libraries[name]
-        folder = compilers.folder_of(self.task.data, library)
+        folder = compilers.folder_of(self.task, library)
         if folder is None:
             where = compilers.shared_folder()
             self.say(f"compile cache: nothing of {name} is kept: {where} cannot be made, or others can write to it")
@@ -154,8 +153,7 @@ class CompileCache:
         for library in self.libraries.values():
             if line := library.summary():
                 self.say(line)
-            if library.library.keeps_paths:  # it is not below the job's folder, which goes with the job
-                shutil.rmtree(library.folder, ignore_errors=True)
+            compilers.give_back(library.library.name)
 
 
 class LibraryCache:
@@ -272,7 +270,7 @@ class LibraryCache:
     def _fetch(self, entries: Sequence[CacheEntry]) -> None:
         if not entries:
             return
-        parts = self.folder / ".parts"
+        parts = self.folder / f".parts-{self._cache.task.host}"
         parts.mkdir(parents=True, exist_ok=True, mode=0o700)
         tasks = (partial(self._fetch_one, entry, parts / str(at)) for at, entry in enumerate(entries))
         for fetched in in_parallel(self._cache.store, tasks, limit=min(8, parallelism(self._cache.store))):
@@ -299,7 +297,9 @@ class LibraryCache:
                 return True
             place = self.folder / entry.path
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.utime(part, (1, time.time()))  # the kernel sets the first of these when the file is read
+            # The kernel sets the first of these when the file is read. The second is the same on all hosts of a slice:
+            # where they share a machine, each of them may put it there.
+            os.utime(part, (1, 1))
             with self._lock:
                 os.replace(part, place)
                 self._note_fetched(entry.path)

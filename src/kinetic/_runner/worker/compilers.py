@@ -13,13 +13,14 @@ from types import ModuleType
 from typing import Any
 
 from kinetic._wire import NamedTuple
+from kinetic._wire.task import Task
 
 _ZSTD = b"\x28\xb5\x2f\xfd"  # how its frames begin
 _CHUNK = 1 << 16
 _OFF = frozenset({"0", "false", "off", "no"})
 _ABOVE = "/tmp"  # noqa: S108 - the same on all machines and in all pods; what is not ours there is not used
 _PLACES = 32  # jobs at the same time on one machine that use one library which keeps paths
-_held: dict[str, Path] = {}  # by this process, until it ends
+_held: dict[str, _Held] = {}  # by this process, until it ends
 
 # Of JAX's events: a program is about to be looked up; it was found; it is written; and the whole of it took so long.
 REQUEST = "/jax/compilation_cache/compile_requests_use_cache"
@@ -28,6 +29,11 @@ WRITE = "/jax/compilation_cache/cache_misses"
 SAVED = "/jax/compilation_cache/compile_time_saved_sec"
 TOOK = "/jax/core/compile/backend_compile_duration"
 PROGRAM, LAST_USE = "-cache", "-atime"  # how the names of JAX's programs end, and of files that say when one was used
+
+
+class _Held(NamedTuple):
+    folder: Path
+    lock: int
 
 
 class Library(NamedTuple):
@@ -79,17 +85,17 @@ LIBRARIES = {
 }
 
 
-def folder_of(data: Path, library: Library) -> Path | None:
+def folder_of(task: Task, library: Library) -> Path | None:
     """Return where the cache of a library is: in the folder of a job's data, or in one that many jobs use in turns.
 
     None where there is no such folder: /tmp cannot be written, or somebody else made ours.
     """
     if not library.keeps_paths:
-        return data / "compiled" / library.name
+        return task.data / "compiled" / library.name
     if library.name not in _held:
         with contextlib.suppress(OSError):
-            _hold(library.name, shared_folder())
-    return _held.get(library.name)
+            _hold(library.name, shared_folder(), f"{task.data_shared or task.data}")
+    return _held[library.name].folder if library.name in _held else None
 
 
 def shared_folder() -> Path:
@@ -97,8 +103,11 @@ def shared_folder() -> Path:
     return Path(f"{_ABOVE}/kinetic-{os.getuid()}-compiled")
 
 
-def _hold(name: str, above: Path) -> None:
-    """Take the first folder that no other process has, and empty it: a job may have been killed."""
+def _hold(name: str, above: Path, owner: str) -> None:
+    """Take the first folder that no other job has, and empty it: a job may have been killed.
+
+    The hosts of a slice that is emulated on this machine are one owner: they would find nothing in different folders.
+    """
     with contextlib.suppress(FileExistsError):
         above.mkdir(mode=0o700)
     about = above.lstat()
@@ -107,14 +116,35 @@ def _hold(name: str, above: Path) -> None:
     for number in range(_PLACES):
         folder = above / f"{name}-{number}"
         lock = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the descriptor goes, with the process
-        except BlockingIOError:
-            os.close(lock)
-            continue
-        shutil.rmtree(folder, ignore_errors=True)
-        _held[name] = folder
-        return
+        if _is_taken_alone(lock):  # for no longer than this takes: the other hosts wait below
+            with contextlib.suppress(FileNotFoundError):
+                folder.rename(above / f".{name}-{number}-{os.getpid()}")
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, owner.encode(), 0)
+        fcntl.flock(lock, fcntl.LOCK_SH)  # until the descriptor goes, with the process
+        if os.pread(lock, len(owner.encode()) + 1, 0) == owner.encode():
+            _held[name] = _Held(folder, lock)
+            break
+        os.close(lock)
+    for left in above.glob(f".{name}-*-{os.getpid()}"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def give_back(name: str) -> None:
+    """Remove the folder of a library at the end, where it is not below that of the job, and no other host uses it."""
+    held = _held.pop(name, None)
+    if held is not None:
+        if _is_taken_alone(held.lock):
+            shutil.rmtree(held.folder, ignore_errors=True)
+        os.close(held.lock)
+
+
+def _is_taken_alone(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def set_variables(library: Library, folder: Path) -> bool:

@@ -328,7 +328,7 @@ def _hook_imports(task: Task, order: Order, store: Store) -> None:
         if task.cache_key:
             from kinetic._runner.worker import command_cache  # only commands
 
-            _at_the_end.append(command_cache.CommandCache(task.data, begin).finish)
+            _at_the_end.append(command_cache.CommandCache(task, begin).finish)
         return
     process = process_setup.JaxProcess(task.host, task.hosts, task.coordinator)
     hooks = process_setup.ImportHooks(process, COMPILERS if task.cache_key else {}, begin)

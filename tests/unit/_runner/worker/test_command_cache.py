@@ -12,6 +12,7 @@ import pytest
 
 from kinetic._runner.worker import compilers
 from kinetic._runner.worker.command_cache import CommandCache
+from kinetic._wire.task import Task
 
 SOURCE = Path(__file__).parents[4] / "src"
 
@@ -30,9 +31,13 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
         "listeners = []\nregister_event_listener = listeners.append\n"
         "def register_event_duration_secs_listener(_): ...\n"
     )
-    made = CommandCache(tmp_path / "data", lambda: None)
+    made = CommandCache(task_in(tmp_path), lambda: None)
     yield made
     made.finish()
+
+
+def task_in(folder: Path) -> Task:
+    return Task("job-1", "0" * 64, "file:///store", "key-1", 0o022, None, {}, base=str(folder))
 
 
 def run(code: str, *paths: Path, python: str = sys.executable) -> str:
@@ -79,7 +84,7 @@ def test_a_folder_that_cannot_be_filled_is_not_waited_for_whatever_a_command_wro
 
 
 def test_another_attempt_makes_anew_what_the_first_one_has_left(command: CommandCache, tmp_path: Path) -> None:
-    another = CommandCache(tmp_path / "data", lambda: None)
+    another = CommandCache(task_in(tmp_path), lambda: None)
     another.finish()
 
     assert run("import jax", SOURCE) == "jax is imported\n"

@@ -291,7 +291,7 @@ def test_of_the_folder_of_vllm_only_what_was_compiled_is_kept(job, store) -> Non
     second.cache.finish()
 
 
-def process(code: str, store, tmp_path: Path, *, name: str = "vllm") -> subprocess.Popen[str]:
+def process(code: str, store, tmp_path: Path, *, name: str = "vllm", host: str = "") -> subprocess.Popen[str]:
     """Run a job in a process of its own, which finds ``cache``, its ``library``, and ``root``, the library's folder."""
     head = f"""
         import os, sys
@@ -304,8 +304,11 @@ def process(code: str, store, tmp_path: Path, *, name: str = "vllm") -> subproce
 
         compilers._ABOVE = {str(tmp_path)!r}
         store = FileStore(Path({str(store.root)!r}))
-        task = Task("job-1", "0" * 64, store.url, "key-1", 0o022, None, {{}}, base={str(tmp_path)!r}, suffix="-0-0")
-        cache = CompileCache(replace(task, cache_key={KEY.hex()!r}), "gpu", store, sys.stdout.write)
+        base = {str(tmp_path)!r} + "/" + ({host!r} and "slice" or str(os.getpid()))
+        task = Task("job-1", "0" * 64, store.url, "key-1", 0o022, None, {{}}, base=base, suffix="-0-" + ({host!r} or "0"))
+        hosts, host = (2, int({host!r})) if {host!r} else (1, 0)
+        task = replace(task, cache_key={KEY.hex()!r}, hosts=hosts, host=host)
+        cache = CompileCache(task, "gpu", store, sys.stdout.write)
         library = cache.begin({name!r})
         library.filled.wait(5)
         root = library.folder
@@ -347,6 +350,20 @@ def test_two_jobs_that_use_vllm_at_the_same_time_have_folders_of_their_own(store
 
     assert folders[0] != folders[1]
     assert said == ["compiles", "compiles"], "what names another folder is not found"
+
+
+def test_the_hosts_of_a_slice_that_is_emulated_have_one_folder_and_find_what_the_first_one_compiled(
+    store, tmp_path
+) -> None:
+    process(COMPILES_WITH_PATHS, store, tmp_path).communicate()
+    waits = "print(root, flush=True)\nsys.stdin.read()\n" + textwrap.dedent(COMPILES_WITH_PATHS)
+    hosts = [process(waits, store, tmp_path, host=host) for host in ("0", "1")]
+    folders = {host.stdout.readline() for host in hosts}
+    said = [host.communicate()[0].splitlines() for host in hosts]
+
+    assert len(folders) == 1
+    assert said == 2 * [["compiled before", "kinetic: compile cache of vllm: 2 files found, 0 added"]]
+    assert not [*tmp_path.glob("kinetic-*-compiled/vllm-*/*")], "the last one removes it"
 
 
 def test_what_a_killed_job_left_of_vllm_is_not_seen_by_the_next(store, tmp_path) -> None:
@@ -734,7 +751,10 @@ def test_the_hosts_of_a_slice_use_what_the_first_one_found_and_nothing_newer(job
 
 
 @pytest.mark.parametrize(("name", "is_used"), [("torch", True), ("vllm", False)])
-def test_a_host_that_shares_its_machine_leaves_what_fails_in_another_folder(job, name: str, is_used: bool) -> None:
+def test_a_host_with_another_folder_leaves_what_fails_there(
+    job, tmp_path, monkeypatch, name: str, is_used: bool
+) -> None:
+    (tmp_path / "of-another-machine").mkdir()
     for hosts in (1, 2):
         leader = job(hosts=hosts)
         file = leader.cache.begin(name).folder / "vllm" / "torch_compile_cache" / "graph"
@@ -746,7 +766,8 @@ def test_a_host_that_shares_its_machine_leaves_what_fails_in_another_folder(job,
         for variable in compilers.LIBRARIES[name].folders:
             os.environ.pop(variable)
 
-    compilers._held.clear()  # as in a process of its own, whose folder has the next number
+    compilers._held.clear()  # as in a process of its own,
+    monkeypatch.setattr(compilers, "_ABOVE", f"{tmp_path}/of-another-machine")
     library = job(hosts=2, host=1).cache.begin(name)
     library.wait()
 
