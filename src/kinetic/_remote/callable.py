@@ -145,7 +145,7 @@ class RemoteCallable(Generic[P, R]):
             self.__name__ = self._name
 
     @tracebacks.hides_frames
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run as a job, wait, and return the value or raise the function's own exception."""
         if os.environ.get("KINETIC_JOB_ID"):
             if self._name not in _run_here:
@@ -159,7 +159,7 @@ class RemoteCallable(Generic[P, R]):
         return calls.call_and_wait(self._plain, (*self._leading, *args), kwargs, self._name, self._options)  # type: ignore[no-any-return]
 
     @_keeps_class
-    def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def local(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the plain function in this process."""
         return self._call_here(args, kwargs)
 
@@ -177,7 +177,7 @@ class RemoteCallable(Generic[P, R]):
     options = with_options
 
     @_keeps_class
-    def run_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+    def run_async(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Submit a job and return its handle at once; the job does not need this process anymore.
 
         Raises:

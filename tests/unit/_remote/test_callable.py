@@ -16,6 +16,7 @@ import cloudpickle
 import pytest
 
 import kinetic
+from kinetic._remote.callable import record_inputs
 from kinetic._wire import references
 from kinetic.errors import CallableError, OptionError
 
@@ -131,6 +132,17 @@ def test_local_works_for_partials_and_instances() -> None:
 
     assert on_cpu(partial(pow, 2)).local(5) == 32
     assert on_cpu(Doubles()).local(4) == 8
+
+
+def test_a_parameter_may_have_any_name() -> None:
+    @kinetic.run(accelerator="cpu")
+    def named(self: int, **others: int) -> tuple[int, dict[str, int]]:
+        return self, others
+
+    _, calls = record_inputs(lambda number: named.run_async(self=number, function=2), [1], "auto")
+
+    assert named.local(self=1, function=2) == (1, {"function": 2})
+    assert [(call.args, call.kwargs) for call in calls] == [((), {"self": 1, "function": 2})]
 
 
 # ------------------------------------------------------------------------------------------------- other options
