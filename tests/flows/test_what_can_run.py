@@ -389,17 +389,25 @@ def test_pools_of_processes_work_with_the_scripts_functions_and_classes(project,
             return Model(model.size + 1)
 
         @kinetic.run(accelerator="cpu")
+        def decorated(number):
+            return number + 1
+
+        def in_pool():
+            with multiprocessing.get_context("{method}").Pool(2) as pool:
+                models = pool.map(work, [Model(1), Model(2)])
+                return sorted(model.size for model in models), pool.map(decorated, [3])
+
+        @kinetic.run(accelerator="cpu")
         def train():
             assert type(pickle.loads(pickle.dumps(Model(1)))) is Model
-            with multiprocessing.get_context("{method}").Pool(2) as pool:
-                return sorted(model.size for model in pool.map(work, [Model(1), Model(2)]))
+            return in_pool()
 
         if __name__ == "__main__":
-            print(train())
+            print(in_pool(), train())
         """
     )
 
-    assert out.endswith("[2, 3]\n")
+    assert out.endswith("([2, 3], [4]) ([2, 3], [4])\n")
 
 
 def test_a_pool_works_with_functions_of_a_module(project) -> None:
