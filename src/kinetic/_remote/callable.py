@@ -278,7 +278,8 @@ class RemoteCallable(Generic[P, R]):
             return references.bound, (RemoteCallable(self._plain, self._options), self._leading[0])
         module, qualname = getattr(self._plain, "__module__", ""), getattr(self._plain, "__qualname__", "<")
         # Processes of multiprocessing have the script, too: they import it, or were forked from this one.
-        is_there = module != "__main__" or sys._getframe(1).f_globals.get("__name__") == "multiprocessing.reduction"
+        asks = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001 - by its documentation, who calls
+        is_there = module != "__main__" or asks == "multiprocessing.reduction"
         if module and is_there and "<" not in qualname:
             found: object = sys.modules.get(module)
             for part in qualname.split("."):
