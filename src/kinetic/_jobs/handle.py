@@ -342,11 +342,12 @@ class JobHandle(JobRecord, Generic[R]):
         raise failure
 
     def _missing(self, seen: Snapshot) -> ResultMissingError:
+        place = f"{self.store or self.bucket_name}/{self.job_id}/result.pkl"
         if seen.past is not None and locate.is_collected(seen.past):
             when, how = format_utc(float(seen.past["collected"])), seen.past.get("status")
             return ResultMissingError(
                 f"{self.job_id} was collected at {when}, and its result is no longer stored",
-                why=f"it ended as {how}; collecting a result removes it, and keeps the log for 30 days",
+                why=f"it ended as {how}; collecting a result removes {place}, and keeps the log for 30 days",
                 next=f"kinetic jobs logs {self.job_id}     and what it wrote: kinetic outputs ls {self.job_id}",
                 code="collected",
             )
@@ -357,7 +358,7 @@ class JobHandle(JobRecord, Generic[R]):
         }[seen.status]
         return ResultMissingError(
             f"{self.job_id} is {seen.status.value} and has no result",
-            why=f"{why}; looked for {self.store or self.bucket_name}/{self.job_id}/result.pkl",
+            why=f"{why}; looked for {place}",
             next="kinetic jobs list --all     shows what became of it",
         )
 

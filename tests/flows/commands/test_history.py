@@ -52,6 +52,7 @@ def test_every_command_says_that_a_job_was_collected_and_how_it_ended(collected,
     assert "it was SUCCEEDED, and was collected afterwards" in told["cancel"].err
     assert (told["result"].code, told["result"].out) == (1, "")
     assert f"{collected} was collected at " in told["result"].err
+    assert f"/{collected}/result.pkl, and keeps the log" in told["result"].err
     assert f"kinetic jobs logs {collected}" in told["result"].err
 
 

@@ -14,7 +14,6 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 

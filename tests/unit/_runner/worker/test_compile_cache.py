@@ -304,9 +304,9 @@ def process(code: str, store, tmp_path: Path, *, name: str = "vllm", host: str =
 
         compilers._ABOVE = {str(tmp_path)!r}
         store = FileStore(Path({str(store.root)!r}))
-        base = {str(tmp_path)!r} + "/" + ({host!r} and "slice" or str(os.getpid()))
-        task = Task("job-1", "0" * 64, store.url, "key-1", 0o022, None, {{}}, base=base, suffix="-0-" + ({host!r} or "0"))
         hosts, host = (2, int({host!r})) if {host!r} else (1, 0)
+        base = f"{tmp_path}/{{os.getpid() if hosts == 1 else 'slice'}}"
+        task = Task("job-1", "0" * 64, store.url, "key-1", 0o022, None, {{}}, base=base, suffix=f"-0-{{host}}")
         task = replace(task, cache_key={KEY.hex()!r}, hosts=hosts, host=host)
         cache = CompileCache(task, "gpu", store, sys.stdout.write)
         library = cache.begin({name!r})
