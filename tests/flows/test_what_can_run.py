@@ -292,6 +292,48 @@ def test_values_of_the_scripts_classes_reach_jobs_that_follow_and_other_programs
     assert "Trained(rate=1" in project.out(f"import kinetic; print(kinetic.attach({job_id!r}).result())")
 
 
+def test_the_scripts_classes_travel_whose_bases_are_told_of_them_by_keywords(project) -> None:
+    out = project.out(
+        """
+        import kinetic
+
+        MODELS = {}
+
+        class Root:
+            def __init_subclass__(cls, **others):
+                super().__init_subclass__(**others)
+
+        class Model(Root):
+            def __init_subclass__(cls, /, name, **others):
+                super().__init_subclass__(**others)
+                assert cls.layers, "a model has layers"
+                MODELS[name] = cls
+
+        class Plain(Root): pass
+
+        class ResNet(Plain, Model, name="resnet"):
+            layers = 50
+
+        class Wide(ResNet, name="wide"):
+            layers = 101
+
+        @kinetic.run(accelerator="cpu")
+        def train(name):
+            return MODELS[name](), sorted(MODELS), [each.layers for each in MODELS.values()]
+
+        if __name__ == "__main__":
+            made, names, layers = train("wide")
+            print(type(made) is Wide, names, layers)
+
+            class Later(Model, name="later"):
+                layers = 3
+            print(sorted(MODELS))
+        """
+    )
+
+    assert out == "True ['resnet', 'wide'] [50, 101]\n['later', 'resnet', 'wide']\n"
+
+
 def test_the_scripts_classes_with_slots_come_back_as_themselves(project) -> None:
     out = project.out(
         """

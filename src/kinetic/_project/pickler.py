@@ -168,7 +168,7 @@ def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[Module
             elif references.WRAPPED in type(obj).__dict__:
                 reduced = obj.__reduce__()
                 return reduced if reduced[0] is references.bound else obj._for_the_job()  # noqa: SLF001 - ours
-            return reducers.with_slots(obj, super().reducer_override(obj))
+            return reducers.of_class(obj, super().reducer_override(obj))
 
     pickler = Pickler(file, protocol=PROTOCOL)
     main = sys.modules.get("__main__")

@@ -217,7 +217,7 @@ def pickler_class() -> type[pickle.Pickler]:
                     return NotImplemented  # the pickler's own way: by reference
                 copy = python_runtime.python_version(), _by_value(obj)
                 return references.named, (obj.__module__, obj.__qualname__, *copy)
-            return reducers.with_slots(obj, super().reducer_override(obj))
+            return reducers.of_class(obj, super().reducer_override(obj))
 
     return Pickler
 
@@ -232,7 +232,7 @@ def _by_value(thing: type | FunctionType) -> bytes:
         dispatch_table = reducers.with_file_names(cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
-            return reducers.with_slots(obj, super().reducer_override(obj))
+            return reducers.of_class(obj, super().reducer_override(obj))
 
     class Limited(io.BytesIO):
         def write(self, data: Any, /) -> int:
