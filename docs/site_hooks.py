@@ -1,7 +1,8 @@
 """What mkdocs does with our pages beyond mkdocs.yml: anchors as GitHub makes them, and files of the repository.
 
 The pages are written for readers of the repository too. A link that leads out of docs/, such as ../examples/sweep.py,
-becomes a page of the site that shows the file.
+becomes a page of the site that shows the file. For readers that are programs, each page is also there as Markdown, beside
+its HTML, and llms.txt lists them all with a line about each: the first page does so, too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from mkdocs.structure.files import File
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
@@ -56,6 +58,18 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return f"]({posixpath.relpath(shown_at(path), posixpath.dirname(page.file.src_uri) or '.')}"
 
     return NEEDS.sub("", LINK.sub(link_to, markdown))
+
+
+def on_env(env: Environment, *, config: MkDocsConfig, files: Files) -> Environment:
+    """Write the pages as Markdown, and the list of them."""
+    pages = {file.src_uri: file.page.markdown for file in files.documentation_pages() if file.page is not None}
+    heading, _, rest = str(pages["index.md"]).partition("\n")
+    pages["llms.txt"] = f"{heading}\n\n> {config.site_description}\n{rest}"
+    for name, text in pages.items():
+        path = Path(config.site_dir, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(text))
+    return env
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:  # noqa: ARG001 - as above

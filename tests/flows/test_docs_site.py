@@ -94,6 +94,19 @@ def test_no_page_loads_anything_from_another_machine(site: Path):
     assert styles == []
 
 
+def test_a_program_finds_every_page_as_markdown_by_one_list(site: Path):
+    text = (site / "llms.txt").read_text()
+    listed = re.findall(r"^\* \[.+?\]\(([^)#]+)\)", text, re.MULTILINE)
+
+    assert re.match(r"# kinetic.*\n\n> Run a Python function", text)
+    assert {page.with_suffix(".md").name for page in site.glob("*.html")} - {"404.md", "index.md"} <= set(listed)
+    for name in listed:
+        page = (site / name).read_text()
+        assert page.startswith("# ")
+        for link in re.findall(r"\]\(([^):#]+\.md)", page):
+            assert (site / name).parent.joinpath(link).is_file(), f"{name}: {link}"
+
+
 def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path):
     page = ROOT / "mkdocs.yml"
     text = page.read_text().replace("docs_dir: docs", f"docs_dir: {tmp_path / 'docs'}")
