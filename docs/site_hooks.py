@@ -1,8 +1,8 @@
 """What mkdocs does with our pages beyond mkdocs.yml: anchors as GitHub makes them, and files of the repository.
 
 The pages are written for readers of the repository too. A link that leads out of docs/, such as ../examples/sweep.py,
-becomes a page of the site that shows the file. For readers that are programs, each page is also there as Markdown, beside
-its HTML, and llms.txt lists them all with a line about each: the first page does so, too.
+becomes a page of the site that shows the file. For readers that are programs, each page is there as Markdown, too,
+beside its HTML, and llms.txt lists them all: it is the first page, which has a line about each.
 """
 
 from __future__ import annotations
