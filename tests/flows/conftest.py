@@ -273,7 +273,7 @@ def message(error):
     def both(self, code: str, *words: str, **more: str) -> tuple[Any, str]:
         """Run a client to its good end, and return what it told last, and what it wrote to stderr."""
         client = self.start(code, *words, **more)
-        out, err = client.communicate(timeout=100)
+        out, err = client.communicate(timeout=600)  # the test has a limit of its own, which is shorter for most
         assert client.returncode == 0, f"{out}\n{err}"
         return self.told(out)[-1], err
 
