@@ -257,6 +257,54 @@ def test_a_function_and_a_batch_are_told_of_as_well(project, home, hook, wait_un
     assert not [file for file in (home / "store").rglob("*") if file.is_file() and b"s3cret-part" in file.read_bytes()]
 
 
+def test_what_a_job_submits_and_waits_for_is_told_of_although_that_job_ends_at_once(project, home, hook, wait_until):
+    project.out(
+        """
+        import sys
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def half(number):
+            return number / 2
+
+        @kinetic.run(accelerator="cpu")
+        def halves(target):
+            return half.with_options(on_done=target).run_async_map([1, 2]).results()
+
+        if __name__ == "__main__":
+            assert halves(sys.argv[1]) == [0.5, 1.0]
+        """,
+        hook.url,
+    )
+    wait_until(lambda: hook.got, "that it is told", seconds=20)
+    settled(wait_until)
+
+    assert [(body["kind"], body["status"]) for body in hook.got] == [("batch", "SUCCEEDED")]
+
+
+def test_of_a_batch_that_is_removed_no_address_stays_and_its_end_is_told(project, home, hook, wait_until):
+    project.out(
+        """
+        import sys, time
+        import kinetic
+
+        @kinetic.run(accelerator="cpu", on_done=sys.argv[1])
+        def pause(seconds):
+            time.sleep(seconds)
+
+        if __name__ == "__main__":
+            pause.run_async_map([100]).cleanup()
+            ended = pause.run_async_map([0], max_concurrent=None)
+            ended.jobs[0].wait(timeout=60)
+            ended.cleanup()
+        """,
+        hook.url,
+    )
+    settled(wait_until)
+
+    assert [(body["kind"], body["status"]) for body in hook.got] == [("batch", "SUCCEEDED")]
+
+
 def test_what_cannot_be_told_is_refused(folder, home, monkeypatch):
     monkeypatch.delenv("NO_SUCH_HOOK", raising=False)
     with pytest.raises(OptionTypeError, match="is not a command"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kinetic._batches import state
 from kinetic._batches.state import REMOVED, BatchTracker
-from kinetic._jobs import collect, locate
+from kinetic._jobs import collect, locate, notifications
 from kinetic._jobs.handle import seen_if_ended
 from kinetic._jobs.status import observe
 from kinetic._output import terminal as output
@@ -146,6 +146,11 @@ def cleanup(batch: Batch, *, resources: bool, artifacts: bool) -> None:
     On a full disk, what has ended makes room for what must be written.
     """
     tracker = batch._refreshed()
+    if artifacts and batch.group_id:
+        counts = state.count_states(tracker, batch._submission_errors)
+        if not any(counts[name] for name in (state.RUNNING, state.WAITING, state.AGAIN, state.MISSING)):
+            notifications.see_batch(batch.group_id, lambda: counts)
+        notifications.forget(batch.group_id)  # of one that runs: who removes it knows of its end
     try:
         _cleanup(batch, tracker, resources=resources, artifacts=artifacts)
     except KineticError as error:

@@ -2,6 +2,7 @@
 
     {runtime folder}/notifications/{job}.json     what to send, and where to: for the owner only, and in no store
     {runtime folder}/notifications/{job}.claimed  the same with how the job ended, while one process sends it
+    {runtime folder}/notifications/{job}.due      the same, seen by another job, whose supervisor sends it
     {runtime folder}/notifications/log            what could not be sent, without the secret part of an address
 
 The supervisor of a job of this machine, an observer that closes a job, and every client of this machine that sees the
@@ -21,12 +22,13 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kinetic._backends.local import runtime_files
 from kinetic._wire import NamedTuple, folders, keys
 from kinetic._wire.outcomes import Outcome
 
 DESKTOP = "desktop"
 FOLDER = "notifications"
-_PENDING, _CLAIMED = ".json", ".claimed"
+_PENDING, _CLAIMED, _DUE = ".json", ".claimed", ".due"
 _WEBHOOKS = ("https://", "http://")
 _MARK = "KINETIC_SUPERVISOR"  # in the environment of what is ended with a supervisor
 _REQUEST_SECONDS, _LIMIT_SECONDS, _COMMAND_SECONDS = 10.0, 120, 60.0
@@ -108,14 +110,28 @@ def send(runtime: Path, job_id: str, ended: Ended) -> bool:
         folders.sync(folder)
         page = json.loads(claimed.read_bytes())
         folders.write_whole(claimed, json.dumps({**page, "body": body_of(page["about"], ended)}).encode())
-        _start(claimed)
+        if "KINETIC_JOB_ID" not in os.environ or _MARK not in os.environ:
+            _start(claimed)
+            return True
+        claimed.rename(claimed.with_suffix(_DUE))  # what a job starts is ended with it
+        if not runtime_files.wake(runtime_files.Paths(runtime).wake(os.environ[_MARK])):
+            start_due(runtime)  # a job of another home
     return True
+
+
+def start_due(runtime: Path) -> None:
+    """Start the processes that send what jobs have seen; not in a job."""
+    for due in folders.listed(runtime / FOLDER):
+        if due.suffix == _DUE:
+            with contextlib.suppress(OSError):  # another process was faster
+                due.rename(claimed := due.with_suffix(_CLAIMED))
+                _start(claimed)
 
 
 def expired(runtime: Path, live: Container[str], now: float) -> Iterator[Path]:
     """Yield what nobody sends any more: its process was killed, or nobody saw the end of a job that is gone here."""
     for file in folders.listed(runtime / FOLDER):
-        kept = {_CLAIMED: _CLAIMED_SECONDS, _PENDING: _PENDING_SECONDS}.get(file.suffix)
+        kept = {_CLAIMED: _CLAIMED_SECONDS, _DUE: _CLAIMED_SECONDS, _PENDING: _PENDING_SECONDS}.get(file.suffix)
         if kept is not None and file.stem not in live and folders.age(file, now) > kept:
             yield file
 

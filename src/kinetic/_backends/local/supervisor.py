@@ -202,13 +202,14 @@ class SupervisorProcess:
                 processes.adopt_orphans(self.supervisor.libc)
 
     def start_others(self) -> None:
-        """Start supervisors of another template if those are next: perhaps no client observes the queue.
+        """Start supervisors of another template if those are next, and send what a job has seen the end of.
 
-        Meanwhile this process adopts no orphans: a supervisor that detaches itself would become its child, and be ended
-        with what its next job leaves behind.
+        Perhaps no client observes the queue. Meanwhile this process adopts no orphans: a supervisor that detaches
+        itself would become its child, and be ended with what its next job leaves behind.
         """
         self.advanced = float("inf")
         processes.adopt_orphans(self.supervisor.libc, on=False)
+        notifier.start_due(self.paths.runtime)
         with contextlib.suppress(KineticError, OSError):
             scheduler.advance(self.paths, self.queue, collect=True)
         processes.adopt_orphans(self.supervisor.libc)
