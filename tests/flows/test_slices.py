@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from importlib.util import find_spec
 
@@ -113,7 +114,8 @@ FAILING = """
         try:
             fall(sys.argv[1])
         except Exception as error:
-            print(type(error).__name__, "|", str(error).splitlines()[0], "|", *error.__notes__)
+            next_ = getattr(error, "next", "")
+            print(type(error).__name__, "|", str(error).splitlines()[0], "|", next_, *error.__notes__)
         print("after", round(time.monotonic() - begun))
 """
 
@@ -132,6 +134,11 @@ def test_a_host_that_fails_is_noticed_while_the_others_run_and_is_named(
     assert first.startswith(kind)
     assert words in first
     assert "It happened on host 2 of 4." in said
+    assert re.search(r"kinetic jobs logs \S+ --host 2\b", said)
+    words = [sys.executable, "-m", "kinetic", "jobs", "explain", "@last"]
+    explained = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert f"{'raised ValueError' if how == 'raise' else 'failed'} on host 2 of 4: " in explained
+    assert ("this host is unwell" in explained.partition("log:")[2]) == (how == "raise")
     if how == "raise":
         assert 'raise ValueError("this host is unwell")' in said
     assert int(said.split()[-1]) < 20

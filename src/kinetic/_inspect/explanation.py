@@ -86,7 +86,7 @@ def _explain(handle: JobRecord, seen: Snapshot, diagnosis: Diagnosis | None) -> 
         case "PENDING" | "RUNNING":
             return _explain_live(handle, seen, diagnosis)
         case "FAILED":
-            return _explain_failed(handle, seen, log_command)
+            return _explain_failed(handle, seen)
         case "SUCCEEDED":
             next_ = f"kinetic jobs result {handle.job_id}"
             return Explanation("it succeeded, and its result is ready", next=next_)
@@ -161,26 +161,28 @@ def _host_names(hosts: Sequence[int], count: int) -> str:
     return f"{some} of {count}"
 
 
-def _explain_failed(handle: JobRecord, seen: Snapshot, log_command: str) -> Explanation:
-    error, log, outcome = job_error(handle, seen, log_is_shown=True), _last_lines(handle), seen.outcome
+def _explain_failed(handle: JobRecord, seen: Snapshot) -> Explanation:
+    error, outcome = job_error(handle, seen, log_is_shown=True), seen.outcome
+    log = _last_lines(handle, outcome.host if outcome is not None else 0)
+    log_command = collect.log_command(outcome) if outcome is not None else f"kinetic jobs logs {handle.job_id}"
     phase = _PHASES.get(outcome.phase, outcome.phase) if outcome is not None else ""
     has_reason = not log or (outcome is not None and outcome.cause in _CAUSES_WITH_A_REASON)
     advice = str(outcome.error.get("next") or "") if outcome is not None else ""
     return Explanation(error.what, (error.why or "") if has_reason else "", phase, log, advice or log_command)
 
 
-def _last_lines(handle: JobRecord) -> tuple[str, ...]:
-    log = logs.log_of(handle)
+def _last_lines(handle: JobRecord, host: int = 0) -> tuple[str, ...]:
+    log = logs.log_of(handle, host=host)
     return tuple(plain(line) for line in logs.tail(log, _LINES, most=_LOG_BYTES).splitlines())
 
 
 def job_error(handle: JobRecord, seen: Snapshot, *, log_is_shown: bool = False) -> KineticError:
     """Return an error for a job that ended without a value; the user's exception is quoted and not loaded."""
-    outcome, logs = seen.outcome, f"kinetic jobs logs {handle.job_id}"
+    outcome = seen.outcome
     if outcome is None:
         if seen.status is JobStatus.FAILED:
-            why = "its process ended without a result"
-            return JobError(f"{handle.func_name} was lost", why=why, next=logs, code="lost")
+            why, next_ = "its process ended without a result", f"kinetic jobs logs {handle.job_id}"
+            return JobError(f"{handle.func_name} was lost", why=why, next=next_, code="lost")
         from kinetic._jobs.handle import handle_of  # 6 ms; rare
 
         failed = handle_of(handle).exception(timeout=0) or JobError(f"{handle.job_id} has no result")
@@ -190,9 +192,10 @@ def job_error(handle: JobRecord, seen: Snapshot, *, log_is_shown: bool = False) 
         kind = error["type"] if error.get("module") in {None, "builtins"} else f"{error['module']}.{error['type']}"
         first, *_ = str(error.get("message", "")).splitlines() or [""]
         raised = JobError(
-            f"{handle.func_name} raised {kind}" + (f": {first[:_LONGEST_SENTENCE]}" if first else ""),
+            f"{handle.func_name} raised {kind}{collect.on_host(outcome)}"
+            + (f": {first[:_LONGEST_SENTENCE]}" if first else ""),
             why="it was raised in the job; the traceback above is the job's",
-            next=logs,
+            next=collect.log_command(outcome),
             code="job-failed",
         )
         if not log_is_shown:

@@ -271,10 +271,10 @@ def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
     failed_on_data = outcome.cause == "runner" and outcome.error.get("code") in _DATA_ERRORS
     if failed_on_data and (repaired := repair_data(store, outcome)):
         raised.add_note(repaired)
-    if outcome.error.get("hosts", 1) > 1:
-        raised.add_note(f"It happened on host {outcome.host} of {outcome.error['hosts']}.")
+    if where := on_host(outcome):
+        raised.add_note(f"It happened{where}.")
     if traceback := outcome.error.get("traceback"):
-        traceback = f"{str(traceback).rstrip()}\n{tracebacks.LOG}kinetic jobs logs {outcome.job_id}"
+        traceback = f"{str(traceback).rstrip()}\n{tracebacks.LOG}{log_command(outcome)}"
     return attach_remote_traceback(raised, traceback)
 
 
@@ -286,7 +286,7 @@ def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
             error.get("what") or f"{function} did not begin: {error.get('type')}: {message}",
             phase=outcome.phase,
             why=error.get("why") or f"it failed in the phase {outcome.phase!r}",
-            next=error.get("next") or f"kinetic jobs logs {outcome.job_id}",
+            next=error.get("next") or log_command(outcome),
         )
     if outcome.cause == predecessors.CAUSE:
         what, why, code = error.get("what") or f"{function} did not start", error.get("why"), error.get("code")
@@ -296,7 +296,7 @@ def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
         return JobError(
             f"{function} raised {error.get('module')}.{error.get('type')}: {message}",
             why=f"the exception itself could not be sent: {lost}" if lost else "its class is not on this machine",
-            next=f"kinetic jobs logs {outcome.job_id}",
+            next=log_command(outcome),
             code="exception-not-here",
         )
     if outcome.cause == "serialization":
@@ -305,11 +305,22 @@ def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
         return command_error(outcome)
     lines = [line for line in error.get("log", "").splitlines() if line.strip() and _OUR_FRAME not in line]
     return JobError(
-        f"{function} failed: {message}",
+        f"{function} failed{on_host(outcome)}: {message}",
         why="the last lines of its log:\n       " + "\n       ".join(lines[-_LOG_LINES:]) if lines else None,
-        next=error.get("next") or f"kinetic jobs logs {outcome.job_id}",
+        next=error.get("next") or log_command(outcome),
         code=outcome.cause or "job-failed",
     )
+
+
+def log_command(outcome: Outcome) -> str:
+    """Return the command that shows the log of a job, or of the host of a slice that decided."""
+    return f"kinetic jobs logs {outcome.job_id}" + (f" --host {outcome.host}" if outcome.host else "")
+
+
+def on_host(outcome: Outcome) -> str:
+    """Return which host of a slice decided, for a sentence; "" where there is one only."""
+    hosts = outcome.error.get("hosts", 1)
+    return f" on host {outcome.host} of {hosts}" if hosts > 1 else ""
 
 
 def _is_of_command(outcome: Outcome) -> bool:
@@ -318,7 +329,7 @@ def _is_of_command(outcome: Outcome) -> bool:
 
 def command_error(outcome: Outcome) -> CommandError:
     """Return the error of a command that failed."""
-    error, logs = outcome.error, f"kinetic jobs logs {outcome.job_id}"
+    error, logs = outcome.error, log_command(outcome)
     lines = [line for line in str(error.get("log", "")).splitlines() if line.strip()][-_LOG_LINES:]
     why = error.get("why") or ("the last lines of its log:\n       " + "\n       ".join(lines) if lines else None)
     code, next_ = int(error.get("exit_code", 1)), error.get("next") or logs

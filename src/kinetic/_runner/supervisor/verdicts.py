@@ -366,7 +366,7 @@ def _without_final_report(task: Task, ending: Ending, machine_bytes: int) -> dic
     if ending.deadline:
         what = f"the job was ended at its deadline of {task.deadline:g} s"
         what += "" if task.is_command else "; the stacks of all threads are in its log"
-        return _failed("deadline", what, next=f"kinetic jobs logs {task.job_id}")
+        return _failed("deadline", what)
     if ending.stopped:
         return _failed("stopped", "the job was ended on request")
     if ending.held_bytes:
