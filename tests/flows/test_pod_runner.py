@@ -1919,7 +1919,7 @@ def test_the_last_retry_that_fails_is_the_verdict(pods: Pods) -> None:
     (first, out), (last, _) = pods.run(), pods.run()
 
     assert (first, last) == (INFRASTRUCTURE_EXIT, FAILED_EXIT)
-    assert "attempt 0 failed: ValueError: attempt 0; trying again (retry 1 of 1)" in out
+    assert "kinetic| attempt 0 failed: ValueError: attempt 0; trying again (retry 1 of 1)\n" in out
     read = pods.outcome()
     assert (read.attempt, read.cause, read.error["message"]) == (1, "exception", "attempt 1")
 

@@ -276,6 +276,7 @@ _DISRUPTIONS = {
     "PreemptionByKubeScheduler": "a pod of higher priority took its place",
 }
 _POD_OF_A_JOB = r"for pod [^/\s]+/(\S+) failed with exit code (\d+)"  # of a Job with a podFailurePolicy
+_RETRIED = r"(attempt \d+ failed): (.*); trying again \((retry \d+ of \d+)\)"  # _runner/supervisor/attempts.py
 _REJECTIONS = ("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "NodePorts")
 
 
@@ -331,9 +332,9 @@ def _container_end(ended: Object, message: str, job_id: str) -> Explanation:
     if code is None:
         return Explanation("unknown", "it ended for an unknown reason", message, logs, stuck=True)
     if code == INFRASTRUCTURE_EXIT:
-        return Explanation(
-            "infrastructure", "an infrastructure failure ended it, and it is retried", _last_line(message), logs
-        )
+        if failed := re.fullmatch(_RETRIED, last := _last_line(message)):
+            return Explanation("infrastructure", f"{failed[1]}, and it is tried again ({failed[3]})", failed[2], logs)
+        return Explanation("infrastructure", "an infrastructure failure ended it, and it is retried", last, logs)
     if code == LOST_EXIT:
         what = "its node was restarted, and it is retried"
         return Explanation("machine-restarted", what, f"exit code {code}, {reason or 'Unknown'}", logs)

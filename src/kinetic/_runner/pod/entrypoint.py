@@ -614,10 +614,10 @@ class PodSource:
             self.send_log()
         self.code = 0
 
-    def leave(self, why: str, more: Callable[[], object] | None = None) -> None:
+    def leave(self, why: str, more: Callable[[], object] | None = None, *, failed: bool = False) -> None:
         """End without a verdict: say so, and bring note and log into the store as far as there is time."""
         self.code = INFRASTRUCTURE_EXIT
-        words = f"this attempt has no verdict: {why}; another one may follow"
+        words = why if failed else f"this attempt has no verdict: {why}; another one may follow"
         say(words)
         write_termination_message(self.settings.last_words, words)
         limit = time.monotonic() + LAST_SECONDS
@@ -655,7 +655,7 @@ class PodSource:
         return True
 
     def try_again(self, reason: str) -> None:
-        self.leave(reason, lambda: None)
+        self.leave(reason, lambda: None, failed=True)
 
     def patience_seconds(self, verdict: Outcome) -> float:
         return FOREVER if verdict.succeeded else attempts.HOUR

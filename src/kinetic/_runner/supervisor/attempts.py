@@ -38,6 +38,7 @@ HOUR = 3600.0  # longer than the outages that services of this kind write report
 FOREVER = float("inf")  # a value in a pod is worth a machine until a deadline or a cancel says otherwise
 
 _ATTEMPTS = 1000
+_REASON = 300  # characters of why an attempt is followed by another one: its traceback is in its log
 _MOST_LOGS = 256  # hosts whose logs a Note, a page of 64 KiB, has the digests of
 # The user does not want a stopped job again. A value that cannot be pickled, or a lack of memory, would recur.
 _FINAL = frozenset({"memory", "serialization", "stopped"})
@@ -112,7 +113,8 @@ def note_failure(store: Store, verdict: Outcome, key: bytes, *, clock: Callable[
 
 
 def _failure(verdict: Outcome) -> str:
-    kind, message = verdict.error.get("type", ""), str(verdict.error.get("message", verdict.cause))
+    kind, text = verdict.error.get("type", ""), str(verdict.error.get("message", verdict.cause))
+    message = (text.splitlines() or [""])[0][:_REASON]
     return f"{kind}: {message}" if kind else message
 
 

@@ -429,6 +429,9 @@ ROWS = [
     ),
     Row("infrastructure", scene(ended(task.INFRASTRUCTURE_EXIT, said="the store is out of reach")), P,
         "infrastructure", "retried", f"kinetic jobs logs {JOB_ID}", WAIT),
+    Row("failed, with retries left", scene(ended(task.INFRASTRUCTURE_EXIT, said="attempt 0 failed: ValueError: no 1; "
+        "trying again (retry 1 of 2)")), P, "infrastructure", "attempt 0 failed, and it is tried again (retry 1 of 2)",
+        "", WAIT),
     Row("machine restarted", scene(ended(task.LOST_EXIT, "Unknown")), P, "machine-restarted",
         "its node was restarted", "", WAIT),
     Row("refused by its machine", scene(pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate "

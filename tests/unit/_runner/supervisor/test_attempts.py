@@ -27,8 +27,8 @@ def attempt(store, number, *, failed=False):
         assert attempts.note_failure(store, verdict(number), KEY, clock=lambda: 5.0)
 
 
-def verdict(number, cause="exception", status=FAILED):
-    return Outcome(JOB, status, attempt=number, cause=cause, error={"type": "ValueError", "message": "boom"})
+def verdict(number, cause="exception", status=FAILED, message="boom"):
+    return Outcome(JOB, status, attempt=number, cause=cause, error={"type": "ValueError", "message": message})
 
 
 def test_a_job_is_tried_again_as_often_as_its_retries_say(store):
@@ -43,6 +43,10 @@ def test_a_job_is_tried_again_as_often_as_its_retries_say(store):
     assert attempts.retry_reason(store, verdict(1), 2, KEY).endswith("(retry 2 of 2)")
     assert attempts.retry_reason(store, verdict(2), 2, KEY) == ""
     assert attempts.retry_reason(store, verdict(0), 0, KEY) == ""
+    long = verdict(2, message="b" * 5000 + "\nand more")
+    assert attempts.retry_reason(store, long, 3, KEY) == (
+        f"attempt 2 failed: ValueError: {'b' * 300}; trying again (retry 3 of 3)"
+    ), "its pod leaves one short line for the cluster"
 
 
 def test_an_attempt_whose_machine_was_taken_away_costs_no_retry(store):
