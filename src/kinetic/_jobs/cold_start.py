@@ -30,6 +30,13 @@ def take(store: Store, key: bytes, job_id: str, ended: str = "") -> bool:
     return taken
 
 
+def find_without_job(job: JobRecord) -> Observation | None:
+    """Observe a job whose Job somebody deleted in the cluster, if a warm pod has it: it runs there all the same."""
+    found = placements.placement_of(locate.store_of(job), job.job_id, locate.key_to_read(job))
+    backend: Any = locate.backend_of(job)  # as below
+    return backend.observe_without_job(job.job_id, found.pod) if found is not None and found.pod else None
+
+
 def start_if_left(job: JobRecord, observation: Observation) -> Observation:
     """Start a task in a pod of its own if its warm pod is gone, or never took it; return how it is then.
 

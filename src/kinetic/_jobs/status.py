@@ -260,6 +260,11 @@ def _judge_ended(
 ) -> Snapshot:
     if outcome is None:
         outcome = _outcome(job)  # the second look: it may have come in between
+    if outcome is None and observation is None and locate.can_be_seen(job) and not registry.is_here(job.backend):
+        from kinetic._jobs import cold_start  # few jobs are gone from their cluster
+
+        if (observation := cold_start.find_without_job(job)) is not None:
+            observation = with_claim(job, locate.backend_of(job), observation)
     if thorough and outcome is None and observation is not None and observation.status is JobStatus.FAILED:
         observation, outcome = _explain_failure(job, locate.backend_of(job), observation)
     error = outcome if isinstance(outcome, Exception) else None

@@ -82,6 +82,30 @@ def test_a_task_survives_the_deletion_of_the_job_of_its_warm_pod(
     assert "kinetic/warm" not in own["metadata"]["labels"]
 
 
+def test_a_task_whose_own_job_somebody_deleted_runs_to_its_end_and_is_cancelled_like_any_other(
+    clients: Any, site: Any, shared: Any, kinetic: Any
+) -> None:
+    def lost_task(until: str) -> str:
+        (shared / "attempt-0").unlink(missing_ok=True)
+        job_id = clients.run(BEGIN, str(shared), until)
+        wait_for("its first attempt", (shared / "attempt-0").exists)
+        site.api.delete(f"{site.batch}/jobs/kinetic-{job_id}", propagationPolicy="Background")
+        return str(job_id)
+
+    job_id = lost_task(str(shared / "go"))
+    explained = kinetic("jobs", "explain", job_id)
+    waiting = clients.start(COLLECT, job_id)
+    (shared / "go").touch()
+    out, err = waiting.communicate(timeout=90)
+    cancelled = kinetic("jobs", "cancel", lost_task("/never"))
+
+    assert explained.out.splitlines()[0] == f"{job_id}: RUNNING"
+    assert f"it is in the warm pod {pods_of_warm(site)[0]['metadata']['labels']['job-id']}" in explained.out
+    assert clients.told(out) == [0], err
+    assert " is cancelled" in cancelled.err
+    wait_for("an idle pod", is_idle(site, 2), 20)
+
+
 @pytest.mark.nightly
 def test_what_an_ended_task_left_in_the_cluster_goes_when_the_next_warm_pod_starts(
     clients: Any, site: Any, kinetic: Any

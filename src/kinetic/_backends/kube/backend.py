@@ -80,6 +80,7 @@ class KubeBackend:
         self._informers = Informers(self._make_informer)
         self._seen = _SeenByThread()
         self._verdicts: list[VerdictFollower] = []
+        self._without_job: dict[str, str] = {}  # the warm pods of jobs whose own Jobs are gone, by job
         self._launcher = JobLauncher(lambda: self.client, self.environ)
         self.warm = WarmLauncher(lambda: self.client, self._launcher, self._notify, self._whole, self.kinds)
 
@@ -198,6 +199,14 @@ class KubeBackend:
                     now = status or JobStatus.PENDING
                     seen[name] = replace(seen_one, warm_ended=status is None, status=now, is_told=is_told)
         return seen
+
+    def observe_without_job(self, name: str, warm: str) -> Observation | None:
+        """Observe a job of a warm pod whose own Job is gone, or return None where that pod has ended as well."""
+        status = self._warm_status(warm)
+        if status is None:
+            return None
+        self._without_job[name] = warm
+        return Observation(name, status, attempt=None, warm=warm, is_told=self.warm.is_followed(name))
 
     def _warm_status(self, warm: str) -> JobStatus | None:
         """Return the status of a warm pod, or None if it is gone for good."""
@@ -326,10 +335,9 @@ class KubeBackend:
     # ------------------------------------------------------------------------------------------------ explaining, logs
 
     def explain(self, name: str) -> Diagnosis | None:
-        found = self._whole(name)
+        found, list_nodes = self._whole(name), self.where.command_for_pools or diagnosis.LIST_NODES
         if found is None:
-            return None
-        list_nodes = self.where.command_for_pools or diagnosis.LIST_NODES
+            return self._explain_task(self._without_job[name], list_nodes) if name in self._without_job else None
         warm = object_status.warm_pod_of(found)
         if warm and self.client.get(SECRET, job_manifests.object_name(name)) is not None:  # else its client died before
             return self._explain_task(warm, list_nodes)
@@ -387,7 +395,7 @@ class KubeBackend:
         found = next((each for each in known if each is not None), None)
         if found is None:
             found = next(iter(self._objects([name])), {})
-        return object_status.warm_pod_of(found), object_status.created_at(found)
+        return object_status.warm_pod_of(found) or self._without_job.get(name, ""), object_status.created_at(found)
 
     def _runs_in(self, name: str) -> str:
         """Return what the pods of a job are labeled with: its id, or that of its warm pod."""
@@ -422,6 +430,8 @@ class KubeBackend:
         for each in alive:
             if warm := object_status.warm_pod_of(each):
                 self.warm.check(object_status.job_id_of(each), warm, wait)
+        for name in wanted & self._without_job.keys():
+            self.warm.check(name, self._without_job[name], wait)
         job_launcher.delete_jobs(self.client, alive)
         return job_launcher.wait_until_gone(self.client, names, wait)
 
