@@ -69,15 +69,16 @@ def start(
 
     Example: kinetic warm start tpu-v5e-1 --idle 20m --max 8h
     """
+    from kinetic import _hardware as hardware
     from kinetic._jobs import command_jobs, warm_assignment
 
-    backend = _backend(place)
-    owner = warm_assignment.owner_here()
+    backend, owner, wanted = _backend(place), warm_assignment.owner_here(), hardware.place(accelerator).name
     if not another:
         for each in warm_assignment.listed(backend, owner):
-            if each.greeting is not None and not each.greeting.job_id:
+            is_idle = each.greeting is not None and not each.greeting.job_id
+            if is_idle or (not each.state.pod and each.state.fits.get("accelerator") == wanted):
                 raise OptionError(
-                    f"the warm pod {each.state.name} is idle already",
+                    f"the warm pod {each.state.name} is {'idle' if is_idle else 'starting'} already",
                     why="a second one would be paid for as well",
                     next=f"kinetic warm stop {each.state.name}     or start one more with --another",
                     code="warm-pod-idle",

@@ -135,8 +135,24 @@ def launch(wanted: Launch, context: Place, options: Options) -> bool:
     if idle:
         output.report(f"the pod is not kept warm: {idle}")
         return False
+    _end_what_starts_for_nothing(wanted, context, found)
     _start_with(wanted, context, backend, mask, keep, _most_seconds())
     return True
+
+
+def _end_what_starts_for_nothing(wanted: Launch, context: Place, found: list[WarmState]) -> None:
+    """End warm pods that have no machine yet and whose job is over, as after a cancel: the next one gets the machine.
+
+    Each would be idle once it has started, and be paid for beside the one that this job starts.
+    """
+    store, job_id, name = context.store, wanted.order.job_id, wanted.placement.name
+    for state in [each for each in found if not each.pod and each.fits.get("accelerator") == name]:
+        key, sequence = _pod_key(context, state.name), placements.next_sequence(store, state.name)
+        if not sequence or not _is_decided(store, placements.assigned(store, state.name, sequence - 1, key)):
+            continue
+        if placements.assign(store, state.name, sequence, job_id, key):  # so that no other client gives it a job now
+            context.backend.warm.end_pod(state, delete=True)
+            output.report(f"the warm pod {state.name} had not started, and its job is over: a new one replaces it")
 
 
 @contextlib.contextmanager

@@ -319,6 +319,23 @@ def test_a_warm_pod_can_be_started_before_its_first_job(clients: Any, site: Any,
     assert len(names) == len(site.pods_of()) == 2
 
 
+def test_a_job_that_is_cancelled_before_its_warm_pod_has_a_machine_leaves_none_beside_the_next_one(
+    clients: Any, site: Any, kinetic: Any
+) -> None:
+    begin = "from one import add\ntell(add.with_options(accelerator='gpu-l4', keep_warm='10m').run_async(1, 2).job_id)"
+    first = clients.run(begin)
+
+    another = kinetic("warm", "start", "gpu-l4")
+    kinetic("jobs", "cancel", first)
+    clients.run(begin)
+    one = [job["metadata"]["name"] for job in site.jobs() if is_warm(job)]
+    clients.run(begin)
+
+    assert (another.code, "is starting already" in another.err) == (2, True)
+    assert len(one) == 1
+    assert len([job for job in site.jobs() if is_warm(job)]) == 2, "one whose job still waits for its machine stays"
+
+
 def test_a_warm_pod_ends_by_itself_when_it_is_idle(clients: Any, site: Any) -> None:
     clients.run("from one import add\ntell(add.with_options(keep_warm='3s')(1, 2))")
 
