@@ -70,13 +70,15 @@ def start(
     Example: kinetic warm start tpu-v5e-1 --idle 20m --max 8h
     """
     from kinetic import _hardware as hardware
-    from kinetic._jobs import command_jobs, warm_assignment
+    from kinetic._jobs import cold_start, command_jobs, warm_assignment
+    from kinetic._jobs import wait as job_wait
 
     backend, owner, wanted = _backend(place), warm_assignment.owner_here(), hardware.place(accelerator).name
     if not another:
         for each in warm_assignment.listed(backend, owner):
             is_idle = each.greeting is not None and not each.greeting.job_id
-            if is_idle or (not each.state.pod and each.state.fits.get("accelerator") == wanted):
+            is_starting = each.state.is_started and not each.state.pod
+            if is_idle or (is_starting and each.state.fits.get("accelerator") == wanted):
                 raise OptionError(
                     f"the warm pod {each.state.name} is {'idle' if is_idle else 'starting'} already",
                     why="a second one would be paid for as well",
@@ -86,9 +88,15 @@ def start(
     options = {name: value for name, value in place.items() if value is not None}
     options |= {"container_image": image} if image else {}
     options |= {"spot": True} if spot else {}
-    request = command_jobs.request_of(["true"], accelerator=accelerator, keep_warm=idle, name="warm-start", **options)
+    options |= {"accelerator": accelerator, "keep_warm": idle, "name": cold_start.START_NAME}
+    request = command_jobs.request_of(cold_start.START, **options)
     with warm_assignment.starting_new(most):
         handle = command_jobs.submit_request(request)
+    try:
+        job_wait.wait(handle, progress=output.Progress())
+    except KeyboardInterrupt:
+        output.report("the warm pod keeps starting; see it: kinetic warm list     end it: kinetic warm stop NAME")
+        raise
     handle.result()
     found = [each.state for each in warm_assignment.listed(backend, owner)]
     if not found:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import JobRecord
 
+START, START_NAME = ("true",), "warm-start"  # the command with which `kinetic warm start` begins a warm pod
 _UNTAKEN_SECONDS = 180.0  # of a pod that runs and has not taken a task: then it is started cold; a kubelet needs 120
 
 
@@ -61,12 +62,23 @@ def start_if_left(job: JobRecord, observation: Observation) -> Observation:
     if store.size(keys.result(job.job_id)) is not None:
         return observation
     ended = observation.warm if observation.warm_ended else ""
+    if (job.name, job.command) == (START_NAME, [*START]):
+        return _end_start(job, observation)
     if not take(store, locate.key_to_seal(job), job.job_id, ended):
         return observation
     if not backend.warm.start_cold(job.job_id, functools.partial(_secret_of, job)):
         return observation
     output.report(f"{job.job_id}: its warm pod {observation.warm} {why}; it starts in a pod of its own")
     return replace(observation, warm="", status=JobStatus.PENDING)
+
+
+def _end_start(job: JobRecord, observation: Observation) -> Observation:
+    """Cancel what `kinetic warm start` began a warm pod with: a machine of its own would be of no use to anybody."""
+    from kinetic._jobs import collect  # which imports this module's
+
+    if collect.seal_outcome_of(job, locate.store_of(job), collect.outcome_of(job)):
+        collect.cancel(job, wait=0.0)
+    return replace(observation, reason=f"it is cancelled: its warm pod {observation.warm} has ended")
 
 
 def _secret_of(job: JobRecord) -> dict[str, bytes]:

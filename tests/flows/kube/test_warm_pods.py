@@ -336,6 +336,34 @@ def test_a_job_that_is_cancelled_before_its_warm_pod_has_a_machine_leaves_none_b
     assert len([job for job in site.jobs() if is_warm(job)]) == 2, "one whose job still waits for its machine stays"
 
 
+def test_a_warm_pod_that_cannot_start_or_is_stopped_before_it_has_a_machine_leaves_nothing(
+    clients: Any, site: Any, kinetic: Any
+) -> None:
+    site.plane.proxy.fail(method="POST", target="/secrets", status=403)
+    refused = kinetic("warm", "start", "gpu-l4")
+    left = site.jobs()
+
+    interrupted, code = clients.run("""
+        import signal, subprocess
+        words = [sys.executable, "-m", "kinetic", "warm", "start", "gpu-l4"]
+        start = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+        for line in start.stderr:
+            if "kinetic: waiting: " in line:
+                start.send_signal(signal.SIGINT)
+                break
+        tell([start.stderr.read(), start.wait()])
+    """)
+    stopped = kinetic("warm", "stop", "--all")
+    listed = [kinetic("jobs", "list").out for _ in range(2)]
+
+    assert (refused.code, left) == (1, []), refused.err
+    assert (code, "kinetic warm stop" in interrupted, "kinetic jobs cancel" in interrupted) == (130, True, False)
+    assert stopped.code == 0, stopped.err
+    assert "it is cancelled: its warm pod " in listed[0]
+    assert listed[1] == ""
+    assert [job for job in site.jobs() if not is_warm(job)] == []
+
+
 def test_a_warm_pod_ends_by_itself_when_it_is_idle(clients: Any, site: Any) -> None:
     clients.run("from one import add\ntell(add.with_options(keep_warm='3s')(1, 2))")
 

@@ -19,6 +19,7 @@ from kinetic._wire import keys
 from kinetic.job_status import JobStatus
 
 JOB_ID, WARM = "cpu-train-20261121-143000-1a2b3c4", "cpu-warm-20261121-143000-1a2b3c4"
+JOB = SimpleNamespace(job_id=JOB_ID, name=None, command=None)
 KEY = bytes(32)
 LATER = 4 * cold_start._UNTAKEN_SECONDS
 Start = Callable[[dict[str, Any], list[dict[str, Any]]], list[str]]
@@ -43,7 +44,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
         for name in ("key_to_read", "key_to_seal"):
             monkeypatch.setattr(locate, name, lambda _: bytes(32))
         seen = Observation(JOB_ID, JobStatus.PENDING, submitted=time.time() - LATER, warm=WARM)
-        cold_start.start_if_left(SimpleNamespace(job_id=JOB_ID), seen)  # type: ignore[arg-type] # of a record, its id
+        cold_start.start_if_left(JOB, seen)  # type: ignore[arg-type] # of a record, what is read
         return started
 
     return look
@@ -89,7 +90,7 @@ def test_a_job_that_its_warm_pod_gave_back_is_started_cold_at_once_if_it_could_b
         monkeypatch.setattr(locate, name, lambda _: KEY)
     seen = Observation(JOB_ID, JobStatus.RUNNING, submitted=time.time(), warm=WARM, may_come_back=comes_back)
 
-    after = cold_start.start_if_left(SimpleNamespace(job_id=JOB_ID), seen)  # type: ignore[arg-type] # of a record, its id
+    after = cold_start.start_if_left(JOB, seen)  # type: ignore[arg-type] # of a record, what is read
 
     assert started == [JOB_ID] * comes_back
     assert after.status is (JobStatus.PENDING if comes_back else JobStatus.RUNNING)

@@ -180,11 +180,16 @@ class WarmLauncher:
         found = client.create(kind, job_manifests.warm_job(request, kind, annotations, page.most_seconds))
         made: Object = {"apiVersion": kind.api_version, "kind": kind.name, **found}
         step("client:warm-job-created")
-        entries = {KEY_FILE: key} | ({warm_pods.ASSIGNMENT_FILE: assignment} if assignment else {})
-        client.create(SECRET, job_manifests.warm_secret(request, entries, made))
-        step("client:warm-secret-created")
-        if kind is JOB and hosts > 1:
-            client.create(SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
+        try:
+            entries = {KEY_FILE: key} | ({warm_pods.ASSIGNMENT_FILE: assignment} if assignment else {})
+            client.create(SECRET, job_manifests.warm_secret(request, entries, made))
+            step("client:warm-secret-created")
+            if kind is JOB and hosts > 1:
+                client.create(SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
+        except BaseException:
+            with suppress(KineticError):  # this must not hide what went wrong
+                job_launcher.delete_jobs(client, [made])
+            raise
         return _state(made, {})
 
     def start_pod(self, state: WarmState) -> None:
