@@ -16,7 +16,7 @@ from flows import conftest
 
 import kinetic
 from kinetic._jobs import locate
-from kinetic.errors import CommandError, JobCancelledError, JobError, OptionError
+from kinetic.errors import CommandError, JobCancelledError, JobError, OptionError, OptionTypeError
 
 TRAIN = """
     import json, os, pathlib, sys
@@ -209,6 +209,15 @@ def test_what_cannot_run_is_refused_before_anything_is_submitted(run, words, sai
     assert said in done.stderr
     assert advice in done.stderr
     assert kinetic.list_jobs() == []
+
+
+@pytest.mark.parametrize("option", [{"data": ["a"]}, {"env": ["SECRET=1"]}], ids=str)
+def test_data_and_variables_that_are_no_dict_are_refused(folder, home, option):
+    with pytest.raises(OptionTypeError, match=f"{next(iter(option))}") as caught:
+        kinetic.run_command(["true"], **option)
+
+    assert "of type list" in caught.value.why
+    assert "SECRET" not in str(caught.value)
 
 
 def test_a_program_that_only_the_job_lacks_is_an_error_in_three_parts(folder, home):

@@ -243,6 +243,8 @@ def _checked_settings(
             why="it is how many further attempts an input gets that failed",
             next="retries=0, or how often to try again",
         )
+    job_options.check_not_huge("max_concurrent", max_concurrent or 1, "max_concurrent=None for no limit")  # type: ignore[arg-type] # an int
+    job_options.check_not_huge("retries", retries)  # type: ignore[arg-type] # as above
     return Settings(max_concurrent, retries, bool(fail_fast), bool(cancel_running_on_fail))  # type: ignore[arg-type]
 
 

@@ -166,7 +166,7 @@ def _attribute(module: types.ModuleType, name: str, place: str) -> Any:
     if found is not None:
         raise OptionError(
             f"{name} in {place} cannot be called",
-            why=f"it is a {type(found).__qualname__}",
+            why=f"it is of type {type(found).__qualname__}",
             next=f"name a function: {_program()} {place}::FUNCTION",
         )
     known = [*_decorated(module), *_plain(module)]

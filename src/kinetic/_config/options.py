@@ -353,6 +353,7 @@ RESOURCE_NAMES = tuple(_EXAMPLES)
 _UNITS = {f"{letter}i": 1024**power for power, letter in enumerate("KMGT", 1)}
 _UNITS |= {letter: 1000**power for power, letter in enumerate("kMGT", 1)}
 _SIZE = r"(\d+(?:\.\d+)?)\s*(Ki|Mi|Gi|Ti|k|M|G|T)B?"  # compiled where it is used: every decorator loads this
+_MOST_CORES, _MOST_BYTES = 1_000_000, 1 << 60
 _CORES = r"(\d+(?:\.\d+)?)(m?)"
 
 
@@ -376,7 +377,7 @@ def read_resources(written: Mapping[str, object]) -> ResourceRequests:
         if name not in RESOURCE_NAMES:
             from difflib import get_close_matches  # 2 ms; only on the way to an error
 
-            nearest = get_close_matches(name, RESOURCE_NAMES, 1, 0)[0]
+            nearest = get_close_matches(str(name), RESOURCE_NAMES, 1, 0)[0]
             raise OptionError(
                 f"{name!r} is not a resource",
                 why=f"resources: {', '.join(RESOURCE_NAMES)}; GPUs and TPU chips are named by the accelerator",
@@ -397,7 +398,7 @@ def parse_resources(text: str) -> dict[str, object]:
             raise OptionError(
                 f"{part!r} is not NAME=AMOUNT",
                 why="resources are written as a list of them",
-                next="write resources=cpu=4,memory=16Gi",
+                next='write resources="cpu=4,memory=16Gi"',
             )
         written[name.strip()] = amount.strip()
     return checked_resources(written)
@@ -410,13 +411,16 @@ def _cores(amount: object) -> float:
     cores = float(found[1]) / (1000 if found[2] else 1)
     if not cores:
         raise _invalid("cpu", amount, "more than 0")
+    if cores > _MOST_CORES:
+        raise _invalid("cpu", amount, f"at most {_MOST_CORES}")
     return cores
 
 
 def read_size(text: str) -> int | None:
     """Read a size with its unit, such as 16Gi: its bytes, or None."""
     found = re.fullmatch(_SIZE, text.strip())
-    return None if found is None else int(float(found[1]) * _UNITS[found[2]])
+    # More than a page can hold is one more: of 400 digits, int() would make an error.
+    return None if found is None else int(min(float(found[1]) * _UNITS[found[2]], 2.0 * _MOST_BYTES))
 
 
 def _bytes(name: str, amount: object) -> int:
@@ -425,6 +429,8 @@ def _bytes(name: str, amount: object) -> int:
         raise _invalid(name, amount, f"a size with its unit: {', '.join(_UNITS)}")
     if not size:
         raise _invalid(name, amount, "more than 0")
+    if size > _MOST_BYTES:
+        raise _invalid(name, amount, f"at most {_MOST_BYTES // _UNITS['Ti']}Ti")
     return size
 
 

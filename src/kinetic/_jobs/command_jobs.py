@@ -185,6 +185,9 @@ def _short_name(words: Sequence[str], script: str | None) -> str:
 
 
 def _checked_variables(env: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(env, Mapping):
+        why = f"it is of type {type(env).__qualname__}"
+        raise OptionTypeError("env must map strings to strings", why=why, next='env={"SEED": "1"}')
     for name, value in env.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise OptionTypeError(f"env={{{name!r}: …}} must map strings to strings", next='env={"SEED": "1"}')
@@ -199,6 +202,9 @@ def _placed_data(data: Mapping[str, Data | str]) -> tuple[dict[str, Data], dict[
 
     links: dict[str, Data] = {}
     volumes: dict[str, Data] = {}
+    if not isinstance(data, Mapping):
+        why = f"it is of type {type(data).__qualname__}"
+        raise OptionTypeError(f"data={data!r} is not a dict", why=why, next='data={"digits": "./digits"}')
     for name, value in data.items():
         found = value if isinstance(value, Data) else Data(value)
         if not isinstance(name, str) or not name.strip("/") or ".." in name.split("/"):

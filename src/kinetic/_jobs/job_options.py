@@ -29,6 +29,7 @@ PROCESS_NAMES = frozenset(
     "PATH HOME PYTHONPATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV SHELL TMPDIR TEMP TMP "
     "HOSTNAME USER LOGNAME SSH_AUTH_SOCK KUBERNETES_SERVICE_HOST KERAS_BACKEND".split()
 )
+_MOST = 1_000_000_000  # retries, and jobs of a batch at once
 _SECRET_WORDS = ("TOKEN", "SECRET", "KEY", "PASSWORD", "CREDENTIAL")
 
 
@@ -142,7 +143,8 @@ class Options(NamedTuple):
         for name in _TEXTS:
             text = getattr(options, name)
             if text is not None and not isinstance(text, str):
-                raise OptionTypeError(f"{name}={text!r} is not a string", why=f"it is a {type(text).__qualname__}")
+                why = f"it is of type {type(text).__qualname__}"
+                raise OptionTypeError(f"{name}={text!r} is not a string", why=why)
         _check_flags(options)
         if options.backend is not None:
             registry.find(options.backend)
@@ -207,7 +209,7 @@ def _check_volumes(volumes: object) -> None:
     if not isinstance(volumes, dict):
         raise OptionTypeError(
             f"volumes={volumes!r} is not a dict",
-            why=f"it is a {type(volumes).__qualname__}",
+            why=f"it is of type {type(volumes).__qualname__}",
             next='volumes={"/data": kinetic.Data("./data/")}',
         )
     data_ship.check_volumes(volumes)
@@ -229,20 +231,24 @@ def _seconds(written: object) -> float | None:
         raise OptionTypeError(
             f"deadline={written!r} is not a number of seconds", next='deadline=3600, or deadline="1h"'
         )
-    from kinetic._wire.fields import seconds_of  # as above
+    from kinetic._wire.fields import SECONDS, seconds_of  # as above
 
     try:
         span = seconds_of(written) if isinstance(written, str) else None
         seconds = span[0] if span else float(written)
+    except OverflowError:  # of a very large int
+        seconds = SECONDS * 2
     except ValueError:
         raise OptionError(
             f"deadline={written!r} is not a number of seconds",
             why="it takes seconds, or a number and s, m, h, d or w",
             next='deadline=3600, or deadline="10m"',
         ) from None
-    if not 0 < seconds < float("inf"):
+    if not 0 < seconds <= SECONDS:
+        is_long = SECONDS < seconds < float("inf")
         raise OptionError(
-            f"deadline={written!r} is not a positive number of seconds",
+            f"deadline={written!r:.60} is {'too long' if is_long else 'not a positive number of seconds'}",
+            why=f"it can be {SECONDS:.0f} seconds at most" if is_long else None,
             next="give it seconds, e.g. 3600, or leave it out for no limit",
         )
     return seconds
@@ -274,7 +280,14 @@ def _checked_retries(value: object) -> int | None:
             why="it is how many more times a job that failed is tried",
             next="retries=0 for never",
         )
+    check_not_huge("retries", value)
     return value
+
+
+def check_not_huge(name: str, value: int, advice: str = "write a smaller number") -> None:
+    """Refuse what no page of a job can hold, and Kubernetes, which counts in 32 bits, not either: sys.maxsize."""
+    if value > _MOST:
+        raise OptionError(f"{name} is too large", why=f"it can be {_MOST} at most", next=advice)
 
 
 def _checked_tags(value: object) -> dict[str, str] | None:

@@ -66,7 +66,8 @@ def check_callable(function: object) -> None:
             next=f"swap the two lines: @{kind} first, @kinetic.run(...) below it",
         )
     if not callable(function):
-        raise CallableError(f"{function!r} cannot run as a job", why=f"a {type(function).__qualname__} is not callable")
+        why = f"it is of type {type(function).__qualname__}, which is not callable"
+        raise CallableError(f"{function!r} cannot run as a job", why=why)
     if hasattr(function, "cache_clear") and hasattr(function, "cache_info"):
         raise CallableError(
             "@kinetic.run cannot decorate a cached function",

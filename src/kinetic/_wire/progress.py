@@ -130,7 +130,7 @@ def _number(name: str, value: SupportsFloat) -> float:
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise _refused(f"{name} is not a number: {value!r:.60}", f"it is a {type(value).__qualname__}") from None
+        raise _refused(f"{name} is not a number: {value!r:.60}", f"it is of type {type(value).__qualname__}") from None
 
 
 def _finite(name: str, value: SupportsFloat) -> float:

@@ -28,7 +28,10 @@ def test_retries_count_as_given_even_if_they_are_none():
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_concurrent": 0}, {"max_concurrent": -1}, {"retries": -1}, {"input_mode": "guess"}, {"inputs": []}],
+    [
+        *({"max_concurrent": 0}, {"max_concurrent": -1}, {"max_concurrent": 2**63}, {"retries": -1}),
+        *({"retries": 2**63}, {"input_mode": "guess"}, {"inputs": []}),
+    ],
     ids=str,
 )
 def test_a_value_that_cannot_work_is_a_value_error(options):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,24 @@ def test_a_deadline_is_positive(deadline) -> None:
         Options.checked(accelerator="cpu", deadline=deadline)
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"deadline": sys.maxsize}, "deadline=9223372036854775807 is too long"),
+        ({"deadline": 10**400}, "is too long"),
+        ({"retries": sys.maxsize}, "retries is too large"),
+        ({"resources": {"cpu": 10**30}}, "is not a valid CPU quantity"),
+        ({"resources": {"memory": "9" * 400 + "Ti"}}, "is not a valid memory size"),
+    ],
+    ids=str,
+)
+def test_what_no_page_of_a_job_can_hold_is_refused_with_the_most_that_one_can(option, words) -> None:
+    with pytest.raises(OptionError, match=words) as raised:
+        Options.checked(accelerator="cpu", **option)
+
+    assert "at most" in raised.value.why
+
+
 @pytest.mark.parametrize("deadline", [0.5, 60, None])
 def test_a_deadline_may_be_whole_or_not(deadline) -> None:
     assert Options.checked(accelerator="cpu", deadline=deadline).deadline == deadline
@@ -110,7 +129,13 @@ def test_resources_are_a_table_or_a_text(written) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"), [({"ram": "1Gi"}, "'ram' is not a resource"), ({"cpu": 0}, "cpu"), (3, "is not a table")]
+    ("wrong", "words"),
+    [
+        ({"ram": "1Gi"}, "'ram' is not a resource"),
+        ({1: 2}, "1 is not a resource"),
+        ({"cpu": 0}, "cpu"),
+        (3, "is not a table"),
+    ],
 )
 def test_resources_that_cannot_work_are_refused(wrong, words) -> None:
     with pytest.raises(OptionError, match=words):
