@@ -23,6 +23,7 @@ from kinetic._backends import registry
 from kinetic._backends.local import limits, recovery, runtime_files
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
+from kinetic._config.home import path_of
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES
 from kinetic._wire import digests, documents, failpoints, python_runtime
 from kinetic._wire import order as wire_order
@@ -270,6 +271,8 @@ def job_environment(
         store_url: The job's store; one in the cloud needs its credentials, as in a pod.
     """
     chosen = allowed_variables(environ, cloud=is_cloud(store_url, *(ref.uri for ref in order.data)))
+    for name in filter(chosen.get, ("KINETIC_HOME", "KINETIC_RUNTIME_DIR")):
+        chosen[name] = str(path_of(chosen[name], environ))  # a relative one means this process's folder, not the job's
     if interpreter:  # as if its environment had been activated
         binaries = os.path.dirname(interpreter)
         for name in [name for name in chosen if name in _OF_ONE_INTERPRETER or name.startswith("CONDA_")]:

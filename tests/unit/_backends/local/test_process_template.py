@@ -37,6 +37,14 @@ def test_what_the_shell_happened_to_hold_does_not_come_along() -> None:
     assert not {"MY_TOKEN", "AWS_SECRET_ACCESS_KEY"} & set(found)
 
 
+def test_relative_folders_of_kinetic_are_those_of_the_client_for_what_a_job_submits(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    found = of(environ={"KINETIC_HOME": "home", "KINETIC_RUNTIME_DIR": "~/run", "HOME": "/me"})
+
+    assert (found["KINETIC_HOME"], found["KINETIC_RUNTIME_DIR"]) == (str(tmp_path / "home"), "/me/run")
+
+
 def test_what_kinetic_says_of_the_job_cannot_be_captured_away() -> None:
     found = of(captured={"KINETIC_JOB_ID": "another", "KINETIC_OUTPUT_DIR": "/elsewhere"})
 
