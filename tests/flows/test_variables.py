@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def test_unknown_and_unset_variables_are_warned_of_once_and_before_packing(project: Any, monkeypatch: Any) -> None:
+def test_variables_that_do_nothing_are_warned_of_once_and_before_packing(project: Any, monkeypatch: Any) -> None:
     project.write(
         "theirs.py",
         """
@@ -18,14 +18,16 @@ def test_unknown_and_unset_variables_are_warned_of_once_and_before_packing(proje
     )
     monkeypatch.setenv("KINETIC_ACELERATOR_", "cpu")
     monkeypatch.setenv("KINETIC_MINE", "captured on purpose")
+    monkeypatch.setenv("KINETIC_DATA_WRITABLE", "true")
 
     done = project.run("-c", "import theirs\ntheirs.work(1)\ntheirs.work(open('/dev/null'))\n")
 
     warnings = [line for line in done.stderr.splitlines() if "warning:" in line]
-    assert len(warnings) == 2, done.stderr
+    assert len(warnings) == 3, done.stderr
     assert warnings[0].startswith("kinetic: warning: kinetic does not read KINETIC_ACELERATOR_")
+    assert warnings[1].endswith("KINETIC_DATA_WRITABLE='true' has no effect: only KINETIC_DATA_WRITABLE=1 turns it on")
     assert (
-        warnings[1] == "kinetic: warning: capture_env_vars: NOT_SET_HERE is not set here, so the job will not have it"
+        warnings[2] == "kinetic: warning: capture_env_vars: NOT_SET_HERE is not set here, so the job will not have it"
     )
 
 

@@ -106,6 +106,7 @@ def config(what: str | None, as_json: bool) -> None:  # noqa: ARG001 - "config" 
     """
     reader = _SettingsReader()
     rows = reader.rows()
+    reader.notes += options.describe_misread_switches(os.environ)
     unknown = options.unknown_variables(os.environ)
     if as_json:
         found = [{**row._asdict(), "value": row.shown} for row in rows]

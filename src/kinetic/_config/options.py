@@ -189,6 +189,10 @@ VARIABLES: Mapping[str, str] = {
 _PREFIX = "KINETIC_"
 _OWN = tuple(f"{_PREFIX}{word}" for word in ("SUPERVISOR", "DEBUG_TOKEN"))  # passed between our own processes
 _OF_TESTS = f"{_PREFIX}TEST_"
+_SWITCHES = tuple(
+    f"{_PREFIX}{word}"
+    for word in "DATA_WRITABLE NO_DEFAULT_EXCLUDES NO_TTY_DEBUG PORTABLE SHARED_STORE TRUST_STORE UPGRADE".split()
+)
 
 
 def read_variable(name: str, environ: Mapping[str, str]) -> str | None:
@@ -196,6 +200,15 @@ def read_variable(name: str, environ: Mapping[str, str]) -> str | None:
     if name not in VARIABLES:
         raise LookupError(f"{name} is read but not described in kinetic/_config/options.py")
     return environ.get(name) or None
+
+
+def describe_misread_switches(environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each variable that only 1 turns on, and that has another value, such as "true"."""
+    return [
+        f"{name}={environ[name]!r} has no effect: only {name}=1 turns it on"
+        for name in _SWITCHES
+        if environ.get(name, "").lower() not in {"", "0", "1", "false", "no", "off"}
+    ]
 
 
 def unknown_variables(environ: Mapping[str, str], besides: Iterable[str] = ()) -> dict[str, str]:

@@ -73,6 +73,8 @@ def announce(context: SubmitContext, options: Options) -> None:
         output.report_once(note)
     if strange := config_options.unknown_variables(os.environ, options.capture_env_vars or ()):
         output.warn_once(config_options.describe_unknown_variables(strange))
+    for sentence in config_options.describe_misread_switches(os.environ):
+        output.warn_once(sentence)
     if wrong := _wrong_variable(os.environ):
         output.warn_once(wrong.what, why=wrong.why or "", next=wrong.next or "")
 

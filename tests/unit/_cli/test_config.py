@@ -243,6 +243,15 @@ def test_a_variable_that_is_not_read_is_named_with_the_nearest_one(kinetic, fold
     assert "hunter2" not in told.stdout + told.stderr
 
 
+def test_a_variable_that_only_1_turns_on_is_named_where_it_has_another_value(kinetic, folder, monkeypatch) -> None:
+    for name, value in {"UPGRADE": "true", "TRUST_STORE": "no", "PORTABLE": "1"}.items():
+        monkeypatch.setenv(f"KINETIC_{name}", value)
+    note = "KINETIC_UPGRADE='true' has no effect: only KINETIC_UPGRADE=1 turns it on"
+
+    assert note in kinetic("config").stderr
+    assert json.loads(kinetic("config", "--json").stdout)["notes"] == [note]
+
+
 @pytest.mark.parametrize("words", [["config"], ["dashboard", "--no-open"]])
 def test_a_time_of_hanging_that_is_not_a_duration_is_an_error(words, kinetic, folder, monkeypatch) -> None:
     monkeypatch.setenv("KINETIC_STALL_AFTER", "soon")

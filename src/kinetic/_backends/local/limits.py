@@ -18,6 +18,7 @@ from kinetic.errors import CapacityError, OptionError
 if TYPE_CHECKING:
     from kinetic._hardware.placement import Placement
 
+_MOST = 1_000_000  # jobs or hosts at once: more than SQLite counts is an error of its own
 _MAX_HOSTS = 8  # they take 10 s to start on two cores
 _BYTES_PER_HOST = 400 << 20  # what a process with jax and a small model holds, measured
 _counted: dict[str, int] = {}  # GPUs, by the folder of devices: asked for each of thousands of jobs
@@ -132,10 +133,10 @@ def check(placement: Placement, environ: Mapping[str, str], gpus: tuple[str, ...
 def _count(environ: Mapping[str, str], name: str, what: str) -> int:
     """Return a variable that is a number of at least 1; 0 if it is not set."""
     setting = environ.get(name, "")
-    if setting and not (setting.isdigit() and int(setting) > 0):
+    if setting and not (setting.isdecimal() and 0 < int(setting) <= _MOST):
         raise OptionError(
             f"{name}={setting!r} is not a number of {what}",
-            why="it takes a whole number of at least 1",
+            why=f"it takes a whole number from 1 to {_MOST}",
             next=f"unset {name}",
         )
     return int(setting or 0)

@@ -35,7 +35,7 @@ def test_more_hosts_than_the_free_memory_carries_are_refused_whatever_the_limit(
     assert "GiB are free" in refused.value.why
 
 
-@pytest.mark.parametrize("setting", ["0", "-1", "many", "2.5"])
+@pytest.mark.parametrize("setting", ["0", "-1", "many", "2.5", "9" * 20, "²"])
 def test_a_limit_that_is_no_number_of_hosts_is_refused(setting) -> None:
     with pytest.raises(OptionError, match="is not a number of hosts"):
         limits.check(place("cpu"), {"KINETIC_LOCAL_MAX_HOSTS": setting}, (), strict=False)
