@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 
-from kinetic._cli import file_watcher, run_command, target_function
+from kinetic._cli import file_watcher, run_command, shared_options, target_function
 from kinetic._cli import run as run_cli
 from kinetic._cli.file_watcher import FileWatcher
 from kinetic._cli.job_files import folders_not_sent
@@ -72,7 +72,7 @@ class _DevCommand(run_cli.RunCommand):
     cls=_DevCommand,
     context_settings={"allow_interspersed_args": False},
     params=[
-        click.Argument(["target"], metavar="FILE.py::func"),
+        click.Argument(["target"], metavar="FILE.py::func", shell_complete=shared_options.complete_files),
         click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]"),
         *_params(),
     ],

@@ -59,8 +59,14 @@ class RunCommand(click.Command):
 
 
 @click.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})
-@click.argument("target", metavar="FILE.py::func|-- COMMAND")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
+@click.argument("target", metavar="FILE.py::func|-- COMMAND", shell_complete=shared_options.complete_files)
+@click.argument(
+    "words",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    metavar="[ARGUMENTS]",
+    shell_complete=shared_options.complete_files,
+)
 @click.option("-m", "--module", is_flag=True, help="Run a module: kinetic run -m package.module [ARGUMENTS].")
 @shared_options.job_options
 @click.option("--name", metavar="NAME", help="A name for the job, for people; it is in its id.")

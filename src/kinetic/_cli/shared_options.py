@@ -19,6 +19,8 @@ from kinetic._wire.fields import UNITS, seconds_of
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from kinetic._jobs.index import Row
     from kinetic._wire.records import JobRecord
 
@@ -85,6 +87,13 @@ complete_jobs = _completer(_job_ids)
 complete_batches = _completer(_group_ids)
 complete_profiles = _completer(_profile_names)
 complete_accelerators = _completer(_accelerator_names)
+
+
+def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001 - click's
+    """Let the shell itself complete the name of a file."""
+    from click.shell_completion import CompletionItem  # loaded already, where this is asked
+
+    return [CompletionItem(incomplete, type="file")]
 
 
 if TYPE_CHECKING:

@@ -208,6 +208,16 @@ def test_commands_and_options_are_offered(complete) -> None:
     assert complete("completion", "") == [*SHELLS]
 
 
+@pytest.mark.parametrize("line", ["run tr", "dev tr", "run -- python tr"])
+def test_the_shell_completes_files_where_one_is_typed(environ, line) -> None:
+    at = str(len(line.split()))
+    asked = {"_KINETIC_COMPLETE": "bash_complete", "COMP_WORDS": f"kinetic {line}", "COMP_CWORD": at}
+
+    done = subprocess.run(["kinetic"], env=environ | asked, capture_output=True, text=True, check=False)
+
+    assert done.stdout == "file,tr\n"
+
+
 def test_a_home_that_is_broken_offers_nothing_and_says_nothing(complete, home) -> None:
     (home / "profiles.json").write_text("{")
 
