@@ -209,7 +209,7 @@ class LazyGroup(click.Group):
         if meant is not None and not get_close_matches(name.lower(), known, 1, _TYPO):
             best, line = meant
         else:
-            near = get_close_matches(name.lower(), known, 1)
+            near = [] if name == "help" else get_close_matches(name.lower(), known, 1)  # it is near to "shell"
             best = self._aliases.get(near[0], near[0]) if near else ""
             line = f"{ctx.command_path} {best or '-h'}" + (f" {_typed(args[1:])}".rstrip() if best else "")
         raise SuggestionError(

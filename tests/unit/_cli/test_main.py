@@ -159,8 +159,9 @@ def test_every_command_that_words_of_other_tools_lead_to_exists(kinetic) -> None
             assert kinetic(*command, "-h").exit_code == 0, command
 
 
-def test_a_command_that_resembles_none_is_answered_with_all(kinetic) -> None:
-    told = kinetic("jobs", "xyzzy")
+@pytest.mark.parametrize("word", ["xyzzy", "help"])
+def test_a_command_that_resembles_none_is_answered_with_all(word, kinetic) -> None:
+    told = kinetic("jobs", word)
 
     assert told.exit_code == 2
     assert "list, show, status, explain, wait, logs, debug, stacks, shell, result, cancel, cleanup" in told.stderr
