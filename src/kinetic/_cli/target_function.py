@@ -340,7 +340,7 @@ def _command(function: Callable[..., Any], parameters: list[inspect.Parameter], 
 def _option(parameter: inspect.Parameter, taken: set[str]) -> click.Option:
     value = Value(_kind(parameter))
     names = [parameter.name, f"--{_dashed(parameter.name)}"]
-    default = "required" if parameter.default is EMPTY else f"default: {shortened(repr(parameter.default), 40)}"
+    default = "required" if parameter.default is EMPTY else f"default: {shortened(_typed(parameter.default), 40)}"
     help_ = f"[{default}]"
     if set(typing.get_args(value.kind)) == {bool, types.NoneType} or value.kind is bool:
         no = f"--no-{_dashed(parameter.name)}"
@@ -350,6 +350,13 @@ def _option(parameter: inspect.Parameter, taken: set[str]) -> click.Option:
     many = (typing.get_origin(kind) or kind) in _COLLECTIONS
     words = click.UNPROCESSED if many else value
     return click.Option(names, type=words, multiple=many, metavar=value.name or "VALUE", help=help_)
+
+
+def _typed(default: object) -> str:
+    """Return a default as it is typed: the name of an enum's member, a path without its class, else its repr."""
+    if isinstance(default, enum.Enum):
+        return default.name
+    return repr(str(default) if isinstance(default, PurePath) else default)
 
 
 def _check_options(command: click.Command, values: list[str]) -> None:
@@ -499,7 +506,10 @@ def _member(word: str, members: tuple[Any, ...]) -> Any:
 
 
 def _choice(word: str, members: dict[str, Any]) -> Any:
-    return members[click.Choice([*members], case_sensitive=False).convert(word, None, None)]
+    try:
+        return members[click.Choice([*members], case_sensitive=False).convert(word, None, None)]
+    except click.BadParameter:  # click names them in lower case
+        raise click.BadParameter(f"{word!r} is not one of {', '.join(map(repr, members))}.") from None
 
 
 def _collection(words: list[str], kind: Any) -> Any:

@@ -121,7 +121,7 @@ def test_a_word_is_converted_to_the_type(kind, word, value) -> None:
         (tuple[int, int], "1", "tuple[int, int] takes 2 values, got 1"),
         (dict, "[1]", "'[1]' is not a valid dict"),
         (Literal["sgd", "adam"], "adm", "'adm' is not one of"),
-        (Colour, "GREEN", "'GREEN' is not one of"),
+        (Colour, "GREEN", "'GREEN' is not one of 'RED', 'BLUE'."),
         (int | None, "x", "'x' is not a valid integer"),
         (int | bool, "x", "'x' is not a valid int or bool"),
         (None, "x", "'x' is not"),
@@ -297,13 +297,17 @@ def test_the_usage_shows_signature_types_defaults_and_the_first_line_of_the_docs
     assert "--verbose / --no-verbose" in usage
 
 
-def test_the_usage_of_choices_names_them() -> None:
-    def function(colour: Colour, way: Literal["up", "down"] = "up", *more: int, **others):
+def test_the_usage_names_choices_and_shows_defaults_as_they_are_typed() -> None:
+    def function(
+        colour: Colour = Colour.BLUE, way: Literal["up", "down"] = "up", to: Path = Path("here"), *more: int, **others
+    ):
         return None
 
     told = target_function.usage(function, "f.py::function")
 
-    assert "RED|BLUE" in told
+    options = [line.split() for line in told.splitlines()]
+    assert ["--colour", "RED|BLUE", "[default:", "BLUE]"] in options
+    assert ["--to", "Path", "[default:", "'here']"] in options
     assert "up|down" in told
     assert "More values go to *more." in told
 
