@@ -43,6 +43,7 @@ Clock = Callable[[], float]
 
 _CLEAR = "\r\x1b[K"
 _CLEAR_LINE, _CLEAR_BELOW = "\x1b[K", "\x1b[J"  # from the cursor on
+_ROOM = 3  # columns that a line leaves free: for the ^C of a terminal, and the last one
 _USUAL_SIZE = os.terminal_size((80, 24))  # of a terminal that does not say how large it is
 _lock = threading.RLock()
 _shown = False
@@ -67,7 +68,7 @@ def show_line(text: str, *, owner: object = None) -> None:
             return
         if _above:
             clear()
-        _write(f"{_CLEAR}{shortened(plain(text), size().columns - 1)}")
+        _write(f"{_CLEAR}{shortened(plain(text), size().columns - _ROOM)}")
         _shown, _owner = True, _ref(owner)
         _again.clear()
 
@@ -158,7 +159,8 @@ def _ref(owner: object) -> weakref.ref[object] | None:
 
 def _draw(before: str, fitting: Sequence[str]) -> None:
     global _shown, _above
-    _write(f"{before}{chr(10).join(f'{line}{_CLEAR_LINE}' for line in fitting)}{_CLEAR_BELOW}")
+    # The return at the end: a ^C that does not fit into the last line would move the cursor one line below the picture.
+    _write(f"{before}{chr(10).join(f'{line}{_CLEAR_LINE}' for line in fitting)}{_CLEAR_BELOW}\r")
     _shown, _above = True, len(fitting) - 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 
+import pyte
 import pytest
 from servers.terminal import TextTerminal as Terminal
 
@@ -79,7 +80,20 @@ def test_one_line_takes_the_place_of_several(terminal) -> None:
 def test_a_single_line_that_is_cut_shows_it(terminal) -> None:
     output.show_line("3 of 100, about 48 s left")
 
-    assert screen(terminal.getvalue()) == ["3 of 100, about 48…"]
+    assert screen(terminal.getvalue()) == ["3 of 100, about …"]
+
+
+@pytest.mark.parametrize("lines", [["x" * 50], ["above", "x" * 50]])
+def test_what_is_removed_after_a_ctrl_c_leaves_nothing_of_a_full_line(terminal, lines) -> None:
+    terminal.write("before\n")
+    (output.show_lines if lines[1:] else output.show_line)(lines if lines[1:] else lines[0])
+    terminal.write("^C")  # as a terminal shows it
+
+    output.clear()
+
+    real = pyte.Screen(20, 5)  # which continues a line that is too long on the next one
+    pyte.Stream(real).feed(terminal.getvalue().replace("\n", "\r\n"))
+    assert "".join(real.display).split() == ["before"]
 
 
 def test_a_line_is_cut_where_the_terminal_ends_and_wide_characters_count_twice(terminal) -> None:
