@@ -315,20 +315,23 @@ def _scratch_in(to: Path) -> Iterator[Path]:
     for left in to.glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError), _locked(left):  # held: another copy is at work
             shutil.rmtree(left, ignore_errors=True)
-    with contextlib.ExitStack() as held:
-        scratch = tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=to, ignore_cleanup_errors=True)
-        path = Path(held.enter_context(scratch))
-        with contextlib.suppress(OSError):  # a file system without locks: there it is not taken for a dead one's either
-            held.enter_context(_locked(path))
-        yield path
+    while True:
+        with contextlib.ExitStack() as held:
+            scratch = tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=to, ignore_cleanup_errors=True)
+            path = Path(held.enter_context(scratch))
+            with contextlib.suppress(OSError):  # without locks, it is not taken for a dead one's either
+                held.enter_context(_locked(path, waits=True))
+            if path.is_dir():  # until it was locked, a copy that began just now took it for a dead one's
+                yield path
+                return
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder; OSError when another process does."""
+def _locked(folder: Path, *, waits: bool = False) -> Iterator[None]:
+    """Hold the lock of a folder; OSError when another process does, or wait for it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(descriptor)

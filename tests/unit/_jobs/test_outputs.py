@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import tempfile
 import threading
 from pathlib import Path
 
@@ -381,3 +382,22 @@ def test_nothing_is_written_through_a_link_in_the_target(folder, tmp_path):
         outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here", force=True)
 
     assert os.listdir(tmp_path / "theirs") == []
+
+
+def test_copies_that_begin_at_the_same_time_in_one_folder_leave_each_other_alone(folder, tmp_path, monkeypatch):
+    make = tempfile.TemporaryDirectory
+
+    def made_and_overtaken(**named):
+        monkeypatch.setattr(tempfile, "TemporaryDirectory", make)
+        made = make(**named)
+        outputs.Copy(found, tmp_path / "to").run()
+        return made
+
+    found = outputs.find_files(place(folder))
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", made_and_overtaken)
+
+    copy = outputs.Copy(found, tmp_path / "to")
+    copy.run()
+
+    assert (len(copy.done), copy.missing) == (4, [])
+    assert sorted(os.listdir(tmp_path / "to")) == ["model.bin", "plots", "run.sh"]
