@@ -29,7 +29,7 @@ from kinetic._runner.supervisor.verdicts import Ending, ReportReader
 from kinetic._stores import open_anew, open_store
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
-from kinetic._wire import dataclass, digests, fields, keys
+from kinetic._wire import dataclass, digests, fields, folders, keys
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import SUCCEEDED, AttemptNote, Outcome
 from kinetic._wire.task import LOG_STACKS_SIGNAL, READERS, Task
@@ -230,7 +230,7 @@ class Supervisor:
         if early is not None:
             try:
                 return [early.start(tasks[0])]
-            except BrokenPipeError:  # it has ended since it was looked at: the kernel may want its memory
+            except OSError:  # it has ended since it was looked at: the kernel may want its memory; or no disk has room
                 early.end()
         return [start_worker(task, self._entry, self.libc, self.title) for task in tasks]
 
@@ -346,9 +346,7 @@ class EarlyWorker:
     """
 
     def __init__(self, entry: Callable[[Tasks, int], NoReturn], libc: Any) -> None:
-        import tempfile  # 4 ms, which nobody waits for
-
-        file = self._file = tempfile.TemporaryFile()  # noqa: SIM115 - nameless; the job's environment will be in it
+        file = self._file = _nameless_file()
         told, self._tell = os.pipe()
         title = processes.ProcessTitle(libc)
         kept, shown = (told, file.fileno()), (SPARE, "a worker that waits for its task")
@@ -371,8 +369,7 @@ class EarlyWorker:
     def tell(self, task: Task) -> None:
         """Tell it what is known of its task; raises BrokenPipeError if it has ended."""
         data = _task_bytes(task)
-        self._file.write(data)
-        self._file.flush()
+        folders.write_all(self._file.fileno(), data)
         os.write(self._tell, len(data).to_bytes(_LENGTH_BYTES))
 
     def start(self, task: Task) -> WatchedWorker:
@@ -460,11 +457,9 @@ def needs_own_interpreter() -> bool:
 
 def exec_worker(task: Task, report: int) -> NoReturn:
     """Turn this process into a fresh interpreter that carries out the task; never returns."""
-    import tempfile  # 4 ms, which no supervisor's start should cost
-
     words = sys.orig_argv[1:]
     flags = words[: words.index(sys.argv[0])] if sys.argv[0] in words else []  # that this interpreter was started with
-    with tempfile.TemporaryFile() as file:  # nameless: the environment of the job is in it
+    with _nameless_file() as file:
         send_task(task, file)
         for descriptor in (file.fileno(), report):
             os.set_inheritable(descriptor, True)  # noqa: FBT003 - Python's own signature
@@ -473,10 +468,18 @@ def exec_worker(task: Task, report: int) -> NoReturn:
         os.execve(words[0], words, environ)  # noqa: S606 - without a shell on purpose
 
 
+def _nameless_file() -> IO[bytes]:
+    """Open a file for a task and its environment: in memory where that exists, since /tmp may be full."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("kinetic-task"), "w+b", buffering=0)
+    import tempfile  # 4 ms
+
+    return tempfile.TemporaryFile(buffering=0)
+
+
 def send_task(task: Task, file: IO[bytes]) -> None:
     """Write a task into a file, to be read from its beginning."""
-    file.write(_task_bytes(task))
-    file.flush()
+    folders.write_all(file.fileno(), _task_bytes(task))
     file.seek(0)
 
 
@@ -699,10 +702,9 @@ def _seconds_to_next_action(watched: WatchedWorker) -> float:
         times.append(max(watched.peer_limit, now + 0.01))
     if watched.done_at is not None:
         times.append(watched.done_at + _GRACE_SECONDS)
-    elif watched.dumped_at is not None:
-        times.append(watched.dumped_at + watched.last_seconds)
     elif watched.task.deadline is not None and not watched.reader.report.done:
-        times.append(watched.began + watched.task.deadline)
+        dumped, due = watched.dumped_at, watched.began + watched.task.deadline
+        times.append(due if dumped is None else dumped + watched.last_seconds)
     if watched.stopped:
         times.append(now if watched.term_at is None else watched.term_at + watched.grace)
     return max(0.0, min(times) - now)

@@ -7,20 +7,22 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from servers import fuse
 
-from kinetic._runner.supervisor import supervise
+from kinetic._runner.supervisor import supervise, verdicts
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys, outcomes
+from kinetic._wire.task import Task
 
 KEY = bytes(range(32))
 
 # A process of its own, as every supervisor must be: it reaps all children and adopts all orphans.
 SCRIPT = """
-import contextlib, os, pickle, sys, time
+import contextlib, os, pickle, sys, tempfile, time
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,6 +131,8 @@ def main():
     one = task("one", double, 21)
     tasks = one, task("two", fail), task("three", fail, retries=1), one
     if sys.argv[2:] == ["no early worker"]:
+        if sys.platform == "linux":
+            tempfile.tempdir = str(HERE / "full")  # a disk that has no room for a task
         supervisor.early = supervise.EarlyWorker(lambda tasks, report: os._exit(1), supervisor.libc)
         while supervisor.early.is_alive:
             pass
@@ -208,11 +212,20 @@ def test_a_task_that_has_its_verdict_is_not_begun_again(carried_out) -> None:
     assert not (folder / "one-1").exists()
 
 
-def test_a_worker_that_ended_before_it_was_told_its_task_is_replaced(tmp_path: Path) -> None:
+def test_a_worker_that_ended_before_it_was_told_its_task_is_replaced_whatever_the_disk_has_room_for(tmp_path) -> None:
     told = carry_out(tmp_path, "no early worker")
 
     assert told[0] == "one|forked|let go|succeeded True"
     assert sealed(tmp_path, "one").attempt == 0
+
+
+def test_a_host_that_is_done_after_its_stacks_were_written_is_not_looked_at_again_and_again() -> None:
+    reader = verdicts.ReportReader(-1)
+    reader.report = verdicts.Report(done={"status": "succeeded"})
+    task = Task("slice", "ab" * 32, "file:///store", "key", 0o022, 0.5, {}, hosts=2)
+    watched = supervise.WatchedWorker(task, -1, reader, time.monotonic() - 5.0, (), 0, dumped_at=time.monotonic() - 4.5)
+
+    assert supervise._seconds_to_next_action(watched) > 1  # its peers are waited for
 
 
 def refused() -> int:
