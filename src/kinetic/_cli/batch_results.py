@@ -6,8 +6,6 @@ asks for it, and then only what was written, after it was.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +18,7 @@ from kinetic._cli import batch as batch_command
 from kinetic._cli import job_results, shared_options
 from kinetic._output import format as output_format
 from kinetic._output.format import count_text
-from kinetic._wire import dataclass
+from kinetic._wire import dataclass, folders
 from kinetic.errors import JobCancelledError, JobError, KineticError, ResultMissingError
 
 if TYPE_CHECKING:
@@ -153,14 +151,10 @@ def _save(path: Path, values: list[Any]) -> int:
     """Write the values into a file, whole or not at all, and return its size."""
     import pickle
 
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with beside.open("wb") as file:
+        with folders.replaced(path, mode=0o666) as file:
             pickle.dump(values, file)
-            file.flush()
-            os.fsync(file.fileno())
-        size = beside.stat().st_size
-        beside.replace(path)
+            size = file.tell()
     except Exception as error:
         raise KineticError(
             f"the results could not be saved to {path}",
@@ -168,9 +162,6 @@ def _save(path: Path, values: list[Any]) -> int:
             next="use a file on another disk, or collect them in Python with kinetic.attach_batch",
             code="not-saved",
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
     return size
 
 

@@ -9,9 +9,9 @@
 kubeconfig context (``context``). Fields that this version does not know are kept for the version that wrote them. The
 name "local" is built in and means this machine.
 
-    profiles.json               0600; if it is a link, the file that it leads to is replaced and the link stays
-    .profiles.json.lock         held while the file is read, changed and written back
-    .profiles.json.{word}.new   being written; the next writer removes one whose writer was killed
+    profiles.json                0600; if it is a link, the file that it leads to is replaced and the link stays
+    .profiles.json.lock          held while the file is read, changed and written back
+    .profiles.json.{word}.part   being written; the next writer removes one whose writer was killed
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ def _locked(file: Path) -> Iterator[None]:
                 if error.errno not in {errno.EACCES, errno.EAGAIN}:
                     raise
             else:
-                for leftover in file.parent.glob(f".{file.name}.*.new"):  # of killed writers: we are the only one
+                for leftover in file.parent.glob(f".{file.name}.*.part"):  # of killed writers: we are the only one
                     leftover.unlink(missing_ok=True)
                 break
             if time.monotonic() > limit:
@@ -310,19 +310,8 @@ def _locked(file: Path) -> Iterator[None]:
 def _write(file: Path, page: dict[str, Any]) -> None:
     import json
 
-    beside = file.with_name(f".{file.name}.{os.urandom(4).hex()}.new")
-    try:
-        with open(beside, "x", encoding="utf-8", opener=folders.opener) as new:
-            json.dump(page, new, indent=2, sort_keys=True)
-            new.write("\n")
-            new.flush()
-            os.fsync(new.fileno())
-        os.replace(beside, file)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    with contextlib.suppress(OSError):  # some network file systems cannot sync a folder
-        folders.sync(file.parent)
+    with folders.replaced(file) as new:
+        new.write(json.dumps(page, indent=2, sort_keys=True).encode() + b"\n")
 
 
 # -------------------------------------------------------------------------------------------------------------- reading

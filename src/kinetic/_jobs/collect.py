@@ -24,7 +24,7 @@ from kinetic._output import tracebacks
 from kinetic._runner.supervisor import attempts, predecessors
 from kinetic._stores import open_store, put_many
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, documents, keys, order, outcomes, python_runtime, records
+from kinetic._wire import digests, documents, folders, keys, order, outcomes, python_runtime, records
 from kinetic._wire import order as orders
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import CANCELLED, Outcome
@@ -96,20 +96,14 @@ def _moved() -> None:
 
 def save(store: Store, outcome: Outcome, to: Path) -> int:
     """Write the verified body, an ordinary pickle, into a file, and return its size."""
-    beside = to.with_name(f".{to.name}.{os.getpid():x}-{os.urandom(4).hex()}.part")
-    try:
-        with _as_file(store, keys.result(outcome.job_id)) as file, beside.open("xb") as target:
-            digest, left = hashlib.sha256(), outcome.body_length
-            while left and (piece := file.read(min(left, _PIECE))):
-                digest.update(piece)
-                target.write(piece)
-                left -= len(piece)
-            outcomes.check_body(outcome, digest.hexdigest())  # of what was written, not of what is there now
-            target.flush()
-            os.fsync(target.fileno())
-        beside.replace(to)
-    finally:
-        beside.unlink(missing_ok=True)
+    name = keys.result(outcome.job_id)
+    with _as_file(store, name) as file, folders.replaced(to, mode=0o666) as target:  # it may be removed from the store
+        digest, left = hashlib.sha256(), outcome.body_length
+        while left and (piece := file.read(min(left, _PIECE))):
+            digest.update(piece)
+            target.write(piece)
+            left -= len(piece)
+        outcomes.check_body(outcome, digest.hexdigest())  # of what was written, not of what is there now
     return outcome.body_length
 
 

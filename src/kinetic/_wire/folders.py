@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from os import write as _write
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 _MOST_OWED = 64  # descriptors; a project or a data folder may have thousands of files
@@ -222,21 +222,38 @@ def read_range(descriptor: int, start: int, length: int) -> bytes:
     return data
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file whole or not at all, and the folders above it if need be.
+@contextlib.contextmanager
+def replaced(path: str | os.PathLike[str], *, forced: bool = True, mode: int = PRIVATE_FILE) -> Iterator[IO[bytes]]:
+    """Yield a file that gets its name when it is complete, and has replaced another one then.
 
-    It is not forced to the disk: for caches, where a damaged page is only slow.
+    Unless it is not to be ``forced``, its bytes are on the disk before its name, and its name when this returns.
     """
-    beside = f"{os.fspath(path)}.{os.getpid():x}.{os.urandom(4).hex()}.part"
-    make(os.path.dirname(path))
+    above, name = os.path.split(os.path.abspath(path))
+    beside = f"{above}/.{name}.{os.getpid():x}.{os.urandom(4).hex()}.part"
     try:
-        with open(beside, "xb", opener=opener) as file:
-            file.write(data)
+        with open(beside, "xb", opener=lambda new, flags: os.open(new, flags | os.O_CLOEXEC, mode)) as file:
+            yield file
+            if forced:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(beside, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(beside)
         raise
+    if forced:
+        with contextlib.suppress(OSError):  # some network file systems cannot sync a folder
+            sync(above)
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file whole or not at all, and the folders above it if need be.
+
+    It is not forced to the disk: for caches, where a damaged page is only slow.
+    """
+    make(os.path.dirname(path))
+    with replaced(path, forced=False) as file:
+        file.write(data)
 
 
 def why_not_utf8(path: str) -> tuple[str, str]:

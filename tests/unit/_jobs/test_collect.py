@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,21 @@ def test_a_link_beside_the_target_is_not_written_through(store: Store, tmp_path:
 
     assert theirs.read_text() == "precious"
     assert pickle.loads((tmp_path / "saved.pkl").read_bytes()) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are named in /proc")
+def test_a_saved_result_and_its_name_are_on_the_disk_when_the_job_may_be_removed(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome, forced = seal(store, 3), []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: forced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    folder = tmp_path / "results"
+    folder.mkdir()
+
+    collect.save(store, outcome, folder / "saved.pkl")
+
+    of_file, *rest = forced
+    assert (os.path.dirname(of_file), rest) == (str(folder), [str(folder)])
 
 
 def test_a_large_value_that_cannot_be_opened_here_says_so_and_stays(store: Store) -> None:
