@@ -388,7 +388,7 @@ def _logs_of(
 ) -> Iterator[tuple[int, int, LiveLog]]:
     """Yield attempt, host and log of all that a job printed; on this machine first where the job wrote it."""
     backend, job_id = locate.backend_of(job), job.job_id
-    count = max(1, sum(entry.key.startswith(keys.attempts(job_id)) for entry in inside))
+    count = max(1, _count_attempts(job_id, inside))
     stored, here = _stored_logs(job_id, inside), set[tuple[int, int]]()
     if backend.is_here:
         expected = [(attempt, host) for attempt in range(count) for host in range(locate.hosts_of(job))]
@@ -413,10 +413,14 @@ def _stored_logs(job_id: str, inside: Iterable[Entry]) -> dict[tuple[int, int], 
     """Group what the store has of a job's logs by attempt and host."""
     found: dict[tuple[int, int], list[Entry]] = defaultdict(list)
     for entry in inside:
-        if entry.key.startswith(f"{job_id}/logs/"):
-            attempt, host = map(int, entry.key.split("/")[-3:-1])
-            found[attempt, host].append(entry)
+        match entry.key.removeprefix(keys.job(job_id)).split("/"):
+            case ["logs", attempt, host, _] if keys.is_number(attempt) and keys.is_number(host):  # not .DS_Store
+                found[int(attempt), int(host)].append(entry)
     return found
+
+
+def _count_attempts(job_id: str, inside: Iterable[Entry]) -> int:
+    return len(keys.numbered(entry for entry in inside if entry.key.startswith(keys.attempts(job_id))))
 
 
 def _end_of(log: LiveLog) -> bytes:
@@ -805,5 +809,5 @@ def _history_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None
         "reason": reason.splitlines()[0][:500] if reason else "",
         "started": outcome.started if outcome else None,
         "ended": outcome.ended if outcome else None,
-        "attempts": sum(entry.key.startswith(keys.attempts(job.job_id)) for entry in inside or ()),
+        "attempts": _count_attempts(job.job_id, inside or ()),
     }

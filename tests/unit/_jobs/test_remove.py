@@ -87,6 +87,20 @@ def test_a_job_that_printed_nothing_leaves_one_small_page_and_no_log(store) -> N
     assert find.attach(JOB).logs() == ""
 
 
+def test_files_of_others_among_the_logs_of_a_job_are_no_logs_and_no_attempts(store) -> None:
+    job = handle(store)
+    segment(store, b"words\n")
+    for folder in ("logs/", "logs/0/", "logs/0/0/", "logs/0/x/", "attempts/"):
+        store.put(f"{JOB}/{folder}.DS_Store", b"\0\0\0\1Bud1")  # of a Finder that has shown the folder
+
+    page = collect.after_collection(job, SUCCEEDED, wait=0)
+
+    assert page is not None
+    assert page["attempts"] == 1
+    assert find.attach(JOB).logs() == "words\n"
+    assert [entry.key for entry in store.entries(keys.job(JOB))] == []
+
+
 @pytest.mark.parametrize("broken", ["put", "delete"])
 def test_a_log_that_cannot_be_kept_leaves_the_job_as_it_is(broken, store, monkeypatch, caplog) -> None:
     job = handle(store)
