@@ -113,21 +113,28 @@ def _hold(name: str, above: Path, owner: str) -> None:
     about = above.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
         return
-    for number in range(_PLACES):
-        folder = above / f"{name}-{number}"
-        lock = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        if _is_taken_alone(lock):  # for no longer than this takes: the other hosts wait below
-            with contextlib.suppress(FileNotFoundError):
-                folder.rename(above / f".{name}-{number}-{os.getpid()}")
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, owner.encode(), 0)
-        fcntl.flock(lock, fcntl.LOCK_SH)  # until the descriptor goes, with the process
-        if os.pread(lock, len(owner.encode()) + 1, 0) == owner.encode():
-            _held[name] = _Held(folder, lock)
-            break
-        os.close(lock)
-    for left in above.glob(f".{name}-*-{os.getpid()}"):
-        shutil.rmtree(left, ignore_errors=True)
+    try:
+        for number in range(_PLACES):
+            folder = above / f"{name}-{number}"
+            lock = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            is_ours = False
+            try:
+                if _is_taken_alone(lock):  # for no longer than this takes: the other hosts wait below
+                    with contextlib.suppress(FileNotFoundError):
+                        folder.rename(above / f".{name}-{number}-{os.getpid()}")
+                    os.ftruncate(lock, 0)
+                    os.pwrite(lock, owner.encode(), 0)
+                fcntl.flock(lock, fcntl.LOCK_SH)  # until the descriptor goes, with the process
+                is_ours = os.pread(lock, len(owner.encode()) + 1, 0) == owner.encode()
+            finally:
+                if not is_ours:  # also on a full disk: all other jobs would wait for this one's end
+                    os.close(lock)
+            if is_ours:
+                _held[name] = _Held(folder, lock)
+                break
+    finally:
+        for left in above.glob(f".{name}-*-{os.getpid()}"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def give_back(name: str) -> None:

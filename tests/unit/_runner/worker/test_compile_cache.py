@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import signal
@@ -364,6 +366,22 @@ def test_the_hosts_of_a_slice_that_is_emulated_have_one_folder_and_find_what_the
     assert len(folders) == 1
     assert said == 2 * [["compiled before", "kinetic: compile cache of vllm: 2 files found, 0 added"]]
     assert not [*tmp_path.glob("kinetic-*-compiled/vllm-*/*")], "the last one removes it"
+
+
+def test_a_job_that_finds_the_disk_full_lets_no_other_one_wait_for_its_folder(job, tmp_path, monkeypatch) -> None:
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    left = compilers.shared_folder() / "vllm-0" / "graph"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", no_room)
+        assert compilers.folder_of(job().task, compilers.LIBRARIES["vllm"]) is None
+
+    with (compilers.shared_folder() / "vllm-0.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert [*compilers.shared_folder().rglob("graph")] == []  # what a killed job had left makes room
 
 
 def test_what_a_killed_job_left_of_vllm_is_not_seen_by_the_next(store, tmp_path) -> None:
