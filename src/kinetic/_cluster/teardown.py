@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -225,7 +225,7 @@ def _removal(
         return Removal(resource, found, "keep", "results are kept; remove them with --delete-data")
     if resource.in_cluster and not stays and cluster.state != "missing":
         return Removal(resource, found, "with the cluster", "goes with the cluster")
-    needed = {"cluster", *_below(inventory, "cluster")}
+    needed = {"cluster", *_below(inventory.resources, "cluster")}
     if stays and resource.key in needed and not isinstance(resource, Bucket):
         return Removal(
             resource, found, "keep", "the cluster stays" if resource.key == "cluster" else "the cluster needs it"
@@ -233,9 +233,9 @@ def _removal(
     return Removal(resource, found, "remove", found.why)
 
 
-def _below(inventory: Inventory, key: str) -> set[str]:
-    """Return the keys of everything that a resource needs, at any depth."""
-    needs = {each.key: each.needs for each in inventory.resources}
+def _below(resources: Iterable[Resource], key: str) -> set[str]:
+    """Return the keys of everything that one of some resources needs, at any depth."""
+    needs = {each.key: each.needs for each in resources}
     found: set[str] = set()
     open_ = [*needs.get(key, ())]
     while open_:
@@ -280,22 +280,10 @@ def remove(plan: RemovalPlan, report: Callable[[str], object] = lambda _: None) 
                 report(removal.resource.title)
                 continue
             errors.append(error)
-            blocked |= _needs_of(plan, removal.resource)
+            blocked |= _below((each.resource for each in plan.removals), removal.resource.key)
     if not blocked and not any(isinstance(each.resource, Network) for each in wanted.values()):
         errors += _sweep(plan, report)
     return Remains(_names_left(plan), errors)
-
-
-def _needs_of(plan: RemovalPlan, resource: Resource) -> set[str]:
-    needs = {each.resource.key: each.resource.needs for each in plan.removals}
-    found: set[str] = set()
-    open_ = [*resource.needs]
-    while open_:
-        each = open_.pop()
-        if each not in found:
-            found.add(each)
-            open_ += needs.get(each, ())
-    return found
 
 
 def _sweep(plan: RemovalPlan, report: Callable[[str], object]) -> list[KineticError]:

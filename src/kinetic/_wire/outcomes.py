@@ -22,7 +22,6 @@ FOOTER_BYTES = 16
 MOST_BYTES = 16 << 20  # of the page
 PURPOSE = "outcome"
 HOST_PURPOSE = "host"  # of what a host of a slice tells its leader: it cannot be used as the verdict
-EMPTY_SHA256 = digests.of_bytes(b"")
 
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 
