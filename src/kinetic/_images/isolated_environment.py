@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "KINETIC_LOCAL_ENV"
 UNUSED_SECONDS = 30 * 24 * 3600.0
+_NAME_LENGTH = 24  # hexadecimal digits
 
 Say = Callable[[str], None]
 _gates: dict[str, threading.Lock] = {}  # by lock file: the lock excludes other processes, this one other threads
@@ -131,12 +132,19 @@ def ready(
 
 
 def stale(cache: Path, now: float) -> list[Path]:
-    """Return the folders of environments that were not used for 30 days before ``now`` (Unix time)."""
+    """Return the folders of environments that were not used for 30 days before ``now`` (Unix time).
+
+    Where the home is a folder that the user had, there may be others beside ours.
+    """
     try:
-        places = sorted(place for place in cache.iterdir() if place.is_dir())
+        places = sorted(place for place in cache.iterdir() if _is_ours(place.name) and place.is_dir())
     except FileNotFoundError:
         return []
     return [place for place in places if now - _last_use(place) > UNUSED_SECONDS]
+
+
+def _is_ours(name: str) -> bool:
+    return len(name) == _NAME_LENGTH and set(name) <= set("0123456789abcdef")
 
 
 def _digest(lock: Lock) -> str:
@@ -149,7 +157,7 @@ def _digest(lock: Lock) -> str:
         "platform": [sysconfig.get_platform(), sys.implementation.cache_tag, sys.abiflags],
         "schema": 3,
     }
-    return digests.of_bytes(documents.write(page))[:24]
+    return digests.of_bytes(documents.write(page))[:_NAME_LENGTH]
 
 
 def _complete(place: Path) -> Path | None:

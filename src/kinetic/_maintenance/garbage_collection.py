@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -91,6 +92,9 @@ def data_rule(key: str) -> str:
 
 _OF_IMAGES = {keys.LAYERS: "packages", keys.WHEELS: "packages", keys.BUILDS: "image builds"}
 _CACHES = frozenset({"", "packs", "data", "images", "wheels"})
+_DIGEST = re.compile(
+    r"[0-9a-f]{16}"
+)  # in the names of its files: a user may have had a folder "cache" where the home is
 _LAST_LOCK = "last-"  # of a project: its versions are kept however long it rests
 ENVIRONMENTS = "environments"
 _NOT_JOBS = frozenset({"history", "outputs", "data"})
@@ -156,9 +160,7 @@ def _orders(store: Store) -> Iterator[str]:
 def _collect_payloads(store: Store, now: float) -> tuple[int, int]:
     """Remove what jobs that ended long ago were sent: a verdict is final, so nobody will run them again."""
     gone, freed = 0, 0
-    for job_id in store.folders(""):
-        if job_id in keys.RESERVED:
-            continue
+    for job_id in filter(keys.is_made, store.folders("")):
         entries = {entry.key: entry for entry in store.entries(keys.job(job_id))}
         verdict = entries.get(keys.result(job_id))
         if verdict is None or now - verdict.modified <= retention_seconds("jobs"):
@@ -240,7 +242,7 @@ def _collect_history(store: Store) -> None:
     others with it. A page whose job still has artifacts stays: without it, a job that was cancelled would look like one
     that was not.
     """
-    found = [entry for entry in store.entries(keys.HISTORY) if entry.key != keys.HISTORY_CLOCK]
+    found = [entry for entry in store.entries(keys.HISTORY) if _is_history(entry.key)]
     if not found:
         return
     limit = _time_of(store) - retention_seconds("history")
@@ -251,12 +253,19 @@ def _collect_history(store: Store) -> None:
                 store.delete(entry.key)
 
 
+def _is_history(key: str) -> bool:
+    """Return whether a key is one of ours: others may have a folder of that name in the same place."""
+    if key.startswith(keys.HISTORY_LOGS):
+        return key.endswith(".gz")
+    return key == keys.history(job_id := keys.job_of_history(key)) and keys.is_made(job_id)
+
+
 def _collect_cache(cache: Path, now: float) -> tuple[int, int]:
     gone, freed = 0, 0
     for path, about in folders.walk(cache):
         folder, _, name = path.rpartition("/")
         is_page = folder in _CACHES and stat.S_ISREG(about.st_mode) and not name.startswith(_LAST_LOCK)
-        if is_page and now - max(about.st_atime, about.st_mtime) > retention_seconds("caches"):
+        if is_page and _DIGEST.search(name) and now - max(about.st_atime, about.st_mtime) > retention_seconds("caches"):
             with contextlib.suppress(OSError), folders.opened(cache, folder) as at:
                 os.unlink(name, dir_fd=at)
                 gone, freed = gone + 1, freed + about.st_size

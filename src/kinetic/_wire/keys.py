@@ -19,7 +19,7 @@ from kinetic.errors import OptionError
 
 HISTORY = "history/"
 _BESIDE = f"{HISTORY}~"  # sorts after every id, so a listing of the pages ends where the logs begin
-HISTORY_CLOCK = f"{_BESIDE}clock"
+HISTORY_CLOCK, HISTORY_LOGS = f"{_BESIDE}clock", f"{_BESIDE}logs/"
 OUTPUTS = "outputs/"
 GROUPS = "_groups/"
 _DIGITS = 12
@@ -77,7 +77,7 @@ usage: _Of3 = "{}/usage/{}/{}".format  # runner or supervisor, while the job run
 # pod that it names is gone for good.
 placement: _Of2 = "{}/placements/{}".format
 # Client, before the history record: the end of the log of a collected job. history/~clock, empty: the store's time.
-history_log: _Of3 = (_BESIDE + "logs/{}.{}.{}.gz").format
+history_log: _Of3 = (HISTORY_LOGS + "{}.{}.{}.gz").format
 
 # -------------------------------------------------------------------------------------------- data: (sha256) or (hash)
 
@@ -204,6 +204,7 @@ def numbered(listed: Iterable[E]) -> list[tuple[int, E]]:
 # ------------------------------------------------------------------------------------------------------------------ ids
 
 _JOB = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_MADE = re.compile(r"[a-z0-9-]+-[0-9]{8}-[0-9]{6}-[0-9a-f]{7}(?:[0-9a-f]{6})?")
 _GROUP = re.compile(r"grp-[0-9a-f]{8}")
 _CHILD_FUNCTION, _CHILD_HASH = 14, 13  # 52 bits: two of 10,000 children share an id once in 10^8 batches
 _NAMED = 5  # in a message
@@ -280,6 +281,11 @@ def object_name(job_id: str, most: int = MOST_OF_AN_OBJECT) -> str:
 def is_job_id(job_id: object) -> bool:
     """Return whether this can be the id of a job; the names of a store's own folders cannot."""
     return isinstance(job_id, str) and _JOB.fullmatch(job_id) is not None and job_id not in RESERVED
+
+
+def is_made(job_id: str) -> bool:
+    """Return whether kinetic makes such ids: a folder of a store with another name may be the user's."""
+    return _MADE.fullmatch(job_id) is not None
 
 
 def check_job_id(job_id: str) -> str:

@@ -298,8 +298,9 @@ def test_as_json_everything_is_there(kinetic, made_job, home) -> None:
 
 def test_clean_removes_what_nobody_needs_and_says_what(kinetic, made_job, fill, home) -> None:
     job_id = made_job(days=100)
-    fill({"store/data/blobs/spare": 2048, "cache/old.json": 1024, "store/outputs/x/y": 1})
-    for name in ("store/data/blobs/spare", "cache/old.json", "store/outputs/x/y"):
+    page = f"cache/{16 * 'ab'}.json"
+    fill({"store/data/blobs/spare": 2048, page: 1024, "store/outputs/x/y": 1})
+    for name in ("store/data/blobs/spare", page, "store/outputs/x/y"):
         os.utime(home / name, (time.time() - 100 * DAY,) * 2)
 
     told = kinetic("disk", "--clean")

@@ -404,11 +404,12 @@ def test_an_environment_is_stale_thirty_days_after_its_last_use(fake, cache):
 
 
 def test_what_a_killed_builder_left_is_stale_as_well(cache):
-    (cache / "left").mkdir(parents=True)
-    now = os.stat(cache / "left").st_mtime
+    left = cache / (24 * "a")
+    left.mkdir(parents=True)
+    now = os.stat(left).st_mtime
 
     assert isolated_environment.stale(cache, now + 29 * DAY) == []
-    assert isolated_environment.stale(cache, now + 31 * DAY) == [cache / "left"]
+    assert isolated_environment.stale(cache, now + 31 * DAY) == [left]
 
 
 def test_without_a_cache_nothing_is_stale(cache):

@@ -238,7 +238,8 @@ class Skewed(MemoryStore):
 def test_the_store_itself_tells_how_old_a_page_is_and_no_page_is_measured_by_another(skew) -> None:
     store = Skewed(os.urandom(4).hex())
     store.skew = skew
-    ages = {"young": 0.0, "kept": 30 * DAY - 60, "old": 30 * DAY + 60, "future": -900 * DAY}
+    young, kept, old, future = (f"cpu-{name}-20261120-143000-1a2b3c4" for name in ("young", "kept", "old", "future"))
+    ages = {young: 0.0, kept: 30 * DAY - 60, old: 30 * DAY + 60, future: -900 * DAY}
     for job, age in ages.items():
         put_history(store, {"job_id": job})
         store.put(keys.history_log(job, 0, 0), b"x")
@@ -246,10 +247,10 @@ def test_the_store_itself_tells_how_old_a_page_is_and_no_page_is_measured_by_ano
 
     garbage_collection._collect_history(store)
 
-    assert index.page_ids(store) == {"young", "kept", "future"}
+    assert index.page_ids(store) == {young, kept, future}
     assert {entry.key for entry in store.entries(keys.HISTORY)} == {
-        *map(keys.history, ("young", "kept", "future")),
-        *(keys.history_log(job, 0, 0) for job in ("young", "kept", "future")),
+        *map(keys.history, (young, kept, future)),
+        *(keys.history_log(job, 0, 0) for job in (young, kept, future)),
     }
 
 

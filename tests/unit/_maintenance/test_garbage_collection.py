@@ -18,6 +18,7 @@ from kinetic._wire import documents, keys
 from kinetic._wire.order import Artifact, Order
 
 DAY = 24 * 3600.0
+JOB = "cpu-train-20261120-143000-1a2b3c4"
 NOW = time.time()
 NOTHING = garbage_collection.Removed()
 
@@ -78,7 +79,7 @@ def test_a_blob_that_no_order_names_is_removed_after_sixty_days(store, home, run
 
 def test_a_blob_that_an_order_names_stays_however_old(store, home, runtime) -> None:
     kept = pack(store, "kept", 400)
-    order(store, "cpu-train-1", "other", "kept")
+    order(store, JOB, "other", "kept")
 
     assert sweep(store, home, runtime) == NOTHING
     assert kept.exists()
@@ -98,7 +99,7 @@ def test_a_blob_of_a_group_of_jobs_stays(store, home, runtime) -> None:
 )
 def test_an_order_that_cannot_be_read_keeps_every_blob(page, store, home, runtime) -> None:
     spare = pack(store, "spare", 400)
-    store.put(keys.order("cpu-train-1"), page)
+    store.put(keys.order(JOB), page)
 
     assert sweep(store, home, runtime) == NOTHING
     assert spare.exists()
@@ -106,7 +107,7 @@ def test_an_order_that_cannot_be_read_keeps_every_blob(page, store, home, runtim
 
 def test_a_job_without_an_order_keeps_no_blob(store, home, runtime) -> None:
     spare = pack(store, "spare", 400)
-    store.put(keys.record("cpu-train-1"), b"{}")
+    store.put(keys.record(JOB), b"{}")
 
     assert sweep(store, home, runtime).data == 1
     assert not spare.exists()
@@ -137,8 +138,8 @@ def test_outputs_results_and_logs_stay_however_old(store, home, runtime) -> None
 
 @pytest.mark.parametrize(("days", "goes"), [(7.1, True), (6.9, False)])
 def test_what_a_job_was_sent_goes_seven_days_after_it_ended_and_its_result_stays(days, goes, store, home, runtime):
-    sent = [keys.function("cpu-train-1"), keys.arguments("cpu-train-1")]
-    kept = [keys.result("cpu-train-1"), keys.record("cpu-train-1"), keys.log_segment("cpu-train-1", 0, 0, 0)]
+    sent = [keys.function(JOB), keys.arguments(JOB)]
+    kept = [keys.result(JOB), keys.record(JOB), keys.log_segment(JOB, 0, 0, 0)]
     for key in (*sent, *kept):
         store.put(key, b"x" * 50)
         aged(store.root / key, days)
@@ -151,8 +152,8 @@ def test_what_a_job_was_sent_goes_seven_days_after_it_ended_and_its_result_stays
 
 
 def test_what_a_job_was_sent_stays_while_it_has_no_verdict(store, home, runtime) -> None:
-    store.put(keys.arguments("cpu-train-1"), b"x")
-    aged(store.root / keys.arguments("cpu-train-1"), 400)
+    store.put(keys.arguments(JOB), b"x")
+    aged(store.root / keys.arguments(JOB), 400)
 
     assert sweep(store, home, runtime) == NOTHING
 
@@ -227,7 +228,9 @@ def test_a_clock_of_this_machine_that_is_wrong_removes_no_package_of_a_bucket(ho
 def test_wheels_and_locks_of_this_machine_go_when_unused_and_the_last_lock_of_a_project_stays(
     store, home, runtime
 ) -> None:
-    names = ["wheels/a.whl", "wheels/a.cpython-312.zip", "images/abc", "images/last-abc", "wheels/half/layer"]
+    digest = 16 * "ab"
+    names = [f"wheels/{digest}.whl", f"wheels/{digest}.cpython-312.zip", f"images/{digest}"]
+    names += [f"images/last-{digest}", "wheels/half/layer"]
     for name in (*names, "wheels/new.whl"):
         (home / "cache" / name).parent.mkdir(parents=True, exist_ok=True)
         (home / "cache" / name).write_text("12345")
@@ -238,13 +241,14 @@ def test_wheels_and_locks_of_this_machine_go_when_unused_and_the_last_lock_of_a_
 
     assert swept == garbage_collection.Removed(pages=3, size_bytes=15)
     left = sorted(str(file.relative_to(home / "cache")) for file in (home / "cache").rglob("*") if file.is_file())
-    assert left == ["images/last-abc", "wheels/half/layer", "wheels/new.whl"]
+    assert left == [f"images/last-{digest}", "wheels/half/layer", "wheels/new.whl"]
 
 
 def test_a_page_of_the_cache_goes_when_nobody_has_used_it_for_ninety_days(store, home, runtime) -> None:
     (home / "cache" / "packs").mkdir(parents=True)
     (home / "cache" / "data").mkdir()
-    old = [home / "cache" / "a.json", home / "cache" / "packs" / "b", home / "cache" / "data" / "c.stamps"]
+    digest = 16 * "ab"
+    old = [home / "cache" / name for name in (f"{digest}.json", f"packs/{digest}", f"data/{digest}.stamps")]
     for page in (*old, home / "cache" / "c.json", home / "cache" / "d.json"):
         page.write_text("12345")
     for page in old:
@@ -259,7 +263,7 @@ def test_a_page_of_the_cache_goes_when_nobody_has_used_it_for_ninety_days(store,
 
 
 def test_an_environment_goes_when_no_job_has_used_it_for_thirty_days(store, home, runtime) -> None:
-    for name, days in (("old", 31), ("new", 29)):
+    for name, days in ((24 * "a", 31), (new := 24 * "b", 29)):
         folder = home / "cache" / "environments" / name
         folder.mkdir(parents=True)
         (folder / "big.so").write_bytes(b"x" * 50)
@@ -270,17 +274,33 @@ def test_an_environment_goes_when_no_job_has_used_it_for_thirty_days(store, home
     swept = sweep(store, home, runtime)
 
     assert (swept.environments, swept.size_bytes) == (1, 50)
-    assert [path.name for path in (home / "cache" / "environments").iterdir()] == ["new"]
+    assert [path.name for path in (home / "cache" / "environments").iterdir()] == [new]
 
 
 def test_a_tombstone_goes_after_thirty_days(store, home, runtime) -> None:
-    for name, days in (("old", 31), ("new", 0)):
+    for name, days in ((JOB, 31), (f"{JOB}000000", 0)):
         store.put(keys.history(name), documents.write({"schema": 1, "job_id": name}))
         aged(store.root / keys.history(name), days)
 
     sweep(store, home, runtime)
 
-    assert [entry.key for entry in store.entries("history/")] == ["history/new.json"]
+    assert [entry.key for entry in store.entries("history/")] == [keys.history(f"{JOB}000000")]
+
+
+def test_what_is_not_kinetic_s_stays_where_the_home_or_the_store_is_a_folder_that_the_user_had(
+    store, home, runtime
+) -> None:
+    theirs = ["train-1/result.pkl", "train-1/arguments.pkl", "history/2020/loss.csv", "history/loss.json"]
+    theirs = [*(store.root / name for name in theirs), home / "cache" / "data" / "images.bin"]
+    theirs.append(home / "cache" / "environments" / "torch" / "pyvenv.cfg")
+    for file in theirs:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("precious")
+        for path in (file, file.parent):
+            aged(path, 400)
+
+    assert sweep(store, home, runtime) == NOTHING
+    assert [file.read_text() for file in theirs] == ["precious"] * len(theirs)
 
 
 # ----------------------------------------------------------------------------------------------------------- how often

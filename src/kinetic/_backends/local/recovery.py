@@ -522,8 +522,11 @@ def _finish_removals(paths: Paths, queue: Queue, store: Store, history: History)
 
 
 def _drop_half_submitted(paths: Paths, store: Store, now: float) -> None:
-    """Delete what a killed submission left: it has no record, and is too old to be in progress."""
-    for name in set(store.folders("")) - keys.RESERVED:
+    """Delete what a killed submission left: it has no record, and is too old to be in progress.
+
+    A store may be a folder in which the user keeps other things.
+    """
+    for name in filter(keys.is_made, store.folders("")):
         if store.size(keys.record(name)) is None and not runtime_files.is_locked(paths.submitting(name)):
             newest = max((entry.modified for entry in store.entries(keys.job(name))), default=0.0)
             if now - newest > DAY and store.size(keys.result(name)) is None:
@@ -532,7 +535,7 @@ def _drop_half_submitted(paths: Paths, store: Store, now: float) -> None:
 
 def _drop_groups(paths: Paths, store: Store, now: float) -> None:
     """Delete what is left of batches without a manifest, and the files here of batches that are gone."""
-    for name in list(store.folders(keys.GROUPS)):
+    for name in filter(keys.is_group_id, list(store.folders(keys.GROUPS))):
         if store.size(keys.group_manifest(name)) is None:
             newest = max((entry.modified for entry in store.entries(keys.group(name))), default=now)
             if now - newest > DAY:

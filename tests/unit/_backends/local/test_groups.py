@@ -233,6 +233,20 @@ def test_a_batch_without_a_manifest_goes_after_a_day_and_one_with_a_manifest_sta
     assert [*store.folders("_groups/")] == ["grp-00000002"]
 
 
+def test_half_of_a_submission_goes_after_a_day_and_what_else_the_user_keeps_beside_it_never(backend, store):
+    job = "cpu-train-20261120-143000-1a2b3c4"
+    theirs = ["notes/a.txt", "train-1/order.json", f"{job}-old/model.bin", "_groups/mine/inputs"]
+    for key in (keys.order(job), *theirs):
+        store.put(key, b"x")
+
+    sweep(backend, store, DAY - 3600)
+    young = store.size(keys.order(job))
+    sweep(backend, store, 400 * DAY)
+
+    assert (young, store.size(keys.order(job))) == (1, None)
+    assert [store.get(key) for key in theirs] == [b"x"] * len(theirs)
+
+
 def test_what_was_kept_goes_long_after_its_batch_and_never_before(backend, store):
     backend.paths.make()
     for group in ("grp-00000001", "grp-00000002"):
