@@ -34,6 +34,7 @@ _STARTING_SECONDS = 1.0  # a supervisor is there in 0.1 s; before that, its proc
 _SLOW_START_SECONDS = 60.0  # as long as its process exists, on a machine that is busy
 REQUEUES = 2  # a job that ends its supervisor three times before its function starts is the reason
 NO_PAGE = "what was needed to run the job is gone from this machine (its launch page); submit it again"
+_SUPERVISOR_DIGITS = 12  # hexadecimal, of its name
 _one_at_a_time = threading.Lock()  # POSIX locks do not tell threads of one process apart
 
 
@@ -427,6 +428,8 @@ def sweep(
 ) -> None:
     """Remove expired files if that was not done within the last hour.
 
+    What is not named as we name it stays: store and runtime folder may be folders that the user had.
+
     | what | when it is removed |
     |---|---|
     | the working folder of a job that failed, of a debug job | 24 h, 2 h after its end |
@@ -459,6 +462,7 @@ def sweep(
         row = rows.get(folder.name)
         if (
             row is None
+            and (keys.is_made(folder.name) or _is_named(folder.name.removeprefix("workspace-"), _SUPERVISOR_DIGITS))
             and folders.age(folder, now) > DAY
             and not runtime_files.is_locked(paths.submitting(folder.name))
         ):
@@ -470,9 +474,9 @@ def sweep(
                 remove_folder(work)
             tidy(paths, folder.name)
     known = {each.supervisor for each in queue.supervisors()}
-    _remove_old(
-        (file for file in folders.listed(paths.supervisors) if file.name.partition(".")[0] not in known), DAY, now
-    )
+    of_supervisors = ((file, file.name.partition(".")[0]) for file in folders.listed(paths.supervisors))
+    dead = (file for file, name in of_supervisors if name not in known and _is_named(name, _SUPERVISOR_DIGITS))
+    _remove_old(dead, DAY, now)
     _remove_old(paths.runtime.glob(f"{paths.queue.name}.{runtime_files.DAMAGED}-*"), MONTH, now)
     for file in notifier.expired(paths.runtime, rows, now):  # with the variables of who submitted
         file.unlink(missing_ok=True)
@@ -483,6 +487,10 @@ def sweep(
         from kinetic._runner.data import file_cache  # only where jobs have read data
 
         file_cache.sweep(paths.data_cache, now=now)
+
+
+def _is_named(name: str, digits: int) -> bool:
+    return len(name) == digits and set(name) <= set("0123456789abcdef")
 
 
 def _kept_seconds(folder: Path) -> float:
@@ -522,10 +530,7 @@ def _finish_removals(paths: Paths, queue: Queue, store: Store, history: History)
 
 
 def _drop_half_submitted(paths: Paths, store: Store, now: float) -> None:
-    """Delete what a killed submission left: it has no record, and is too old to be in progress.
-
-    A store may be a folder in which the user keeps other things.
-    """
+    """Delete what a killed submission left: it has no record, and is too old to be in progress."""
     for name in filter(keys.is_made, store.folders("")):
         if store.size(keys.record(name)) is None and not runtime_files.is_locked(paths.submitting(name)):
             newest = max((entry.modified for entry in store.entries(keys.job(name))), default=0.0)
@@ -540,15 +545,17 @@ def _drop_groups(paths: Paths, store: Store, now: float) -> None:
             newest = max((entry.modified for entry in store.entries(keys.group(name))), default=now)
             if now - newest > DAY:
                 store.delete(keys.group(name))
-    locks = [file for file in folders.listed(paths.groups) if file.suffix == ".lock"]
+    files = [file for file in folders.listed(paths.groups) if keys.is_group_id(file.name.partition(".")[0])]
+    locks = [file for file in files if file.suffix == ".lock"]
     _remove_old((file for file in locks if not runtime_files.is_locked(file)), DAY, now)
-    secrets = [file for file in folders.listed(paths.groups) if file.suffix != ".lock"]
+    secrets = [file for file in files if file.suffix != ".lock"]
     _remove_old((file for file in secrets if store.size(keys.group_manifest(file.stem)) is None), MONTH, now)
 
 
 def _sweep_runners(paths: Paths, queue: Queue, now: float) -> None:
     needed = queue.templates_in_use()
-    old = [folder for folder in folders.listed(paths.runners) if folders.age(folder, now) > MONTH]
+    runners = (each for each in folders.listed(paths.runners) if _is_named(each.name.strip(".")[:24], 24))
+    old = [folder for folder in runners if folders.age(folder, now) > MONTH]
     if paths.environments.exists():
         from kinetic._images import isolated_environment  # 10 ms, subprocess among them; once an hour
 

@@ -76,14 +76,29 @@ def test_the_working_folder_of_a_failed_job_goes_after_a_day_and_its_other_files
 
 def test_a_folder_that_the_queue_does_not_know_goes_after_a_day(ground):
     paths, queue, scratch = ground
-    for name, age in (("forgotten", DAY + 60), ("new", 60)):
+    forgotten, new = "cpu-train-20261120-143000-1a2b3c4", "cpu-train-20261120-143000-1a2b3c5"
+    for name, age in ((forgotten, DAY + 60), (new, 60)):
         paths.job(name).mkdir()
         _aged(paths.job(name), age)
 
     recovery.sweep(paths, queue, scratch)
 
-    assert not paths.job("forgotten").exists()
-    assert paths.job("new").exists()
+    assert not paths.job(forgotten).exists()
+    assert paths.job(new).exists()
+
+
+def test_what_the_user_keeps_in_the_folder_for_running_jobs_stays(ground):
+    paths, queue, scratch = ground
+    theirs = [paths.jobs / "slurm-1", paths.runners / "actions", paths.supervisors / "notes", paths.groups / "lab.csv"]
+    theirs.append(paths.environments / "torch")
+    for path in theirs:
+        (path / "deep").mkdir(parents=True)
+        (path / "deep" / "precious").touch()
+        _aged(path, 400 * DAY)
+
+    recovery.sweep(paths, queue, scratch)
+
+    assert [(path / "deep" / "precious").exists() for path in theirs] == [True] * len(theirs)
 
 
 def test_half_written_files_go_after_a_day_unless_a_job_is_still_known(ground):
@@ -131,16 +146,17 @@ def test_a_second_sweep_within_an_hour_does_nothing(ground):
 
 def test_the_code_of_an_older_version_goes_after_a_month_unless_a_waiting_job_needs_it(ground):
     paths, queue, scratch = ground
-    for name in ("needed", "unused"):
+    needed, unused = (f"{24 * digit}-cpython-311" for digit in "ab")
+    for name in (needed, unused):
         _aged_folder = paths.runners / name
         _aged_folder.mkdir()
         _aged(_aged_folder, 31 * DAY)
-    queue.add([("waiting", "", 0)], "earth", f'{{"arguments": ["{paths.runners}/needed/supervisor.py"]}}', ONE)
+    queue.add([("waiting", "", 0)], "earth", f'{{"arguments": ["{paths.runners}/{needed}/supervisor.py"]}}', ONE)
 
     recovery.sweep(paths, queue, scratch)
 
-    assert (paths.runners / "needed").exists()
-    assert not (paths.runners / "unused").exists()
+    assert (paths.runners / needed).exists()
+    assert not (paths.runners / unused).exists()
 
 
 def test_data_that_a_job_left_behind_goes_with_its_links(ground, tmp_path):
