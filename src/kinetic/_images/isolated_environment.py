@@ -137,14 +137,12 @@ def stale(cache: Path, now: float) -> list[Path]:
     Where the home is a folder that the user had, there may be others beside ours.
     """
     try:
-        places = sorted(place for place in cache.iterdir() if _is_ours(place.name) and place.is_dir())
+        places = sorted(
+            place for place in cache.iterdir() if digests.is_hexadecimal(place.name, _NAME_LENGTH) and place.is_dir()
+        )
     except FileNotFoundError:
         return []
     return [place for place in places if now - _last_use(place) > UNUSED_SECONDS]
-
-
-def _is_ours(name: str) -> bool:
-    return len(name) == _NAME_LENGTH and set(name) <= set("0123456789abcdef")
 
 
 def _digest(lock: Lock) -> str:

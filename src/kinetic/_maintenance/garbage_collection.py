@@ -92,9 +92,7 @@ def data_rule(key: str) -> str:
 
 _OF_IMAGES = {keys.LAYERS: "packages", keys.WHEELS: "packages", keys.BUILDS: "image builds"}
 _CACHES = frozenset({"", "packs", "data", "images", "wheels"})
-_DIGEST = re.compile(
-    r"[0-9a-f]{16}"
-)  # in the names of its files: a user may have had a folder "cache" where the home is
+_DIGEST = r"[0-9a-f]{16}"  # in the names of its files: a user may have had a folder "cache" where the home is
 _LAST_LOCK = "last-"  # of a project: its versions are kept however long it rests
 ENVIRONMENTS = "environments"
 _NOT_JOBS = frozenset({"history", "outputs", "data"})
@@ -265,7 +263,11 @@ def _collect_cache(cache: Path, now: float) -> tuple[int, int]:
     for path, about in folders.walk(cache):
         folder, _, name = path.rpartition("/")
         is_page = folder in _CACHES and stat.S_ISREG(about.st_mode) and not name.startswith(_LAST_LOCK)
-        if is_page and _DIGEST.search(name) and now - max(about.st_atime, about.st_mtime) > retention_seconds("caches"):
+        if (
+            is_page
+            and re.search(_DIGEST, name)
+            and now - max(about.st_atime, about.st_mtime) > retention_seconds("caches")
+        ):
             with contextlib.suppress(OSError), folders.opened(cache, folder) as at:
                 os.unlink(name, dir_fd=at)
                 gone, freed = gone + 1, freed + about.st_size

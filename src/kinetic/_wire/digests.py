@@ -12,6 +12,7 @@ from kinetic._wire import dataclass
 from kinetic.errors import IntegrityError
 
 _CHUNK = 1 << 20
+_HEX = frozenset("0123456789abcdef")
 LOG_BLOCK_BYTES = 1 << 20
 LOG_BLOCKS = 11  # of the end of a log: its last 10 MiB are parts of so many
 
@@ -134,3 +135,8 @@ def of_log(path: str | os.PathLike[str], attempt: int, host: int) -> LogDigest:
     except FileNotFoundError:
         pass
     return hasher.digest(attempt, host)
+
+
+def is_hexadecimal(text: str, digits: int) -> bool:
+    """Return whether a text is so many hexadecimal digits, as digests and made-up names are."""
+    return len(text) == digits and _HEX.issuperset(text)

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 COMPRESSED = ".z"
 MOST_COMPRESSED_BYTES = 4 << 20  # of a pack before it is compressed; a larger one is not
-_HEX = frozenset("0123456789abcdef")
 BLOB = re.compile(r"[0-9a-f]{64}(?:\.z)?")
 
 
@@ -194,7 +193,7 @@ def _blob(text: object) -> str:
 
 
 def _hex(text: object) -> str:
-    if not isinstance(text, str) or len(text) != 64 or not _HEX.issuperset(text):
+    if not isinstance(text, str) or not digests.is_hexadecimal(text, 64):
         raise ValueError(f"{text!r} is not a digest")
     return text
 

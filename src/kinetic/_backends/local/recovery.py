@@ -462,7 +462,10 @@ def sweep(
         row = rows.get(folder.name)
         if (
             row is None
-            and (keys.is_made(folder.name) or _is_named(folder.name.removeprefix("workspace-"), _SUPERVISOR_DIGITS))
+            and (
+                keys.is_made(folder.name)
+                or digests.is_hexadecimal(folder.name.removeprefix("workspace-"), _SUPERVISOR_DIGITS)
+            )
             and folders.age(folder, now) > DAY
             and not runtime_files.is_locked(paths.submitting(folder.name))
         ):
@@ -475,7 +478,9 @@ def sweep(
             tidy(paths, folder.name)
     known = {each.supervisor for each in queue.supervisors()}
     of_supervisors = ((file, file.name.partition(".")[0]) for file in folders.listed(paths.supervisors))
-    dead = (file for file, name in of_supervisors if name not in known and _is_named(name, _SUPERVISOR_DIGITS))
+    dead = (
+        file for file, name in of_supervisors if name not in known and digests.is_hexadecimal(name, _SUPERVISOR_DIGITS)
+    )
     _remove_old(dead, DAY, now)
     _remove_old(paths.runtime.glob(f"{paths.queue.name}.{runtime_files.DAMAGED}-*"), MONTH, now)
     for file in notifier.expired(paths.runtime, rows, now):  # with the variables of who submitted
@@ -487,10 +492,6 @@ def sweep(
         from kinetic._runner.data import file_cache  # only where jobs have read data
 
         file_cache.sweep(paths.data_cache, now=now)
-
-
-def _is_named(name: str, digits: int) -> bool:
-    return len(name) == digits and set(name) <= set("0123456789abcdef")
 
 
 def _kept_seconds(folder: Path) -> float:
@@ -554,7 +555,7 @@ def _drop_groups(paths: Paths, store: Store, now: float) -> None:
 
 def _sweep_runners(paths: Paths, queue: Queue, now: float) -> None:
     needed = queue.templates_in_use()
-    runners = (each for each in folders.listed(paths.runners) if _is_named(each.name.strip(".")[:24], 24))
+    runners = (each for each in folders.listed(paths.runners) if digests.is_hexadecimal(each.name.strip(".")[:24], 24))
     old = [folder for folder in runners if folders.age(folder, now) > MONTH]
     if paths.environments.exists():
         from kinetic._images import isolated_environment  # 10 ms, subprocess among them; once an hour
