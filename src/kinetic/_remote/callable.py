@@ -134,11 +134,9 @@ class RemoteCallable(Generic[P, R]):
     ``f.local(...)`` runs the plain function here; ``f.with_options(...)`` is the same function with other options.
     """
 
-    __kinetic_wrapped__: Callable[P, R]
-
     def __init__(self, function: Callable[P, R], options: Options, *, leading: tuple[Any, ...] = ()) -> None:
         functools.update_wrapper(self, function, updated=())
-        self.__dict__["__kinetic_wrapped__"] = function
+        self.__dict__[references.WRAPPED] = function
         self._options = options
         self._leading = leading
         self._name = name_of(function)
@@ -310,8 +308,21 @@ class RemoteCallable(Generic[P, R]):
         return self
 
     @property
+    def __kinetic_wrapped__(self) -> Callable[P, R]:
+        """The plain function; this property marks the class for ``_wire.references``."""
+        return self.__dict__[references.WRAPPED]  # type: ignore[no-any-return] # put there by __init__
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return the function's annotations: from Python 3.14 on, they are made when somebody asks for them."""
+            if name == "__annotations__" and references.WRAPPED in self.__dict__:
+                return self._plain.__annotations__
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    @property
     def _plain(self) -> Callable[..., R]:
-        return self.__dict__["__kinetic_wrapped__"]  # type: ignore[no-any-return]
+        return self.__dict__[references.WRAPPED]  # type: ignore[no-any-return]
 
     def _call_here(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
         from kinetic._remote import function_paths
@@ -348,10 +359,6 @@ class RemoteCallable(Generic[P, R]):
         if not classes:
             return self
         return RemoteCallable(self._plain, self._options, leading=tuple(classes.values()))
-
-
-# A property marks the class for _wire.references, and reads what __init__ put beside it.
-setattr(RemoteCallable, references.WRAPPED, property(lambda self: self.__dict__[references.WRAPPED]))
 
 
 def _blank() -> RemoteCallable[..., Any]:
