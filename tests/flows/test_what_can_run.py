@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -396,6 +397,34 @@ def test_the_scripts_classes_with_slots_come_back_as_themselves(project) -> None
     )
 
     assert last(out) == [True, True, 3, True, 1, True, True, True, 2, 3, 4, [False] * 4]
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
+def test_functions_that_jax_has_transformed_at_the_top_of_a_script_run(project) -> None:
+    out = project.out(
+        """
+        import json
+        import jax
+        import kinetic
+
+        def loss(x):
+            return x**2
+
+        @jax.jit
+        def step(x):
+            return 2 * x
+
+        gradient = jax.jit(jax.grad(loss))
+
+        @kinetic.run(accelerator="cpu")
+        def train(x):
+            return float(step(x)), float(gradient(x))
+
+        print(json.dumps(train(3.0)))
+        """
+    )
+
+    assert last(out) == [6, 6]
 
 
 def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:

@@ -192,8 +192,12 @@ class _Classifier:
         place = _place(module)
         if place is None:
             origin = getattr(getattr(module, "__spec__", None), "origin", None)
-            known = name in sys.builtin_module_names or origin in {"built-in", "frozen"}
-            return ModuleOrigin("installed", "built in") if known else ModuleOrigin("by-value", "it has no file")
+            if name in sys.builtin_module_names or origin in {"built-in", "frozen"}:
+                return ModuleOrigin("installed", "built in")
+            above = sys.modules.get(name.rpartition(".")[0])  # an extension module may make modules, as jaxlib's does
+            if isinstance(above, ModuleType) and self.classify(above).kind == "installed":
+                return ModuleOrigin("installed", f"{above.__name__} makes it")
+            return ModuleOrigin("by-value", "it has no file")
         relative = self._below_root(place)
         if relative and not self._is_environment(relative):
             reason = self._why_not_shipped(name, place, relative)

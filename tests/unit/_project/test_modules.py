@@ -207,6 +207,14 @@ def test_modules_without_a_file_and_the_script_go_by_value(project):
     assert classify(types.ModuleType("__main__"), plan).kind == "by-value"
 
 
+def test_a_module_that_an_installed_one_makes_is_installed(project, monkeypatch):
+    made = types.ModuleType("pytest.made.deep")  # as an extension module does: jaxlib._jax.pytree, torch._C._nn
+    monkeypatch.setitem(sys.modules, "pytest.made", types.ModuleType("pytest.made"))
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+
+    assert classify(made, plan_of(project)).kind == "installed"
+
+
 def test_a_module_whose_attributes_misbehave_is_still_classified(project):
     class Lazy(types.ModuleType):
         def __getattribute__(self, name):
