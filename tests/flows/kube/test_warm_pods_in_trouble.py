@@ -101,6 +101,7 @@ def test_a_task_whose_own_job_somebody_deleted_runs_to_its_end_and_is_cancelled_
 
     assert explained.out.splitlines()[0] == f"{job_id}: RUNNING"
     assert f"it is in the warm pod {pods_of_warm(site)[0]['metadata']['labels']['job-id']}" in explained.out
+    assert f"next:  kinetic jobs logs {job_id} --follow" in explained.out
     assert clients.told(out) == [0], err
     assert " is cancelled" in cancelled.err
     wait_for("an idle pod", is_idle(site, 2), 20)
@@ -269,7 +270,9 @@ def test_a_warm_pod_ends_by_itself_without_store_and_api_server(
 # ------------------------------------------------------------------------------------------------------- the API server
 
 
-def test_a_pod_that_cannot_be_dialed_gets_no_second_one_beside_it(clients: Any, site: Any, plane: Any) -> None:
+def test_a_pod_that_cannot_be_dialed_gets_no_second_one_beside_it_and_a_cancelled_job_in_it_ends_later(
+    clients: Any, site: Any, plane: Any, shared: Any, kinetic: Any
+) -> None:
     clients.run(FIRST)
     wait_for("an idle pod", is_idle(site, 1))
     plane.proxy.fail("status", target="portforward", times=float("inf"))
@@ -277,10 +280,15 @@ def test_a_pod_that_cannot_be_dialed_gets_no_second_one_beside_it(clients: Any, 
     (_, value), err = clients.both(ADD)
     plane.proxy.faults.clear()
     after = clients.run(FIRST)
+    busy = clients.run(BEGIN, str(shared), "/never")
+    wait_for("its first attempt", (shared / "attempt-0").exists)
+    plane.proxy.fail("status", target="portforward", times=float("inf"), status=403)
+    cancelled = kinetic("jobs", "cancel", busy)
 
     assert (value, after) == (7, 3)
     assert "cannot be reached" in err, err
     assert len(pods_of_warm(site)) == 1
+    assert f"{busy} ends within a minute in its warm pod " in cancelled.err
 
 
 @pytest.mark.parametrize("message", ["run", "confirm"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -337,16 +338,16 @@ class KubeBackend:
     def explain(self, name: str) -> Diagnosis | None:
         found, list_nodes = self._whole(name), self.where.command_for_pools or diagnosis.LIST_NODES
         if found is None:
-            return self._explain_task(self._without_job[name], list_nodes) if name in self._without_job else None
+            return self._explain_task(name, self._without_job[name], list_nodes) if name in self._without_job else None
         warm = object_status.warm_pod_of(found)
         if warm and self.client.get(SECRET, job_manifests.object_name(name)) is not None:  # else its client died before
-            return self._explain_task(warm, list_nodes)
+            return self._explain_task(name, warm, list_nodes)
         state = diagnosis.diagnose(diagnosis.gather_evidence(self.client, found, list_nodes=list_nodes))
         if state.status is JobStatus.RUNNING and state.pod and not state.what:
             state = state._replace(what=pod_logs.waiting_reason(self.client, state.pod))
         return diagnosis.to_diagnosis(state, name)
 
-    def _explain_task(self, warm: str, list_nodes: str) -> Diagnosis:
+    def _explain_task(self, name: str, warm: str, list_nodes: str) -> Diagnosis:
         """Explain a job that a warm pod carries out, or does not."""
         if self._warm_status(warm) is None:
             what = f"its warm pod {warm} has ended; who waits for it starts it in a pod of its own"
@@ -354,8 +355,9 @@ class KubeBackend:
         pod = self._whole(warm) or {}
         state = diagnosis.diagnose(diagnosis.gather_evidence(self.client, pod, list_nodes=list_nodes))
         if state.status is JobStatus.RUNNING:
-            return Diagnosis(f"it is in the warm pod {warm}", waits=False, next=f"kinetic warm stop {warm}")
-        return replace(diagnosis.to_diagnosis(state, warm), status=None)
+            return Diagnosis(f"it is in the warm pod {warm}", waits=False, next=f"kinetic jobs logs {name} --follow")
+        found = diagnosis.to_diagnosis(state, warm)
+        return replace(found, next=re.sub(f"(kinetic jobs [a-z]+) {warm}", rf"\1 {name}", found.next), status=None)
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
         if follow:

@@ -376,14 +376,19 @@ class WarmLauncher:
         found = self._find(warm)
         if 0 not in pods or found is None:
             return
-        state = _state(found, {warm: pods[0]})
+        state, trouble = _state(found, {warm: pods[0]}), ""
         limit = time.monotonic() + seconds
         for _ in range(_CHECK_TRIES):
-            with suppress(KineticError), self.dial(state) as connection:
-                if connection.greeting().job_id != job_id or not connection.ask(warm_pods.check_request(job_id)):
-                    return
+            try:
+                with self.dial(state) as connection:
+                    if connection.greeting().job_id != job_id or not connection.ask(warm_pods.check_request(job_id)):
+                        return
+            except KineticError as error:
+                trouble = error.what
             if time.monotonic() > limit:
-                return
+                break
+        if trouble:
+            output.report(f"{job_id} ends within a minute in its warm pod {warm}, which cannot be told: {trouble}")
 
 
 def _state(found: Object, pods: Mapping[str, str]) -> WarmState:
