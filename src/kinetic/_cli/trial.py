@@ -58,7 +58,7 @@ def run_trial(wanted: Placement, place: dict[str, str | None], store: str) -> Fi
     from kinetic._remote.callable import run as decorate
 
     given = {name: value for name, value in place.items() if value is not None}
-    options = {"accelerator": wanted.name, "spot": wanted.spot, "deadline": _DEADLINE, **given}
+    options = {"accelerator": wanted.name, "spot": wanted.spot, "deadline": _DEADLINE, "keep_warm": 0, **given}
     begun, word, handle = time.monotonic(), uuid.uuid4().hex, None
     with TemporaryDirectory(prefix="kinetic-hello-") as folder:
         file = Path(folder, "hello.py")

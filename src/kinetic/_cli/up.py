@@ -208,8 +208,8 @@ def _try(profile: str, accelerator: str, begun: float) -> int:
     with tempfile.TemporaryDirectory(prefix="kinetic-hello-") as folder:
         file = Path(folder, "hello.py")
         file.write_text('def hello():\n    print("hello from the cluster", flush=True)\n')
-        command = [sys.executable, "-m", "kinetic", "--profile", profile, "run", "-a", accelerator, f"{file}::hello"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder) as job:
+        command = [sys.executable, "-m", "kinetic", "--profile", profile, "run", "-a", accelerator, "--keep-warm", "0"]
+        with subprocess.Popen([*command, f"{file}::hello"], stdout=subprocess.PIPE, text=True, cwd=folder) as job:
             lines = iter(job.stdout or ())
             first = next(lines, "")
             if first:

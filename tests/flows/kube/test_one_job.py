@@ -411,7 +411,11 @@ def test_run_from_the_command_line_prints_log_and_value(clients: Any, kinetic: A
     assert (told.code, told.out) == (0, "training 0.001\n[0.001]\n"), told.err
 
 
-def test_doctor_tries_a_job_that_writes_to_the_store_and_removes_it(kinetic: Any, site: Any) -> None:
+def test_doctor_tries_a_job_that_writes_to_the_store_and_removes_it(
+    kinetic: Any, site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINETIC_KEEP_WARM", "10m")  # of other jobs: no pod stays for this one
+
     told = kinetic("doctor", "--try", "cpu", "--yes")
 
     assert told.code == 0, told.out + told.err
