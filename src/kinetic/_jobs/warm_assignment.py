@@ -214,7 +214,8 @@ def _offer(
                 idle = idle or why
         if unlike and is_near:
             is_packages = unlike == ["packages"]
-            what = "other packages, without a lock" if is_packages else f"another {' and '.join(unlike[:3])}"
+            names = " and ".join(f"{'other' if word.endswith('s') else 'another'} {word}" for word in unlike[:3])
+            what = "other packages, without a lock" if is_packages else names
             reasons.append(f"{state.name} has {what}")
     if reasons:
         output.report(f"starts in a pod of its own: {'; '.join(reasons[:2])}")

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from cluster import nodes
 from cluster.plane import wait_for
 
 pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300)]
@@ -362,6 +363,22 @@ def test_a_warm_pod_that_cannot_start_or_is_stopped_before_it_has_a_machine_leav
     assert "it is cancelled: its warm pod " in listed[0]
     assert listed[1] == ""
     assert [job for job in site.jobs() if not is_warm(job)] == []
+
+
+def test_who_waits_for_the_machine_of_an_own_idle_warm_pod_is_told_how_to_end_that(
+    clients: Any, site: Any, kinetic: Any, add_node: Any
+) -> None:
+    add_node(nodes.gpu(f"gpu-{site.namespace}", "nvidia-l4"))
+    clients.run("from one import add\ntell(add.with_options(accelerator='gpu-l4', keep_warm='10m')(1, 2))")
+    job_id = clients.run("from one import add\ntell(add.with_options(accelerator='gpu-l4', keep_warm=0)"
+                         ".run_async(1, 2).job_id)")  # fmt: skip
+
+    def explained() -> str:
+        out = str(kinetic("jobs", "explain", job_id).out)
+        return out if "all matching nodes are busy" in out else ""
+
+    name = pods_of_warm(site)[0]["metadata"]["labels"]["job-id"]
+    assert f"next:  kinetic warm stop {name} " in wait_for("the reason", explained)
 
 
 def test_a_warm_pod_ends_by_itself_when_it_is_idle(clients: Any, site: Any) -> None:

@@ -46,6 +46,7 @@ _SCALING_FAILED = ("FailedScaleUp", "FailedToScaleUp")
 _SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", *_SCALING_FAILED)
 _PAUSES = "in backoff after failed scale-up"
 _BY_NODES_OF_NOW = {"no-node-matches", "too-large"}  # what the scheduler says where an autoscaler makes the node
+_FULL = {"busy", "pool-full"}  # where an idle warm pod of one's own may be what holds the node
 _UNSEEN_SECONDS = 120.0  # an autoscaler looks at a pod within some ten seconds, and says so by an event
 
 
@@ -73,6 +74,7 @@ class Evidence(NamedTuple):
     parts: Sequence[Object] = ()  # the Jobs that a JobSet has made
     list_nodes: str = LIST_NODES  # the command that lists the nodes of this cluster
     unseen: bool = False  # whether an autoscaler, which the cluster seems to have, has not looked at its pods yet
+    warm: str = ""  # a warm pod of the same owner, which holds such a node
 
     @property
     def job_id(self) -> str:
@@ -103,9 +105,9 @@ def gather_evidence(client: Client, job: Object, *, list_nodes: str = LIST_NODES
     if is_set and not pods:
         its_job = f"{object_status.object_name(job)}-{job_manifests.SLICE_PREFIX}-0"
         events += _events(client, {"metadata": {"name": its_job}})
-    young = [pod for pod in pods if time.time() - object_status.created_at(pod) < _UNSEEN_SECONDS]
-    unplaced = [pod for pod in young if object_status.condition_of(pod, "PodScheduled", status="False")]
-    is_unseen = bool(unplaced) and not any(event.get("reason") in _SCALING for event in events)
+    unplaced = [pod for pod in pods if object_status.condition_of(pod, "PodScheduled", status="False")]
+    is_young = any(time.time() - object_status.created_at(pod) < _UNSEEN_SECONDS for pod in unplaced)
+    is_unseen = is_young and not any(event.get("reason") in _SCALING for event in events)
     is_of_google = list_nodes != LIST_NODES  # found through Google; without a node, nothing else tells that it may grow
     held = object_status.label_of(job, job_manifests.QUEUE_LABEL) and (job.get("spec") or {}).get("suspend")
     return Evidence(
@@ -118,7 +120,21 @@ def gather_evidence(client: Client, job: Object, *, list_nodes: str = LIST_NODES
         parts=client.list(JOB, f"{job_manifests.JOB_LABEL}={label}").objects if is_set else (),
         list_nodes=list_nodes,
         unseen=is_unseen and (is_of_google or preflight.may_grow(client)),
+        warm=_warm_pod_beside(client, job, unplaced),
     )
+
+
+def _warm_pod_beside(client: Client, job: Object, unplaced: Sequence[Object]) -> str:
+    """Return a running warm pod on a node such as pods without one ask for, of the same owner; "" where none is."""
+    owner = object_status.label_of(job, job_manifests.OWNER_LABEL)
+    if not unplaced or not owner:
+        return ""
+    selector = f"{job_manifests.APP_LABEL}={job_manifests.APP_WARM},{job_manifests.label_selector(owner=owner)}"
+    wanted = unplaced[0]["spec"].get("nodeSelector")
+    for pod in client.list(POD, selector).objects:
+        if object_status.is_running(pod) and pod["spec"].get("nodeSelector") == wanted:
+            return object_status.job_id_of(pod)
+    return ""
 
 
 def _events(client: Client, found: Object) -> list[Object]:
@@ -318,6 +334,9 @@ def _pending(pod: Object, evidence: Evidence) -> JobState:
         found = _starting(events, context)
     else:
         found = Explanation("new", "the scheduler has not looked at it yet")
+    if found is not None and found.code in _FULL and evidence.warm:
+        advice = f"kinetic warm stop {evidence.warm}     if kinetic warm list says that it is idle; else {found.next}"
+        found = found._replace(next=advice)
     return _state(JobStatus.PENDING, found, pod, evidence)
 
 
