@@ -185,6 +185,7 @@ def _state(each: Listed) -> str:
 
 def _page(each: Listed) -> dict[str, Any]:
     greeting = each.greeting
+    said = (greeting.said if greeting else 0.0) or time.time()  # by the pod's own clock
     return {
         "name": each.state.name,
         "accelerator": each.state.accelerator,
@@ -192,7 +193,7 @@ def _page(each: Listed) -> dict[str, Any]:
         "job_id": greeting.job_id or None if greeting else None,
         "jobs": greeting.tasks if greeting else None,
         "age_seconds": round(time.time() - each.state.created),
-        "ends_in_seconds": round(greeting.until - time.time()) if greeting and not greeting.job_id else None,
+        "ends_in_seconds": round(greeting.until - said) if greeting and not greeting.job_id else None,
         "idle_seconds": each.state.page.idle_seconds,
         "max_seconds": each.state.page.most_seconds,
         "dollars_per_hour": each.dollars_per_hour,

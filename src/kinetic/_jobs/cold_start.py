@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +47,7 @@ def start_if_left(job: JobRecord, observation: Observation) -> Observation:
     backend: Any = locate.backend_of(job)  # of the only kind that has warm pods
     why = "has ended"
     if not observation.warm_ended:
-        latest = time.time() - _UNTAKEN_SECONDS
+        latest = backend.warm.now() - _UNTAKEN_SECONDS
         is_old = observation.submitted is not None and observation.submitted <= latest
         if not is_old and not observation.may_come_back:
             return observation

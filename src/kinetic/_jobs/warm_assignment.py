@@ -436,7 +436,7 @@ def remove_ended_tasks(backend: KubeBackend, owner: str, store: Store) -> None:
 
     Their results, logs and records are in the store and stay there.
     """
-    latest = time.time() - _ENDED_SECONDS
+    latest = backend.warm.now() - _ENDED_SECONDS
     old = [job_id for job_id, submitted in backend.warm.tasks(owner).items() if submitted < latest]
     backend.warm.remove_tasks([job_id for job_id in old if _is_over(backend, store, job_id, latest)])
 

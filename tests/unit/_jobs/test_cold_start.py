@@ -25,8 +25,16 @@ LATER = 4 * cold_start._UNTAKEN_SECONDS
 Start = Callable[[dict[str, Any], list[dict[str, Any]]], list[str]]
 
 
+AHEAD = 700.0  # seconds, of this machine's clock before that of the cluster
+
+
+def now() -> float:
+    """Return the time of the cluster."""
+    return time.time() - AHEAD
+
+
 def ago(seconds: float) -> str:
-    return keys.format_utc(time.time() - seconds)
+    return keys.format_utc(now() - seconds)
 
 
 @pytest.fixture
@@ -34,7 +42,8 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
     """Return a function that looks at a task which was submitted long ago, and returns what was started cold."""
 
     def look(job: dict[str, Any], pods: list[dict[str, Any]]) -> list[str]:
-        client = SimpleNamespace(list=lambda *_: SimpleNamespace(objects=pods))
+        transport = SimpleNamespace(now=now)
+        client = SimpleNamespace(list=lambda *_: SimpleNamespace(objects=pods), transport=transport)
         started: list[str] = []
         warm = WarmLauncher(lambda: client, None, lambda _: None, lambda _: job, tuple)  # type: ignore[arg-type,return-value] # only looks
         monkeypatch.setattr(warm, "start_cold", lambda name, _: started.append(name) or True)
@@ -43,7 +52,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
         monkeypatch.setattr(locate, "backend_of", lambda _: SimpleNamespace(warm=warm))
         for name in ("key_to_read", "key_to_seal"):
             monkeypatch.setattr(locate, name, lambda _: bytes(32))
-        seen = Observation(JOB_ID, JobStatus.PENDING, submitted=time.time() - LATER, warm=WARM)
+        seen = Observation(JOB_ID, JobStatus.PENDING, submitted=now() - LATER, warm=WARM)
         cold_start.start_if_left(JOB, seen)  # type: ignore[arg-type] # of a record, what is read
         return started
 
@@ -83,12 +92,12 @@ def test_a_job_that_its_warm_pod_gave_back_is_started_cold_at_once_if_it_could_b
     store, started = MemoryStore("a"), list[str]()
     placements.take(store, JOB_ID, WARM, KEY)
     placements.take(store, JOB_ID, "", KEY, ended=WARM, why="no index")
-    warm = SimpleNamespace(start_cold=lambda name, _: started.append(name) or True)
+    warm = SimpleNamespace(start_cold=lambda name, _: started.append(name) or True, now=now)
     monkeypatch.setattr(locate, "store_of", lambda _: store)
     monkeypatch.setattr(locate, "backend_of", lambda _: SimpleNamespace(warm=warm))
     for name in ("key_to_read", "key_to_seal"):
         monkeypatch.setattr(locate, name, lambda _: KEY)
-    seen = Observation(JOB_ID, JobStatus.RUNNING, submitted=time.time(), warm=WARM, may_come_back=comes_back)
+    seen = Observation(JOB_ID, JobStatus.RUNNING, submitted=now(), warm=WARM, may_come_back=comes_back)
 
     after = cold_start.start_if_left(JOB, seen)  # type: ignore[arg-type] # of a record, what is read
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -106,7 +105,7 @@ def gather_evidence(client: Client, job: Object, *, list_nodes: str = LIST_NODES
         its_job = f"{object_status.object_name(job)}-{job_manifests.SLICE_PREFIX}-0"
         events += _events(client, {"metadata": {"name": its_job}})
     unplaced = [pod for pod in pods if object_status.condition_of(pod, "PodScheduled", status="False")]
-    is_young = any(time.time() - object_status.created_at(pod) < _UNSEEN_SECONDS for pod in unplaced)
+    is_young = any(client.transport.now() - object_status.created_at(pod) < _UNSEEN_SECONDS for pod in unplaced)
     is_unseen = is_young and not any(event.get("reason") in _SCALING for event in events)
     is_of_google = list_nodes != LIST_NODES  # found through Google; without a node, nothing else tells that it may grow
     held = object_status.label_of(job, job_manifests.QUEUE_LABEL) and (job.get("spec") or {}).get("suspend")

@@ -233,6 +233,17 @@ class Transport:
         self._lock = threading.Lock()
         self._connections: ConnectionPool | None = None
         self._process = 0
+        self._dated = "", 0.0  # what the last answer said that the time is, and when it came, by time.monotonic
+
+    def now(self) -> float:
+        """Return the time (Unix) by the server's clock, as of its last answer: ours may be wrong by minutes."""
+        from email.utils import parsedate_to_datetime  # few ask
+
+        written, at = self._dated
+        try:
+            return parsedate_to_datetime(written).timestamp() + time.monotonic() - at
+        except (TypeError, ValueError):  # it said nothing
+            return time.time()
 
     def send(
         self,
@@ -264,6 +275,7 @@ class Transport:
             try:
                 answer = self._try(ask, once)
                 content = answer.read()
+                self._dated = answer.headers.get("date", ""), time.monotonic()
             except TransportError as error:
                 failure, is_absent = f"{type(error).__name__}: {error}", isinstance(error, ConnectError)
                 is_unfinished = not is_absent

@@ -304,6 +304,10 @@ class WarmLauncher:
         """Let the Secret of a task go with its Job, and no longer with the warm pod."""
         self._launcher.own_secret(made)
 
+    def now(self) -> float:
+        """Return the time (Unix) by the cluster's clock, with which those of its objects are compared."""
+        return self._client().transport.now()
+
     def tasks(self, owner: str) -> dict[str, float]:
         """Return when an owner's tasks were submitted, by job, those that have ended included."""
         selector = job_manifests.WARM_LABEL + (f",{job_manifests.label_selector(owner=owner)}" if owner else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import email.utils
 import time
 from contextlib import closing
 
@@ -63,7 +64,8 @@ def test_kueue_is_asked_in_a_version_that_it_serves(version: str) -> None:
 def test_whether_an_autoscaler_has_looked_at_a_pod_is_known_by_its_events_and_for_two_minutes(
     age_seconds: float, reason: str, nodes: int, command: str, expected: bool
 ) -> None:
-    created = dt.datetime.fromtimestamp(time.time() - age_seconds, dt.UTC).isoformat()
+    now = dt.datetime.fromtimestamp(time.time() - 700, dt.UTC)  # by the cluster's clock
+    created = (now - dt.timedelta(seconds=age_seconds)).isoformat()
     unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2"}
     pod = {
         "metadata": {"name": "a-1", "uid": "u-2", "creationTimestamp": created},
@@ -71,6 +73,10 @@ def test_whether_an_autoscaler_has_looked_at_a_pod_is_known_by_its_events_and_fo
     }
 
     def answer(request: Request) -> Answer:
+        found = answer_without_date(request)
+        return found._replace(headers={**found.headers, "Date": email.utils.format_datetime(now, usegmt=True)})
+
+    def answer_without_date(request: Request) -> Answer:
         if request.path.endswith("/pods"):
             return page({"metadata": {}, "items": [pod]})
         if request.path.endswith("/events"):
