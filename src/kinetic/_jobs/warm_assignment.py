@@ -152,7 +152,8 @@ def _end_what_starts_for_nothing(wanted: Launch, context: Place, found: list[War
             continue
         if placements.assign(store, state.name, sequence, job_id, key):  # so that no other client gives it a job now
             context.backend.warm.end_pod(state, delete=True)
-            output.report(f"the warm pod {state.name} is still starting, and its job is over: a new one replaces it")
+            what = "pod" if state.page.hosts == 1 else "slice"
+            output.report(f"the warm {what} {state.name} is still starting, and its job is over: a new one replaces it")
 
 
 @contextlib.contextmanager
