@@ -70,7 +70,7 @@ def _section(path: tuple[str, ...], command: click.Command) -> str:
     options = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
     if options:
         lines += ["| Option | |", "|---|---|"]
-        lines += [f"| `{_names(option)}` | {_cell(_help(option))} |" for option in options]
+        lines += [f"| {_code(_names(option))} | {_cell(_help(option))} |" for option in options]
         lines.append("")
     epilog = " ".join((command.epilog or "").split())
     return "\n".join([*lines, *([epilog, ""] if epilog and len(path) > 1 else [])])
@@ -84,7 +84,13 @@ def _paragraph(text: str) -> str:
 
 def _names(option: click.Option) -> str:
     names = ", ".join(option.opts) + ("" if not option.secondary_opts else f" / {', '.join(option.secondary_opts)}")
-    return names if option.is_flag else f"{names} {option.metavar or option.type.name.upper()}"
+    usual = "|".join(option.type.choices) if isinstance(option.type, click.Choice) else option.type.name.upper()
+    return names if option.is_flag else f"{names} {option.metavar or usual}"
+
+
+def _code(text: str) -> str:
+    """Return code for a cell: a plain | in it ends the cell on GitHub, and a masked one shows its mask on our site."""
+    return f"<code>{text.replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
 def _help(option: click.Option) -> str:

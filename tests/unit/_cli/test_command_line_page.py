@@ -27,5 +27,12 @@ def test_a_command_has_a_section_with_its_example(command) -> None:
     assert "Example: `kinetic " in section
 
 
+def test_an_option_has_one_cell_that_shows_what_it_takes() -> None:
+    rows = [line for line in GENERATOR["page"]().splitlines() if line.startswith(("| `-", "| <code>-"))]
+
+    assert {row.replace("\\|", "").count("|") for row in rows} == {3}  # GitHub ends a cell at each | that is not masked
+    assert any(row.startswith("| <code>--color auto&#124;always&#124;never</code> |") for row in rows)
+
+
 def test_a_sign_that_means_something_in_a_table_is_written_so_that_it_means_nothing() -> None:
     assert GENERATOR["_cell"]("a|b <c> *d*") == "a\\|b &lt;c> \\*d\\*"
