@@ -162,6 +162,9 @@ def _not_found(stores: Sequence[Store], job_id: str) -> JobNotFoundError:
             why=f"it was {page.get('status')} and created at {page.get('created_at')}",
             next="kinetic jobs list --all",
         )
+    if keys.is_group_id(job_id):
+        why, next_ = "it is the id of a batch, and not of a job", f'kinetic.attach_batch("{job_id}")'
+        return JobNotFoundError(f"no job {job_id} was found", why=why, next=next_)
     import difflib  # 5 ms; only on the way to an error
 
     near = difflib.get_close_matches(job_id, [name for store in stores for name in job_list.ids(store)], 3)

@@ -44,6 +44,13 @@ def test_the_beginning_of_an_id_may_end_with_a_dash(shown, kinetic, made_job) ->
     assert find.attach(shown).job_id == job_id
 
 
+def test_the_id_of_a_batch_leads_to_attach_batch() -> None:
+    with pytest.raises(JobNotFoundError, match="no job grp-0a1b2c3d was found") as raised:
+        find.attach("grp-0a1b2c3d")
+
+    assert raised.value.next == 'kinetic.attach_batch("grp-0a1b2c3d")'
+
+
 def test_no_job_is_found_by_a_beginning_with_a_dash_that_none_has(kinetic, made_job) -> None:
     made_job()
 
