@@ -504,9 +504,11 @@ def output_address(written: str) -> str:
             next=f'output_dir="{lost[1]}://{lost[2]}"',
         )
     scheme, separator, rest = written.partition("://")
-    if separator and scheme != "file":
-        return f"{scheme}://{rest.rstrip('/')}"
-    return os.path.abspath(os.path.expanduser(written.removeprefix("file://")))
+    if separator and scheme.lower() != "file":
+        if not rest.strip("/"):
+            raise OptionError(f"output_dir={written!r} has no bucket", next=f'output_dir="{scheme}://bucket/folder"')
+        return f"{scheme.lower()}://{rest.rstrip('/')}"
+    return os.path.abspath(os.path.expanduser(rest if separator else written))
 
 
 def resolve_output_dir(argument: str | None, environ: Mapping[str, str]) -> str:

@@ -21,6 +21,8 @@ NOTHING = Artifact.within(b"")
         ("file:///data/out/", "/data/out"),
         ("gs://bucket/out/", "gs://bucket/out"),
         ("s3://bucket", "s3://bucket"),
+        ("GS://Bucket/Out", "gs://Bucket/Out"),
+        ("FILE:///data", "/data"),
         ("/data/../out", "/out"),
     ],
 )
@@ -41,6 +43,14 @@ def test_an_address_that_went_through_a_path_is_refused_with_the_one_that_was_me
         wire_order.output_address(os.fspath(Path("gs://bucket/out")))
 
     assert caught.value.next == 'output_dir="gs://bucket/out"'
+
+
+@pytest.mark.parametrize("written", ["gs://", "s3:///"])
+def test_an_address_without_a_bucket_is_refused_with_how_one_is_written(written: str) -> None:
+    with pytest.raises(OptionError, match="has no bucket") as raised:
+        wire_order.output_address(written)
+
+    assert raised.value.next.endswith('://bucket/folder"')
 
 
 @pytest.mark.parametrize(
