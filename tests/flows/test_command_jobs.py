@@ -199,6 +199,7 @@ def test_the_json_of_a_failed_command_has_its_exit_code(run):
         (("python", "train.py"), "there is no file python", "kinetic run -- python train.py"),
         (("--data", "train.py=pkg", "--", "ls"), "data cannot appear at train.py", "another name"),
         (("--data", "pkg", "--", "ls"), "--data pkg is not NAME=PATH", "--data pkg=pkg"),
+        (("--data", "d=pkg", "--data", "d=train.py", "--", "ls"), "--data d is given twice", "--data d2=train.py"),
         (("--sweep", "x=1", "train.py::main"), "--sweep is for commands", "kinetic run --sweep"),
     ],
 )

@@ -308,5 +308,8 @@ def data_of_text(written: Sequence[str]) -> dict[str, str]:
                 why="NAME is where the command finds it, PATH is a file, a folder or an address",
                 next=f"--data {Path(text).name or 'data'}={text or './data'}",
             )
-        found[name] = path
+        if found.setdefault(name, path) != path:
+            raise OptionError(
+                f"--data {name} is given twice", why=f"it is {found[name]} and {path}", next=f"--data {name}2={path}"
+            )
     return found
