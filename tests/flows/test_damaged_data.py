@@ -1,4 +1,4 @@
-"""What a job found damaged or gone in the store is sent anew with the next submission, without anybody's doing."""
+"""What a job found damaged or gone in the store is sent again with the next submission, without anybody's doing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_is_wrong_in_the_store_fails_one_job_and_no_second_one(project, hom
     refused, again = project.out(SCRIPT).splitlines()[-1], project.out(SCRIPT).splitlines()[-1]
 
     assert "refused" in refused
-    assert "submit again, and it is sent anew" in refused
+    assert "submit again, and it is sent again" in refused
     assert again == "read what was meant"
 
 
@@ -75,5 +75,5 @@ def test_it_fails_one_batch_and_no_second_one(project, home, harm):
 
     refused, again = project.out(BATCH).splitlines()[-1], project.out(BATCH).splitlines()[-1]
 
-    assert refused.count("submit again, and it is sent anew") == 2
+    assert refused.count("submit again, and it is sent again") == 2
     assert again == "['what was meant', 'what was meant']"

@@ -65,7 +65,7 @@ def damaged_error(what: str, blob: str) -> IntegrityError:
     return IntegrityError(
         f"{what} is not what was submitted; it was not used",
         why=f"its bytes in the store ({keys.data_blob(blob)}) have another SHA-256",
-        next="submit the job again: what is damaged is sent anew; if that does not help, check who writes to the store",
+        next="submit the job again: the data is sent again; if that does not help, check who writes to the store",
     )
 
 

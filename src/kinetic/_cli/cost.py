@@ -106,7 +106,7 @@ def _rates(wanted: list[Placement], project: str, report: Callable[[str], object
     if kept is not None and machines <= {*kept.machines}:
         return kept, ""
     if not project:
-        return kept, "no project is named, in which Google can be asked: pass --project"
+        return kept, "it is read through a project, and none is set: pass --project"
     from kinetic._cluster import price_catalog
     from kinetic._cluster.project_apis import ProjectApis, is_disabled
     from kinetic._google import api

@@ -163,7 +163,7 @@ def _check_request(asked: ClusterChecks, more: int, contact: str | None, *, yes:
     wanted = asked.placement
     if asked.is_here or not asked.is_google:
         why = "quotas belong to projects of Google Cloud, and jobs do not run in one"
-        raise OptionError("--request-quota needs a cluster of Google's", why=why, next="kinetic doctor")
+        raise OptionError("--request-quota needs a GKE cluster", why=why, next="kinetic doctor")
     if wanted.kind == "cpu":
         why = "a quota is that of an accelerator"
         raise OptionError(

@@ -250,7 +250,7 @@ def _target(given: dict[str, Any]) -> Target:
     found = settings.resolve(project=given["project"], zone=given["zone"], cluster=given["cluster"])
     if registry.is_here(found.backend.value) or found.context.value:
         raise OptionError(
-            "node pools belong to a cluster of Google's",
+            "node pools exist in GKE clusters only",
             why=f"the context is {found.context.value}" if found.context.value else "jobs run on this machine",
             next="export KINETIC_PROJECT=your-project     or kinetic up --standard",
         )

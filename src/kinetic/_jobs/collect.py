@@ -198,7 +198,7 @@ def repair_data(store: Store, outcome: Outcome) -> str:
         for ref in dict.fromkeys(refs):
             if ref.kind == "shipped":
                 broken += _once((complaint, ref.manifest), functools.partial(_recheck, ref))
-    return "what was damaged in the store was removed: submit again, and it is sent anew" if broken else ""
+    return "what was damaged in the store was removed: submit again, and it is sent again" if broken else ""
 
 
 def _once(which: tuple[str, str], check: Callable[[], int]) -> int:

@@ -197,7 +197,7 @@ def _check_flags(options: Options) -> None:
     if options.debug and options.spot:
         import warnings  # 1 ms; a rare pair
 
-        words = "debug=True with spot=True: the machine may be taken away while you look at what stands still on it"
+        words = "debug=True with spot=True: the machine may be taken away while you debug"
         warnings.warn(words, UserWarning, stacklevel=5)  # the door of `run` and `with_options` is one frame of them
 
 

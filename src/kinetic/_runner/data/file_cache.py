@@ -450,7 +450,7 @@ def _manifest(store: Store, ref: DataRef, cache: Cache) -> Manifest:
         raise DataMissingError(
             f"the data {ref.path!r} is not in the store anymore",
             why=str(error.why or error.what),
-            next="submit the job again: it is sent anew",
+            next="submit the job again: it is sent again",
         ) from error
     manifest = Manifest.from_bytes(data, sha256=ref.manifest)
     if manifest.hash != ref.hash or manifest.is_dir != ref.is_dir or (not ref.is_dir and len(manifest.files) != 1):
