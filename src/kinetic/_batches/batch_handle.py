@@ -14,6 +14,7 @@ from kinetic._batches.state import Batch, Poll
 from kinetic._config import target as settings
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.locate import Untrusted, untrusted_warnings
+from kinetic._jobs.wait import check_flags, seconds_to_wait
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._stores import open_store
@@ -141,6 +142,7 @@ class BatchHandle(Batch[R]):
             BatchError: Some jobs failed, or were never submitted.
             JobTimeoutError: The time is over (also a TimeoutError).
         """
+        check_flags(ordered=ordered, cleanup=cleanup, return_exceptions=return_exceptions)
         return collection.results(
             self, timeout=timeout, ordered=ordered, cleanup=cleanup, return_exceptions=return_exceptions
         )
@@ -168,7 +170,8 @@ class BatchHandle(Batch[R]):
             k8s: Remove the resources of each job; a running job is ended.
             gcs: Remove the artifacts of each job, and what makes the batch findable: it cannot be attached afterwards.
         """
-        removal.cleanup(self, resources=k8s, artifacts=gcs)
+        check_flags(k8s=k8s, gcs=gcs)
+        removal.cleanup(self, resources=bool(k8s), artifacts=bool(gcs))
 
     def retry_failed(self) -> BatchHandle[R]:
         """Run again what failed, and only that, each once more; return this handle.
@@ -245,9 +248,12 @@ def attach_batch(
         OptionError: This cannot be an id; or the batch was stopped and cannot be resumed.
     """
     keys.check_group_id(group_id)
+    check_flags(resume=resume)
+    interval = seconds_to_wait(poll_interval, "poll_interval") or 0.0
+    poll = Poll(interval, seconds_to_wait(poll_timeout, "poll_timeout"), attached=True)
     store = store_of(project, cluster)
     group = state.load_group(store, group_id)
-    batch = attached_handle(group, store, Poll(poll_interval, poll_timeout, attached=True))
+    batch = attached_handle(group, store, poll)
     batch._refreshed()
     if resume:
         driver.resume_batch(batch, group)

@@ -14,7 +14,7 @@ from kinetic._output import tracebacks
 from kinetic._wire import records
 from kinetic._wire.keys import format_utc
 from kinetic._wire.records import JobRecord
-from kinetic.errors import JobCancelledError, KeyMissingError, ResultMissingError
+from kinetic.errors import JobCancelledError, KeyMissingError, OptionTypeError, ResultMissingError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -188,6 +188,8 @@ class JobHandle(JobRecord, Generic[R]):
 
     def tail(self, n: int = 100) -> str:
         """Return exactly the last ``n`` lines of the log, "" while the job is pending; of the last 10 MiB at most."""
+        if not isinstance(n, int):
+            raise OptionTypeError(f"n={n!r} is not a whole number", next="job.tail(100)")
         return logs.tail(logs.log_of(self), n)
 
     def usage(self, attempt: int | None = None) -> Usage:
@@ -270,6 +272,8 @@ class JobHandle(JobRecord, Generic[R]):
             RuntimeError: The job failed without an exception of its own, was cancelled, or left no result.
             Exception: The function's own exception, with its remote traceback as a note.
         """
+        job_wait.check_flags(cleanup=cleanup, stream_logs=stream_logs)
+        most = job_wait.seconds_to_wait(cleanup_timeout, "cleanup_timeout") or 0.0
         if self._value is not _NOTHING:
             job_wait.notify(on_status_change, JobStatus.SUCCEEDED)
             return self._value  # type: ignore[no-any-return] # what the function returned
@@ -279,7 +283,7 @@ class JobHandle(JobRecord, Generic[R]):
         follow = job_wait.to_stdout if stream_logs else None
         with job_wait.detaching(self):
             seen = job_wait.wait(self, timeout=timeout, on_change=on_status_change, follow=follow)
-        return self._deliver(seen, cleanup=cleanup, wait=cleanup_timeout, body=seen.body)  # type: ignore[no-any-return] # as above
+        return self._deliver(seen, cleanup=cleanup, wait=most, body=seen.body)  # type: ignore[no-any-return] # as above
 
     def cancel(self, cleanup_timeout: float = 180, cleanup_poll_interval: float = 2) -> None:  # noqa: ARG002 - documented
         """Cancel the job; its artifacts stay. A job that has ended already stays as it is, and a line says so.
@@ -290,7 +294,7 @@ class JobHandle(JobRecord, Generic[R]):
         """
         from kinetic._output import terminal as output
 
-        if not collect.cancel(self, wait=cleanup_timeout):
+        if not collect.cancel(self, wait=job_wait.seconds_to_wait(cleanup_timeout, "cleanup_timeout") or 0.0):
             output.report(collect.why_not_cancelled(self))
 
     def cleanup(
@@ -308,7 +312,9 @@ class JobHandle(JobRecord, Generic[R]):
             cleanup_timeout: Seconds to wait until the processes are gone.
             cleanup_poll_interval: Accepted for compatibility.
         """
-        collect.remove(self, observe_many([self])[0], resource=k8s, artifacts=gcs, wait=cleanup_timeout)
+        job_wait.check_flags(k8s=k8s, gcs=gcs)
+        most = job_wait.seconds_to_wait(cleanup_timeout, "cleanup_timeout") or 0.0
+        collect.remove(self, observe_many([self])[0], resource=bool(k8s), artifacts=bool(gcs), wait=most)
         self._past = None
 
     def _followed(self) -> tuple[Predecessor, dict[str, Any]]:

@@ -104,16 +104,24 @@ def wait(
                 )
 
 
-def seconds_to_wait(timeout: object) -> float | None:
+def seconds_to_wait(timeout: object, name: str = "timeout") -> float | None:
     """Return what a user wrote as a timeout, in seconds; None for no limit."""
     try:
-        if isinstance(timeout, str | bytes):
+        seconds = None if timeout is None else float(timeout)  # type: ignore[arg-type] # where it is no number, it raises
+        if isinstance(timeout, str | bytes) or seconds != seconds:  # noqa: PLR0124 - as NaN is, which would never be over
             raise TypeError
-        return None if timeout is None else float(timeout)  # type: ignore[arg-type] # where it is no number, it raises
     except (TypeError, ValueError):
         raise OptionTypeError(
-            f"timeout must be a number of seconds, got {timeout!r}", next="timeout=600     for ten minutes"
+            f"{name} must be a number of seconds, got {timeout!r}", next=f"{name}=600     for ten minutes"
         ) from None
+    return seconds
+
+
+def check_flags(**flags: object) -> None:
+    """Refuse what is not True, False or None, before anything is done: cleanup="no" would remove a result."""
+    for name, value in flags.items():
+        if isinstance(value, str | bytes) or value not in (None, 0, 1):
+            raise OptionTypeError(f"{name}={value!r} is neither True nor False")
 
 
 def _check_circle(job: JobRecord, own: str) -> None:

@@ -10,6 +10,7 @@ from servers import user_module
 import kinetic
 from kinetic import testing
 from kinetic._batches import collection
+from kinetic.errors import OptionTypeError
 
 USER = """
     import kinetic
@@ -130,6 +131,11 @@ def test_handles_of_a_large_batch_keep_nothing_of_how_jobs_ended_and_the_history
     monkeypatch.setattr(collection, "_MANY", 2)
     batch = user.act.run_async_map([plan(number) for number in range(3)])
 
+    for refused in (lambda: batch.results(cleanup="no"), lambda: batch.cleanup(k8s="x")):
+        with pytest.raises(OptionTypeError, match="is neither True nor False"):
+            refused()
+    with pytest.raises(OptionTypeError, match="poll_interval must be a number of seconds"):
+        kinetic.attach_batch(batch.group_id, poll_interval="x")
     values = batch.results(cleanup=False)
     kept = [job._ended for job in batch.jobs]
     batch.results()

@@ -25,7 +25,7 @@ from kinetic._stores import open_store
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import digests, documents, keys
 from kinetic._wire.outcomes import FAILED, SUCCEEDED, Outcome
-from kinetic.errors import BackendUnavailableError, CredentialsError, DebugError, OptionError
+from kinetic.errors import BackendUnavailableError, CredentialsError, DebugError, OptionError, OptionTypeError
 
 JOB = "cpu-train-20261120-143000-1a2b3c4"
 FIELDS = {
@@ -239,6 +239,26 @@ def context(**changed: object) -> SimpleNamespace:
 def test_the_usage_of_what_is_no_attempt_is_refused(attempt: object) -> None:
     with pytest.raises(OptionError, match="attempt must be 0 or more, got"):
         handle().usage(attempt)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("result", {"cleanup": "no"}),
+        ("result", {"stream_logs": "x"}),
+        ("result", {"cleanup_timeout": "x"}),
+        ("cancel", {"cleanup_timeout": [1]}),
+        ("cleanup", {"gcs": "false"}),
+        ("cleanup", {"k8s": 2}),
+        ("tail", {"n": "10"}),
+    ],
+    ids=str,
+)
+def test_an_argument_of_another_type_is_refused_before_anything_is_done(method: str, given: dict[str, object]) -> None:
+    (name,) = given
+
+    with pytest.raises(OptionTypeError, match=f"^{name}"):
+        getattr(handle(), method)(**given)
 
 
 def test_a_handle_is_built_from_any_object_with_these_attributes() -> None:

@@ -208,7 +208,7 @@ def test_of_two_waits_inside_each_other_one_tells_of_ctrl_c(capsys) -> None:
     assert [told.count(word) for word in ("detached:", "follow:", "debug:", "cancel:")] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("written", ["10m", b"3", [1], "x"])
+@pytest.mark.parametrize("written", ["10m", b"3", [1], "x", float("nan")])
 def test_a_timeout_that_is_no_number_is_refused_with_what_to_write(written) -> None:
     with pytest.raises(OptionTypeError, match="timeout must be a number of seconds"):
         wait.seconds_to_wait(written)
