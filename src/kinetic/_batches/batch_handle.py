@@ -51,6 +51,10 @@ class BatchHandle(Batch[R]):
         jobs: For each input the handle of its latest attempt; None while it was not submitted.
     """
 
+    def __hash__(self) -> int:
+        """Let a handle be the key of a dict, like that of a job."""
+        return hash(self.group_id)
+
     def statuses(self) -> list[tuple[int, JobStatus]]:
         """Return (index, status) of each submitted job, in the order of the inputs."""
         tracker = self._refreshed()

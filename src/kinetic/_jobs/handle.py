@@ -116,6 +116,10 @@ class JobHandle(JobRecord, Generic[R]):
         """
         return cls(**records.known(d))
 
+    def __hash__(self) -> int:
+        """Let a handle be the key of a dict, as futures are; equal ones name the same job."""
+        return hash(self.job_id)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the handle as JSON values, without the fields that are None."""
         return records.plain(self)

@@ -138,6 +138,8 @@ def test_handles_of_a_large_batch_keep_nothing_of_how_jobs_ended_and_the_history
         kinetic.attach_batch(batch.group_id, poll_interval="x")
     values = batch.results(cleanup=False)
     kept = [job._ended for job in batch.jobs]
+    assert {*batch.as_completed()} == {*batch.jobs}
+    assert {batch: 1}[batch] == 1
     batch.results()
 
     assert values == [0, 10, 20]

@@ -65,7 +65,10 @@ def handle(**changed: object) -> kinetic.JobHandle:
 def test_a_handle_becomes_plain_data_and_comes_back() -> None:
     job = handle(group_id="grp-12345678", group_index=0, store="file:///home/me/.kinetic/store")
 
-    assert kinetic.JobHandle.from_dict(json.loads(json.dumps(job.to_dict()))) == job
+    again = kinetic.JobHandle.from_dict(json.loads(json.dumps(job.to_dict())))
+
+    assert again == job
+    assert {job: "its input"}[again] == "its input"
 
 
 def test_fields_that_are_none_are_left_out() -> None:
