@@ -183,9 +183,9 @@ def _only_one(module: types.ModuleType, place: str) -> Target:
     if len(decorated) == 1:
         return Target(f"{place}::{decorated[0]}", getattr(module, decorated[0]))
     known = decorated or _plain(module)
-    why = f"{len(decorated) or 'none'} of its functions {'are' if decorated else 'is'} decorated: "
+    why = f"{len(decorated)} of its functions are decorated: " if decorated else "it has "
     raise OptionError(
-        f"{place} has more than one candidate function",
+        f"{place} has {'more than one candidate' if decorated else 'no decorated'} function",
         why=why + (names_text(known, _MANY) or "no functions"),
         next=f"{_program()} {place}::{known[0]}" if known else f"define a function in {place}",
     )
@@ -273,6 +273,12 @@ def read_arguments(function: Callable[..., Any], words: Sequence[str], target: s
         return _bound(context, parameters, [*given, *values])
     except click.UsageError as error:
         refused = OptionError(error.format_message(), next=f"{_program()} {target} --help", code="arguments")
+        ours = click.get_current_context(silent=True)
+        name = error.option_name if isinstance(error, click.NoSuchOption) else ""
+        if ours is not None and any(name in (*each.opts, *each.secondary_opts) for each in ours.command.params):
+            refused.what = f"{target} has no option {name}"
+            refused.why = f"{name} is an option of {_program()}, and those come before the file"
+            refused.next = f"{_program()} {name} … {target}"
         refused.add_note(usage(function, target))
         raise refused from None
 

@@ -214,7 +214,8 @@ def test_where_none_is_decorated_the_plain_ones_are_listed(write) -> None:
 
     refused = refusal("plain.py")
 
-    assert refused.why == "none of its functions is decorated: a, c"
+    assert refused.what == "plain.py has no decorated function"
+    assert refused.why == "it has a, c"
     assert refused.next == "kinetic run plain.py::a"
 
 
@@ -370,13 +371,15 @@ def test_a_wrong_argument_shows_the_usage_and_has_exit_code_2(write, kinetic) ->
     assert "error: Invalid value for '--lr': 'fast' is not a valid float. [arguments]\n" in told.stderr
 
 
-def test_options_behind_the_file_belong_to_the_function(write, kinetic) -> None:
+@pytest.mark.parametrize("words", [["--accelerator", "cpu"], ["-d"], ["--no-spot"]])
+def test_options_behind_the_file_belong_to_the_function_and_ours_are_sent_before_it(words, write, kinetic) -> None:
     write("training.py", TRAIN)
 
-    told = kinetic("run", "training.py::plain", "1", "--accelerator", "cpu")
+    told = kinetic("run", "training.py::plain", "1", *words)
 
     assert told.exit_code == 2
-    assert "No such option '--accelerator'" in told.stderr
+    assert f"error: training.py::plain has no option {words[0]} [arguments]" in told.stderr
+    assert told.stderr.endswith(f"next:  kinetic run {words[0]} … training.py::plain\n")
 
 
 def test_without_a_file_the_command_says_what_it_needs(kinetic) -> None:
