@@ -154,7 +154,8 @@ def verify(name: str, as_json: bool) -> None:
 
 @click.command
 @shared_options.prune_options("30d")
-def prune(older: float, yes: bool, dry_run: bool) -> None:
+@shared_options.json_option
+def prune(older: float, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Remove images that no job has used for long.
 
     Layers that no image has any more are removed as well. A job that still waits for one has it built again.
@@ -174,9 +175,11 @@ def prune(older: float, yes: bool, dry_run: bool) -> None:
             click.echo(f"{count_text(len(kept), 'image')} kept: jobs that have not ended use them", err=True)
     if not old:
         click.echo("there was nothing to remove", err=True)
-        return
-    output_format.print_table(_COLUMNS, [_row(each, now) for each in old])
-    if dry_run:
+    elif not as_json:
+        output_format.print_table(_COLUMNS, [_row(each, now) for each in old])
+    if dry_run or not old:
+        if as_json:
+            output_format.print_document(images=[_page(each) for each in old], removed=False)
         return
     removed = count_text(len(old), "image")
     if not yes and not shared_options.confirm(
@@ -193,6 +196,8 @@ def prune(older: float, yes: bool, dry_run: bool) -> None:
                 if each.image.uri.startswith(f"{repository}@"):
                     image_notes.remove(each.image, registry, store)
             count += image_notes.remove_unused_layers(registry)
+    if as_json:
+        output_format.print_document(images=[_page(each) for each in old], removed=True)
     click.echo(f"removed {removed} and {count_text(count, 'layer')}", err=True)
 
 
@@ -211,7 +216,7 @@ def prune(older: float, yes: bool, dry_run: bool) -> None:
     "--platform", type=click.Choice(tuple(_MACHINES)), default="x86_64", help="Of the hosts.", show_default=True
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be built.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def build_image(
     repo: str | None,
     categories: tuple[str, ...],

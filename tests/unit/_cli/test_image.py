@@ -67,12 +67,16 @@ def test_an_image_is_listed_shown_and_verified(kinetic, built) -> None:
 
 
 def test_an_image_that_is_not_used_goes_with_its_layers_and_others_stay(kinetic, built, registry) -> None:
-    assert kinetic("image", "prune", "--older", "1d", "--yes").exit_code == 0
+    kept = kinetic("image", "prune", "--older", "1d", "--yes", "--json")
+    would = json.loads(kinetic("image", "prune", "--older", "0s", "--dry-run", "--json").stdout)
+    assert (json.loads(kept.stdout)["images"], [each["uri"] for each in would["images"]]) == ([], [built.uri])
+    assert would["removed"] is False
     assert registry.find_manifest(built.built.tag) is not None
 
-    removed = kinetic("image", "prune", "--older", "0s", "--yes")
+    removed = kinetic("image", "prune", "--older", "0s", "--yes", "--json")
 
     assert removed.exit_code == 0, removed.output
+    assert json.loads(removed.stdout) == {**would, "removed": True}
     assert registry.find_manifest(built.built.tag) is None
     assert "There are no images" in kinetic("image", "list").stderr
 
