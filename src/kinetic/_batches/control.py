@@ -212,13 +212,13 @@ class ControlLog:
             for _, entry in keys.numbered(self._store.entries(keys.control_entries(self._group_id))):
                 if entry.key in self._read:
                     continue
-                self._read.add(entry.key)
                 try:
                     self._apply(documents.open_page(CONTROL_ENTRY, self._store, entry.key, self._key))
                 except KeyMissingError:
                     continue
                 except IntegrityError as error:
                     output.report_once(f"{self._group_id}: {error.what}; it is skipped")
+                self._read.add(entry.key)  # not where the store was out of reach: it may be a request to stop
 
     def stop(self, why: str) -> None:
         """Launch nothing more, whatever process drives."""

@@ -10,6 +10,7 @@ from kinetic._batches.control import ControlLog
 from kinetic._wire import keys
 from kinetic._wire.records import FAIL_FAST
 from kinetic._wire.records import STOPPED_BY_USER as CANCELLED
+from kinetic.errors import StoreUnreachableError
 
 GROUP, KEY = "grp-00000001", b"k" * 32
 
@@ -147,3 +148,19 @@ def test_an_old_turn_in_a_new_place_or_in_another_batch_is_not_taken(store):
 
     assert read(store).stopped
     assert elsewhere.allowed(3) == 0
+
+
+def test_a_request_to_stop_that_could_not_be_read_once_is_read_the_next_time(store, monkeypatch):
+    log = ControlLog(store, GROUP, KEY)
+    ControlLog(store, GROUP, KEY).stop(CANCELLED)
+
+    def away(*_, **__):
+        raise StoreUnreachableError("the store does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "get", away)
+        with pytest.raises(StoreUnreachableError):
+            log.read()
+    log.read()
+
+    assert (log.stopped, log.why) == (True, CANCELLED)
