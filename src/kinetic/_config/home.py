@@ -271,7 +271,7 @@ def own_key(home: Path) -> tuple[str, bytes]:
             key = os.urandom(documents.KEY_BYTES)
             _create(folder / documents.key_id(key), key.hex())
             _create(pointer, documents.key_id(key))
-        key_id = pointer.read_text().strip()
+        key_id = pointer.read_text(errors="replace").strip()
     except OSError as error:
         full = error.errno in {errno.ENOSPC, errno.EDQUOT}
         raise SettingsError(
@@ -285,7 +285,9 @@ def own_key(home: Path) -> tuple[str, bytes]:
     if found is None:
         raise SettingsError(
             "the key that seals this home's results is gone",
-            why=f"{pointer} names {key_id}, and {folder / key_id} is missing",
+            why=f"{pointer} names {key_id}, and {folder / key_id} is missing or damaged"
+            if key_id.isalnum()
+            else f"{pointer}, which names it, is damaged",
             next=f"restore that file, or remove {pointer} to start with a new key",
         )
     return key_id, found
@@ -329,13 +331,13 @@ def add_key(home: Path, text: str) -> str:
 def _create(path: Path, text: str) -> None:
     """Create a file atomically; an existing one stays."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    with open(beside, "x", opener=folders.opener) as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
     try:
+        with open(beside, "x", opener=folders.opener) as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):
             os.link(beside, path)
         folders.sync(path.parent)  # without its key no result can be read
     finally:
-        beside.unlink()
+        beside.unlink(missing_ok=True)

@@ -110,7 +110,7 @@ def _login_of(entry: dict[str, Any], file: Path, name: str) -> Login | None:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        page = json.loads(file.read_text())
+        page = json.loads(file.read_text() or "{}")  # as docker reads an empty one
     except (OSError, ValueError) as error:
         raise _damaged(file, str(error)) from error
     if not isinstance(page, dict):

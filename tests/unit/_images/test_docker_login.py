@@ -115,6 +115,13 @@ def test_what_does_not_work_is_said_and_no_secret_with_it(environ, config, helpe
     assert caught.value.code == "registry-login"
 
 
+def test_an_empty_file_has_no_logins_as_for_docker(environ, tmp_path: Path) -> None:
+    (tmp_path / ".docker").mkdir()
+    (tmp_path / ".docker/config.json").touch()
+
+    assert find_login("r.example.com", None, environ) == Login()
+
+
 def test_a_damaged_file_is_named(environ, tmp_path: Path) -> None:
     (tmp_path / ".docker").mkdir()
     (tmp_path / ".docker/config.json").write_text('{"auths": ')

@@ -9,6 +9,7 @@ import pytest
 
 from kinetic._config import home as config_home
 from kinetic._jobs import locate
+from kinetic.errors import SettingsError
 
 
 @pytest.fixture
@@ -51,3 +52,16 @@ def test_what_cannot_be_the_id_of_a_key_names_no_file(home: Path, key_id: str) -
     config_home.own_key(home)
 
     assert locate.namespace_key(key_id) is None
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\xff\xfe not an id"])
+def test_a_damaged_name_of_the_home_s_own_key_is_an_error_that_names_its_file(home: Path, damaged: bytes) -> None:
+    config_home.own_key(home)
+    pointer = home / "keys" / "this-home"
+    pointer.write_bytes(damaged)
+
+    with pytest.raises(SettingsError) as raised:
+        config_home.own_key(home)
+
+    assert raised.value.why == f"{pointer}, which names it, is damaged"
+    assert f"remove {pointer} to start with a new key" in str(raised.value)
