@@ -298,15 +298,15 @@ def test_as_json_everything_is_there(kinetic, made_job, home) -> None:
 
 def test_clean_removes_what_nobody_needs_and_says_what(kinetic, made_job, fill, home) -> None:
     job_id = made_job(days=100)
-    page = f"cache/{16 * 'ab'}.json"
-    fill({"store/data/blobs/spare": 2048, page: 1024, "store/outputs/x/y": 1})
-    for name in ("store/data/blobs/spare", page, "store/outputs/x/y"):
+    page, spare = f"cache/{16 * 'ab'}.json", f"store/data/blobs/{32 * 'ab'}"
+    fill({spare: 2048, page: 1024, "store/outputs/x/y": 1})
+    for name in (spare, page, "store/outputs/x/y"):
         os.utime(home / name, (time.time() - 100 * DAY,) * 2)
 
     told = kinetic("disk", "--clean")
 
     assert "removed: 1 page of the cache, 1 blob of data; 3.1 kB" in told.stderr
-    assert not (home / "store/data/blobs/spare").exists()
+    assert not (home / spare).exists()
     assert (home / "store/outputs/x/y").exists()
     assert (home / "store" / job_id / "result.pkl").exists()
 

@@ -14,7 +14,7 @@ from kinetic._project.archive import ship
 from kinetic._project.root import Plan
 from kinetic._stores import open_store
 from kinetic._stores.files import FileStore
-from kinetic._wire import documents, keys
+from kinetic._wire import digests, documents, keys
 from kinetic._wire.order import Artifact, Order
 
 DAY = 24 * 3600.0
@@ -51,14 +51,20 @@ def aged(path: Path, days: float) -> Path:
     return path
 
 
+def digest_of(name: str) -> str:
+    return digests.of_bytes(name.encode())
+
+
 def pack(store: FileStore, name: str, days: float) -> Path:
-    store.put(f"data/blobs/{name}", b"x" * 100)
-    return aged(store.root / "data" / "blobs" / name, days)
+    at = keys.data_blob(digest_of(name))
+    store.put(at, b"x" * 100)
+    return aged(store.root / at, days)
 
 
 def order(store: FileStore, job_id: str, *packs: str) -> None:
     nothing = Artifact.within(b"")
-    store.put(keys.order(job_id), Order(job_id, "train", nothing, nothing, packs=packs).to_bytes())
+    page = Order(job_id, "train", nothing, nothing, packs=tuple(map(digest_of, packs)))
+    store.put(keys.order(job_id), page.to_bytes())
 
 
 def sweep(store, home, runtime) -> garbage_collection.Removed:
@@ -88,7 +94,7 @@ def test_a_blob_that_an_order_names_stays_however_old(store, home, runtime) -> N
 def test_a_blob_of_a_group_of_jobs_stays(store, home, runtime) -> None:
     kept = pack(store, "kept", 400)
     nothing = Artifact.within(b"")
-    store.put("_groups/grp-1/order.json", Order("a", "train", nothing, nothing, packs=("kept",)).to_bytes())
+    store.put("_groups/grp-1/order.json", Order("a", "train", nothing, nothing, packs=(digest_of("kept"),)).to_bytes())
 
     assert sweep(store, home, runtime) == NOTHING
     assert kept.exists()
@@ -291,6 +297,7 @@ def test_what_is_not_kinetic_s_stays_where_the_home_or_the_store_is_a_folder_tha
     store, home, runtime
 ) -> None:
     theirs = ["train-1/result.pkl", "train-1/arguments.pkl", "history/2020/loss.csv", "history/loss.json"]
+    theirs += ["data/wheels/mine.whl", "data/blobs/azure.bin"]
     theirs = [*(store.root / name for name in theirs), home / "cache" / "data" / "images.bin"]
     theirs.append(home / "cache" / "environments" / "torch" / "pyvenv.cfg")
     for file in theirs:
