@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -451,12 +452,21 @@ def sweep(
     now = time.time() if now is None else now
     if not folders.is_due(paths.runtime / SWEPT, now, HOUR):
         return
+    steps: list[Callable[[], object]] = []
     if scratch is not None:
         store = open_store(f"file://{scratch.parent}")
         if history is not None:
-            _finish_removals(paths, queue, store, history)
-        _drop_half_submitted(paths, store, now)
-        _drop_groups(paths, store, now)
+            steps.append(partial(_finish_removals, paths, queue, store, history))
+        steps += [partial(_drop_half_submitted, paths, store, now), partial(_drop_groups, paths, store, now)]
+        steps.append(partial(_sweep_scratch, queue, scratch, now))
+    steps += [partial(each, paths, queue, now) for each in (_sweep_jobs, _sweep_supervisors, _sweep_runners)]
+    steps += [partial(_sweep_notifications, paths, queue, now), partial(_sweep_data, paths, now)]
+    for each in steps:
+        with contextlib.suppress(KineticError, OSError, ValueError):  # what stays ends no submission, and waits an hour
+            each()
+
+
+def _sweep_jobs(paths: Paths, queue: Queue, now: float) -> None:
     rows = {row.job_id: row for row in queue.rows()}
     for folder in folders.listed(paths.jobs):
         row = rows.get(folder.name)
@@ -476,6 +486,9 @@ def sweep(
             for work in folder.glob("work-*"):
                 remove_folder(work)
             tidy(paths, folder.name)
+
+
+def _sweep_supervisors(paths: Paths, queue: Queue, now: float) -> None:
     known = {each.supervisor for each in queue.supervisors()}
     of_supervisors = ((file, file.name.partition(".")[0]) for file in folders.listed(paths.supervisors))
     dead = (
@@ -483,11 +496,15 @@ def sweep(
     )
     _remove_old(dead, DAY, now)
     _remove_old(paths.runtime.glob(f"{paths.queue.name}.{runtime_files.DAMAGED}-*"), MONTH, now)
-    for file in notifier.expired(paths.runtime, rows, now):  # with the variables of who submitted
+
+
+def _sweep_notifications(paths: Paths, queue: Queue, now: float) -> None:
+    live = {row.job_id for row in queue.rows()}
+    for file in notifier.expired(paths.runtime, live, now):  # with the variables of who submitted
         file.unlink(missing_ok=True)
-    if scratch is not None:
-        _sweep_scratch(scratch, rows, now)
-    _sweep_runners(paths, queue, now)
+
+
+def _sweep_data(paths: Paths, now: float) -> None:
     if paths.data_cache.is_dir():
         from kinetic._runner.data import file_cache  # only where jobs have read data
 
@@ -502,11 +519,13 @@ def _kept_seconds(folder: Path) -> float:
 def _remove_old(files: Iterator[Path], seconds: float, now: float) -> None:
     for file in files:
         if folders.age(file, now) > seconds:
-            file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a folder of that name, or another user's
+                file.unlink()
 
 
-def _sweep_scratch(scratch: Path, rows: Mapping[str, JobRow], now: float) -> None:
+def _sweep_scratch(queue: Queue, scratch: Path, now: float) -> None:
     """Remove incomplete files of a store, without following a link that was put in their place."""
+    rows = {row.job_id: row for row in queue.rows()}
     for key, about in folders.walk(scratch.parent, f"{scratch.name}/"):
         name = folders.name_of(key)
         row = rows.get(name.partition(".")[0])
@@ -554,6 +573,7 @@ def _drop_groups(paths: Paths, store: Store, now: float) -> None:
 
 
 def _sweep_runners(paths: Paths, queue: Queue, now: float) -> None:
+    """Remove code of other versions, and environments, unless a job or a supervisor needs them."""
     needed = queue.templates_in_use()
     runners = (each for each in folders.listed(paths.runners) if digests.is_hexadecimal(each.name.strip(".")[:24], 24))
     old = [folder for folder in runners if folders.age(folder, now) > MONTH]

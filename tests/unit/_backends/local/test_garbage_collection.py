@@ -114,6 +114,24 @@ def test_half_written_files_go_after_a_day_unless_a_job_is_still_known(ground):
     assert sorted(path.name for path in scratch.iterdir()) == ["fresh", "known.0.body"]
 
 
+def test_what_cannot_be_removed_keeps_neither_a_submission_nor_the_rest(ground):
+    paths, queue, scratch = ground
+    kept = file_cache.Cache(paths.data_cache)
+    kept.keep_page("old", b"{}")
+    (paths.data_cache / "pinned" / ".DS_Store").write_bytes(b"\0\xff")  # of a Finder that has shown the folder
+    damaged, log = paths.supervisors / "aaaaaaaaaaaa.log", paths.supervisors / "bbbbbbbbbbbb.log"
+    damaged.mkdir()
+    log.touch()
+    for path in (damaged, log, paths.data_cache / "pages" / "old"):
+        _aged(path, 31 * DAY)
+
+    recovery.sweep(paths, queue, scratch)
+
+    assert damaged.exists()
+    assert not log.exists()
+    assert not (paths.data_cache / "pages" / "old").exists()
+
+
 @pytest.mark.parametrize(("suffix", "days"), [(".claimed", 1), (".json", 30)])
 def test_a_notification_that_nobody_will_send_goes_with_the_variables_in_it(ground, suffix, days):
     paths, queue, scratch = ground
