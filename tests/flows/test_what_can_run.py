@@ -399,6 +399,83 @@ def test_the_scripts_classes_with_slots_come_back_as_themselves(project) -> None
     assert last(out) == [True, True, 3, True, 1, True, True, True, 2, 3, 4, [False] * 4]
 
 
+def test_caches_generic_functions_and_names_of_types_of_a_script_run(project) -> None:
+    project.write(
+        "wrappers.py",
+        """
+        import functools, threading
+        LOCK, CALLS = threading.Lock(), []
+
+        def counted(function):
+            @functools.wraps(function)
+            def wrapper(*args):
+                with LOCK:
+                    CALLS.append(args)
+                return function(*args)
+            return wrapper
+        """,
+    )
+    out = project.out(
+        """
+        import functools, json, sys, weakref
+        from typing import NewType, ParamSpec, TypeVarTuple
+        import kinetic, wrappers
+
+        P, Ts, Count = ParamSpec("P"), TypeVarTuple("Ts"), NewType("Count", int)
+        if sys.version_info >= (3, 12):
+            exec("type Row = list[int] | int")
+        else:
+            Row = list
+
+        @functools.cache
+        def fibonacci(n):
+            return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+        short = functools.lru_cache(maxsize=3)(functools.partial(max, 4))
+
+        @functools.singledispatch
+        def kind(value):
+            return "other"
+
+        @kind.register
+        def _(value: int):
+            return "int"
+
+        @wrappers.counted
+        def typed(count: Count, *rest: P.args, row: Row = 0) -> tuple[*Ts]:
+            return Count(count)
+
+        class Model:
+            names = weakref.WeakValueDictionary(own=fibonacci)
+
+            @functools.cached_property
+            def size(self):
+                return 7
+
+            @functools.lru_cache
+            def twice(self, n):
+                return 2 * n
+
+            @functools.singledispatchmethod
+            def tell(self, value):
+                return kind(value)
+
+        @kinetic.run(accelerator="cpu")
+        def train(model):
+            assert fibonacci.cache_info().currsize == 0 and short.cache_parameters()["maxsize"] == 3
+            assert model.names["own"] is fibonacci
+            values = fibonacci(60), short(3), model.size, model.twice(4), model.tell(1), model.tell(""), typed(9)
+            return values, len(wrappers.CALLS), model
+
+        fibonacci(5)
+        values, calls, model = train(Model())
+        print(json.dumps([*values, calls, type(model) is Model, model.size]))
+        """
+    )
+
+    assert last(out) == [1548008755920, 4, 7, 8, "int", "other", 9, 1, True, 7]
+
+
 @pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
 def test_functions_that_jax_has_transformed_at_the_top_of_a_script_run(project) -> None:
     out = project.out(
@@ -414,17 +491,23 @@ def test_functions_that_jax_has_transformed_at_the_top_of_a_script_run(project) 
         def step(x):
             return 2 * x
 
-        gradient = jax.jit(jax.grad(loss))
+        gradient = jax.jit(jax.grad(jax.checkpoint(loss)))
+
+        @jax.custom_vjp
+        def clipped(x):
+            return x
+
+        clipped.defvjp(lambda x: (x, None), lambda _, cotangent: (cotangent * 5,))
 
         @kinetic.run(accelerator="cpu")
         def train(x):
-            return float(step(x)), float(gradient(x))
+            return float(step(x)), float(gradient(x)), float(jax.grad(clipped)(x))
 
         print(json.dumps(train(3.0)))
         """
     )
 
-    assert last(out) == [6, 6]
+    assert last(out) == [6, 6, 5]
 
 
 def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:

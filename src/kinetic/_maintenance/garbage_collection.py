@@ -177,7 +177,7 @@ def _collect_data(store: LocalStore, now: float) -> tuple[int, int]:
         return entry is not None and now - entry.modified > retention_seconds("data")
 
     spare = [entry for prefix in (keys.DATA_MANIFESTS, keys.DATA_BLOBS) for entry in store.entries(prefix)]
-    spare = [entry for entry in spare if _DIGEST.search(folders.name_of(entry.key)) and is_spare(entry)]
+    spare = [entry for entry in spare if re.search(_DIGEST, folders.name_of(entry.key)) and is_spare(entry)]
     needed = named_packs(store) if spare else frozenset()
     gone, freed = 0, 0
     if needed is None:
@@ -197,7 +197,7 @@ def _collect_packages(store: Store, now: float) -> tuple[int, int]:
     """
 
     def old(entries: Iterable[Entry], now: float) -> list[Entry]:
-        ours = (each for each in entries if each.key.startswith(keys.BUILDS) or _DIGEST.search(each.key))
+        ours = (each for each in entries if each.key.startswith(keys.BUILDS) or re.search(_DIGEST, each.key))
         return [each for each in ours if now - each.modified > retention_seconds(data_rule(each.key))]
 
     spare = [entry for prefix in _OF_IMAGES for entry in old(store.entries(prefix), now)]

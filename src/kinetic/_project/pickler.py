@@ -84,6 +84,35 @@ class PickleRules:
             self._answers[module] = self._ask(module)
         return self._answers[module] == "by-value"
 
+    def reduce(self, value: Any, namespaces: dict[int, Any], reduce: Callable[[Any], Any]) -> Any:
+        """Reduce a value as cloudpickle does, and what that loses or cannot do as well.
+
+        Args:
+            value: What is reduced.
+            namespaces: cloudpickle's ``globals_ref``: what becomes the globals of functions, by the id of these.
+            reduce: Its ``reducer_override``.
+        """
+        if isinstance(value, FunctionType):
+            space = value.__globals__
+            if self._is_imported(str(space.get("__name__")), space):  # a wrapper, say: it says another ``__module__``
+                namespaces.setdefault(id(space), reducers.Globals(__name__=space["__name__"]))
+            reduced = reduce(value)
+            is_imported = isinstance(reduced, tuple) and isinstance(namespaces[id(space)], reducers.Globals)
+            return reducers.with_globals_of_module(reduced) if is_imported else reduced
+        if isinstance(value, type):
+            return reducers.of_class(value, reduce(value))
+        if type(value) is reducers.CACHED and self.is_by_value(value.__module__):
+            return reducers.cached(value)
+        reduced = reducers.without_new(value)
+        return reduce(value) if reduced is NotImplemented else reduced
+
+    def _is_imported(self, name: str, space: Mapping[str, Any]) -> bool:
+        """Return whether the job imports the module with these globals; of ours, it has not all."""
+        found = sys.modules.get(name)
+        if not isinstance(found, ModuleType) or vars(found) is not space:
+            return False
+        return name.partition(".")[0] not in {"__main__", "kinetic"} and not self.is_by_value(name)
+
     def take_source(self, function: FunctionType) -> None:
         """Keep the source of a function that is in no file, as in a cell of a notebook; and no other line of it."""
         code = function.__code__
@@ -152,7 +181,7 @@ def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[Module
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
-        dispatch_table = reducers.with_file_names(cloudpickle.Pickler.dispatch_table)
+        dispatch_table = reducers.extended(cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, type | FunctionType | ModuleType):
@@ -168,7 +197,7 @@ def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[Module
             elif references.WRAPPED in type(obj).__dict__:
                 reduced = obj.__reduce__()
                 return reduced if reduced[0] is references.bound else obj._for_the_job()  # noqa: SLF001 - ours
-            return reducers.of_class(obj, super().reducer_override(obj))
+            return rules.reduce(obj, self.globals_ref, super().reducer_override)
 
     pickler = Pickler(file, protocol=PROTOCOL)
     main = sys.modules.get("__main__")

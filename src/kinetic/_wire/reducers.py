@@ -1,20 +1,27 @@
-"""What cloudpickle loses of functions and classes is kept: the file of code, slots, and what a base is told of them."""
+"""What cloudpickle loses, or cannot pickle, of what a script defines: files of code, slots, caches, names of types."""
 
 from __future__ import annotations
 
+import copyreg
+import functools
+import sys
+import typing
 from collections import ChainMap
 from collections.abc import Callable, Iterable, MutableMapping
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 _TELLS = "__init_subclass__"
 _Reducers = MutableMapping[type, Callable[[Any], Any]]
+CACHED: type = type(functools.cache(len))
 
 
-def with_file_names(reducers: _Reducers) -> _Reducers:
-    """Return cloudpickle's reducers, the ``dispatch_table`` of its pickler, with another one for code objects.
+def extended(reducers: _Reducers) -> _Reducers:
+    """Return cloudpickle's reducers, the ``dispatch_table`` of its pickler, with ours.
 
     cloudpickle 3.1.3 and newer say that all code is of a file ``<dynamic-code>``: a traceback would have no line of it.
+    What Python pickles by its name alone cannot be found under that in another program, if a script has defined it.
     """
     reduce_code = reducers[CodeType]
 
@@ -23,7 +30,44 @@ def with_file_names(reducers: _Reducers) -> _Reducers:
         file = next(place for place, each in enumerate(arguments) if isinstance(each, str))  # the first text of them
         return make, (*arguments[:file], code.co_filename, *arguments[file + 1 :]), *rest
 
-    return ChainMap({CodeType: reduce}, reducers)
+    own: _Reducers = {
+        CodeType: reduce,
+        CACHED: _by_name_or(cached),
+        typing.NewType: _by_name_or(lambda it: (typing.NewType, (it.__name__, it.__supertype__), vars(it))),
+        typing.ParamSpec: _by_name_or(lambda it: (typing.ParamSpec, (it.__name__,))),
+        typing.TypeVarTuple: _by_name_or(lambda it: (typing.TypeVarTuple, (it.__name__,))),
+        functools.cached_property: _without_lock,
+        WeakKeyDictionary: _of_items,
+        WeakValueDictionary: _of_items,
+    }
+    if alias := getattr(typing, "TypeAliasType", None):  # Python 3.12
+        own[alias] = _by_name_or(lambda it: (alias, (it.__name__, it.__value__)))
+    return ChainMap(own, reducers)
+
+
+def _by_name_or(reduce: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], Any]:
+    def reduced(it: Any) -> Any:
+        name = getattr(it, "__qualname__", "") or getattr(it, "__name__", "")  # a cached partial has neither
+        found: Any = None if it.__module__ == "__main__" else sys.modules.get(it.__module__)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is it else reduce(it)
+
+    return reduced
+
+
+def cached(it: Any) -> tuple[Any, ...]:
+    """Return the reduction of a function with an empty cache, as ``functools.lru_cache`` makes it."""
+    asked = it.cache_parameters()
+    return type(it), (it.__wrapped__, asked["maxsize"], asked["typed"], functools._CacheInfo), vars(it)  # noqa: SLF001 - as Python's own
+
+
+def _without_lock(it: Any) -> tuple[Any, ...]:
+    return type(it), (it.func,), {name: value for name, value in vars(it).items() if name != "lock"}
+
+
+def _of_items(it: Any) -> tuple[Any, ...]:
+    return type(it), (), None, None, iter([*it.items()])
 
 
 def of_class(kind: Any, reduced: Any) -> Any:
@@ -71,3 +115,31 @@ def _told(bases: Iterable[type]) -> dict[type, Any]:
     """Return those of them that are told of their subclasses, and their methods for that, but Python's own."""
     own = {"builtins", "typing"}
     return {base: base.__dict__[_TELLS] for base in bases if _TELLS in base.__dict__ and base.__module__ not in own}
+
+
+class Globals(dict[str, Any]):
+    """The namespace of a module, which is imported where the pickle is opened."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return vars, (sys.modules[self["__name__"]],)
+
+
+def with_globals_of_module(reduced: Any) -> Any:
+    """Return cloudpickle's reduction of a function without copies of the globals that it uses."""
+    make, arguments, (state, slots), *rest = reduced
+    return make, arguments, (state, {**slots, "__globals__": {}}), *rest
+
+
+def without_new(it: Any) -> Any:
+    """Return the reduction of an object whose class wants arguments, as that of ``jax.custom_vjp``, for __new__.
+
+    Python calls it without any. NotImplemented where that does no harm.
+    """
+    kind, new = type(it), type(it).__new__
+    if type(new) is not FunctionType or new.__code__.co_argcount - len(new.__defaults__ or ()) < 2:
+        return NotImplemented
+    is_pythons = all(getattr(kind, name) is getattr(object, name) for name in ("__reduce__", "__reduce_ex__"))
+    if not is_pythons or hasattr(kind, "__getnewargs__") or kind in copyreg.dispatch_table:
+        return NotImplemented
+    _, arguments, *rest = it.__reduce_ex__(2)
+    return (object.__new__, (kind,), *rest) if arguments == (kind,) else NotImplemented

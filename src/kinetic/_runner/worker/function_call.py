@@ -206,7 +206,7 @@ def pickler_class() -> type[pickle.Pickler]:
     import cloudpickle  # preloaded in the supervisor: workers are its forks
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
-        dispatch_table = reducers.with_file_names(cloudpickle.Pickler.dispatch_table)
+        dispatch_table = reducers.extended(cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, BaseException) and _leaves_pickling_to_python(type(obj)):
@@ -229,7 +229,7 @@ def _by_value(thing: type | FunctionType) -> bytes:
     import cloudpickle  # as above
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # as above
-        dispatch_table = reducers.with_file_names(cloudpickle.Pickler.dispatch_table)
+        dispatch_table = reducers.extended(cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
             return reducers.of_class(obj, super().reducer_override(obj))
