@@ -137,6 +137,8 @@ class RemoteCallable(Generic[P, R]):
     def __init__(self, function: Callable[P, R], options: Options, *, leading: tuple[Any, ...] = ()) -> None:
         functools.update_wrapper(self, function, updated=())
         self.__dict__[references.WRAPPED] = function
+        if leading:  # for inspect, help and notebooks: a bound method has no self in its signature
+            self.__wrapped__ = types.MethodType(function, leading[0])
         self._options = options
         self._leading = leading
         self._name = name_of(function)

@@ -81,6 +81,10 @@ def test_it_keeps_name_documentation_module_and_signature(theirs: ModuleType) ->
     assert train.__doc__ == "Train a little."
     assert train.__annotations__ == {"rate": float, "epochs": int, "return": float}
     assert str(inspect.signature(train)) == "(rate: float, *, epochs: int = 1) -> float"
+    model, plain = theirs.Model(1), theirs.Model.fit.__wrapped__
+    assert inspect.signature(model.fit) == inspect.signature(plain.__get__(model))
+    assert inspect.signature(model.fit.with_options(spot=True)) == inspect.signature(plain.__get__(model))
+    assert inspect.signature(theirs.Model.fit) == inspect.signature(plain)
 
 
 def test_it_says_what_it_is_and_where_it_runs(theirs: ModuleType) -> None:
