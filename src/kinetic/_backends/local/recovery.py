@@ -472,10 +472,7 @@ def _sweep_jobs(paths: Paths, queue: Queue, now: float) -> None:
         row = rows.get(folder.name)
         if (
             row is None
-            and (
-                keys.is_made(folder.name)
-                or digests.is_hexadecimal(folder.name.removeprefix("workspace-"), _SUPERVISOR_DIGITS)
-            )
+            and _is_of_a_job(folder.name)
             and folders.age(folder, now) > DAY
             and not runtime_files.is_locked(paths.submitting(folder.name))
         ):
@@ -509,6 +506,12 @@ def _sweep_data(paths: Paths, now: float) -> None:
         from kinetic._runner.data import file_cache  # only where jobs have read data
 
         file_cache.sweep(paths.data_cache, now=now)
+
+
+def _is_of_a_job(name: str) -> bool:
+    """Return whether we make a folder of this name among those of jobs: also for a batch, and by a supervisor."""
+    workspace = name.removeprefix("workspace-")
+    return keys.is_made(name) or keys.is_group_id(name) or digests.is_hexadecimal(workspace, _SUPERVISOR_DIGITS)
 
 
 def _kept_seconds(folder: Path) -> float:

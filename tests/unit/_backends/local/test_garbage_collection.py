@@ -77,14 +77,14 @@ def test_the_working_folder_of_a_failed_job_goes_after_a_day_and_its_other_files
 def test_a_folder_that_the_queue_does_not_know_goes_after_a_day(ground):
     paths, queue, scratch = ground
     forgotten, new = "cpu-train-20261120-143000-1a2b3c4", "cpu-train-20261120-143000-1a2b3c5"
-    for name, age in ((forgotten, DAY + 60), (new, 60)):
+    of_others = "grp-cab78493", "workspace-0123456789ab"  # of a batch, and of a supervisor
+    for name, age in ((forgotten, DAY + 60), (new, 60), *((name, DAY + 60) for name in of_others)):
         paths.job(name).mkdir()
         _aged(paths.job(name), age)
 
     recovery.sweep(paths, queue, scratch)
 
-    assert not paths.job(forgotten).exists()
-    assert paths.job(new).exists()
+    assert [path.name for path in paths.jobs.iterdir()] == [new]
 
 
 def test_what_the_user_keeps_in_the_folder_for_running_jobs_stays(ground):
