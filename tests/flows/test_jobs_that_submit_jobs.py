@@ -32,6 +32,16 @@ def depth(levels):
     return depth.run_async(levels - 1).result() + 1 if levels else 0
 
 @kinetic.run(accelerator="cpu")
+def folder(value=0):
+    return os.environ["KINETIC_CHECKPOINT_DIR"]
+
+@kinetic.run(accelerator="cpu")
+def folders():
+    found = [folder(), folder.run_async().result(), folder.run_async().result(), *folder.run_async_map([1]).results()]
+    os.environ["KINETIC_OUTPUT_DIR"] += "/chosen"
+    return [*found, folder.run_async().result()]
+
+@kinetic.run(accelerator="cpu")
 def both():
     jobs = [leaf.run_async(number) for number in range(3)]
     batch = leaf.run_async_map([10, 20])
@@ -101,6 +111,17 @@ def test_jobs_three_deep_end_on_a_machine_with_one_slot(jobs) -> None:
 
 def test_a_job_waits_for_jobs_a_batch_and_a_command(jobs) -> None:
     assert jobs.both.run_async().result(timeout=90) == ([0, 2, 4], [20, 40], 0)
+
+
+def test_what_a_job_submits_has_folders_of_its_own_for_outputs_and_checkpoints(jobs) -> None:
+    job = jobs.folders.run_async()
+
+    own, *others, chosen = job.result(timeout=90)
+
+    assert own == f"{job.output_dir}/checkpoints"
+    assert len({own, *others}) == 4
+    assert chosen == f"{job.output_dir}/chosen/checkpoints"
+    assert not [each for each in others if each.startswith(job.output_dir)]
 
 
 @pytest.mark.parametrize("limit", [64, 1])

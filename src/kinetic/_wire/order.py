@@ -512,9 +512,14 @@ def output_address(written: str) -> str:
 
 
 def resolve_output_dir(argument: str | None, environ: Mapping[str, str]) -> str:
-    """Return the output directory that a user chose for a job: the argument, else KINETIC_OUTPUT_DIR; "" for none."""
-    said = argument or environ.get("KINETIC_OUTPUT_DIR")
-    return output_address(said) if said else ""
+    """Return the output directory that a user chose for a job: the argument, else KINETIC_OUTPUT_DIR; "" for none.
+
+    A job that submits others has that variable as well: there it is a choice only once the function has changed it.
+    """
+    said = environ.get("KINETIC_OUTPUT_DIR", "")
+    if "KINETIC_JOB_ID" in environ and environ.get("KINETIC_CHECKPOINT_DIR") == checkpoint_dir(said):
+        said = ""
+    return output_address(argument or said) if argument or said else ""
 
 
 def local_folder(output_dir: str) -> str:
