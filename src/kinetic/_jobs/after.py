@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from kinetic._wire.records import Group, JobRecord
 
 _MOST_BYTES = 1 << 20  # of what a follower says about itself
-_LOOK_SECONDS = 2.0  # between two looks at a first child for whose programs others wait
+_LOOK_SECONDS = 2.0  # between two looks at a first child for whose programs others wait, or at what one follows
+_LAUNCH_SECONDS = 3600.0  # from a job's record to its launch, at most: its image may be built in between
 _LATER = "~collected"  # among the followers of a job: it was collected, and is removed once none of them needs it
 
 
@@ -222,6 +224,8 @@ def settle(job: JobRecord, has_ended: HasEnded) -> bool:
             finding = predecessors.look(store, each, key_of)
             if not finding.status and _look_further(each, store, has_ended):
                 finding = predecessors.look(store, each, key_of)
+                if not finding.status and _is_lost(each, store):
+                    finding = predecessors.Finding("failed", "it ended without a result")
             if finding.is_over:
                 raise predecessors.why_closed(each, finding)
             if not finding.status:
@@ -235,7 +239,7 @@ def settle(job: JobRecord, has_ended: HasEnded) -> bool:
     return True
 
 
-_looks: dict[tuple[str, str], tuple[float, bool]] = {}  # by store and batch: when its first child was looked at
+_looks: dict[tuple[str, str], tuple[float, bool]] = {}  # by store and batch or job: when that was looked at
 
 
 def _start_without_first(job: JobRecord, store: Store, has_ended: HasEnded) -> bool:
@@ -287,14 +291,34 @@ def _group_of(job: JobRecord, store: Store) -> Group | None:
 
 
 def _look_further(each: Predecessor, store: Store, has_ended: HasEnded) -> bool:
-    """Look at a predecessor that itself follows others, which starts or closes it; return whether it has ended."""
+    """Look at a predecessor without a verdict, and return whether it has ended; one that waits is started or closed.
+
+    Of many jobs that wait for one, only one asks the cluster.
+    """
     if each.inputs:
         return False
     with contextlib.suppress(KeyMissingError):
         record = locate.read_record(store, each.job_id)
-        if not isinstance(record, locate.Untrusted) and record.get("after"):
-            return has_ended(locate.record_of(record))
+        if isinstance(record, locate.Untrusted):
+            return False
+        job = locate.record_of(record)
+        if job.after:
+            return has_ended(job)
+        at, now = (store.url, each.job_id), locate.backend_of(job).clock.monotonic()
+        looked_at, is_over = _looks.get(at, (-_LOOK_SECONDS, False))
+        if now - looked_at >= _LOOK_SECONDS:
+            is_over = has_ended(job)
+            _looks[at] = now, is_over
+        return is_over
     return False
+
+
+def _is_lost(each: Predecessor, store: Store) -> bool:
+    """Return whether a job that its cluster does not have has begun, and if not, whether it will not be launched."""
+    if any(True for _ in store.entries(keys.attempts(each.job_id))):
+        return True
+    record = store.entry(keys.record(each.job_id))
+    return record is None or time.time() - record.modified > _LAUNCH_SECONDS
 
 
 def close(job: JobRecord, store: Store, error: PredecessorError) -> None:

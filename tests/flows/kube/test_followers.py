@@ -150,6 +150,24 @@ tell([first.job_id, second.job_id])""",
     assert clients.run(f"import kinetic\ntell(kinetic.attach({second!r}).result())") == 2
 
 
+def test_a_job_that_follows_one_which_was_lost_is_closed_by_whoever_looks(clients: Any, site: Any) -> None:
+    first, second = submit(
+        clients,
+        """
+first = talk.run_async(1, "/never")
+second = add.run_async(first, 1)
+tell([first.job_id, second.job_id])""",
+    )
+    site.running(first)
+    wait_for("its first attempt", lambda: site.bucket.names(f"{first}/attempts/"))
+    site.api.delete(f"{site.batch}/jobs/kinetic-{first}", propagationPolicy="Background")
+
+    error = clients.run(f"tell(repr(kinetic.attach({second!r}).exception(timeout=60)))")
+
+    assert error.startswith("PredecessorError(")
+    assert f"{first} (talk) failed" in error
+
+
 def test_a_waiting_job_is_cancelled_and_leaves_nothing_in_the_cluster(clients: Any, site: Any, kinetic: Any) -> None:
     _, second, third = submit(
         clients,
