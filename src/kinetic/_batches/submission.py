@@ -225,27 +225,28 @@ def request_of(
 def _checked_settings(
     max_concurrent: object, retries: object, fail_fast: object, cancel_running_on_fail: object
 ) -> Settings:
-    for name, value in (("max_concurrent", max_concurrent), ("retries", retries)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise OptionTypeError(f"{name}={value!r} is not a whole number")
+    if max_concurrent is not None:
+        max_concurrent = job_options.whole_number("max_concurrent", max_concurrent)
+    if retries is not None:
+        retries = job_options.whole_number("retries", retries)
     for name, value in (("fail_fast", fail_fast), ("cancel_running_on_fail", cancel_running_on_fail)):
         if not isinstance(value, bool):
             raise OptionTypeError(f"{name}={value!r} is neither True nor False")
-    if max_concurrent is not None and max_concurrent < 1:  # type: ignore[operator] # an int
+    if max_concurrent is not None and max_concurrent < 1:
         raise OptionError(
             f"max_concurrent must be 1 or more, got {max_concurrent!r}",
             why="it is how many jobs of the batch may be active at once",
             next="a positive number, or None for no limit",
         )
-    if retries is None or retries < 0:  # type: ignore[operator] # an int
+    if retries is None or retries < 0:
         raise OptionError(
             f"retries must be 0 or more, got {retries!r}",
             why="it is how many further attempts an input gets that failed",
             next="retries=0, or how often to try again",
         )
-    job_options.check_not_huge("max_concurrent", max_concurrent or 1, "max_concurrent=None for no limit")  # type: ignore[arg-type] # an int
-    job_options.check_not_huge("retries", retries)  # type: ignore[arg-type] # as above
-    return Settings(max_concurrent, retries, bool(fail_fast), bool(cancel_running_on_fail))  # type: ignore[arg-type]
+    job_options.check_not_huge("max_concurrent", max_concurrent or 1, "max_concurrent=None for no limit")
+    job_options.check_not_huge("retries", retries)
+    return Settings(max_concurrent, retries, bool(fail_fast), bool(cancel_running_on_fail))
 
 
 class Prepared(NamedTuple):

@@ -418,7 +418,7 @@ def parse_resources(text: str) -> dict[str, object]:
 
 
 def _cores(amount: object) -> float:
-    found = re.fullmatch(_CORES, str(amount)) if isinstance(amount, str | int | float) else None
+    found = re.fullmatch(_CORES, str(amount)) if isinstance(amount, str) or hasattr(type(amount), "__float__") else None
     if isinstance(amount, bool) or found is None:
         raise _invalid("cpu", amount, 'a number of cores, as in 4 or 0.5, or thousandths of one, as in "500m"')
     cores = float(found[1]) / (1000 if found[2] else 1)

@@ -192,9 +192,9 @@ class JobHandle(JobRecord, Generic[R]):
 
     def tail(self, n: int = 100) -> str:
         """Return exactly the last ``n`` lines of the log, "" while the job is pending; of the last 10 MiB at most."""
-        if not isinstance(n, int):
+        if not hasattr(type(n), "__index__"):
             raise OptionTypeError(f"n={n!r} is not a whole number", next="job.tail(100)")
-        return logs.tail(logs.log_of(self), n)
+        return logs.tail(logs.log_of(self), n.__index__())
 
     def usage(self, attempt: int | None = None) -> Usage:
         """Return what the job used so far, or in all: CPU, memory, disk, GPUs and TPU chips of each host.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -227,7 +228,7 @@ def _seconds(written: object) -> float | None:
     """Read a deadline: a number of seconds, or a text such as "10m"."""
     if written is None:
         return None
-    if isinstance(written, bool) or not isinstance(written, int | float | str):
+    if isinstance(written, bool) or not (isinstance(written, str) or hasattr(type(written), "__float__")):
         raise OptionTypeError(
             f"deadline={written!r} is not a number of seconds", next='deadline=3600, or deadline="1h"'
         )
@@ -235,7 +236,7 @@ def _seconds(written: object) -> float | None:
 
     try:
         span = seconds_of(written) if isinstance(written, str) else None
-        seconds = span[0] if span else float(written)
+        seconds = span[0] if span else float(written)  # type: ignore[arg-type] # a text, or what has __float__
     except OverflowError:  # of a very large int
         seconds = SECONDS * 2
     except ValueError:
@@ -272,8 +273,7 @@ def _kept_seconds(written: object) -> float | None:
 def _checked_retries(value: object) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise OptionTypeError(f"retries={value!r} is not a whole number", next="retries=3")
+    value = whole_number("retries", value, advice="retries=3")
     if value < 0:
         raise OptionError(
             f"retries must be 0 or more, got {value}",
@@ -282,6 +282,13 @@ def _checked_retries(value: object) -> int | None:
         )
     check_not_huge("retries", value)
     return value
+
+
+def whole_number(name: str, value: object, *, advice: str | None = None) -> int:
+    """Return an int, also where it is one of NumPy's."""
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        raise OptionTypeError(f"{name}={value!r} is not a whole number", next=advice)
+    return operator.index(value)  # type: ignore[arg-type] # it has __index__
 
 
 def check_not_huge(name: str, value: int, advice: str = "write a smaller number") -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kinetic._batches import submission
 from kinetic._config import options
 from kinetic._jobs.job_options import Options
 from kinetic.errors import OptionError, OptionTypeError
@@ -140,6 +141,29 @@ def test_resources_are_a_table_or_a_text(written) -> None:
 def test_resources_that_cannot_work_are_refused(wrong, words) -> None:
     with pytest.raises(OptionError, match=words):
         Options.checked(accelerator="cpu", resources=wrong)
+
+
+class Number:
+    """What NumPy's numbers are to us."""
+
+    def __index__(self) -> int:
+        return 2
+
+    def __float__(self) -> float:
+        return 2.0
+
+    def __str__(self) -> str:
+        return "2"
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    number = Number()
+
+    found = Options.checked(accelerator="cpu", retries=number, deadline=number, resources={"cpu": number})
+
+    assert (type(found.retries), type(found.deadline)) == (int, float)
+    assert options.read_resources(found.resources).cpu == 2.0
+    assert submission.request_of(len, (), "len", found, [1], max_concurrent=number).settings.max_concurrent == 2
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, "2", True])
