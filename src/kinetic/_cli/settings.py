@@ -518,10 +518,14 @@ def _complete(name: str | None, given: dict[str, str], missing: list[str]) -> tu
 
 
 def _incomplete(name: str | None, given: dict[str, str], missing: list[str]) -> OptionError:
+    import shlex  # 2 ms; only on the way to an error
+
     flags = [*([] if name else ["NAME"]), *(f"--{field}" for field in missing)]
-    shown = " ".join(f"--{field} {given[field] or _SUGGESTED[field] or 'YOUR-PROJECT'}" for field in REQUIRED)
+    values = {field: given[field] or _SUGGESTED[field] or "YOUR-PROJECT" for field in REQUIRED}
+    shown = " ".join(f"--{field} {shlex.quote(value)}" for field, value in values.items())
+    listed = " and ".join(filter(None, (", ".join(flags[:-1]), flags[-1])))
     return OptionError(
-        f"{' and '.join(flags)} {'is' if len(flags) == 1 else 'are'} missing",
+        f"{listed} {'is' if len(flags) == 1 else 'are'} missing",
         why="not a terminal: pass the options",
         next=f"kinetic profile create {name or 'NAME'} {shown}     or, for this machine, --backend local",
     )

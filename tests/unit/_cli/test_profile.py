@@ -159,6 +159,9 @@ def test_without_a_terminal_the_missing_flags_are_named(kinetic, saved) -> None:
 
 def test_without_a_terminal_a_missing_name_is_named(kinetic) -> None:
     assert kinetic("profile", "create", *PLACE).stderr.startswith("error: NAME is missing")
+    alone = kinetic("profile", "create", "--project", "a b").stderr
+    assert alone.startswith("error: NAME, --zone and --cluster are missing")
+    assert "create NAME --project 'a b' --zone" in alone
 
 
 def test_in_a_terminal_what_is_missing_is_asked_for(home, saved) -> None:
