@@ -171,6 +171,13 @@ def check_save_path(save: Path | None, *, force: bool) -> None:
         raise OptionError(
             f"there is no folder {save.parent}", why=f"--save {save} writes to it", next=f"mkdir -p {save.parent}"
         )
+    if save.exists() and not save.is_file():
+        raise OptionError(
+            f"{save} is not a regular file",
+            why="--save would put one in its place",
+            next=f"save to a file and read it: --save result.pkl && cat result.pkl > {save}",
+            code="file-exists",
+        )
     if save.exists() and not force:
         raise OptionError(
             f"{save} exists already",

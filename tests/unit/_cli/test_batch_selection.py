@@ -118,10 +118,14 @@ def test_save_replaces_nothing_by_itself_and_leaves_nothing_half_written(kinetic
     group_id, file = made_batch("succeeded"), tmp_path / "values.pkl"
     file.write_text("mine")
 
+    os.mkfifo(device := tmp_path / "device")  # as root, /dev/null would be a file from then on
+
     refused = kinetic("batch", "results", group_id, "--save", str(file))
+    kept = kinetic("batch", "results", group_id, "--save", str(device), "--force")
     forced = kinetic("batch", "results", group_id, "--save", str(file), "--force")
 
     assert (refused.exit_code, "[file-exists]" in refused.stderr) == (2, True)
+    assert (kept.exit_code, device.is_fifo(), "is not a regular file" in kept.stderr) == (2, True, True)
     assert forced.exit_code == 0
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".values")] == []
 
