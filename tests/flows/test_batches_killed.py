@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from kinetic._backends.local import recovery
+from kinetic._backends.local import expired_files
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._jobs import locate
@@ -197,8 +197,12 @@ def _check_nothing_is_left(site: Any, wait_until: Callable[..., None]) -> None:
     paths = Paths(site.home / "run" / "here")
     with closing(Queue(paths.queue)) as queue:
         wait_until(lambda: not queue.rows("state != 'ended'"), "the end of every row")
-        now = max(path.stat().st_mtime for path in [site.home, *site.home.rglob("*")]) + recovery.MONTH + recovery.HOUR
-        recovery.sweep(paths, queue, site.store / ".tmp", locate.read_page, now=now)
+        now = (
+            max(path.stat().st_mtime for path in [site.home, *site.home.rglob("*")])
+            + expired_files.MONTH
+            + expired_files.HOUR
+        )
+        expired_files.sweep(paths, queue, site.store / ".tmp", locate.read_page, now=now)
         known = {row.job_id for row in queue.rows()}
     group = _group(site)
     assert {path.name for path in site.store.glob("_groups/*")} == ({group} if group else set())

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from kinetic._backends.local import recovery
+from kinetic._backends.local import expired_files
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._jobs import locate
@@ -265,9 +265,9 @@ def _check_nothing_is_left(site: Site, wait_until: Callable[..., None]) -> None:
     """No process but idle supervisors, no row in work, and after the next sweep no scrap of anything."""
     wait_until(lambda: not site.rows("SELECT 1 FROM jobs WHERE state != 'ended'"), "the end of every row")
     wait_until(lambda: processes_of(site.home) <= _idle(site), "the end of every process")
-    now = time.time() + recovery.DAY + recovery.HOUR
+    now = time.time() + expired_files.DAY + expired_files.HOUR
     with closing(Queue(site.runtime.queue)) as queue:
-        recovery.sweep(site.runtime, queue, site.home / "store" / ".tmp", locate.read_page, now=now)
+        expired_files.sweep(site.runtime, queue, site.home / "store" / ".tmp", locate.read_page, now=now)
     known = {name for (name,) in site.rows("SELECT job_id FROM jobs")}
     assert site.scratch() == []
     assert {path.name for path in site.runtime.jobs.iterdir()} <= known

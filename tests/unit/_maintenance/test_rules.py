@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from kinetic._backends.local import recovery
+from kinetic._backends.local import expired_files
 from kinetic._images import isolated_environment
 from kinetic._maintenance import garbage_collection as maintenance_garbage_collection
 from kinetic._runner.data import file_cache
@@ -22,9 +22,9 @@ def test_what_is_shown_names_the_time_after_which_it_is_removed(rule: maintenanc
 
 
 def test_the_backend_of_this_machine_sweeps_when_the_table_says() -> None:
-    assert maintenance_garbage_collection.retention_seconds("working folders") == recovery.DAY
-    assert maintenance_garbage_collection.retention_seconds("being written") == recovery.DAY
-    assert maintenance_garbage_collection.retention_seconds("runner code") == recovery.MONTH
+    assert maintenance_garbage_collection.retention_seconds("working folders") == expired_files.DAY
+    assert maintenance_garbage_collection.retention_seconds("being written") == expired_files.DAY
+    assert maintenance_garbage_collection.retention_seconds("runner code") == expired_files.MONTH
     assert maintenance_garbage_collection.retention_seconds("environments") == isolated_environment.UNUSED_SECONDS
     assert (
         maintenance_garbage_collection.retention_seconds("fetched data")

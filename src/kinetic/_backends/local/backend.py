@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import socket
     import subprocess
 
+    from kinetic._backends.local.expired_files import History
     from kinetic._backends.local.limits import Limits
-    from kinetic._backends.local.recovery import History
     from kinetic._backends.protocol import Clock, DebugAddress, Diagnosis, Launch, Observation, Stacks
     from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
@@ -273,9 +273,9 @@ class LocalBackend:
 
     def sweep(self, scratch: Path | None, history: History | None = None) -> None:
         if self.paths.queue.exists() and folders.is_due(self.paths.runtime / SWEPT, time.time(), HOUR, note=False):
-            from kinetic._backends.local import recovery  # 10 ms; once an hour
+            from kinetic._backends.local import expired_files  # 10 ms; once an hour
 
-            recovery.sweep(self.paths, self.queue, scratch, history)
+            expired_files.sweep(self.paths, self.queue, scratch, history)
 
     def _template(self, interpreter: str = "") -> tuple[str, str]:
         """Return the id and the text of the process template that this client's jobs need."""

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from kinetic._backends.local import recovery, runtime_files
+from kinetic._backends.local import expired_files, runtime_files
 from kinetic._backends.local.backend import LocalBackend
 from kinetic._backends.local.limits import Limits
 from kinetic._stores.files import FileStore
@@ -218,7 +218,7 @@ def store(tmp_path):
 
 
 def sweep(backend, store, later):
-    recovery.sweep(backend.paths, backend.queue, store.scratch(), now=time.time() + later)
+    expired_files.sweep(backend.paths, backend.queue, store.scratch(), now=time.time() + later)
 
 
 def test_a_batch_without_a_manifest_goes_after_a_day_and_one_with_a_manifest_stays(backend, store):

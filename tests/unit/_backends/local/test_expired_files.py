@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kinetic._backends.local import notifier, recovery
+from kinetic._backends.local import expired_files, notifier
 from kinetic._backends.local.limits import Limits
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
@@ -52,7 +52,7 @@ def test_the_working_folder_of_a_debug_job_goes_two_hours_after_its_end_and_neve
     for name in ("old", "young", "live"):
         (paths.job(name) / "log-0-0.debug").write_text("{}")
 
-    recovery.sweep(paths, queue, scratch, now=time.time())
+    expired_files.sweep(paths, queue, scratch, now=time.time())
 
     assert not (paths.job("old") / "work-0-0").exists()
     assert (paths.job("young") / "work-0-0").exists()
@@ -66,7 +66,7 @@ def test_the_working_folder_of_a_failed_job_goes_after_a_day_and_its_other_files
     _job(paths, queue, "waiting", ended=None)
     (paths.job("old") / "log-0-0").write_text("kept")
 
-    recovery.sweep(paths, queue, scratch)
+    expired_files.sweep(paths, queue, scratch)
 
     assert not (paths.job("old") / "work-0-0").exists()
     assert (paths.job("old") / "log-0-0").read_text() == "kept"
@@ -82,7 +82,7 @@ def test_a_folder_that_the_queue_does_not_know_goes_after_a_day(ground):
         paths.job(name).mkdir()
         _aged(paths.job(name), age)
 
-    recovery.sweep(paths, queue, scratch)
+    expired_files.sweep(paths, queue, scratch)
 
     assert [path.name for path in paths.jobs.iterdir()] == [new]
 
@@ -96,7 +96,7 @@ def test_what_the_user_keeps_in_the_folder_for_running_jobs_stays(ground):
         (path / "deep" / "precious").touch()
         _aged(path, 400 * DAY)
 
-    recovery.sweep(paths, queue, scratch)
+    expired_files.sweep(paths, queue, scratch)
 
     assert [(path / "deep" / "precious").exists() for path in theirs] == [True] * len(theirs)
 
@@ -109,7 +109,7 @@ def test_half_written_files_go_after_a_day_unless_a_job_is_still_known(ground):
         _aged(scratch / name, DAY + 60)
     (scratch / "fresh").write_bytes(b"x")
 
-    recovery.sweep(paths, queue, scratch)
+    expired_files.sweep(paths, queue, scratch)
 
     assert sorted(path.name for path in scratch.iterdir()) == ["fresh", "known.0.body"]
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_removed_keeps_neither_a_submission_nor_the_rest(ground):
     for path in (damaged, log, paths.data_cache / "pages" / "old"):
         _aged(path, 31 * DAY)
 
-    recovery.sweep(paths, queue, scratch)
+    expired_files.sweep(paths, queue, scratch)
 
     assert damaged.exists()
     assert not log.exists()
@@ -144,21 +144,21 @@ def test_a_notification_that_nobody_will_send_goes_with_the_variables_in_it(grou
     (folder / "log").write_text("")
     _aged(folder / "log", 99 * DAY)
 
-    recovery.sweep(paths, queue, scratch, now=time.time())
+    expired_files.sweep(paths, queue, scratch, now=time.time())
 
     assert sorted(file.name for file in folder.iterdir()) == sorted(["log", f"waits{suffix}", f"young{suffix}"])
 
 
 def test_a_second_sweep_within_an_hour_does_nothing(ground):
     paths, queue, scratch = ground
-    recovery.sweep(paths, queue, scratch)
+    expired_files.sweep(paths, queue, scratch)
     (scratch / "old").write_bytes(b"x")
     _aged(scratch / "old", DAY + 60)
 
-    recovery.sweep(paths, queue, scratch)
+    expired_files.sweep(paths, queue, scratch)
     assert (scratch / "old").exists()
 
-    recovery.sweep(paths, queue, scratch, now=time.time() + 3601)
+    expired_files.sweep(paths, queue, scratch, now=time.time() + 3601)
     assert not (scratch / "old").exists()
 
 
@@ -171,7 +171,7 @@ def test_the_code_of_an_older_version_goes_after_a_month_unless_a_waiting_job_ne
         _aged(_aged_folder, 31 * DAY)
     queue.add([("waiting", "", 0)], "earth", f'{{"arguments": ["{paths.runners}/{needed}/supervisor.py"]}}', ONE)
 
-    recovery.sweep(paths, queue, scratch)
+    expired_files.sweep(paths, queue, scratch)
 
     assert (paths.runners / needed).exists()
     assert not (paths.runners / unused).exists()
@@ -187,7 +187,7 @@ def test_data_that_a_job_left_behind_goes_with_its_links(ground, tmp_path):
         (home / "links").write_text(json.dumps([str(tmp_path / f"mnt-{name}")]) + "\n")
     (paths.data_cache / "links").mkdir(parents=True)
 
-    recovery.sweep(paths, queue, scratch)
+    expired_files.sweep(paths, queue, scratch)
 
     assert not paths.files("old", 0).data.exists()
     assert not (tmp_path / "mnt-old").is_symlink()
@@ -201,6 +201,6 @@ def test_data_that_nobody_reads_goes_after_a_month(ground):
         kept.keep_page(name, b"{}")
         _aged(paths.data_cache / "pages" / name, days * DAY)
 
-    recovery.sweep(paths, queue, scratch)
+    expired_files.sweep(paths, queue, scratch)
 
     assert os.listdir(paths.data_cache / "pages") == ["young"]
