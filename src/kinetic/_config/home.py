@@ -336,8 +336,8 @@ def _create(path: Path, text: str) -> None:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(beside, path)
+        with folders.opened(path.parent) as at:
+            folders.name_once(str(beside), path.name, at, lambda: path.parent)
         folders.sync(path.parent)  # without its key no result can be read
     finally:
         beside.unlink(missing_ok=True)

@@ -334,17 +334,12 @@ class FileStore:
         if not if_absent:
             os.replace(scratch, name, dst_dir_fd=at)  # hot path
             return True
+        if scratch:
+            return folders.name_once(scratch, name, at, self.scratch)
         try:
-            if scratch:
-                os.link(scratch, name, dst_dir_fd=at)  # atomic: exactly one creator wins
-            else:
-                os.close(os.open(name, _CREATE, folders.PRIVATE_FILE, dir_fd=at))
+            os.close(os.open(name, _CREATE, folders.PRIVATE_FILE, dir_fd=at))
         except FileExistsError:
             return False
-        except OSError as error:
-            if not scratch or error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}:
-                raise
-            return _create_without_links(scratch, name, at, self.scratch())
         return True
 
     def _sync_folders(self, *keys: str) -> None:
@@ -389,19 +384,6 @@ def _at_once(store: FileStore, tasks: Sequence[Callable[[], None]]) -> None:
 
     for _ in parallel.in_parallel(store, tasks, limit=parallel.MAX_FILE_PARALLELISM):
         pass
-
-
-def _create_without_links(scratch: str, name: str, at: int, gates: Path) -> bool:
-    """Create only if absent where hard links do not exist (some FUSE mounts, exFAT): one at a time, by a held lock."""
-    import fcntl  # only on such file systems
-
-    with open(gates / ".creating", "ab") as gate:  # no text layer
-        fcntl.lockf(gate, fcntl.LOCK_EX)  # gone with the process that holds it
-        with contextlib.suppress(FileNotFoundError):
-            os.stat(name, dir_fd=at, follow_symlinks=False)
-            return False
-        os.replace(scratch, name, dst_dir_fd=at)  # hot path
-        return True
 
 
 def _write_all(descriptor: int, source: Source) -> None:

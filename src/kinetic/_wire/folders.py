@@ -25,6 +25,7 @@ _MAX_WRITE = 64 << 20  # macOS refuses 2 GiB and more
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # of a pipe, opening would wait for a writer
 _umask_lock = threading.Lock()
+_gate_lock = threading.Lock()  # POSIX locks do not tell threads of one process apart
 
 
 def make(folder: str | os.PathLike[str]) -> None:
@@ -244,6 +245,31 @@ def replaced(path: str | os.PathLike[str], *, forced: bool = True, mode: int = P
     if forced:
         with contextlib.suppress(OSError):  # some network file systems cannot sync a folder
             sync(above)
+
+
+def name_once(scratch: str, name: str, at: int, gates: Callable[[], Path]) -> bool:
+    """Give a complete file a name in an open folder unless it is taken; return whether: of several, exactly one wins.
+
+    Where hard links do not exist (some FUSE mounts, exFAT), it loses its first name: one at a time, by a lock that is
+    held in the folder ``gates``.
+    """
+    try:
+        os.link(scratch, name, dst_dir_fd=at)
+        return True
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}:
+            raise
+    import fcntl  # only on such file systems
+
+    with _gate_lock, open(gates() / ".creating", "ab") as gate:  # no text layer
+        fcntl.lockf(gate, fcntl.LOCK_EX)  # gone with the process that holds it
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(name, dir_fd=at, follow_symlinks=False)
+            return False
+        os.replace(scratch, name, dst_dir_fd=at)  # hot path
+        return True
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:

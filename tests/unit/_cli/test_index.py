@@ -23,7 +23,8 @@ print(*sorted(set(sys.modules) - before), file=sys.stderr)
 MOST_MODULES = 60  # beside click's; half are Python's own
 NOT_FOR_ROWS = {
     *("dataclasses", "hashlib", "json", "shutil", "signal", "kinetic._maintenance.garbage_collection"),
-    *(f"kinetic._backends.{name}" for name in ("protocol", "local.recovery", "local.scheduler", "local.limits")),
+    *(f"kinetic._backends.{name}" for name in ("protocol", "local.recovery", "local.expired_files", "local.scheduler")),
+    "kinetic._backends.local.limits",
     *(f"kinetic._jobs.{name}" for name in ("collect", "find", "handle", "locate", "logs", "status", "wait")),
     *(f"kinetic._wire.{name}" for name in ("documents", "order", "outcomes", "records", "task")),
 }
