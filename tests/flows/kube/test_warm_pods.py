@@ -365,9 +365,10 @@ def test_a_warm_pod_that_cannot_start_or_is_stopped_before_it_has_a_machine_leav
     assert [job for job in site.jobs() if not is_warm(job)] == []
 
 
-def test_who_waits_for_the_machine_of_an_own_idle_warm_pod_is_told_how_to_end_that(
+def test_who_waits_for_the_machine_or_the_quota_of_an_own_idle_warm_pod_is_told_how_to_end_that(
     clients: Any, site: Any, kinetic: Any, add_node: Any
 ) -> None:
+    busy = "all matching nodes are busy"
     add_node(nodes.gpu(f"gpu-{site.namespace}", "nvidia-l4"))
     clients.run("from one import add\ntell(add.with_options(accelerator='gpu-l4', keep_warm='10m')(1, 2))")
     job_id = clients.run("from one import add\ntell(add.with_options(accelerator='gpu-l4', keep_warm=0)"
@@ -375,9 +376,17 @@ def test_who_waits_for_the_machine_of_an_own_idle_warm_pod_is_told_how_to_end_th
 
     def explained() -> str:
         out = str(kinetic("jobs", "explain", job_id).out)
-        return out if "all matching nodes are busy" in out else ""
+        return out if busy in out else ""
 
     name = pods_of_warm(site)[0]["metadata"]["labels"]["job-id"]
+    assert f"next:  kinetic warm stop {name} " in wait_for("the reason", explained)
+
+    kinetic("jobs", "cancel", job_id)
+    site.put("resourcequotas", {"metadata": {"name": "small"}, "spec": {"hard": {"requests.nvidia.com/gpu": "1"}}})
+    wait_for("the quota to count", lambda: site.api.get(f"{site.core}/resourcequotas/small")["status"].get("used"))
+    job_id = clients.run("from one import add\ntell(add.with_options(accelerator='gpu-l4', keep_warm=0)"
+                         ".run_async(1, 2).job_id)")  # fmt: skip
+    busy = "the quota small of the namespace"
     assert f"next:  kinetic warm stop {name} " in wait_for("the reason", explained)
 
 

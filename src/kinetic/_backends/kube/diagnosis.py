@@ -45,7 +45,7 @@ _SCALING_FAILED = ("FailedScaleUp", "FailedToScaleUp")
 _SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", *_SCALING_FAILED)
 _PAUSES = "in backoff after failed scale-up"
 _BY_NODES_OF_NOW = {"no-node-matches", "too-large"}  # what the scheduler says where an autoscaler makes the node
-_FULL = {"busy", "pool-full"}  # where an idle warm pod of one's own may be what holds the node
+_FULL = {"busy", "pool-full", "quota"}  # where an idle warm pod of one's own may be what holds the node
 _UNSEEN_SECONDS = 120.0  # an autoscaler looks at a pod within some ten seconds, and says so by an event
 
 
@@ -119,19 +119,20 @@ def gather_evidence(client: Client, job: Object, *, list_nodes: str = LIST_NODES
         parts=client.list(JOB, f"{job_manifests.JOB_LABEL}={label}").objects if is_set else (),
         list_nodes=list_nodes,
         unseen=is_unseen and (is_of_google or preflight.may_grow(client)),
-        warm=_warm_pod_beside(client, job, unplaced),
+        warm=_warm_pod_beside(client, job) if unplaced or not pods else "",
     )
 
 
-def _warm_pod_beside(client: Client, job: Object, unplaced: Sequence[Object]) -> str:
-    """Return a running warm pod on a node such as pods without one ask for, of the same owner; "" where none is."""
+def _warm_pod_beside(client: Client, job: Object) -> str:
+    """Return a running warm pod on such a node as a job asks for, of the same owner; "" where none is."""
     owner = object_status.label_of(job, job_manifests.OWNER_LABEL)
-    if not unplaced or not owner:
+    if not owner:
         return ""
     selector = f"{job_manifests.APP_LABEL}={job_manifests.APP_WARM},{job_manifests.label_selector(owner=owner)}"
-    wanted = unplaced[0]["spec"].get("nodeSelector")
-    for pod in client.list(POD, selector).objects:
-        if object_status.is_running(pod) and pod["spec"].get("nodeSelector") == wanted:
+    wanted = _template(job).get("nodeSelector") or {}
+    for pod in filter(object_status.is_running, client.list(POD, selector).objects):
+        there = pod["spec"].get("nodeSelector") or {}
+        if wanted.items() <= there.items() and bool(wanted) == bool(there):
             return object_status.job_id_of(pod)
     return ""
 
@@ -271,6 +272,7 @@ def _without_pods(evidence: Evidence) -> JobState | None:
     if rejections and not alive:
         message = object_status.event_message(max(rejections, key=object_status.event_time))
         found = explain_message(CREATION, message, evidence.context())
+        found = found if found is None or found.stuck else _with_warm_pod(found, evidence)
         return JobState(
             JobStatus.PENDING,
             *(found or Explanation("refused", "the cluster cannot create its pod", message, stuck=True)),
@@ -333,10 +335,15 @@ def _pending(pod: Object, evidence: Evidence) -> JobState:
         found = _starting(events, context)
     else:
         found = Explanation("new", "the scheduler has not looked at it yet")
-    if found is not None and found.code in _FULL and evidence.warm:
-        advice = f"kinetic warm stop {evidence.warm}     if kinetic warm list says that it is idle; else {found.next}"
-        found = found._replace(next=advice)
-    return _state(JobStatus.PENDING, found, pod, evidence)
+    return _state(JobStatus.PENDING, _with_warm_pod(found, evidence), pod, evidence)
+
+
+def _with_warm_pod(found: Explanation | None, evidence: Evidence) -> Explanation | None:
+    """Add the command that ends a warm pod which may be what the job waits for."""
+    if found is None or found.code not in _FULL or not evidence.warm:
+        return found
+    advice = f"kinetic warm stop {evidence.warm}     if kinetic warm list says that it is idle; else {found.next}"
+    return found._replace(next=advice)
 
 
 def _unplaced(
