@@ -58,7 +58,7 @@ def warm() -> None:
 )
 @click.option("--image", metavar="ADDRESS", help="The image of its jobs.  [default: as for jobs of this project]")
 @click.option("--spot", is_flag=True, default=None, help="Spot capacity, which can be reclaimed at short notice.")
-@click.option("--another", is_flag=True, help="Start one although another one of yours is idle.")
+@click.option("--another", is_flag=True, help="Start one although another one of yours is idle or starting.")
 def start(
     accelerator: str, idle: float, most: float | None, image: str | None, spot: bool | None, another: bool, **place: Any
 ) -> None:
