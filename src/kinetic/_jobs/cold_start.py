@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
-from kinetic._runner.supervisor import placements
-from kinetic._wire import documents, keys
+from kinetic._runner.supervisor import attempts, placements
+from kinetic._wire import documents, keys, outcomes, records
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import CACHE_KEY_FILE, KEY_FILE
 from kinetic.job_status import JobStatus
@@ -73,10 +74,19 @@ def start_if_left(job: JobRecord, observation: Observation) -> Observation:
 
 def _end_start(job: JobRecord, observation: Observation) -> Observation:
     """Cancel what `kinetic warm start` began a warm pod with: a machine of its own would be of no use to anybody."""
-    from kinetic._jobs import collect  # which imports this module's
-
-    if collect.seal_outcome_of(job, locate.store_of(job), collect.outcome_of(job)):
-        collect.cancel(job, wait=0.0)
+    store, key, ended = locate.store_of(job), locate.key_to_seal(job), time.time()
+    verdict = outcomes.Outcome(
+        job.job_id,
+        outcomes.CANCELLED,
+        attempt=-1,
+        cause="cancelled",
+        ended=ended,
+        witness="client",
+        key_id=job.key_id or "",
+    )
+    if attempts.seal_outcome(store, verdict, key):
+        locate.write_page(store, {**records.plain(job), "status": "CANCELLED", "ended": ended}, key)
+        locate.backend_of(job).remove([job.job_id])
     return replace(observation, reason=f"it is cancelled: its warm pod {observation.warm} has ended")
 
 

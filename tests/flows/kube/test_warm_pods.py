@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -362,6 +363,7 @@ def test_a_warm_pod_that_cannot_start_or_is_stopped_before_it_has_a_machine_leav
     assert stopped.code == 0, stopped.err
     assert "it is cancelled: its warm pod " in listed[0]
     assert listed[1] == ""
+    assert re.search(r"warm-start +CANCELLED", kinetic("jobs", "list", "--all").out)
     assert [job for job in site.jobs() if not is_warm(job)] == []
 
 
