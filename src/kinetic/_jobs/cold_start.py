@@ -33,7 +33,10 @@ def take(store: Store, key: bytes, job_id: str, ended: str = "") -> bool:
 
 def find_without_job(job: JobRecord) -> Observation | None:
     """Observe a job whose Job somebody deleted in the cluster, if a warm pod has it: it runs there all the same."""
-    found = placements.placement_of(locate.store_of(job), job.job_id, locate.key_to_read(job))
+    store = locate.store_of(job)
+    if store.size(keys.placement(job.job_id, 0)) is None:  # then no key is needed, which a colleague would not have
+        return None
+    found = placements.placement_of(store, job.job_id, locate.key_to_read(job))
     backend: Any = locate.backend_of(job)  # as below
     return backend.observe_without_job(job.job_id, found.pod) if found is not None and found.pod else None
 

@@ -104,3 +104,31 @@ def test_a_job_that_its_warm_pod_gave_back_is_started_cold_at_once_if_it_could_b
     assert started == [JOB_ID] * comes_back
     assert after.status is (JobStatus.PENDING if comes_back else JobStatus.RUNNING)
     assert ("gave it back: no index; it starts in a pod of its own" in capsys.readouterr().err) == comes_back
+
+
+def test_a_job_that_is_gone_from_its_cluster_is_looked_for_in_its_warm_pod_and_no_key_is_needed_where_it_had_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, seen = MemoryStore("a"), Observation(JOB_ID, JobStatus.RUNNING, warm=WARM)
+    asked: list[tuple[str, str]] = []
+
+    def observe(name: str, warm: str) -> Observation:
+        asked.append((name, warm))
+        return seen
+
+    def key_to_read(_: object) -> bytes:
+        assert store.size(keys.placement(JOB_ID, 0)) is not None, "a colleague would not have it"
+        return KEY
+
+    monkeypatch.setattr(locate, "store_of", lambda _: store)
+    monkeypatch.setattr(locate, "backend_of", lambda _: SimpleNamespace(observe_without_job=observe))
+    monkeypatch.setattr(locate, "key_to_read", key_to_read)
+
+    before = cold_start.find_without_job(JOB)  # type: ignore[arg-type] # of a record, what is read
+    placements.take(store, JOB_ID, WARM, KEY)
+    found = cold_start.find_without_job(JOB)  # type: ignore[arg-type] # as above
+    placements.take(store, JOB_ID, "", KEY, ended=WARM)
+    after = cold_start.find_without_job(JOB)  # type: ignore[arg-type] # as above
+
+    assert (before, found, after) == (None, seen, None)
+    assert asked == [(JOB_ID, WARM)]
