@@ -100,7 +100,7 @@ def ls(location: OutputLocation, path: str, recursive: bool, as_json: bool) -> N
         output_format.print_table(OUTPUT_COLUMNS, list(zip(sizes, counts, ages, paths, strict=True)))
     summary = f"{count_text(count, 'file')}, {size_text(size)}, in {location.address}" if rows else _no_files(location)
     click.echo(output_format.plain(summary), err=True)
-    _report_paths("not a file, so it cannot be copied", found.others)
+    _report_paths("cannot be copied, as it is not a file or has control characters in its name", found.others)
 
 
 def _row_page(row: OutputRow) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def get(location: OutputLocation, path: str, to: Path | None, force: bool, as_js
     summary = f"copied {count_text(len(copy.done), 'file')}, {size_text(size)}, from {location.address}{same}"
     click.echo(output_format.plain(summary), err=True)
     _report_paths("gone before it could be copied", copy.missing)
-    _report_paths("not a file, so it was not copied", found.others)
+    _report_paths("not copied, as it is not a file or has control characters in its name", found.others)
 
 
 def _no_files(location: OutputLocation) -> str:

@@ -20,6 +20,7 @@ from kinetic._jobs import find as job_find
 from kinetic._jobs import index, job_list, locate, status
 from kinetic._output.format import size_text
 from kinetic._stores import open_store, parallel
+from kinetic._stores.protocol import check_key
 from kinetic._wire import NamedTuple, folders, keys, order
 from kinetic.errors import (
     BackendUnavailableError,
@@ -215,9 +216,18 @@ def _files_here(root: Path, prefix: str, wanted: str) -> Iterator[OutputFile]:
                 continue
         elif stat.S_ISDIR(about.st_mode):  # the wanted one
             continue
-        copies = stat.S_ISREG(seen.st_mode)
+        copies = stat.S_ISREG(seen.st_mode) and _is_key(key)
         path = found.removeprefix(prefix)
         yield OutputFile(path, seen.st_size, seen.st_mtime, key if copies else "", bool(seen.st_mode & _RUN))
+
+
+def _is_key(key: str) -> bool:
+    """Return whether a store can name a file so; a line break, for example, is allowed in folders only."""
+    try:
+        check_key(key)
+    except OptionError:
+        return False
+    return True
 
 
 def _behind(root: Path, prefix: str, link: str) -> tuple[str, os.stat_result]:

@@ -165,8 +165,10 @@ def test_a_name_that_stores_use_themselves_is_an_output_like_any_other(folder):
     assert paths(outputs.find_files(place(folder), ".tmp")) == [".tmp/x"]
 
 
-def test_what_is_no_file_is_named_and_never_copied(folder, tmp_path):
+def test_what_is_no_file_or_has_a_name_that_is_no_key_is_named_and_hinders_no_other(folder, tmp_path):
     os.mkfifo(folder / "pipe")
+    (folder / "line\nbreak").write_text("x")
+    (folder / os.fsdecode(b"\xff")).write_text("x")
     (folder / "latest").symlink_to("plots")
     (folder / "link.txt").symlink_to("plots/a.txt")
     (folder / "broken").symlink_to("nowhere")
@@ -174,7 +176,7 @@ def test_what_is_no_file_is_named_and_never_copied(folder, tmp_path):
     found = outputs.find_files(place(folder))
     outputs.Copy(found, tmp_path / "here").run()
 
-    assert found.others == ("latest", "pipe")
+    assert sorted(found.others) == ["latest", "line\nbreak", "pipe", os.fsdecode(b"\xff")]
     assert (tmp_path / "here" / "link.txt").read_text() == "a"
     assert not (tmp_path / "here" / "link.txt").is_symlink()
     assert sorted(os.listdir(tmp_path / "here")) == ["link.txt", "model.bin", "plots", "run.sh"]
