@@ -207,7 +207,8 @@ def test_a_child_of_a_batch_that_failed_goes_on_from_its_own_checkpoint(project,
     assert all("checkpoints/" in kinetic("outputs", "ls", job).out for job in jobs)
 
 
-def test_what_was_written_into_the_project_does_not_travel_with_the_next_job(project, kinetic):
+def test_what_was_written_into_the_project_does_not_travel_with_the_next_job(project, kinetic, monkeypatch):
+    monkeypatch.setenv("KINETIC_STORE", str(project.root / "results"))
     text = f"""{LOOK}
     import json
     kinetic.output_dir()
@@ -219,7 +220,9 @@ def test_what_was_written_into_the_project_does_not_travel_with_the_next_job(pro
     """
 
     assert json.loads(project.out(text)) == ["pyproject.toml", "script.py"]
-    assert "outputs/ " in kinetic("package", "--dry-run", "script.py").out
+    shown = kinetic("package", "--dry-run", "script.py").out
+    assert "outputs/ " in shown
+    assert "results/ " in shown
 
 
 # ------------------------------------------------------------------------------------------------ from the terminal

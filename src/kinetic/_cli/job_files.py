@@ -229,10 +229,7 @@ def package(file: Path, dry_run: bool, as_json: bool) -> None:
 
 
 def folders_not_sent(plan: Plan, output_dir: str | None) -> tuple[Path, ...]:
-    """Return the folders that a submission leaves out whatever the rules say: outputs, and kinetic's own."""
-    from kinetic._config import target as settings
-    from kinetic._jobs import locate
-    from kinetic._wire import order
+    """Return the folders that a submission leaves out whatever the rules say."""
+    from kinetic._jobs import environment
 
-    written = order.excluded_output_folders(order.resolve_output_dir(output_dir, os.environ), plan.folders())
-    return (settings.kinetic_home(os.environ), locate.runtime(), *written)
+    return environment.folders_not_sent(plan.folders(), output_dir, environment.local_store())

@@ -17,6 +17,7 @@ from kinetic._wire import folders
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Iterable
     from pathlib import Path
 
     from kinetic._backends.local.backend import LocalBackend
@@ -99,6 +100,20 @@ def is_supervised() -> bool:
 def local_store() -> Store:
     """Return the store of the jobs of this machine."""
     return open_store(settings.resolve(backend=registry.HERE.name).store.value)
+
+
+def folders_not_sent(needed: Iterable[str], output_dir: str | None, store: Store) -> tuple[Path, ...]:
+    """Return the folders that a submission leaves out whatever the rules say: outputs, and kinetic's own.
+
+    A folder of a store or of outputs is sent if it holds one of the ``needed`` folders.
+    """
+    from kinetic._wire import order  # only to pack, or to show what is packed
+
+    needed, apart = list(needed), [home(), runtime()]
+    written = order.excluded_output_folders(order.resolve_output_dir(output_dir, os.environ), needed)
+    if store.local is not None and not any(f"{each}/".startswith(f"{store.local.root}/") for each in needed):
+        apart.append(store.local.root)
+    return (*apart, *written)
 
 
 def warn_if_shared(store: Store) -> Store:

@@ -19,7 +19,7 @@ from kinetic._config import options as config_options
 from kinetic._config import target as settings
 from kinetic._config.options import ResourceRequests, read_variable
 from kinetic._config.target import IN_CLUSTER
-from kinetic._jobs import job_options, locate, submit_context
+from kinetic._jobs import environment, job_options, locate, submit_context
 from kinetic._jobs.submit_context import SubmitContext
 from kinetic._output import terminal as output
 from kinetic._output.format import count_text, seconds_text, size_text
@@ -379,9 +379,8 @@ def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
 
     begun = time.monotonic()
     plan, home = shipment.plan, settings.kinetic_home(os.environ)
-    outputs = wire_order.resolve_output_dir(shipment.options.output_dir, os.environ)
-    exclude = (home, locate.runtime(), *data, *wire_order.excluded_output_folders(outputs, plan.folders()))
-    shipped = archive.ship(plan, shipment.context.store, cache=home / "cache", exclude=exclude)
+    apart = environment.folders_not_sent(plan.folders(), shipment.options.output_dir, shipment.context.store)
+    shipped = archive.ship(plan, shipment.context.store, cache=home / "cache", exclude=(*data, *apart))
     took = time.monotonic() - begun
     is_sent = shipment.context.store.local is None and shipped.sent_bytes
     if took > _SLOW_SECONDS or is_sent:
