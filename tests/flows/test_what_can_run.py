@@ -478,7 +478,8 @@ def test_caches_generic_functions_and_names_of_types_of_a_script_run(project) ->
 
 @pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
 def test_functions_that_jax_has_transformed_at_the_top_of_a_script_run(project) -> None:
-    out = project.out(
+    project.write(
+        "script.py",
         """
         import json
         import jax
@@ -497,17 +498,29 @@ def test_functions_that_jax_has_transformed_at_the_top_of_a_script_run(project) 
         def clipped(x):
             return x
 
+        @jax.tree_util.register_pytree_node_class
+        class Pair(tuple):
+            def tree_flatten(self):
+                return tuple(self), None
+
+            @classmethod
+            def tree_unflatten(cls, _, children):
+                return cls(children)
+
         clipped.defvjp(lambda x: (x, None), lambda _, cotangent: (cotangent * 5,))
 
         @kinetic.run(accelerator="cpu")
         def train(x):
-            return float(step(x)), float(gradient(x)), float(jax.grad(clipped)(x))
+            return Pair([float(step(x)), float(gradient(x)), float(jax.grad(clipped)(x))])
 
         print(json.dumps(train(3.0)))
-        """
+        """,
     )
 
-    assert last(out) == [6, 6, 5]
+    done = project.run("script.py")
+
+    assert last(done.stdout) == [6, 6, 5], done.stderr
+    assert "Pair is a pytree of JAX here and not in the job" in done.stderr
 
 
 def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:

@@ -51,6 +51,7 @@ _CACHED = 4  # parts of an entry of linecache that has its lines
 _LONGEST_SOURCE = 100_000  # characters of one function
 PROTOCOL = 5  # Python 3.8 on; large buffers are written without a copy of the whole pickle
 Swap = Callable[[object], "tuple[Any, ...] | None"]
+_PYTREES = "jax._src.tree_util"  # its ``_registry`` has the classes, in JAX 0.4 to 0.10; nothing public has them
 _registry = threading.Lock()  # cloudpickle's list of by-value modules belongs to the process
 
 
@@ -76,6 +77,7 @@ class PickleRules:
         self._wanted = frozenset(by_value)
         self._answers: dict[str, str] = {}
         self.by_value: dict[str, str] = {}
+        self._pytrees: set[str] = set()
         self.sources: dict[str, dict[int, str]] = {}  # of code without a file, by its name for it and its first line
 
     def is_by_value(self, module: str) -> bool:
@@ -100,7 +102,10 @@ class PickleRules:
             is_imported = isinstance(reduced, tuple) and isinstance(namespaces[id(space)], reducers.Globals)
             return reducers.with_globals_of_module(reduced) if is_imported else reduced
         if isinstance(value, type):
-            return reducers.of_class(value, reduce(value))
+            reduced = reduce(value)
+            if isinstance(reduced, tuple) and value in getattr(sys.modules.get(_PYTREES), "_registry", ()):
+                self._pytrees.add(value.__qualname__)
+            return reducers.of_class(value, reduced)
         if type(value) is reducers.CACHED and self.is_by_value(value.__module__):
             return reducers.cached(value)
         reduced = reducers.without_new(value)
@@ -127,8 +132,13 @@ class PickleRules:
                 self.sources.setdefault(code.co_filename, {})[code.co_firstlineno] = text
 
     def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each module that is sent by value."""
-        return tuple(f"{name} is sent by value: {why}" for name, why in sorted(self.by_value.items()))
+        """Return a sentence for each module that is sent by value, and for classes that lose something by that."""
+        lost = (
+            f"{name} is a pytree of JAX here and not in the job, where its decorator does not run: define it in a "
+            "module of the project and import it"
+            for name in sorted(self._pytrees)
+        )
+        return *(f"{name} is sent by value: {why}" for name, why in sorted(self.by_value.items())), *lost
 
     def _ask(self, name: str) -> str:
         found = sys.modules.get(name)
