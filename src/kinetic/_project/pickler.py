@@ -163,7 +163,11 @@ def pickler_version() -> str:
 def dump(value: object, file: IO[bytes], rules: PickleRules) -> None:
     """Pickle a value for the job into a file, piece by piece."""
     with _registered() as register:
-        _new_pickler(file, rules, register).dump(value)
+        try:
+            _new_pickler(file, rules, register).dump(value)
+        except KineticError as error:  # of the file: from Python 3.14 on, notes say which part of the value it was
+            vars(error).pop("__notes__", None)
+            raise
 
 
 @contextmanager

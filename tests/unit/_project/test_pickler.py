@@ -432,3 +432,14 @@ def test_arguments_are_named_as_error_messages_name_them() -> None:
         ("argument 1", 8),
         ("argument 'rate'", 9),
     ]
+
+
+def test_a_full_disk_is_told_without_the_part_of_the_value_that_was_just_being_pickled(theirs: SimpleNamespace) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: object, /) -> int:
+            raise kinetic.errors.StoreError("no room is left")
+
+    with pytest.raises(kinetic.errors.StoreError) as full:  # Python 3.14 would note the dict and the tuple
+        pickler.dump({"sign": ("x" * 3_000_000, 1)}, Full(), pickler.PickleRules(theirs.plan))
+
+    assert not hasattr(full.value, "__notes__")

@@ -150,6 +150,15 @@ def test_only_the_end_of_a_log_is_read(tmp_path: Path) -> None:
     assert last.endswith("the end \ufffd")
 
 
+def test_the_stacks_of_python_are_the_last_lines_and_not_that_of_c_which_newer_ones_write_below(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    python = "Fatal Python error: Aborted\n\nCurrent thread 0x1 [python] (most recent call first):\n  File x in train"
+    frames = "".join(f'  Binary file "python", at +{number}\n' for number in range(32))
+    log.write_text(f"{python}\n\nCurrent thread's C stack trace (most recent call first):\n{frames}")
+
+    assert verdicts.last_lines(log) == f"{python}\n"
+
+
 @pytest.mark.parametrize(
     ("ending", "killed"),
     [
