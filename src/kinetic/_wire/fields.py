@@ -234,10 +234,14 @@ def _known(readers: Mapping[str, Reader[Any]], page: Mapping[str, Any]) -> dict[
 
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}  # of a span of time, in seconds
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
+_SPAN = r"(\d+(?:\.\d+)?)\s*([smhdw]?)"
 
 
 def seconds_of(text: str) -> tuple[float, bool] | None:
-    """Read a span of time, ``30``, ``10m``, ``1.5h``: its seconds, and whether a unit was written; or None."""
-    found = _SPAN.fullmatch(text.strip())
-    return (float(found[1]) * UNITS[found[2] or "s"], bool(found[2])) if found else None
+    """Read a span of time, ``30``, ``10m``, ``1.5h``, ``1h30m``: its seconds, and whether a unit was written; or None."""
+    parts = re.findall(_SPAN, text)
+    units = [UNITS[unit or "s"] for _, unit in parts]
+    is_one = len(parts) == 1 or (all(unit for _, unit in parts) and units == sorted({*units}, reverse=True))
+    if not parts or not is_one or re.sub(_SPAN, "", text).strip():
+        return None
+    return sum(float(number) * unit for (number, _), unit in zip(parts, units, strict=True)), bool(parts[0][1])

@@ -76,3 +76,18 @@ def test_the_depth_of_a_page_is_told_without_parsing_it(levels) -> None:
             documents.parse(text, "it")
     else:
         assert documents.parse(text, "it")
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("30", 30), ("10m", 600), (" 1.5 h ", 5400), ("1h30m", 5400), ("1d 2h 5s", 93605), ("1w2d", 777600)],
+)
+def test_a_span_of_time_has_one_unit_or_several_from_the_largest_to_the_smallest(written: str, seconds: float) -> None:
+    assert fields.seconds_of(written) == (seconds, written != "30")
+
+
+@pytest.mark.parametrize(
+    "written", ["", "h", "1h30", "90 5", "30m1h", "1h1h", "1hh", "-5m", "1e3", "1h,30m", ".5h", "1" * 40 + "!"]
+)
+def test_what_is_no_span_of_time_is_not_guessed(written: str) -> None:
+    assert fields.seconds_of(written) is None
