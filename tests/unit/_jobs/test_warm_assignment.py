@@ -23,7 +23,9 @@ def test_tasks_that_have_ended_are_removed_and_never_those_of_another_store(monk
         store.put(key, b"")
     tasks = dict.fromkeys((ENDED, COLLECTED, RUNS, ELSEWHERE, NEVER), time.time())
     stores = {ELSEWHERE: "gs://another", NEVER: store.url}  # of what this one knows nothing of
-    warm = SimpleNamespace(tasks=lambda _: tasks, remove_tasks=removed.extend, store_of=stores.__getitem__)
+    warm = SimpleNamespace(
+        now=time.time, tasks=lambda _: tasks, remove_tasks=removed.extend, store_of=stores.__getitem__
+    )
 
     warm_assignment.remove_ended_tasks(SimpleNamespace(warm=warm), "ann", store)  # type: ignore[arg-type] # asks these
 
