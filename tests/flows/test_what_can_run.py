@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -498,6 +499,53 @@ def test_functions_that_jax_has_transformed_at_the_top_of_a_script_run(project) 
         def clipped(x):
             return x
 
+        clipped.defvjp(lambda x: (x, None), lambda _, cotangent: (cotangent * 5,))
+
+        @kinetic.run(accelerator="cpu")
+        def train(x):
+            return float(step(x)), float(gradient(x)), float(jax.grad(clipped)(x))
+
+        print(json.dumps(train(3.0)))
+        """,
+    )
+
+    done = project.run("script.py")
+
+    assert last(done.stdout) == [6, 6, 5], done.stderr
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
+def test_classes_of_a_script_are_known_to_jax_and_keras_in_the_job_as_they_are_in_the_script(project) -> None:
+    project.write(
+        "script.py",
+        """
+        from __future__ import annotations
+        import dataclasses
+        import json
+        import os
+        os.environ["KERAS_BACKEND"] = "jax"
+        import jax
+        import keras
+        import kinetic
+
+        SCALE = 2.0
+        NOTHING = type(None)  # a pytree as well
+
+        class Registers(type):  # as that of equinox: it works with what it finds when the class is made
+            def __new__(kind, name, bases, body):
+                made = dataclasses.dataclass(super().__new__(kind, name, bases, body))
+                jax.tree_util.register_dataclass(made, list(made.__annotations__), [])
+                return made
+
+        class Layer(metaclass=Registers):
+            weight: float
+            bias: float = SCALE
+
+            def __call__(self, x):
+                return chain(self, x) if self.depth else [self.weight * value + self.bias for value in [x]][0]
+
+            depth = 0
+
         @jax.tree_util.register_pytree_node_class
         class Pair(tuple):
             def tree_flatten(self):
@@ -507,20 +555,49 @@ def test_functions_that_jax_has_transformed_at_the_top_of_a_script_run(project) 
             def tree_unflatten(cls, _, children):
                 return cls(children)
 
-        clipped.defvjp(lambda x: (x, None), lambda _, cotangent: (cotangent * 5,))
+            def first(self):
+                return Deep.name
+
+        class Deep(Pair):
+            name = "before"
+
+        jax.tree_util.register_pytree_node_class(Deep)
+        Deep.name = "set afterwards"
+
+        @keras.saving.register_keras_serializable("mine")
+        class Scale(keras.layers.Layer):
+            def call(self, x):
+                return SCALE * x
+
+        def chain(layer, x):
+            return layer.weight * x
+
+        def inner():
+            @jax.tree_util.register_pytree_node_class
+            class Hidden(Pair): pass
+            return Hidden
+
+        Hidden = inner()
 
         @kinetic.run(accelerator="cpu")
-        def train(x):
-            return Pair([float(step(x)), float(gradient(x)), float(jax.grad(clipped)(x))])
+        def train(layer, pair, hidden):
+            slope = jax.grad(lambda layer: layer(3.0))(layer) if type(None) is NOTHING else None
+            doubled = jax.tree.map(lambda x: 2 * x, pair)
+            assert keras.saving.get_registered_object("mine>Scale") is Scale
+            return slope, doubled, [len(jax.tree.leaves(each)) for each in (layer, pair, Deep([pair]))], pair.first()
 
-        print(json.dumps(train(3.0)))
+        slope, doubled, leaves, name = train(Layer(4.0), Pair([1, 2]), Hidden([1]))
+        assert (type(slope), type(doubled)) == (Layer, Pair)
+        print(json.dumps([float(slope.weight), float(slope.bias), doubled, leaves, name]))
         """,
     )
 
     done = project.run("script.py")
 
-    assert last(done.stdout) == [6, 6, 5], done.stderr
-    assert "Pair is a pytree of JAX here and not in the job" in done.stderr
+    assert last(done.stdout) == [3.0, 1.0, [2, 4], [2, 2, 2], "set afterwards"], done.stderr
+    assert re.findall(r"kinetic: (.*) is a pytree of JAX here and not in the job", done.stderr) == [
+        "inner.<locals>.Hidden"
+    ]
 
 
 def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:

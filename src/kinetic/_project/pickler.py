@@ -51,7 +51,11 @@ _CACHED = 4  # parts of an entry of linecache that has its lines
 _LONGEST_SOURCE = 100_000  # characters of one function
 PROTOCOL = 5  # Python 3.8 on; large buffers are written without a copy of the whole pickle
 Swap = Callable[[object], "tuple[Any, ...] | None"]
-_PYTREES = "jax._src.tree_util"  # its ``_registry`` has the classes, in JAX 0.4 to 0.10; nothing public has them
+# Where libraries keep classes: module, table, and what one is for them. Of JAX 0.4 to 0.10, Keras 3; nothing public.
+_REGISTRIES = (
+    ("jax._src.tree_util", "_registry", "a pytree of JAX"),
+    ("keras.src.saving.object_registration", "GLOBAL_CUSTOM_NAMES", "registered with Keras"),
+)
 _registry = threading.Lock()  # cloudpickle's list of by-value modules belongs to the process
 
 
@@ -77,7 +81,7 @@ class PickleRules:
         self._wanted = frozenset(by_value)
         self._answers: dict[str, str] = {}
         self.by_value: dict[str, str] = {}
-        self._pytrees: set[str] = set()
+        self._lost: dict[str, str] = {}  # classes, and what they are here and not in the job
         self.sources: dict[str, dict[int, str]] = {}  # of code without a file, by its name for it and its first line
 
     def is_by_value(self, module: str) -> bool:
@@ -103,8 +107,13 @@ class PickleRules:
             return reducers.with_globals_of_module(reduced) if is_imported else reduced
         if isinstance(value, type):
             reduced = reduce(value)
-            if isinstance(reduced, tuple) and value in getattr(sys.modules.get(_PYTREES), "_registry", ()):
-                self._pytrees.add(value.__qualname__)
+            is_sent = isinstance(reduced, tuple) and value.__module__ != "builtins"  # None's class is a pytree
+            if is_sent and (kind := _registered_as(value)):
+                from kinetic._project import class_source  # only with JAX or Keras
+
+                if source := class_source.class_source(value):
+                    return reducers.of_source(value.__name__, *source)
+                self._lost[value.__qualname__] = kind
             return reducers.of_class(value, reduced)
         if type(value) is reducers.CACHED and self.is_by_value(value.__module__):
             return reducers.cached(value)
@@ -134,9 +143,9 @@ class PickleRules:
     def notes(self) -> tuple[str, ...]:
         """Return a sentence for each module that is sent by value, and for classes that lose something by that."""
         lost = (
-            f"{name} is a pytree of JAX here and not in the job, where its decorator does not run: define it in a "
-            "module of the project and import it"
-            for name in sorted(self._pytrees)
+            f"{name} is {kind} here and not in the job, where its decorator does not run: define it at the top level "
+            "of the script, or in a module of the project"
+            for name, kind in sorted(self._lost.items())
         )
         return *(f"{name} is sent by value: {why}" for name, why in sorted(self.by_value.items())), *lost
 
@@ -151,6 +160,14 @@ class PickleRules:
         if answer.kind == "by-value":
             self.by_value[name] = answer.reason
         return answer.kind
+
+
+def _registered_as(kind: type) -> str:
+    """Return what a class is for a library that keeps a table of classes, or ""."""
+    for module, table, what in _REGISTRIES:
+        if kind in getattr(sys.modules.get(module), table, ()):
+            return what
+    return ""
 
 
 def pickler_version() -> str:

@@ -238,7 +238,7 @@ _SPAN = r"(\d+(?:\.\d+)?)\s*([smhdw]?)"
 
 
 def seconds_of(text: str) -> tuple[float, bool] | None:
-    """Read a span of time, ``30``, ``10m``, ``1.5h``, ``1h30m``: its seconds, and whether a unit was written; or None."""
+    """Read a span of time, as ``30``, ``10m``, ``1h30m``: its seconds, and whether a unit was written; or None."""
     parts = re.findall(_SPAN, text)
     units = [UNITS[unit or "s"] for _, unit in parts]
     is_one = len(parts) == 1 or (all(unit for _, unit in parts) and units == sorted({*units}, reverse=True))

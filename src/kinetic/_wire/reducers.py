@@ -12,6 +12,8 @@ from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from kinetic._wire import references
+
 _TELLS = "__init_subclass__"
 _Reducers = MutableMapping[type, Callable[[Any], Any]]
 CACHED: type = type(functools.cache(len))
@@ -115,6 +117,45 @@ def _told(bases: Iterable[type]) -> dict[type, Any]:
     """Return those of them that are told of their subclasses, and their methods for that, but Python's own."""
     own = {"builtins", "typing"}
     return {base: base.__dict__[_TELLS] for base in bases if _TELLS in base.__dict__ and base.__module__ not in own}
+
+
+def of_source(name: str, *source: Any) -> tuple[Any, ...]:
+    """Return the reduction of a class of the script by the statement that defined it, a ``ClassSource``."""
+    text, file, line, flags, now, *state = source
+    return _define, (name, text, file, line, flags, now), (file, flags, *state), None, None, _complete
+
+
+def compiled(text: str, file: str, line: int, flags: int) -> CodeType:
+    """Compile a statement that begins in some line of a file."""
+    import ast  # 10 ms, here and in the job
+
+    tree = ast.increment_lineno(ast.parse(text), line - 1)
+    return compile(tree, file, "exec", flags, dont_inherit=True)  # type: ignore[no-any-return] # says typeshed
+
+
+def _define(name: str, text: str, file: str, line: int, flags: int, now: dict[str, Any]) -> Any:
+    if (name, text) not in _defined:
+        space = references.main_globals()
+        space.update(now)
+        exec(compiled(text, file, line, flags), space)  # noqa: S102 - as the script did
+        _defined[name, text] = space[name]
+    return _defined[name, text]
+
+
+def _complete(kind: Any, state: tuple[Any, ...]) -> None:
+    file, flags, later, registrations, plain = state
+    space = references.main_globals()
+    space.update(later)
+    for name, value in plain.items():
+        if vars(kind).get(name) != value:
+            setattr(kind, name, value)
+    for text, line in registrations:
+        if (kind.__name__, text) not in _defined:
+            exec(compiled(text, file, line, flags), space)  # noqa: S102 - as above
+            _defined[kind.__name__, text] = kind
+
+
+_defined: dict[tuple[str, str], Any] = {}  # function and arguments are opened one after the other
 
 
 class Globals(dict[str, Any]):

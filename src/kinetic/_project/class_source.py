@@ -1,0 +1,133 @@
+"""The statement that defined a class of the script, for classes that the job must define as it was done here.
+
+cloudpickle makes a class empty and fills it afterwards. What a decorator or a metaclass noted elsewhere is lost so: JAX
+takes an object of such a class for a leaf, and ``equinox.Module`` works with the fields that it finds at once.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import contextlib
+import dis
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from kinetic._wire import NamedTuple, reducers
+
+_PLAIN = (bool, int, float, str, type(None))
+_AT_ONCE = ("<generic", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "__annotate__")  # names of nested code
+_INSIDE = ("__func__", "__wrapped__", "method", "fget")  # where a descriptor has its function; ``method``: of equinox
+
+
+class ClassSource(NamedTuple):
+    """What defines a class again."""
+
+    text: str
+    file: str
+    line: int
+    flags: int  # of the script's ``from __future__ import``
+    now: dict[str, Any]  # the globals that the statement needs
+    later: dict[str, Any]  # those of its functions
+    registrations: list[
+        tuple[str, int]
+    ]  # statements that stand below, as ``register_pytree_node(Pair, …)``, and their lines
+    plain: dict[str, Any]  # its attributes that are numbers or texts: the script may have set others since
+
+
+def class_source(kind: type) -> ClassSource | None:
+    """Return how a class at the top level of the script was defined; None if that is not known for certain."""
+    main = vars(sys.modules["__main__"])
+    if kind.__module__ != "__main__" or main.get(kind.__qualname__) is not kind:
+        return None
+    import linecache
+
+    codes = {function.__code__ for function in _functions(kind, main)}
+    flags = sum(each.compiler_flag for each in main.values() if isinstance(each, __future__._Feature))  # noqa: SLF001 - it has no other name
+    for file in dict.fromkeys([*(code.co_filename for code in codes), str(main.get("__file__"))]):
+        lines = linecache.getlines(file)
+        with contextlib.suppress(SyntaxError, ValueError, NameError):  # NameError: of annotations, from Python 3.14 on
+            body = ast.parse("".join(lines)).body
+            # As a whole: calls of what the file imports compile differently in a part of it.
+            whole = compile("".join(lines), file, "exec", flags, dont_inherit=True)
+            for place, node in enumerate(body):
+                if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
+                    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                    if _is_of(node, [code for code in whole.co_consts if _begins_at(code, first)], kind, codes):
+                        text = "".join(lines[first - 1 : node.end_lineno])
+                        made = reducers.compiled(text, file, first, flags)
+                        now, later = _names(made, kind.__name__, {*_bound(body[place:])})
+                        calls = [each for each in body[place:] if _registers(each, kind.__name__)]
+                        later |= {each.id for call in calls for each in ast.walk(call) if isinstance(each, ast.Name)}
+                        texts = [("".join(lines[each.lineno - 1 : each.end_lineno]), each.lineno) for each in calls]
+                        plain = {name: value for name, value in vars(kind).items() if isinstance(value, _PLAIN)}
+                        return ClassSource(
+                            text, file, first, flags, _in(main, now), _in(main, later - now), texts, plain
+                        )
+    return None
+
+
+def _functions(kind: type, main: dict[str, Any]) -> Iterator[FunctionType]:
+    """Yield the functions that the body of a class defined; a decorator or a metaclass may have wrapped them."""
+    for value in vars(kind).values():
+        for found in (value, *(getattr(value, name, None) for name in _INSIDE)):
+            is_of_script = (
+                isinstance(found, FunctionType)
+                and found.__globals__ is main
+                and found.__code__.co_filename != "<string>"
+            )
+            if is_of_script and found.__qualname__ == f"{kind.__qualname__}.{found.__name__}":
+                yield found
+
+
+def _begins_at(code: object, line: int) -> bool:
+    return isinstance(code, CodeType) and code.co_firstlineno == line
+
+
+def _is_of(node: ast.ClassDef, made: list[CodeType], kind: type, codes: set[CodeType]) -> bool:
+    """Return whether a statement is the one of this class: the file may have been changed since."""
+    if codes:
+        return codes <= {code for each in made for code in _nested(each)}
+    annotated = (each.target for each in node.body if isinstance(each, ast.AnnAssign))
+    return [each.id for each in annotated if isinstance(each, ast.Name)] == [*kind.__annotations__]
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _nested(each)
+
+
+def _registers(statement: ast.stmt, name: str) -> bool:
+    """Return whether a statement only calls a function ``register…`` with a class first."""
+    if not isinstance(statement, ast.Expr) or not isinstance(call := statement.value, ast.Call) or not call.args:
+        return False
+    called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return called.startswith("register") and isinstance(call.args[0], ast.Name) and call.args[0].id == name
+
+
+def _bound(statements: list[ast.stmt]) -> Iterator[str]:
+    """Yield the names of functions and classes that some statements define."""
+    for each in statements:
+        if isinstance(each, ast.ClassDef | ast.FunctionDef):
+            yield each.name
+
+
+def _names(made: CodeType, name: str, not_yet: set[str]) -> tuple[set[str], set[str]]:
+    """Return the globals that a class statement needs, and those of its functions only."""
+    at_once = [made, *(code for code in _nested(made) if code.co_name == name or code.co_name.startswith(_AT_ONCE))]
+    now = {each for code in at_once for each in _globals(code)} - not_yet
+    return now, {each for code in _nested(made) for each in _globals(code)} - now
+
+
+def _globals(code: CodeType) -> Iterator[str]:
+    for each in dis.get_instructions(code):
+        if each.opname in {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}:
+            yield each.argval
+
+
+def _in(main: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: main[name] for name in sorted(names) if name in main}
