@@ -31,9 +31,7 @@ class ClassSource(NamedTuple):
     flags: int  # of the script's ``from __future__ import``
     now: dict[str, Any]  # the globals that the statement needs
     later: dict[str, Any]  # those of its functions
-    registrations: list[
-        tuple[str, int]
-    ]  # statements that stand below, as ``register_pytree_node(Pair, …)``, and their lines
+    calls: list[tuple[str, int]]  # statements below it, as ``register_pytree_node(Pair, …)``, and their lines
     plain: dict[str, Any]  # its attributes that are numbers or texts: the script may have set others since
 
 
@@ -42,30 +40,35 @@ def class_source(kind: type) -> ClassSource | None:
     main = vars(sys.modules["__main__"])
     if kind.__module__ != "__main__" or main.get(kind.__qualname__) is not kind:
         return None
+    codes = {function.__code__ for function in _functions(kind, main)}
+    for file in dict.fromkeys([*(code.co_filename for code in codes), str(main.get("__file__"))]):
+        with contextlib.suppress(SyntaxError, ValueError, NameError):  # NameError: of annotations, from Python 3.14 on
+            if found := _source_in(file, kind, main, codes):
+                return found
+    return None
+
+
+def _source_in(file: str, kind: type, main: dict[str, Any], codes: set[CodeType]) -> ClassSource | None:
     import linecache
 
-    codes = {function.__code__ for function in _functions(kind, main)}
+    lines = linecache.getlines(file)
+    body = ast.parse("".join(lines)).body
     flags = sum(each.compiler_flag for each in main.values() if isinstance(each, __future__._Feature))  # noqa: SLF001 - it has no other name
-    for file in dict.fromkeys([*(code.co_filename for code in codes), str(main.get("__file__"))]):
-        lines = linecache.getlines(file)
-        with contextlib.suppress(SyntaxError, ValueError, NameError):  # NameError: of annotations, from Python 3.14 on
-            body = ast.parse("".join(lines)).body
-            # As a whole: calls of what the file imports compile differently in a part of it.
-            whole = compile("".join(lines), file, "exec", flags, dont_inherit=True)
-            for place, node in enumerate(body):
-                if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
-                    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-                    if _is_of(node, [code for code in whole.co_consts if _begins_at(code, first)], kind, codes):
-                        text = "".join(lines[first - 1 : node.end_lineno])
-                        made = reducers.compiled(text, file, first, flags)
-                        now, later = _names(made, kind.__name__, {*_bound(body[place:])})
-                        calls = [each for each in body[place:] if _registers(each, kind.__name__)]
-                        later |= {each.id for call in calls for each in ast.walk(call) if isinstance(each, ast.Name)}
-                        texts = [("".join(lines[each.lineno - 1 : each.end_lineno]), each.lineno) for each in calls]
-                        plain = {name: value for name, value in vars(kind).items() if isinstance(value, _PLAIN)}
-                        return ClassSource(
-                            text, file, first, flags, _in(main, now), _in(main, later - now), texts, plain
-                        )
+    # As a whole: calls of what the file imports compile differently in a part of it.
+    whole = compile("".join(lines), file, "exec", flags, dont_inherit=True)
+    for place, node in enumerate(body):
+        if not isinstance(node, ast.ClassDef) or node.name != kind.__name__:
+            continue
+        line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+        if not _is_of(node, [code for code in whole.co_consts if _begins_at(code, line)], kind, codes):
+            continue
+        text = "".join(lines[line - 1 : node.end_lineno])
+        now, later = _names(reducers.compiled(text, file, line, flags), kind.__name__, {*_bound(body[place:])})
+        calls = [each for each in body[place:] if _registers(each, kind.__name__)]
+        later |= {each.id for call in calls for each in ast.walk(call) if isinstance(each, ast.Name)} - now
+        texts = [("".join(lines[each.lineno - 1 : each.end_lineno]), each.lineno) for each in calls]
+        plain = {name: value for name, value in vars(kind).items() if isinstance(value, _PLAIN)}
+        return ClassSource(text, file, line, flags, _in(main, now), _in(main, later), texts, plain)
     return None
 
 
@@ -73,12 +76,10 @@ def _functions(kind: type, main: dict[str, Any]) -> Iterator[FunctionType]:
     """Yield the functions that the body of a class defined; a decorator or a metaclass may have wrapped them."""
     for value in vars(kind).values():
         for found in (value, *(getattr(value, name, None) for name in _INSIDE)):
-            is_of_script = (
-                isinstance(found, FunctionType)
-                and found.__globals__ is main
-                and found.__code__.co_filename != "<string>"
-            )
-            if is_of_script and found.__qualname__ == f"{kind.__qualname__}.{found.__name__}":
+            if not isinstance(found, FunctionType) or found.__globals__ is not main:
+                continue
+            is_its_own = found.__qualname__ == f"{kind.__qualname__}.{found.__name__}"
+            if is_its_own and found.__code__.co_filename != "<string>":  # of which dataclasses make some
                 yield found
 
 

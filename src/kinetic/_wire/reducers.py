@@ -143,13 +143,13 @@ def _define(name: str, text: str, file: str, line: int, flags: int, now: dict[st
 
 
 def _complete(kind: Any, state: tuple[Any, ...]) -> None:
-    file, flags, later, registrations, plain = state
+    file, flags, later, calls, plain = state
     space = references.main_globals()
     space.update(later)
     for name, value in plain.items():
         if vars(kind).get(name) != value:
             setattr(kind, name, value)
-    for text, line in registrations:
+    for text, line in calls:
         if (kind.__name__, text) not in _defined:
             exec(compiled(text, file, line, flags), space)  # noqa: S102 - as above
             _defined[kind.__name__, text] = kind
