@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kinetic._wire import NamedTuple
+from kinetic._wire import NamedTuple, digests
 from kinetic._wire.task import Task
 
 _ZSTD = b"\x28\xb5\x2f\xfd"  # how its frames begin
@@ -94,7 +94,7 @@ def folder_of(task: Task, library: Library) -> Path | None:
         return task.data / "compiled" / library.name
     if library.name not in _held:
         with contextlib.suppress(OSError):
-            _hold(library.name, shared_folder(), f"{task.data_shared or task.data}")
+            _hold(library.name, shared_folder(), f"{task.data_shared or task.data}", _first_place(task))
     return _held[library.name].folder if library.name in _held else None
 
 
@@ -103,8 +103,13 @@ def shared_folder() -> Path:
     return Path(f"{_ABOVE}/kinetic-{os.getuid()}-compiled")
 
 
-def _hold(name: str, above: Path, owner: str) -> None:
-    """Take the first folder that no other job has, and empty it: a job may have been killed.
+def _first_place(task: Task) -> int:
+    """Return the number to begin with: jobs of two homes, whose programs differ anyway, seldom want the same one."""
+    return int(digests.of_bytes(task.cache_key.encode()), 16) % _PLACES if task.pod is None else 0
+
+
+def _hold(name: str, above: Path, owner: str, first: int) -> None:
+    """Take the first folder from some number on that no other job has, and empty it: a job may have been killed.
 
     The hosts of a slice that is emulated on this machine are one owner: they would find nothing in different folders.
     """
@@ -114,7 +119,7 @@ def _hold(name: str, above: Path, owner: str) -> None:
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
         return
     try:
-        for number in range(_PLACES):
+        for number in (*range(first, _PLACES), *range(first)):
             folder = above / f"{name}-{number}"
             lock = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             is_ours = False

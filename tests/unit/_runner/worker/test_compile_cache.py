@@ -372,14 +372,15 @@ def test_a_job_that_finds_the_disk_full_lets_no_other_one_wait_for_its_folder(jo
     def no_room(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    left = compilers.shared_folder() / "vllm-0" / "graph"
+    folder = compilers.shared_folder() / f"vllm-{compilers._first_place(job().task)}"
+    left = folder / "graph"
     left.parent.mkdir(parents=True)
     left.touch()
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", no_room)
         assert compilers.folder_of(job().task, compilers.LIBRARIES["vllm"]) is None
 
-    with (compilers.shared_folder() / "vllm-0.lock").open() as lock:
+    with Path(f"{folder}.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert [*compilers.shared_folder().rglob("graph")] == []  # what a killed job had left makes room
 
