@@ -223,15 +223,9 @@ def test_a_command_that_uses_torch_gets_the_folders_of_torch_filled_and_one_that
     project.write("torch/_inductor.py", FAKE_TORCH)
     command = [sys.executable, "-m", "kinetic", "run", "--", "python", "-c"]
 
-    def run(code: str) -> str:
-        done = project.run("", instead=[*command, code])
-        # The next one gets the same folder once this one's process has ended, which is after its result is told.
-        wait_until(lambda: not list(home.glob("run/*/jobs/*/data-*")), "the end of the job's folder")
-        return str(done.stdout)
-
-    nothing = run("import torch, os; print(os.environ['VLLM_CACHE_ROOT'])")
+    nothing = project.run("", instead=[*command, "import torch, os; print(os.environ['VLLM_CACHE_ROOT'])"]).stdout
     left = (home / "store" / "data" / "compiled").exists()
-    first, again = (run("import torch._inductor") for _ in range(2))
+    first, again = (project.run("", instead=[*command, "import torch._inductor"]).stdout for _ in range(2))
 
     assert nothing.rstrip().startswith(f"/tmp/kinetic-{os.getuid()}-compiled/vllm-")
     assert not left
@@ -239,18 +233,15 @@ def test_a_command_that_uses_torch_gets_the_folders_of_torch_filled_and_one_that
     assert "compile cache of torch: 0 files found, 2 added" in first
     assert [line.split()[1] for line in again.splitlines()[:2]] == ["made", "made"]
     assert "compile cache of torch: 2 files found, 0 added" in again
+    wait_until(lambda: not list(home.glob("run/*/jobs/*/data-*")), "the end of the jobs' folders")
 
 
-def test_the_hosts_of_a_command_on_a_slice_find_what_the_first_one_compiled_and_nothing_else(
-    project, home, wait_until
-) -> None:
+def test_the_hosts_of_a_command_on_a_slice_find_what_the_first_one_compiled_and_nothing_else(project) -> None:
     project.write("torch/__init__.py", "")
     project.write("torch/_inductor.py", FAKE_TORCH)
     words = [sys.executable, "-m", "kinetic", "run", "-a", "tpu-v4-2x2x2", "--", "python", "-c"]
 
-    first = project.run("", instead=[*words, "import torch._inductor"])
-    wait_until(lambda: not list(home.glob("run/*/jobs/*/data-*")), "the end of the job's folders")
-    project.run("", instead=[*words, "import torch._inductor"])
+    first, _ = (project.run("", instead=[*words, "import torch._inductor"]) for _ in range(2))
     log = project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "logs", "@last", "--host", "all"]).stdout
 
     assert "TORCHINDUCTOR_CACHE_DIR compiles" in first.stdout

@@ -86,6 +86,8 @@ class CommandCache:
 
     def finish(self, *, succeeded: bool = True) -> None:
         """End it when the command has ended: send what is not in the store yet, and say what the cache was worth."""
+        for name in compilers.LIBRARIES:
+            compilers.note_end(name)
         if self._reader is not None:  # else nobody would make room in the pipe
             os.write(self._pipe, _END)
             self._reader.join(_LAST_SECONDS)

@@ -148,6 +148,8 @@ class CompileCache:
         if self.is_forked:
             return
         limit = time.monotonic() + LAST_SECONDS
+        for name in self.libraries:
+            compilers.note_end(name)
         for library in self.libraries.values():
             library.finish(limit, succeeded=succeeded)
         for library in self.libraries.values():

@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,8 @@ _ZSTD = b"\x28\xb5\x2f\xfd"  # how its frames begin
 _CHUNK = 1 << 16
 _OFF = frozenset({"0", "false", "off", "no"})
 _ABOVE = "/tmp"  # noqa: S108 - the same on all machines and in all pods; what is not ours there is not used
+_OWNER_BYTES = 8192  # of a path
+_ENDING_SECONDS, _PAUSE = 5.0, 0.05  # a job that has ended sends for four, and its process ends within five
 _PLACES = 32  # jobs at the same time on one machine that use one library which keeps paths
 _held: dict[str, _Held] = {}  # by this process, until it ends
 
@@ -118,28 +121,45 @@ def _hold(name: str, above: Path, owner: str, first: int) -> None:
     about = above.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
         return
+    limit = time.monotonic() + _ENDING_SECONDS
     try:
         for number in (*range(first, _PLACES), *range(first)):
             folder = above / f"{name}-{number}"
             lock = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            is_ours = False
+            has = ""
             try:
-                if _is_taken_alone(lock):  # for no longer than this takes: the other hosts wait below
-                    with contextlib.suppress(FileNotFoundError):
-                        folder.rename(above / f".{name}-{number}-{os.getpid()}")
-                    os.ftruncate(lock, 0)
-                    os.pwrite(lock, owner.encode(), 0)
-                fcntl.flock(lock, fcntl.LOCK_SH)  # until the descriptor goes, with the process
-                is_ours = os.pread(lock, len(owner.encode()) + 1, 0) == owner.encode()
+                while not (has := _take(lock, folder, owner)) and time.monotonic() < limit:
+                    time.sleep(_PAUSE)  # its job has ended, and is sending what it compiled
             finally:
-                if not is_ours:  # also on a full disk: all other jobs would wait for this one's end
+                if has != owner:  # also on a full disk: all other jobs would wait for this one's end
                     os.close(lock)
-            if is_ours:
+            if has == owner:
                 _held[name] = _Held(folder, lock)
                 break
     finally:
         for left in above.glob(f".{name}-*-{os.getpid()}"):
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _take(lock: int, folder: Path, owner: str) -> str:
+    """Take a folder if no job has it; return whose it is then, "" where that job has ended and is not gone yet."""
+    if _is_taken_alone(lock):  # for no longer than this takes: the other hosts wait below
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(folder.with_name(f".{folder.name}-{os.getpid()}"))
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, owner.encode(), 0)
+    fcntl.flock(lock, fcntl.LOCK_SH)  # until the descriptor goes, with the process
+    has = os.pread(lock, _OWNER_BYTES, 0).decode(errors="replace")
+    if not has:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    return has
+
+
+def note_end(name: str) -> None:
+    """Let the next job wait for the folder of a library: it finds what this one compiled in no other."""
+    if name in _held:
+        with contextlib.suppress(OSError):
+            os.ftruncate(_held[name].lock, 0)
 
 
 def give_back(name: str) -> None:

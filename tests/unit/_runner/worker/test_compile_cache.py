@@ -368,6 +368,22 @@ def test_the_hosts_of_a_slice_that_is_emulated_have_one_folder_and_find_what_the
     assert not [*tmp_path.glob("kinetic-*-compiled/vllm-*/*")], "the last one removes it"
 
 
+def test_a_job_waits_for_the_folder_of_one_that_has_ended_and_still_sends(store, tmp_path) -> None:
+    ends = f"print(root, flush=True)\nsys.stdin.readline()\n{textwrap.dedent(COMPILES_WITH_PATHS)}".replace(
+        "cache.finish()", "compilers.note_end('vllm')\nprint('ended', flush=True)\nsys.stdin.read()\ncache.finish()"
+    )
+    first = process(ends, store, tmp_path)
+    folder = first.stdout.readline()
+    first.stdin.write("\n")
+    first.stdin.flush()
+    assert [first.stdout.readline() for _ in range(2)] == ["compiles\n", "ended\n"]
+
+    second = process(f"print(root, flush=True)\n{textwrap.dedent(COMPILES_WITH_PATHS)}", store, tmp_path)
+    first.communicate()
+
+    assert second.communicate()[0].splitlines()[:2] == [folder.strip(), "compiled before"]
+
+
 def test_a_job_that_finds_the_disk_full_lets_no_other_one_wait_for_its_folder(job, tmp_path, monkeypatch) -> None:
     def no_room(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
