@@ -107,6 +107,42 @@ def test_in_an_interactive_session_the_job_is_named_and_the_next_line_runs(proje
     assert "still here" in err
 
 
+def test_in_a_program_with_an_event_loop_the_awaited_jobs_and_batches_are_named_and_go_on(
+    project: Any, tmp_path: Path
+) -> None:
+    until = tmp_path / "until"
+    project.write("work.py", WORK)
+    project.write(
+        "awaits.py",
+        f"""
+        import asyncio
+        from work import work
+
+        async def main():
+            batch = work.run_async_map([{str(until)!r}])
+            jobs = [work.run_async({str(until)!r}) for _ in range(3)]
+            asyncio.get_running_loop().call_later(0.1, print, jobs[0].job_id, batch.group_id)
+            await asyncio.gather(*jobs, batch)
+
+        asyncio.run(main())
+        """,
+    )
+    client = project.start("awaits.py")
+    job, group = client.stdout.readline().split()
+
+    client.send_signal(signal.SIGINT)
+    _, err = client.communicate(timeout=30)
+    until.touch()
+
+    assert client.returncode == -signal.SIGINT  # which a shell calls 130
+    said = [line for line in err.splitlines() if line.startswith("kinetic: ")]
+    assert f"kinetic: detached: {job} keeps running" in said
+    assert said[-1] == "kinetic: and 1 more keep running: kinetic jobs list"
+    assert "Traceback" not in err
+    collect = f"import kinetic; print(kinetic.attach({job!r}).result(), *kinetic.attach_batch({group!r}).results())"
+    assert project.out(collect) == "stayed stayed\n"
+
+
 # ------------------------------------------------------------------------------------------------------------- batches
 
 WAYS = {

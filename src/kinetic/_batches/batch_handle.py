@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from kinetic._batches import collection, display, driver, removal, state
@@ -150,6 +151,28 @@ class BatchHandle(Batch[R]):
         return collection.results(
             self, timeout=timeout, ordered=ordered, cleanup=cleanup, return_exceptions=return_exceptions
         )
+
+    def add_done_callback(self, fn: Callable[[BatchHandle[R]], object]) -> None:
+        """Call a function with this handle once every job has ended; like that of a job, on a thread of this process.
+
+        Args:
+            fn: What it raises is logged, and nothing more.
+        """
+        from kinetic._jobs import done_callbacks  # few programs need it, as below
+
+        done_callbacks.call(fn, self, self.group_id, self._until_end)
+
+    @tracebacks.hides_frames
+    def __await__(self) -> Generator[Any, None, list[R]]:
+        """Wait in a coroutine, and return or raise what ``results()`` does; cancelling the await only detaches."""
+        from kinetic._jobs import done_callbacks
+
+        report = partial(collection.report_detached, self)
+        return (yield from done_callbacks.Value(self.group_id, self._until_end, self.results, report).__await__())
+
+    def _until_end(self, seconds: float) -> None:
+        for _ in completions(self, seconds):
+            pass
 
     def failures(self) -> list[JobHandle[R]]:
         """Return the handles of jobs that failed: as ``results()`` found them, if it has been called, else now."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
 from kinetic._jobs import collect, locate, logs
@@ -289,6 +290,35 @@ class JobHandle(JobRecord, Generic[R]):
             seen = job_wait.wait(self, timeout=timeout, on_change=on_status_change, follow=follow)
         return self._deliver(seen, cleanup=cleanup, wait=most, body=seen.body)  # type: ignore[no-any-return] # as above
 
+    def add_done_callback(self, fn: Callable[[JobHandle[R]], object]) -> None:
+        """Call a function with this handle once the job has ended, in whatever way.
+
+        It is called on a thread of this process, or at once if this handle knows the result. A program that ends
+        before the job does not wait for it. It collects nothing: the function may call ``result()``.
+
+        Args:
+            fn: What it raises is logged, and nothing more.
+        """
+        from kinetic._jobs import done_callbacks  # few programs need it, as below
+
+        is_known = self._value is not _NOTHING or self._exception is not None
+        done_callbacks.call(fn, self, self.job_id, None if is_known else self._until_end)
+
+    @tracebacks.hides_frames
+    def __await__(self) -> Generator[Any, None, R]:
+        """Wait in a coroutine, and return or raise what ``result()`` does; cancelling the await only detaches.
+
+        Example:
+            ``first, second = await asyncio.gather(train.run_async(0.1), train.run_async(0.01))``
+        """
+        from kinetic._jobs import done_callbacks
+
+        report = partial(job_wait.report_detached, self)
+        return (yield from done_callbacks.Value(self.job_id, self._until_end, self.result, report).__await__())
+
+    def _until_end(self, seconds: float) -> None:
+        job_wait.wait(self, timeout=seconds)
+
     def cancel(self, cleanup_timeout: float = 180, cleanup_poll_interval: float = 2) -> None:  # noqa: ARG002 - documented
         """Cancel the job; its artifacts stay. A job that has ended already stays as it is, and a line says so.
 
@@ -331,18 +361,22 @@ class JobHandle(JobRecord, Generic[R]):
         """Return the value or raise the exception; ``body``: what was read together with the verified outcome."""
         outcome = seen.outcome
         if outcome is None:
-            raise self._missing(seen)
+            return self._taken_meanwhile(seen)
         if body is None:
             locate.key_to_read(self)  # nothing of a store is unpickled unverified
         if outcome.succeeded:
             try:
                 value = collect.body_of(locate.store_of(self), outcome, body)
-            except KeyMissingError as error:  # another process collected and removed it between our two looks
-                raise self._missing(Snapshot(JobStatus.NOT_FOUND)) from error
+            except KeyMissingError as error:  # somebody else collected and removed it between our two looks
+                return self._taken_meanwhile(Snapshot(JobStatus.NOT_FOUND), error)
             self._ended = seen if seen.body is None else replace(seen, body=None)  # the value is enough
+            self._value = value  # before it is removed: another thread may look for it
             if cleanup or (cleanup is None and not self.debug):
-                self._past = collect.after_collection(self, seen, wait=wait)
-            self._value = value
+                try:
+                    self._past = collect.after_collection(self, seen, wait=wait)
+                except BaseException:
+                    self._value = _NOTHING  # so that the next result() removes what is left
+                    raise
             return value
         failure = collect.failure_of(locate.store_of(self), outcome, self.func_name)
         if not isinstance(failure, JobCancelledError):
@@ -350,6 +384,14 @@ class JobHandle(JobRecord, Generic[R]):
             if cleanup:
                 self._past = collect.after_collection(self, seen, wait=wait)
         raise failure
+
+    def _taken_meanwhile(self, seen: Snapshot, error: BaseException | None = None) -> Any:
+        """Return or raise what another thread has collected through this handle; if none has, say what is missing."""
+        if self._exception is not None:
+            raise self._exception
+        if self._value is _NOTHING:
+            raise self._missing(seen) from error
+        return self._value
 
     def _missing(self, seen: Snapshot) -> ResultMissingError:
         place = f"{self.store or self.bucket_name}/{self.job_id}/result.pkl"

@@ -427,14 +427,18 @@ class detaching:  # noqa: N801 - reads as a context manager; a class, because a 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if not isinstance(error, KeyboardInterrupt) or tracebacks.was_told(error):
             return
-        job_id = self._job.job_id
-        terminal.leave_line()
-        output.report(f"detached: {job_id} keeps running")
-        output.report(f"follow:   kinetic jobs logs {job_id} --follow")
-        if self._job.debug:
-            output.report(f"debug:    kinetic jobs debug {job_id}")
-        output.report(f"cancel:   kinetic jobs cancel {job_id}")
-        raise tracebacks.interrupt(f"{job_id} keeps running; cancel it with: kinetic jobs cancel {job_id}") from None
+        raise tracebacks.interrupt(report_detached(self._job)) from None
+
+
+def report_detached(job: JobRecord) -> str:
+    """Print that a job keeps running, and return the most important of it in one line."""
+    terminal.leave_line()
+    output.report(f"detached: {job.job_id} keeps running")
+    output.report(f"follow:   kinetic jobs logs {job.job_id} --follow")
+    if job.debug:
+        output.report(f"debug:    kinetic jobs debug {job.job_id}")
+    output.report(f"cancel:   kinetic jobs cancel {job.job_id}")
+    return f"{job.job_id} keeps running; cancel it with: kinetic jobs cancel {job.job_id}"
 
 
 class _ToStdout:

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _JUST_SECONDS = 2.0  # what a job's log wrote so recently is right above
 _TAIL = 8192  # characters
+_MOST_AWAITS = 3  # of which all is said
 _TOLD = "_kinetic_told"
 _GENERATOR = 0x20  # inspect.CO_GENERATOR; importing inspect costs 8 ms
 
@@ -33,6 +34,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Class = TypeVar("Class", bound=type)
 _seen_last = ""  # what a job's log wrote to standard output last
 _seen_at = float("-inf")
+_awaits: list[tuple[float, Callable[[], object]]] = []  # those that were cancelled: when, and what reports it
 
 
 def hides_frames(function: Function) -> Function:
@@ -41,10 +43,10 @@ def hides_frames(function: Function) -> Function:
     if code.co_flags & _GENERATOR:
 
         @functools.wraps(function)
-        def generates(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        def generates(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             __tracebackhide__ = True
             with _Leaving():
-                yield from function(*args, **kwargs)
+                return (yield from function(*args, **kwargs))
 
         return generates  # type: ignore[return-value] # it has the same signature
 
@@ -81,6 +83,13 @@ def interrupt(words: str) -> KeyboardInterrupt:
 def was_told(error: BaseException) -> bool:
     """Return whether this is such a Ctrl-C, which an inner wait has told of."""
     return _TOLD in getattr(error, "__dict__", ())
+
+
+def note_cancelled_await(report: Callable[[], object]) -> None:
+    """Record that an ``await`` was cancelled, and what says so if that was Ctrl-C: asyncio tells only at the end."""
+    now = time.monotonic()
+    _awaits[:] = [(at, earlier) for at, earlier in _awaits if now - at < _JUST_SECONDS] + [(now, report)]
+    install()
 
 
 def note_log_output(text: str) -> None:
@@ -177,13 +186,26 @@ def _remote_of(error: BaseException) -> str | None:
 def _text_of(error: BaseException, at: TracebackType | None) -> str | None:
     """Return what is printed of an error that ends a program; None where Python prints it."""
     if isinstance(error, KeyboardInterrupt):
-        return "" if "_render_traceback_" in error.__dict__ else None
+        return "" if "_render_traceback_" in error.__dict__ or _report_awaits(error) else None
     remote = _remote_of(error)
     if remote is not None:
         return _text_of_job(error, at, remote)
     if isinstance(error, BatchError | JobError):
         return _frames(at) + _last_lines(error)
     return _last_lines(error) + _place(at) if isinstance(error, KineticError) else None
+
+
+def _report_awaits(error: KeyboardInterrupt) -> bool:
+    """Report which awaits Ctrl-C cancelled, as a wait does that is no ``await``; return whether there were any."""
+    if type(error.__context__).__name__ != "CancelledError" or not _awaits:
+        return False
+    from kinetic._output import terminal
+
+    for _, report in _awaits[:_MOST_AWAITS]:
+        report()
+    if (more := len(_awaits) - _MOST_AWAITS) > 0:
+        terminal.report(f"and {more} more keep running: kinetic jobs list")
+    return True
 
 
 def _text_of_job(error: BaseException, at: TracebackType | None, remote: str) -> str:
