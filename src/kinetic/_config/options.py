@@ -301,7 +301,7 @@ def read_project_options(root: Path) -> ProjectOptions:
     import tomllib  # 5 ms; only for a project that mentions kinetic
 
     try:
-        tool = tomllib.loads(content.decode()).get("tool", {})
+        tool = tomllib.loads(content.decode("utf-8-sig")).get("tool", {})
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
         raise _unreadable(file, f"it is not TOML: {error}") from error
     table = tool.get("kinetic", {}) if isinstance(tool, dict) else tool

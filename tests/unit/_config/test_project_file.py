@@ -162,6 +162,12 @@ def test_a_file_that_cannot_be_read_is_told(project, text, why):
     assert third == "next:  correct the file, or use another folder with KINETIC_PACKAGE_ROOT"
 
 
+def test_the_mark_that_editors_on_windows_write_in_front_is_passed_over(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[tool.kinetic]\nretries = 2\n", encoding="utf-8-sig")
+
+    assert read_project_options(tmp_path).values == {"retries": 2}
+
+
 def test_a_file_that_is_no_text_is_told(tmp_path):
     (tmp_path / "pyproject.toml").write_bytes(b"# kinetic \xff")
 
