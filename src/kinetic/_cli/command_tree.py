@@ -84,6 +84,7 @@ _TREE = """
     key export     | machine:export            | Print a key, for another machine.
     key import     | machine:import_           | Add a key that another machine exported.
     completion     | main:completion           | Print a script for shell completion.
+    skill          | skill:skill               | Print what a coding assistant should know about kinetic.
 """
 
 # Words of other tools (and ours without their group), and our command. The job is what was typed after the word, else

@@ -70,6 +70,7 @@ WITHOUT_A_TABLE = {
     "profile create": "mine --backend local",
     "profile rm": "team --yes",
     "profile unset": "",
+    "skill": "",
 }
 NEED_A_RUNNING_JOB = ["jobs debug", "jobs shell"]
 RUNS_UNTIL_CTRL_C = ["dashboard", "dev"]  # tests/flows/dashboard, tests/flows/test_dev.py
