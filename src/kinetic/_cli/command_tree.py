@@ -207,7 +207,8 @@ class LazyGroup(click.Group):
 
         known = [*self.lazy_commands, *self._aliases]
         meant = suggest(ctx.command_path, name.lower(), args[1:])
-        if meant is not None and not get_close_matches(name.lower(), known, 1, _TYPO):
+        same = [each for each in known if each[0] == name[:1].lower()]  # "kill" is no typo of "skill"
+        if meant is not None and not get_close_matches(name.lower(), same, 1, _TYPO):
             best, line = meant
         else:
             near = [] if name == "help" else get_close_matches(name.lower(), known, 1)  # it is near to "shell"
