@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
@@ -21,7 +22,7 @@ from kinetic._output import tracebacks
 from kinetic._stores import open_store
 from kinetic._wire import keys
 from kinetic._wire.records import Group
-from kinetic.errors import BatchNotFoundError, KineticError
+from kinetic.errors import BatchNotFoundError, JobTimeoutError, KineticError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ else:
 
     R = TypeVar("R")
 
+_CHECK_SECONDS = 1.0  # between two looks whether an await was cancelled
 _ID_PREFIX = re.compile(r"g(r(p(-[0-9a-f]{0,8})?)?)?")
 
 
@@ -160,19 +162,23 @@ class BatchHandle(Batch[R]):
         """
         from kinetic._jobs import done_callbacks  # few programs need it, as below
 
-        done_callbacks.call(fn, self, self.group_id, self._until_end)
+        done_callbacks.call(fn, self, done_callbacks.End(self.group_id, self._until_end))
 
     @tracebacks.hides_frames
     def __await__(self) -> Generator[Any, None, list[R]]:
         """Wait in a coroutine, and return or raise what ``results()`` does; cancelling the await only detaches."""
         from kinetic._jobs import done_callbacks
 
-        report = partial(collection.report_detached, self)
-        return (yield from done_callbacks.Value(self.group_id, self._until_end, self.results, report).__await__())
+        end, report = done_callbacks.End(self.group_id, self._until_end), partial(collection.report_detached, self)
+        return (yield from done_callbacks.Value(end, self.results, report).__await__())
 
-    def _until_end(self, seconds: float) -> None:
-        for _ in completions(self, seconds):
-            pass
+    def _until_end(self, check: Callable[[], object]) -> None:
+        while True:
+            with contextlib.suppress(JobTimeoutError):
+                for _ in completions(self, _CHECK_SECONDS):
+                    pass
+                return
+            check()
 
     def failures(self) -> list[JobHandle[R]]:
         """Return the handles of jobs that failed: as ``results()`` found them, if it has been called, else now."""

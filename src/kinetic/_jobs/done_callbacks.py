@@ -1,7 +1,7 @@
 """Ends that are noticed in the background: what ``add_done_callback`` and ``await`` stand on.
 
 Threads wait as ``result()`` does, so an end is noticed as fast. There are few of them: beyond that many jobs they take
-turns, and an end is noticed later by a second for each turn.
+turns, and an end is noticed later by as many turns as there are others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from kinetic._wire import python_runtime
 from kinetic.errors import (
     BackendUnavailableError,
     CredentialsError,
-    JobTimeoutError,
     OptionTypeError,
     StoreUnreachableError,
 )
@@ -31,42 +30,60 @@ if TYPE_CHECKING:
     from kinetic._backends.protocol import Clock
 
 _MOST_THREADS = 32  # each has a pipe open on this machine
-_TURN_SECONDS = 1.0
-_LONG_TURN_SECONDS = 10.0  # where no other job waits for a thread
 _AWAY_SECONDS = 600.0  # as result() bears it
 _AGAIN_SECONDS = 1.0
 
 R = TypeVar("R")
 
 
-@dataclass
-class Wait:
-    """One end that is waited for.
+@dataclass(frozen=True)
+class End:
+    """What is waited for.
 
     Attributes:
         name: Of the job or batch.
-        until_end: Waits for it, at most so many seconds; then raises JobTimeoutError.
-        tell: Is called with None once it has ended, or with the error after which it is not waited for any more.
+        wait: Waits for it, and calls now and then what it is given, which may raise.
+        turn_seconds: How long a thread waits for it while others have none.
+    """
+
+    name: str
+    wait: Callable[[Callable[[], object]], object]
+    turn_seconds: float = 1.0
+
+
+@dataclass
+class Wait:
+    """Somebody who waits for an end.
+
+    Attributes:
+        end: What is waited for.
+        tell: Is called with None once it has come, or with the error after which it is not waited for any more.
         is_wanted: Whether anybody still wants to be told.
         clock: Tells the time between two tries where the store or the cluster does not answer.
     """
 
-    name: str
-    until_end: Callable[[float], object]
+    end: End
     tell: Callable[[BaseException | None], object]
     is_wanted: Callable[[], bool] = lambda: True
     clock: Clock = time
     gives_up: float = float("-inf")  # when; at the first error, if nothing was seen before
 
-    def take_turn(self, seconds: float) -> bool:
-        """Wait for so long, and tell; return whether that was all."""
+    def take_turn(self, do_others_wait: Callable[[], object]) -> bool:
+        """Wait, as long as no other wait has more right to the thread, and tell; return whether that was all."""
         error: BaseException | None = None
+        over = self.clock.monotonic() + self.end.turn_seconds
+
+        def check() -> None:
+            now = self.clock.monotonic()
+            self.gives_up = now + _AWAY_SECONDS
+            if not self.is_wanted() or (now > over and do_others_wait()):
+                raise _TurnOverError
+
         try:
             if self.is_wanted():
-                self.until_end(seconds)
-        except JobTimeoutError:
-            self.gives_up = self.clock.monotonic() + _AWAY_SECONDS
-            return False
+                self.end.wait(check)
+        except _TurnOverError:
+            return not self.is_wanted()
         except (StoreUnreachableError, BackendUnavailableError, CredentialsError) as away:
             if self.clock.monotonic() < self.gives_up:
                 self.clock.sleep(_AGAIN_SECONDS)
@@ -77,6 +94,10 @@ class Wait:
         if self.is_wanted():
             self.tell(error)
         return True
+
+
+class _TurnOverError(Exception):
+    """The thread is wanted for another wait, or nobody wants to be told any more."""
 
 
 class _Waits:
@@ -98,7 +119,7 @@ class _Waits:
                 if self._threads or wait not in self._waits:
                     return  # another one takes it
                 self._waits.remove(wait)
-            raise RuntimeError(f"no thread could be started to wait for {wait.name}")
+            raise RuntimeError(f"no thread could be started to wait for {wait.end.name}")
 
     def _work(self) -> None:
         wait: Wait | None = None
@@ -110,8 +131,7 @@ class _Waits:
                     self._threads -= 1
                     return
                 wait = self._waits.popleft()
-                seconds = _TURN_SECONDS if self._waits else _LONG_TURN_SECONDS
-            if wait.take_turn(seconds):
+            if wait.take_turn(lambda: self._waits):
                 wait = None
 
 
@@ -123,34 +143,32 @@ def add(wait: Wait) -> None:
     _waits_of.setdefault(os.getpid(), _Waits()).add(wait)
 
 
-def call(function: Callable[[R], object], handle: R, name: str, until_end: Callable[[float], object] | None) -> None:
-    """Call a function of the user's with a handle once its job or batch has ended: at once without ``until_end``."""
+def call(function: Callable[[R], object], handle: R, end: End, *, at_once: bool = False) -> None:
+    """Call a function of the user's with a handle once its job or batch has ended."""
     if not callable(function):
         raise OptionTypeError(f"a done callback must be a function, got {function!r}", next="it is given the handle")
 
     def tell(error: BaseException | None) -> None:
         if error is not None:
             what = getattr(error, "what", None) or f"{type(error).__name__}: {error}"
-            output.warn(f"the end of {name} cannot be seen, so its done callback is not called", why=what)
+            output.warn(f"the end of {end.name} cannot be seen, so its done callback is not called", why=what)
             return
         try:
             function(handle)
         except Exception:  # noqa: BLE001 - the callback is user code
-            locate.log().exception("a done callback of %s failed; the job is not affected", name)
+            locate.log().exception("a done callback of %s failed; the job is not affected", end.name)
 
-    if until_end is None:
+    if at_once:
         tell(None)
     else:
-        add(Wait(name, until_end, tell))
+        add(Wait(end, tell))
 
 
 class Value(Generic[R]):
     """What ``await`` waits for: the value of a job or a batch, collected on a thread."""
 
-    def __init__(
-        self, name: str, until_end: Callable[[float], object], collect: Callable[[], R], report: Callable[[], object]
-    ) -> None:
-        self._name, self._until_end, self._collect, self._report = name, until_end, collect, report
+    def __init__(self, end: End, collect: Callable[[], R], report: Callable[[], object]) -> None:
+        self._end, self._collect, self._report = end, collect, report
 
     def __await__(self) -> Generator[Any, None, R]:
         import asyncio  # 40 ms; whoever awaits has it
@@ -165,7 +183,7 @@ class Value(Generic[R]):
                     raise error
                 value = self._collect()
             except StopIteration as raised:  # no coroutine can pass it on
-                error = RuntimeError(f"{self._name} raised StopIteration")
+                error = RuntimeError(f"{self._end.name} raised StopIteration")
                 error.__cause__ = raised
             except BaseException as raised:  # noqa: BLE001 - it belongs to whoever awaits
                 error = raised
@@ -177,7 +195,7 @@ class Value(Generic[R]):
             with contextlib.suppress(RuntimeError):  # the loop is closed; the handle keeps the value
                 loop.call_soon_threadsafe(deliver)
 
-        add(Wait(self._name, self._until_end, tell, lambda: not future.cancelled()))
+        add(Wait(self._end, tell, lambda: not future.cancelled()))
         try:
             return (yield from future)
         except asyncio.CancelledError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
+from kinetic._backends.registry import is_here
 from kinetic._jobs import collect, locate, logs
 from kinetic._jobs import wait as job_wait
 from kinetic._jobs.status import Snapshot, decide, history_of, observe, observe_many, past_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar
 
+    from kinetic._jobs.done_callbacks import End
     from kinetic._jobs.resource_usage import Usage
     from kinetic._wire.order import Predecessor
     from kinetic._wire.progress import Progress
@@ -302,7 +304,7 @@ class JobHandle(JobRecord, Generic[R]):
         from kinetic._jobs import done_callbacks  # few programs need it, as below
 
         is_known = self._value is not _NOTHING or self._exception is not None
-        done_callbacks.call(fn, self, self.job_id, None if is_known else self._until_end)
+        done_callbacks.call(fn, self, self._end(), at_once=is_known)
 
     @tracebacks.hides_frames
     def __await__(self) -> Generator[Any, None, R]:
@@ -314,10 +316,13 @@ class JobHandle(JobRecord, Generic[R]):
         from kinetic._jobs import done_callbacks
 
         report = partial(job_wait.report_detached, self)
-        return (yield from done_callbacks.Value(self.job_id, self._until_end, self.result, report).__await__())
+        return (yield from done_callbacks.Value(self._end(), self.result, report).__await__())
 
-    def _until_end(self, seconds: float) -> None:
-        job_wait.wait(self, timeout=seconds)
+    def _end(self) -> End:
+        from kinetic._jobs.done_callbacks import End
+
+        turn = 1.0 if is_here(self.backend) else 15.0  # there, a turn costs a request
+        return End(self.job_id, lambda check: job_wait.wait(self, check=check), turn)
 
     def cancel(self, cleanup_timeout: float = 180, cleanup_poll_interval: float = 2) -> None:  # noqa: ARG002 - documented
         """Cancel the job; its artifacts stay. A job that has ended already stays as it is, and a line says so.

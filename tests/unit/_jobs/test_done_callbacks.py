@@ -16,7 +16,7 @@ from servers import user_module
 from kinetic import testing
 from kinetic._backends.fake import FakeClock
 from kinetic._jobs import done_callbacks
-from kinetic.errors import BatchError, JobTimeoutError, OptionTypeError, StoreUnreachableError
+from kinetic.errors import BatchError, OptionTypeError, StoreUnreachableError
 from kinetic.job_status import JobStatus
 
 USER = """
@@ -205,30 +205,54 @@ def test_a_callback_that_is_no_function_is_refused(user) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "error", "slept"),
+    ("looks", "error", "slept"),
     [
-        pytest.param([JobTimeoutError("it runs"), "away", "away", None], None, 2, id="back soon"),
-        pytest.param([JobTimeoutError("it runs"), *["away"] * 700], "away", 600, id="away for too long"),
+        pytest.param(["seen", "away", "away", "ended"], None, 2, id="back soon"),
+        pytest.param(["seen", *["away"] * 700], "away", 600, id="away for too long"),
         pytest.param(["away"], "away", 0, id="never seen"),
     ],
 )
 def test_a_store_that_does_not_answer_is_asked_again_for_ten_minutes_once_the_job_was_seen(
-    answers: list[Any], error: str | None, slept: int
+    looks: list[str], error: str | None, slept: int
 ) -> None:
-    clock, told, left = FakeClock(), list[BaseException | None](), iter(answers)
+    clock, told, left = FakeClock(), list[BaseException | None](), iter(looks)
 
-    def until_end(_: float) -> None:
-        answer = next(left)
-        if answer is not None:
-            raise StoreUnreachableError(answer) if answer == "away" else answer
+    def wait_for_it(check: Callable[[], object]) -> None:
+        while (look := next(left)) == "seen":
+            check()
+        if look == "away":
+            raise StoreUnreachableError("away")
 
-    wait = done_callbacks.Wait("job", until_end, told.append, clock=clock)
-    begun = clock.monotonic()
-    while not wait.take_turn(1.0):
+    wait = done_callbacks.Wait(done_callbacks.End("job", wait_for_it), told.append, clock=clock)
+    while not wait.take_turn(list):
         pass
 
     assert [getattr(each, "what", None) for each in told] == [error]
-    assert clock.monotonic() - begun == slept
+    assert clock.monotonic() == slept
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_thread_leaves_a_job_after_its_turn_where_others_wait_and_only_there(others: bool) -> None:
+    clock, told = FakeClock(), list[BaseException | None]()
+
+    def wait_for_it(check: Callable[[], object]) -> None:
+        for _ in range(100):
+            clock.sleep(1)
+            check()
+
+    wait = done_callbacks.Wait(done_callbacks.End("job", wait_for_it, 15.0), told.append, clock=clock)
+
+    is_over = wait.take_turn(lambda: others)
+
+    assert (is_over, told, clock.monotonic()) == ((False, [], 16) if others else (True, [None], 100))
+
+
+def test_nobody_waits_any_longer_for_what_nobody_wants_to_know() -> None:
+    told, left = list[BaseException | None](), [True, True, False, False]
+    end = done_callbacks.End("job", lambda check: [check() for _ in range(10)])
+
+    assert done_callbacks.Wait(end, told.append, lambda: left.pop(0), clock=FakeClock()).take_turn(list)
+    assert told == []
 
 
 def test_a_program_whose_loop_is_closed_meanwhile_gets_no_error_from_the_thread(tmp_path, monkeypatch, caplog) -> None:
