@@ -36,7 +36,7 @@ CHAPTERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Running a function",
         "[Getting started](getting-started.md) and [Command jobs](commands.md) tell how they are used.",
-        ("run", "run_command", "RemoteCallable"),
+        ("run", "run_command", "RemoteCallable", "current"),
     ),
     ("Jobs", "[Jobs](jobs.md) tells how they are used.", ("JobHandle", "JobStatus", "attach", "list_jobs")),
     ("Batches", "[Batches](batches.md) tells how they are used.", ("BatchHandle", "attach_batch", "collections")),
@@ -54,6 +54,7 @@ CALLED = {
     "kinetic.BatchHandle": "batch",
     "kinetic.Data": "data",
     "kinetic.JobHandle": "job",
+    "kinetic.jobs.CurrentJob": "current",
     "kinetic.jobs.HostUsage": "host",
     "kinetic.jobs.Progress": "progress",
     "kinetic.jobs.Usage": "usage",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kinetic._data.data import Data
     from kinetic._jobs.command_jobs import run_command
     from kinetic._remote.callable import RemoteCallable, run
+    from kinetic._remote.current_job import current
     from kinetic._remote.function_paths import checkpoint_dir, output_dir
     from kinetic._version import __version__
     from kinetic._wire.progress import progress
@@ -34,6 +35,7 @@ __all__ = [
     "attach_batch",
     "checkpoint_dir",
     "collections",
+    "current",
     "debug",
     "errors",
     "job_status",
@@ -57,6 +59,7 @@ _MODULE_OF = {
     "attach": "jobs",
     "attach_batch": "collections",
     "checkpoint_dir": "_remote.function_paths",
+    "current": "_remote.current_job",
     "list_jobs": "jobs",
     "output_dir": "_remote.function_paths",
     "progress": "_wire.progress",

@@ -11,11 +11,19 @@ from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._jobs.resource_usage import DeviceSample, HostUsage, Usage, UsageDevice, UsageSample, UsageSummary
+    from kinetic._remote.current_job import CurrentJob
     from kinetic._wire.progress import Progress
 
-_USAGE = ("DeviceSample", "HostUsage", "Usage", "UsageDevice", "UsageSample", "UsageSummary")
+_LATER = {
+    "CurrentJob": "_remote.current_job",
+    "Progress": "_wire.progress",
+    **dict.fromkeys(
+        ("DeviceSample", "HostUsage", "Usage", "UsageDevice", "UsageSample", "UsageSummary"), "_jobs.resource_usage"
+    ),
+}
 
 __all__ = [
+    "CurrentJob",
     "DeviceSample",
     "HostUsage",
     "JobHandle",
@@ -32,13 +40,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what describes the usage of jobs on its first use: six dataclasses take 4 ms."""
-    if name == "Progress":
-        from kinetic._wire.progress import Progress
-
-        return Progress
-    if name not in _USAGE:
+    """Import what few programs need on its first use: six dataclasses of the usage of jobs take 4 ms."""
+    if name not in _LATER:
         raise AttributeError(f"module 'kinetic.jobs' has no attribute {name!r}")
-    from kinetic._jobs import resource_usage
+    from importlib import import_module
 
-    return getattr(resource_usage, name)
+    return getattr(import_module(f"kinetic.{_LATER[name]}"), name)

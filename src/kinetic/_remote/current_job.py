@@ -1,0 +1,41 @@
+"""Which job the running function belongs to."""
+
+from __future__ import annotations
+
+import os
+
+from kinetic._wire import NamedTuple
+
+
+class CurrentJob(NamedTuple):
+    """The job that this process belongs to; outside of a job, what a job of one host would say.
+
+    Attributes:
+        job_id: Its id; None outside of a job.
+        attempt: The number of the attempt, from 0: more than 0 after a retry or a preemption.
+        host_index: The index of this host in a slice, from 0.
+        host_count: The number of hosts, 1 for most jobs.
+    """
+
+    job_id: str | None
+    attempt: int
+    host_index: int
+    host_count: int
+
+
+def current() -> CurrentJob:
+    """Return which job, attempt and host the running function belongs to.
+
+    It works outside of a job as well, so that the same function can be called directly: ``job_id`` is None then, and
+    the rest is as on the only host of a first attempt. Child processes of a job are part of it.
+
+    Example:
+        if kinetic.current().host_index == 0:
+            save_checkpoint()
+    """
+    return CurrentJob(
+        os.environ.get("KINETIC_JOB_ID") or None,
+        int(os.environ.get("KINETIC_ATTEMPT") or 0),
+        int(os.environ.get("KINETIC_HOST_INDEX") or 0),
+        int(os.environ.get("KINETIC_HOST_COUNT") or 1),
+    )
