@@ -34,7 +34,8 @@ def submit(project) -> Callable[..., kinetic.JobHandle]:
     def submit_(text: str, call: str = "train.run_async()") -> kinetic.JobHandle:
         project.write("script.py", text)
         body = (project.root / "script.py").read_text()
-        return kinetic.attach(project.out(f"{HEAD}\n{body}\nprint({call}.job_id)").split()[-1])
+        called = f"if __name__ == '__main__': print({call}.job_id)"
+        return kinetic.attach(project.out(f"{HEAD}\n{body}\n{called}").split()[-1])
 
     return submit_
 
@@ -360,7 +361,9 @@ def test_idle_workers_of_joblib_end_with_the_job_without_a_word(submit) -> None:
     pytest.importorskip("joblib")
     job = submit(
         """
-        def square(number): return number * number
+        def square(number):
+            print("squared", number)
+            return number * number
 
         @on_cpu
         def train():
@@ -370,7 +373,51 @@ def test_idle_workers_of_joblib_end_with_the_job_without_a_word(submit) -> None:
     )
 
     assert job.result(cleanup=False) == [0, 1, 4, 9]
-    assert job.logs() == ""
+    assert sorted(job.logs().split()) == sorted("squared 0 squared 1 squared 2 squared 3".split())
+
+
+def test_a_pool_that_the_function_did_not_close_ends_without_a_word_as_python_ends_it(submit) -> None:
+    job = submit(
+        """
+        import concurrent.futures, multiprocessing.util
+
+        def work(number):
+            multiprocessing.util.Finalize(None, print, args=("ended",), exitpriority=1)
+            return number
+
+        @on_cpu
+        def train():
+            global pool
+            pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+            return list(pool.map(work, range(1)))
+        """
+    )
+
+    assert job.result(cleanup=False) == [0]
+    assert job.logs() == "ended\n"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_line_of_a_child_process_is_in_the_log_at_once(submit, method: str) -> None:
+    job = submit(
+        """
+        def work():
+            print("begun")
+            os.kill(os.getpid(), 9)
+
+        @on_cpu
+        def train(method):
+            import multiprocessing
+            child = multiprocessing.get_context(method).Process(target=work)
+            child.start()
+            child.join()
+        """,
+        f"train.run_async({method!r})",
+    )
+
+    job.result(cleanup=False)
+
+    assert job.logs() == "begun\n"
 
 
 def test_exit_handlers_run_after_the_result(submit) -> None:

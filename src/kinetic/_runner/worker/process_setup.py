@@ -200,7 +200,7 @@ class _Flusher:
                     finally:
                         os.close(descriptor)
             while not self._over.acquire(timeout=_FLUSH_SECONDS):
-                with contextlib.suppress(ValueError, OSError):
+                with _flushing, contextlib.suppress(ValueError, OSError):
                     sys.stdout.flush()
         finally:
             self._ended.release()
@@ -214,6 +214,7 @@ _log = Path()
 _log_identity = (0, 0)
 _stderr: object = None  # ours, from redirect()
 _flushers: list[_Flusher] = []  # one in a worker, none elsewhere
+_flushing = _thread.RLock()  # held by its thread: a child forked meanwhile could never write to stdout
 
 
 def redirect(log: Path) -> None:
@@ -245,8 +246,32 @@ def _text(raw: io.FileIO, *, buffered: bool) -> io.TextIOWrapper:
 
 
 def keep_flushing() -> None:
-    """Start the thread that flushes, in the worker, after the fork; it also answers for its stacks."""
+    """Start the thread that flushes, in the worker, after the fork; it also answers for its stacks.
+
+    A child that user code forks has no such thread, and writes each line at once.
+    """
+    if not _flushers:
+        os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_a_forked_child)
     _flushers.append(_Flusher())
+
+
+def _before_fork() -> None:
+    stdout = sys.__stdout__
+    if _flushing.acquire(timeout=1) and stdout and stdout is sys.stdout:  # one of the user's may block
+        with contextlib.suppress(BaseException):
+            stdout.flush()
+
+
+def _after_fork() -> None:
+    with contextlib.suppress(RuntimeError):  # it could not be taken
+        _flushing.release()
+
+
+def _in_a_forked_child() -> None:
+    _after_fork()
+    if sys.__stdout__:
+        with contextlib.suppress(BaseException):  # user code may have closed it
+            sys.__stdout__.reconfigure(line_buffering=True)
 
 
 @contextlib.contextmanager

@@ -147,6 +147,7 @@ def work(
 
             fork_server.apply_changes()
         os.environ["KINETIC_PROGRESS_FILE"] = str(task.progress)  # see _wire/progress.py, which few jobs load
+        os.environ.setdefault("PYTHONUNBUFFERED", "1")  # of interpreters that the function starts
         if not is_ready:
             process_setup.keep_flushing()  # a thread that waits; before any code of the user's runs
         process_setup.open_dump_file(task)
@@ -435,7 +436,7 @@ def _files_left(task: Task, order: Order, unpacked: Any, *, failed: bool) -> lis
 
 def _run_exit_handlers() -> None:
     """Do what an interpreter does at its end, without waiting: the supervisor ends what is left over."""
-    _end_reusable_pools()
+    _end_idle_pools()
     executors = sys.modules.get("concurrent.futures.thread")
     idle = set(getattr(executors, "_threads_queues", ()))  # threads of executors: Python itself ends those silently
     idle.add(threading.main_thread())
@@ -448,13 +449,17 @@ def _run_exit_handlers() -> None:
     process_setup.flush()
 
 
-def _end_reusable_pools() -> None:
-    """End idle workers that joblib keeps for its next call: the user's code holds nothing that it could close."""
-    for name in ("joblib.externals.loky.reusable_executor", "loky.reusable_executor"):
-        executor = getattr(sys.modules.get(name), "_executor", None)
-        if executor is not None and not getattr(executor, "_pending_work_items", ()):
+def _end_idle_pools() -> None:
+    """End pools of processes that have no work left, as Python does at its end: the workers write what they still hold.
+
+    joblib keeps such a pool for its next call.
+    """
+    for name in ("concurrent.futures.process", "joblib.externals.loky.process_executor", "loky.process_executor"):
+        module = sys.modules.get(name)
+        threads = list(getattr(module, "_threads_wakeups", ()))
+        if threads and not any(getattr(thread, "pending_work_items", ()) for thread in threads):
             with contextlib.suppress(Exception):
-                executor.shutdown(kill_workers=True)
+                module._python_exit()  # type: ignore[union-attr] # noqa: SLF001 - as Python itself calls it
 
 
 def _end_children() -> None:

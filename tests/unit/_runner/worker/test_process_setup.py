@@ -186,3 +186,32 @@ print(theirs.stat().st_size, process_setup.read_header(path).thread)
     size, thread = map(int, ran.stdout.split())
     assert size == 0
     assert thread > 0
+
+
+def test_a_child_that_is_forked_while_the_log_is_written_can_write_to_it() -> None:
+    code = """
+import io, os, signal, sys, time
+from kinetic._runner.worker import process_setup
+
+class Slow(io.FileIO):
+    def write(self, data):
+        if os.getpid() == parent:
+            os.write(busy, b"x")
+            time.sleep(0.3)
+        return super().write(data)
+
+parent, (begun, busy) = os.getpid(), os.pipe()
+sys.stdout = sys.__stdout__ = io.TextIOWrapper(io.BufferedWriter(Slow(1, "w", closefd=False)))
+process_setup.keep_flushing()
+print("parent")
+os.read(begun, 1)
+child = os.fork()
+if child == 0:
+    signal.alarm(5)
+    print("child")
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "parent\nchild\n"
