@@ -150,6 +150,30 @@ def test_a_job_of_a_script_submits_what_the_script_imported_by_name(jobs, projec
     assert out.endswith("(2, 4, [6])\n")
 
 
+def test_a_child_process_that_imports_the_script_submits_no_job(project) -> None:
+    script = """
+        import multiprocessing, kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            child = multiprocessing.get_context("spawn").Process(target=print)
+            child.start()
+            child.join()
+            return child.exitcode
+
+        job = train.run_async()
+        print(job.result(cleanup=False), job.job_id)
+    """
+    project.write("script.py", script)
+
+    done = project.run("script.py")
+
+    code, job_id = done.stdout.split()
+    assert code == "1"
+    assert "put what the script does below `if __name__ == '__main__':`" in kinetic.attach(job_id).logs()
+    assert len(kinetic.list_jobs()) == 1
+
+
 def test_a_job_cannot_wait_for_one_that_follows_it(jobs) -> None:
     with pytest.raises(OptionError, match="starts once this job has ended"):
         jobs.circle.run_async().result(timeout=30)

@@ -184,7 +184,7 @@ class RemoteCallable(Generic[P, R]):
         Raises:
             CallableError: In a pod of a cluster, which cannot submit jobs.
         """
-        self._refuse_inside_a_job()
+        self._refuse_where_nothing_is_submitted()
         if (recorded := record_call(self, args, kwargs)) is not None:
             return recorded  # type: ignore[no-any-return] # in place of a handle until its batch is submitted
         with loading():
@@ -230,7 +230,7 @@ class RemoteCallable(Generic[P, R]):
             OptionError: A value that cannot work, or no inputs (also a ValueError).
             CallableError: In a pod of a cluster, which cannot submit jobs.
         """
-        self._refuse_inside_a_job()
+        self._refuse_where_nothing_is_submitted()
         with loading():
             from kinetic._batches import submission  # the client's rooms load with the first job
 
@@ -333,7 +333,15 @@ class RemoteCallable(Generic[P, R]):
         args, kwargs = function_paths.replace_data(self._plain, self._leading, args, kwargs)
         return self._plain(*self._leading, *args, **kwargs)
 
-    def _refuse_inside_a_job(self) -> None:
+    def _refuse_where_nothing_is_submitted(self) -> None:
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and getattr(process.current_process(), "_inheriting", False):
+            raise CallableError(
+                f"{self._name} was submitted by a child process that imports the script",
+                why="a process that multiprocessing starts with spawn or forkserver runs the whole script first, and "
+                "each would submit the job again",
+                next="put what the script does below `if __name__ == '__main__':`",
+            )
         if reason := why_no_submission(os.environ):
             raise CallableError(
                 f"{self._name} cannot be submitted from inside a job on a cluster",
