@@ -251,7 +251,8 @@ def _by_value(thing: type | FunctionType) -> bytes:
 def _leaves_pickling_to_python(kind: type) -> bool:
     """Return whether an exception is pickled as Python does: by its ``args``, which its ``__init__`` may not take."""
     methods = ("__reduce__", "__reduce_ex__", "__setstate__")
-    return kind.__module__ != "builtins" and not any(isinstance(getattr(kind, each), FunctionType) for each in methods)
+    owners = {next(base for base in kind.__mro__ if each in vars(base)) for each in methods}  # pydantic's are compiled
+    return kind.__module__ != "builtins" and all(owner.__module__ == "builtins" for owner in owners)
 
 
 def _has_a_name(thing: type | FunctionType) -> bool:

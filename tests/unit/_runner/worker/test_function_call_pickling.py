@@ -205,6 +205,14 @@ def test_an_exception_that_reduces_itself_is_left_to_do_so() -> None:
     assert str(returned(CarriesError("y"))) == "no itself"
 
 
+def test_an_exception_that_compiled_code_reduces_is_left_to_it() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    with pytest.raises(pydantic.ValidationError) as raised:
+        pydantic.TypeAdapter(int).validate_python("many")
+
+    assert returned(raised.value).errors() == raised.value.errors()
+
+
 def test_an_exception_group_brings_its_members() -> None:
     group = returned(ExceptionGroup("two", [ValueError(1), KeywordOnlyError(code=3)]))
 
