@@ -49,6 +49,9 @@ def test_a_failed_call_ends_with_one_traceback_that_leads_from_the_script_into_t
     assert done.stderr.count(HEADER) == 1
     assert frames(done.stderr) == ["<module>", "calls_it", "fail", "inner"]
     assert not is_ours_seen(done.stderr)
+    assert done.stderr.count(f'  File "{theirs.root}/theirs.py", line ') == 3  # and not the job's copy of it
+    assert frames(done.stdout) == ["fail", "inner"]
+    assert done.stdout.count(f'  File "{theirs.root}/theirs.py", line ') == 2
     (follow,) = [line for line in done.stderr.splitlines() if "--follow" in line]
     job_id = follow.split()[-2]
     assert follow == f"kinetic: follow the job with: kinetic jobs logs {job_id} --follow"

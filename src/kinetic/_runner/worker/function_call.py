@@ -66,6 +66,7 @@ _SEARCH_SECONDS = 60.0
 _MOVED = "kinetic: tensors of the job before were on a device that is not here: they are on the CPU now\n"
 _COMMANDS = "kinetic._runner.worker.command"  # raises how a command ended
 _load = pickle.load
+_moved: list[str] = []  # the folder of the job's copy of the project and, for people, that of the project itself
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,12 @@ def _failure(delivered: BaseException, raised: BaseException, cause: str) -> Fai
 # ---------------------------------------------------------------------------------- text of what user code has defined
 
 
+def show_files_of_the_client(order: Order, copy: Path) -> None:
+    """Let tracebacks name files of the project where the user has them: the job's copy goes with the job."""
+    if order.manifest and (root := str(order.plan.get("root") or "").rstrip("/")):
+        _moved[:] = f"{copy}/", f"{root}/"
+
+
 def describe(error: BaseException, *, skip: int = 0) -> dict[str, Any]:
     """Describe an exception, whatever its own code does; ``skip`` outermost frames are ours and not the user's."""
     trace = error.__traceback__
@@ -159,7 +166,14 @@ def _traceback_of(error: BaseException, trace: TracebackType | None) -> str:
     try:
         import traceback  # 5 ms; a first call waits for the supervisor to start
 
-        return "".join(traceback.format_exception(type(error), error, trace))
+        told = traceback.TracebackException(type(error), error, trace, compact=True)
+        others = [told]
+        while _moved and others:
+            each = others.pop()
+            for frame in each.stack:
+                frame.filename = frame.filename.replace(_moved[0], _moved[1], 1)
+            others += filter(None, (each.__cause__, each.__context__, *(each.exceptions or ())))
+        return "".join(told.format())
     except BaseException as broken:  # noqa: BLE001 - user code: the class, its text, or a module that it patched
         return f"{type(error).__name__}: {text_of(error)}\n<its traceback failed: {type(broken).__name__}>\n"
 

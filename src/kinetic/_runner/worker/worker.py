@@ -253,6 +253,7 @@ def _prepare(
     step("worker:unpacked")
     with phase(ENVIRONMENT):
         process_setup.enter_workspace(task.folder, order.plan, task.runner)
+        function_call.show_files_of_the_client(order, task.folder)
         if task.is_in_a_pod:  # on the client's machine every module is there
             process_setup.install_stand_ins(task.runner)
         script: str | None = getattr(process_setup.become_main(order.script, task.folder), "__file__", None)
