@@ -16,6 +16,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copyreg import _slotnames  # type: ignore[attr-defined] # as `object` itself does
 from dataclasses import field, replace
 from hashlib import sha256
 from io import FileIO as _FileIO
@@ -225,7 +226,8 @@ def pickler_class() -> type[pickle.Pickler]:
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, BaseException) and _leaves_pickling_to_python(type(obj)):
                 reduced: Any = obj.__reduce__()  # of Python's own: (type, args) and mostly (…, state)
-                return references.exception, (*reduced[:2], reduced[2] if len(reduced) > 2 else {})
+                slots = {name: getattr(obj, name) for name in _slotnames(type(obj)) if hasattr(obj, name)}  # numpy's
+                return references.exception, (*reduced[:2], {**slots, **(reduced[2] if len(reduced) > 2 else {})})
             if isinstance(obj, type | FunctionType) and (named := _has_a_name(obj)) | _is_on_the_client(obj):
                 if named and obj.__module__ != "__main__":
                     return NotImplemented  # the pickler's own way: by reference

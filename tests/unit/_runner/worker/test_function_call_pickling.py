@@ -38,6 +38,16 @@ class OfTheSystemError(OSError):
         self.path = path
 
 
+class WithSlotsError(ValueError):
+    __slots__ = ("axis", "unset")
+
+    def __init__(self, axis):
+        self.axis = axis
+
+    def __str__(self):
+        return f"no axis {self.axis}"
+
+
 class CarriesError(Exception):
     def __init__(self, name):
         super().__init__(f"no {name}")
@@ -179,7 +189,15 @@ def test_a_named_tuple_that_was_made_in_the_job_can_be_opened() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [KeywordOnlyError(code=3), OfTheSystemError("/x"), MissesError("jax"), ValueError(1, 2), CarriesError("y")]
+    "error",
+    [
+        KeywordOnlyError(code=3),
+        OfTheSystemError("/x"),
+        MissesError("jax"),
+        ValueError(1, 2),
+        WithSlotsError(3),
+        CarriesError("y"),
+    ],
 )
 def test_an_exception_arrives_whatever_its_constructor_takes(error: Exception) -> None:
     error.add_note("a note")
