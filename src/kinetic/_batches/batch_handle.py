@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from kinetic._batches import collection, display, driver, removal, state
 from kinetic._batches.collection import Detaching, completions
 from kinetic._batches.state import Batch, Poll
-from kinetic._config import target as settings
+from kinetic._jobs import job_list
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.locate import Untrusted, untrusted_warnings
 from kinetic._jobs.wait import check_flags, seconds_to_wait
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
-from kinetic._stores import open_store
 from kinetic._wire import keys
 from kinetic._wire.records import Group
 from kinetic.errors import BatchNotFoundError, JobTimeoutError, KineticError
@@ -284,8 +283,7 @@ def attach_batch(
     check_flags(resume=resume)
     interval = seconds_to_wait(poll_interval, "poll_interval") or 0.0
     poll = Poll(interval, seconds_to_wait(poll_timeout, "poll_timeout"), attached=True)
-    store = store_of(project, cluster)
-    group = state.load_group(store, group_id)
+    group, store = find_batch(group_id, stores_of(project, cluster))
     batch = attached_handle(group, store, poll)
     batch._refreshed()
     if resume:
@@ -305,8 +303,8 @@ def attached_handle(group: Group, store: Store, poll: Poll | None = None) -> Bat
     return batch
 
 
-def find_batch(word: str, store: Store) -> Group:
-    """Return the batch with this id, or the only one whose id starts so.
+def find_batch(word: str, stores: Sequence[Store]) -> tuple[Group, Store]:
+    """Return the batch with this id, or the only one whose id starts so, and its store.
 
     Raises:
         BatchNotFoundError: There is none.
@@ -314,18 +312,30 @@ def find_batch(word: str, store: Store) -> Group:
     """
     if _ID_PREFIX.fullmatch(word) is None:
         keys.check_group_id(word)
-    found = [name for name in store.folders(keys.GROUPS) if keys.is_group_id(name) and name.startswith(word)]
-    return state.load_group(store, keys.only_match(word, found, "ids of batches") or word)
+    for store in reversed(stores):  # this machine's own needs no network
+        if keys.is_group_id(word):
+            with contextlib.suppress(BatchNotFoundError):
+                return state.load_group(store, word), store
+        else:
+            found = [name for name in store.folders(keys.GROUPS) if keys.is_group_id(name) and name.startswith(word)]
+            if one := keys.only_match(word, found, "ids of batches"):
+                return state.load_group(store, one), store
+    raise BatchNotFoundError(
+        f"no batch {word} was found",
+        why=f"looked in {' and '.join(store.url for store in stores)}; "
+        "a batch that was cleaned up can no longer be attached",
+        next="kinetic batch list",
+    )
 
 
-def newest_batch(store: Store) -> Group | None:
-    """Return the batch that was made last, or None where there is none."""
-    return max(list_groups(store), key=lambda group: group.created, default=None)
+def newest_batch(stores: Sequence[Store]) -> tuple[Group, Store] | None:
+    """Return the batch that was made last and its store, or None where there is none."""
+    found = ((group, store) for store in stores for group in list_groups(store))
+    return max(found, key=lambda each: each[0].created, default=None)
 
 
-def list_groups(store: Store | None = None) -> Iterator[Group]:
-    """Yield the batches of a store, this machine's own by default; one that cannot be read is a warning."""
-    store = store or store_of(None, None)
+def list_groups(store: Store) -> Iterator[Group]:
+    """Yield the batches of a store; one that cannot be read is a warning."""
     untrusted: list[Untrusted] = []
     for name in filter(keys.is_group_id, store.folders(keys.GROUPS)):
         try:
@@ -342,6 +352,6 @@ def list_groups(store: Store | None = None) -> Iterator[Group]:
         output.warn(line)
 
 
-def store_of(project: str | None, cluster: str | None) -> Store:
-    """Return the store in which batches are looked for."""
-    return open_store(settings.resolve(project=project, cluster=cluster).store.value)
+def stores_of(project: str | None, cluster: str | None) -> list[Store]:
+    """Return the stores in which batches are looked for: that of the target, and that of this machine."""
+    return job_list.stores(job_list.resolve(project, cluster=cluster))

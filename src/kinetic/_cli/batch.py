@@ -16,10 +16,11 @@ from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
 from kinetic._output.format import Column, age_text, count_text, duration_cell
 from kinetic._wire import python_runtime
-from kinetic.errors import BatchNotFoundError, OptionError
+from kinetic.errors import BatchNotFoundError, KineticError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._batches.report import Batch, BatchState, Row
+    from kinetic._stores.protocol import Store
     from kinetic._wire.records import Group
 
 COLUMNS = (
@@ -49,15 +50,16 @@ def _find(name: str, project: str | None, _zone: str | None, cluster: str | None
     """Return the batch with this id or a unique beginning of it, or the newest for "@last" or "-"."""
     from kinetic._batches import batch_handle, report
 
-    store = batch_handle.store_of(project, cluster)
+    stores = batch_handle.stores_of(project, cluster)
     newest = name in shared_options.NEWEST
-    group = batch_handle.newest_batch(store) if newest else batch_handle.find_batch(name, store)
-    if group is None:
+    found = batch_handle.newest_batch(stores) if newest else batch_handle.find_batch(name, stores)
+    if found is None:
         raise BatchNotFoundError(
             "there are no batches, so @last is not available",
-            why=f"looked in {store.url}; removed batches have no history",
+            why=f"looked in {' and '.join(store.url for store in stores)}; removed batches have no history",
             next="kinetic jobs list --all",
         )
+    group, store = found
     return report.Batch(group, batch_handle.attached_handle(group, store))
 
 
@@ -120,19 +122,33 @@ def list_(limit: int | None, as_json: bool, project: str | None, zone: str | Non
     """
     from kinetic._batches import batch_handle, report
 
-    store = batch_handle.store_of(project, cluster)
-    newest = sorted(batch_handle.list_groups(store), key=lambda group: group.created, reverse=True)[:limit]
+    stores = batch_handle.stores_of(project, cluster)
+    known: list[tuple[Group, Store]] = []
+    unread: KineticError | None = None
+    for store in reversed(stores):  # this machine's own first: it needs no network
+        try:
+            known += [(group, store) for group in batch_handle.list_groups(store)]
+        except KineticError as error:
+            if not known:
+                raise
+            unread = error
+    newest = sorted(known, key=lambda each: each[0].created, reverse=True)[:limit]
     seen = []
-    for group in newest:
+    for group, store in newest:
         with shared_options.warn_if_unlisted(group.group_id):
             found = report.Batch(group, batch_handle.attached_handle(group, store))
             seen.append((found, report.batch_state(found)))
     if as_json:
         output_format.print_document(batches=[report.batch_page(*each) for each in seen])
-        return
-    if not newest:
+    elif seen:
+        _print_list(seen)
+    elif not newest:
         click.echo("There are no batches; f.run_async_map(inputs) submits one", err=True)
-        return
+    if unread is not None:
+        raise unread
+
+
+def _print_list(seen: Sequence[tuple[Batch, BatchState]]) -> None:
     rows = [
         [
             group.group_id,

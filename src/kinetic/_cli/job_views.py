@@ -20,6 +20,7 @@ from kinetic._wire import NamedTuple
 from kinetic.errors import JobTimeoutError, KineticError, OptionError
 
 if TYPE_CHECKING:
+    from kinetic._config.target import Target
     from kinetic._jobs.index import Row
     from kinetic._jobs.job_list import Job
     from kinetic._jobs.status import Snapshot
@@ -161,18 +162,24 @@ def list_(watch: bool, as_json: bool, **given: Any) -> None:
     request = _ListRequest(place, filters, children=children, **given)
     if watch:
         _watch(request, as_json=as_json)
+    unread: KineticError | None = None
     with output.phase("looking at the jobs", summary=False):
-        rows = _rows(request)
+        try:
+            rows = _rows(request)
+        except KineticError as error:
+            rows, unread = _rows_of_this_machine(request, error), error
     if as_json:
         output_format.print_document(jobs=[_page(row, cost=request.cost) for row in rows])
-        return
-    if rows:
+    elif rows:
         output_format.print_table(*_table(rows, time.time(), cost=request.cost))
     else:
         which = "There are no jobs" if filters == _ALL else "There are no matching jobs"
         more = "" if everything else "; for removed jobs: kinetic jobs list --all"
         click.echo(f"{which}{more}", err=True)
-    _warn_if_unsupervised(rows)
+    if unread is not None:
+        raise unread
+    if not as_json:
+        _warn_if_unsupervised(rows)
 
 
 class _Screen:
@@ -225,11 +232,22 @@ def _with_dollars(rows: Sequence[Row]) -> list[Row]:
     return [row._replace(dollars=job_cost.dollars_of(row.to_json(), row.zone, rates)) for row in rows]
 
 
-def _rows(request: _ListRequest) -> list[Row]:
+def _rows_of_this_machine(request: _ListRequest, error: KineticError) -> list[Row]:
+    """Return the rows of this machine's jobs where the store of the cluster cannot be read; raise if there are none."""
+    from kinetic._jobs import job_list
+
+    here = job_list.this_machine()
+    rows = _rows(request, here) if here.store.value != job_list.resolve(**request.place).store.value else []
+    if not rows:
+        raise error
+    return rows
+
+
+def _rows(request: _ListRequest, target: Target | None = None) -> list[Row]:
     """Return what is known of each job, in the order of the rows."""
     from kinetic._jobs import job_list
 
-    filters, target = request.filters, job_list.resolve(**request.place)
+    filters, target = request.filters, target or job_list.resolve(**request.place)
     found = job_list.live_and_past(target) if request.everything else job_list.live(target)
     late = filters.late()
     if filters != late:

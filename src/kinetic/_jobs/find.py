@@ -47,7 +47,7 @@ def find_record(job_id: str, project: str | None = None, cluster: str | None = N
     if not isinstance(job_id, str) or not keys.is_job_id(job_id.rstrip("-")):  # the beginning of an id may end with one
         keys.check_job_id(job_id)
     stores = job_list.stores(job_list.resolve(project, cluster=cluster))
-    for store in stores if keys.is_job_id(job_id) else ():
+    for store in reversed(stores) if keys.is_job_id(job_id) else ():  # this machine's own needs no network
         with contextlib.suppress(KeyMissingError):
             return _load(store, job_id)
         if (collected := _collected(store, locate.read_page(store, job_id))) is not None:

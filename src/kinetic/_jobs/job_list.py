@@ -54,6 +54,11 @@ def resolve(
     return settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
 
 
+def this_machine() -> Target:
+    """Return where jobs of this machine are looked for, whatever else is configured."""
+    return settings.resolve(backend=registry.HERE.name)
+
+
 def live(target: Target) -> list[Job]:
     """List the jobs that were not removed, newest first."""
     return newest_first(_known(unremoved(target)))

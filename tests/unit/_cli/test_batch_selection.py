@@ -168,3 +168,18 @@ def test_saved_results_are_counted_without_those_that_failed(states, saved, kine
     told = kinetic("batch", "results", made_batch(*states), "--save", str(tmp_path / "b.pkl"))
 
     assert f"saved {saved} to " in told.stderr
+
+
+def test_a_batch_of_this_machine_is_found_while_a_profile_selects_a_cluster(kinetic, made_batch, tmp_path) -> None:
+    group_id = made_batch("succeeded", "succeeded")
+    place = ("--backend", "gke", "--context", "away", "--store", f"file://{tmp_path}/bucket")
+    assert kinetic("profile", "create", "away", *place).exit_code == 0
+
+    listed = json.loads(kinetic("batch", "list", "--json").stdout)["batches"]
+    told = [kinetic("batch", "status", word) for word in (group_id, group_id[:8], "@last")]
+    missing = kinetic("batch", "status", "grp-00000000")
+
+    assert [page["group_id"] for page in listed] == [group_id]
+    assert all(each.stdout.startswith(f"{group_id}: 2 succeeded") for each in told)
+    assert batch_handle.attach_batch(group_id).results(cleanup=False) == [0, 10]
+    assert f"{tmp_path}/bucket and file://" in missing.stderr
