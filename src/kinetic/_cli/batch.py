@@ -322,7 +322,7 @@ def _is_confirmed(batch: Batch, now: BatchState, *, results: bool) -> bool:
         waiting = batch.handle.status_counts().get("SUCCEEDED", 0)  # a collected one is NOT_FOUND
         question += f", with {count_text(waiting, 'uncollected result')}" if waiting else ""
     refused = f"nothing was removed: {group_id} would be removed, {now.summary}"
-    return shared_options.confirm(f"{question}?", refused=refused, command=f"kinetic batch cleanup {group_id} --yes")
+    return shared_options.confirm(f"{question}?", refused=refused, newest=group_id)
 
 
 @click.command

@@ -115,11 +115,8 @@ def prune(older: float, keep: str, yes: bool, dry_run: bool, as_json: bool) -> N
     found = compiled_programs.prune(store, now, seconds=older, most_bytes=most_bytes, dry_run=True)
     if any(found) and not dry_run:
         what = f"{count_text(found.files, 'compiled file')}, {size_text(found.size_bytes)}"
-        if not yes and not shared_options.confirm(
-            f"Remove {what}?",
-            refused=f"nothing was removed: {what} would be removed",
-            command=f"kinetic cache prune --older {shared_options.duration_argument(older)} --keep {keep} --yes",
-        ):
+        refused = f"nothing was removed: {what} would be removed"
+        if not yes and not shared_options.confirm(f"Remove {what}?", refused=refused):
             return
         found = compiled_programs.prune(store, now, seconds=older, most_bytes=most_bytes)
     if as_json:

@@ -34,6 +34,7 @@ ERROR, USAGE, TIME_OVER, JOB_FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 124, 125, 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _INDENT = " " * len("error: ")
 CALLED = "kinetic.called"  # in the meta of click's contexts: the Called command
+WORDS = "kinetic.words"  # and what was typed after "kinetic"
 _ADVICE = re.compile(r'(--[\w-]+ )?(?<![\w-])([a-z]\w*) ?= ?(?:"([^"]+)"|(\w[\w.=]*(?:,\w[\w.=]*)*))')
 _OTHER_FLAGS = {"on_done": "--notify", "container_image": "--image"}  # of commands that have none of the option's name
 
@@ -84,6 +85,7 @@ def print_parts(what: str, *, code: str, why: str | None = None, next: str | Non
             continue
         sys.stderr.write(colors.paint(label, color, sys.stderr, bold=True))
         sys.stderr.write(" " * (len(_INDENT) - len(label)))
+        sys.stderr.flush()  # click writes to a stream of its own where the encoding is ASCII
         first, *others = text.splitlines()
         click.echo("\n".join([first, *(_INDENT + line.removeprefix(_INDENT) for line in others)]), err=True)
 

@@ -97,7 +97,7 @@ def doctor(
     yes_to_job = yes or (asked.is_here and not is_asked)  # a job on this machine costs nothing
     if tried and not yes_to_job and not is_asked:
         why = "a job on a cluster costs, and this is not a terminal: pass --yes to confirm"
-        raise OptionError("no job was run", why=why, next=f"kinetic doctor --try {tried} --yes")
+        raise OptionError("no job was run", why=why, next=shared_options.typed_again("--yes"))
     found: dict[str, Finding] = {}
 
     def note(finding: Finding, *, after: bool = False) -> None:
@@ -143,7 +143,7 @@ def _tried(wanted: Placement, place: dict[str, str | None], target: Target, fail
     if failed:
         return trial.skipped(f"{failed} failed")
     question = f"Run a job on {wanted.name}, {trial.price_text(wanted)}?"
-    if not yes and not shared_options.confirm(question, refused="no job was run", command=""):
+    if not yes and not shared_options.confirm(question, refused="no job was run"):
         return trial.skipped("you said no")
     return trial.run_trial(wanted, place, target.store.value)
 
@@ -199,7 +199,7 @@ def _request_quota(asked: ClusterChecks, more: int, contact: str | None, *, yes:
         for number, request in enumerate(requests, 1):
             key = f"quota-request-{number}" if len(requests) > 1 else key
             if not request.was_sent:
-                if not yes and not shared_options.confirm(f"Ask Google for {request}?", refused="", command=""):
+                if not yes and not shared_options.confirm(f"Ask Google for {request}?", refused=""):
                     yield Finding(key, group, "SKIP", f"not requested: {request}")
                     continue
                 contact = contact or shared_options.ask("Your e-mail address, to which Google answers")

@@ -45,6 +45,7 @@ _LOCK_COLUMNS = (
 )
 _VERIFIED_COLUMNS = (Column("STATE"), Column("LAYER"), Column("CONTENTS", flexible=True))
 _PYTHON = re.compile(r"3\.[0-9]+")
+_REFUSED = "nothing was built"
 _KINDS = ("cpu", "gpu", "tpu")
 _MACHINES = {"x86_64": "x86_64", "arm64": "aarch64"}
 
@@ -182,11 +183,8 @@ def prune(older: float, yes: bool, dry_run: bool, as_json: bool) -> None:
             output_format.print_document(images=[_page(each) for each in old], removed=False)
         return
     removed = count_text(len(old), "image")
-    if not yes and not shared_options.confirm(
-        f"Remove {removed}?",
-        refused=f"nothing was removed: {removed} would be removed",
-        command=f"kinetic image prune --older {shared_options.duration_argument(older)} --yes",
-    ):
+    refused = f"nothing was removed: {removed} would be removed"
+    if not yes and not shared_options.confirm(f"Remove {removed}?", refused=refused):
         return
     repositories = {each.image.uri.partition("@")[0] for each in old}
     count = 0
@@ -284,7 +282,7 @@ def build_image(
         click.echo(f"{name}:{tags[1]}  Python {python}, {platform}, {lines}", err=True)
     if dry_run:
         return
-    if not _agrees("Build these?", f"kinetic build-image --repo {repository}", yes=yes):
+    if not yes and not shared_options.confirm("Build these?", refused=_REFUSED):
         return
     for kind, name in plan:
         token = _google_token()
@@ -308,10 +306,6 @@ def build_image(
         click.echo(f"{name}:{tags[1]}")
 
 
-def _agrees(question: str, command: str, *, yes: bool) -> bool:
-    return yes or shared_options.confirm(question, refused="nothing was built", command=f"{command} --yes")
-
-
 def _build_dockerfile(
     dockerfile: str, repository: str, names: Sequence[str], tags: Sequence[str], *, dry_run: bool, yes: bool
 ) -> None:
@@ -332,7 +326,7 @@ def _build_dockerfile(
     click.echo(f"Cloud Build gets {files} of {context.folder}", err=True)
     if dry_run:
         return
-    if not _agrees("Build this?", f"kinetic build-image --repo {repository} --dockerfile {dockerfile}", yes=yes):
+    if not yes and not shared_options.confirm("Build this?", refused=_REFUSED):
         return
     target = settings.resolve()
     project = "" if registry.is_here(target.backend.value) else target.project.value

@@ -109,7 +109,7 @@ def _choose(found: list[Page], project: str, cluster: str | None, *, yes: bool) 
     asks = not yes and shared_options.is_interactive()
     if not named and asks:
         question = f"The project {project} has no cluster{f' {cluster}' if cluster else ''}. Make one?"
-        if shared_options.confirm(question, refused="", command="", suggested=True):
+        if shared_options.confirm(question, refused="", suggested=True):
             return None
     if not named:
         existing = ", ".join(f"{each['name']} in {each['location']}" for each in found)
@@ -203,7 +203,7 @@ def _repair(asked: Any, found: list[Finding], *, yes: bool) -> list[Finding]:
             continue
         question = output_format.plain(f"{each.what}. Repair it?")
         asks = shared_options.is_interactive()
-        if yes or (asks and shared_options.confirm(question, refused="", command="", suggested=True)):
+        if yes or (asks and shared_options.confirm(question, refused="", suggested=True)):
             wanted.append(each)
     after = {each.key: each for each in checks.repair(asked, wanted)}
     for each in after.values():

@@ -146,8 +146,6 @@ def _cleanup_all(
     """Remove every job that has ended, or those that ended more than some seconds ago."""
     from kinetic._wire import keys
 
-    command = "kinetic jobs cleanup --all"
-    command += f" --older-than {shared_options.duration_argument(older_than)}" if older_than else ""
     with output.phase("looking at the jobs", summary=False):
         found = _ended_jobs(place, older_than)
     jobs, size, now = count_text(len(found), "job"), size_text(sum(job.size_bytes for job in found)), time.time()
@@ -166,7 +164,7 @@ def _cleanup_all(
         waiting = sum(job.seen.outcome is not None and job.seen.outcome.succeeded for job in found)
         results = f", with {count_text(waiting, 'uncollected result')}" if waiting else ""
         question, refused = f"Remove {jobs}{results}?", f"nothing was removed: {jobs} would be removed"
-        if not yes and not shared_options.confirm(question, refused=refused, command=f"{command} --yes"):
+        if not yes and not shared_options.confirm(question, refused=refused):
             click.echo("nothing was removed", err=True)
             return
         removed = [job for job in found if _is_removed(job, request)]

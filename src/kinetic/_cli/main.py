@@ -28,12 +28,15 @@ _COMPLETION_SETUP = {
 class Root(LazyGroup):
     """The whole tree; every error below it is reported in one way and becomes an exit code."""
 
-    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **options: Any) -> click.Context:
         """Read what precedes the subcommand."""
+        words = [*args]
         try:
-            return super().make_context(*arguments, **options)
+            context = super().make_context(info_name, args, *more, **options)
         except click.UsageError as error:
             sys.exit(error_output.report(error))
+        context.meta[error_output.WORDS] = words
+        return context
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a subcommand, and make sure that what it printed has been written."""

@@ -13,7 +13,7 @@ import click
 from kinetic._backends import registry
 from kinetic._cli import shared_options
 from kinetic._cli.command_tree import LazyGroup
-from kinetic._cli.error_output import ERROR, INTERRUPTED, USAGE, print_parts
+from kinetic._cli.error_output import ERROR, INTERRUPTED, print_parts
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.format import Column, names_text
@@ -35,6 +35,7 @@ _LIST = (
     Column("STATUS", flexible=True),
 )
 _NAMED = 5  # jobs in a sentence
+_UNCHANGED = "nothing was changed"
 
 
 @click.group(cls=LazyGroup, path=("pool",))
@@ -99,8 +100,10 @@ def add(name: str, spot: bool, dry_run: bool, yes: bool, **given: Any) -> None:
     if not steps:
         return
     _warn_of_price(wanted, (options.least or 0) * len(steps))
-    if dry_run or not _may_go_on(yes=yes, question="Do this?", command=f"kinetic pool add {name} --yes"):
+    if dry_run:
         return
+    if not yes and not shared_options.confirm("Do this?", refused=_UNCHANGED):
+        sys.exit(ERROR)
     for added, found, changes in steps:  # one after the other: a cluster has one operation at a time
         with output.phase(f"making {added.name}"):
             _do(setup, partial(added.settle, found, changes), f"make {added.name}")
@@ -173,8 +176,8 @@ def remove(name: str, yes: bool, **given: Any) -> None:
     click.echo(f"- {removed.title}")
     if jobs:
         click.echo(f"jobs on its nodes, which will be interrupted: {names_text(jobs, _NAMED)}", err=True)
-    if not _may_go_on(yes=yes, question="Remove it?", command=f"kinetic pool remove {name} --yes"):
-        return
+    if not yes and not shared_options.confirm("Remove it?", refused=_UNCHANGED):
+        sys.exit(ERROR)
     with output.phase(f"removing {name}"):
         _do(setup, lambda: removed.remove(found), f"remove {name}")
 
@@ -265,17 +268,6 @@ def _setup(target: Target) -> Setup:
     project, zone, cluster = target.project.value, target.zone.value, target.cluster.value
     spec = Spec(project, cluster, location=zone, standard=True, namespace=target.namespace.value or "default")
     return Setup(spec, ProjectApis(project, api.Tokens(os.environ), os.environ))
-
-
-def _may_go_on(*, yes: bool, question: str, command: str) -> bool:
-    if yes:
-        return True
-    if not shared_options.is_interactive():
-        print_parts("nothing was changed", code="usage", why="not a terminal: pass --yes to confirm", next=command)
-        sys.exit(USAGE)
-    if not shared_options.confirm(question, refused="nothing was changed", command=command):
-        sys.exit(ERROR)
-    return True
 
 
 @contextmanager

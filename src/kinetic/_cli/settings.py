@@ -372,9 +372,9 @@ def remove(name: str, yes: bool) -> None:
     saved = profiles.load(os.environ)
     if saved.get(name) is None:
         raise profiles.unknown_profile_error(name, saved, way="kinetic profile list")
-    refused, command = f"the profile {name!r} was not removed", f"kinetic profile rm {name} --yes"
+    refused = f"the profile {name!r} was not removed"
     ask = not yes and name != LOCAL.name
-    if ask and not shared_options.confirm(f"Remove the profile {name}?", refused=refused, command=command):
+    if ask and not shared_options.confirm(f"Remove the profile {name}?", refused=refused):
         click.echo("not removed", err=True)
         return
     was_current = profiles.remove(os.environ, name)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kinetic._cli import error_output
 from kinetic._config.options import BY_NAME, JOB_OPTIONS
 from kinetic._output import terminal as output
 from kinetic._wire.fields import UNITS, seconds_of
@@ -371,10 +372,21 @@ def ask(question: str, suggested: str = "") -> str:
         raise KeyboardInterrupt from None
 
 
-def confirm(question: str, *, refused: str, command: str, suggested: bool = False) -> bool:
+def typed_again(*flags: str, newest: str = "") -> str:
+    """Return the command line as it was typed, with more flags; ``newest`` replaces @last, which may move."""
+    import shlex  # 2 ms; only on the way to an error
+
+    typed = click.get_current_context().meta[error_output.WORDS]
+    words = [newest if newest and word in NEWEST else word for word in typed]
+    end = words.index("--") if "--" in words else len(words)
+    return shlex.join(["kinetic", *words[:end], *flags, *words[end:]])
+
+
+def confirm(question: str, *, refused: str, newest: str = "", suggested: bool = False) -> bool:
     """Ask a yes-or-no question on standard error; without a terminal refuse, and advise the command with --yes."""
     if not is_interactive():
-        raise OptionError(refused, why="not a terminal: pass --yes to confirm", next=command)
+        advice = typed_again("--yes", newest=newest)
+        raise OptionError(refused, why="not a terminal: pass --yes to confirm", next=advice)
     try:
         return click.confirm(question, default=suggested, err=True)
     except click.Abort:

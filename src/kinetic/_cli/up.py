@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinetic._cli import shared_options
-from kinetic._cli.error_output import ERROR, INTERRUPTED, USAGE, print_parts
+from kinetic._cli.error_output import ERROR, INTERRUPTED, print_parts
 from kinetic._config.options import read_variable
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
@@ -31,6 +31,7 @@ _CLUSTER = "kinetic-cluster"  # as the registry of backends has it, which jobs u
 _BILLING_ACCOUNT = re.compile(r"[0-9A-F]{6}(-[0-9A-F]{6}){2}")
 _PROJECT = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
 _PARENT = re.compile(r"(folders|organizations)/[0-9]+")
+_UNCHANGED = "nothing was changed"
 _LIMIT_SECONDS = 2400.0  # other tools wait for 30 to 40 minutes
 
 
@@ -141,8 +142,8 @@ def up(
         raise blocking
     if dry_run:
         return
-    if plan.to_do and not _may_go_on(yes=yes, question="Make this?", command="kinetic up --yes"):
-        sys.exit(USAGE if not shared_options.is_interactive() else ERROR)
+    if plan.to_do and not yes and not shared_options.confirm("Make this?", refused=_UNCHANGED):
+        sys.exit(ERROR)
     if plan.to_do:
         _make(plan)
     setup.client()  # it answers: reading its namespace succeeded
@@ -183,7 +184,8 @@ def _make(plan: Plan) -> None:
         with output.phase("making the cluster", detail=lambda: doing[0]):
             carry_out(plan, lambda step: output.report(f"made {step.resource.title}"))
     except KeyboardInterrupt:
-        _explain_interruption(plan.setup, "makes", "kinetic up continues, and kinetic down removes it")
+        down = f"kinetic down --project {plan.setup.project} --cluster {plan.setup.spec.cluster}"
+        _explain_interruption(plan.setup, "makes", f"{shared_options.typed_again()} continues, and {down} removes it")
         sys.exit(INTERRUPTED)
 
 
@@ -251,9 +253,10 @@ def down(
         if delete_data and not yes and shared_options.is_interactive():
             typed = shared_options.ask(f"This removes all results. Type the name of the cluster ({spec.cluster})")
             if typed != spec.cluster:
-                raise OptionError("nothing was removed", why=f"{typed!r} is not {spec.cluster!r}", next="kinetic down")
-        elif not _may_go_on(yes=yes, question="Remove this?", command="kinetic down --yes"):
-            sys.exit(USAGE if not shared_options.is_interactive() else ERROR)
+                why = f"{typed!r} is not {spec.cluster!r}"
+                raise OptionError("nothing was removed", why=why, next=shared_options.typed_again())
+        elif not yes and not shared_options.confirm("Remove this?", refused=_UNCHANGED):
+            sys.exit(ERROR)
         _remove(plan)
     for name in teardown.forget_profiles(setup, os.environ):
         click.echo(f"removed the profile {name}", err=True)
@@ -268,7 +271,7 @@ def _remove(plan: RemovalPlan) -> None:
         with output.phase("removing the cluster", detail=lambda: doing[0]):
             remains = teardown.remove(plan, lambda title: output.report(f"removed {title}"))
     except KeyboardInterrupt:
-        _explain_interruption(plan.setup, "removes", "kinetic down continues")
+        _explain_interruption(plan.setup, "removes", f"{shared_options.typed_again()} continues")
         sys.exit(INTERRUPTED)
     for error in remains.errors:
         print_parts(error.what, code=error.code, why=error.why, next=error.next)
@@ -277,7 +280,7 @@ def _remove(plan: RemovalPlan) -> None:
             f"{count_text(len(remains.names), 'thing')} of the cluster {plan.setup.spec.cluster} left",
             code="not-removed",
             why="; ".join(remains.names),
-            next="kinetic down     when what the messages name is corrected",
+            next=f"{shared_options.typed_again()}     when what the messages name is corrected",
         )
         sys.exit(ERROR)
     if remains.errors:
@@ -289,16 +292,6 @@ def _print_plan(plan: Plan | RemovalPlan, *, as_json: bool) -> None:
         output_format.print_document(**plan.to_json())
     else:
         click.echo("\n".join(output_format.plain(line) for line in plan.lines()))
-
-
-def _may_go_on(*, yes: bool, question: str, command: str) -> bool:
-    """Return whether to go on: --yes, or a yes at a terminal; without one, say how to give it."""
-    if yes:
-        return True
-    if not shared_options.is_interactive():
-        print_parts("nothing was changed", code="usage", why="not a terminal: pass --yes to confirm", next=command)
-        return False
-    return shared_options.confirm(question, refused="nothing was changed", command=command)
 
 
 def _spec(given: dict[str, Any], wanted: tuple[Placement, ...], *, everything: bool = False) -> Spec:

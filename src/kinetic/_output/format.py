@@ -50,7 +50,7 @@ def _in_unit(count: float, like: float) -> str:
     for unit, unit_bytes in _SIZES:
         if like >= unit_bytes:
             return f"{count / unit_bytes:.1f} {unit}"
-    return f"{count:.0f} bytes"
+    return f"{count:.0f} byte{'' if round(count) == 1 else 's'}"
 
 
 def duration_text(seconds: float) -> str:

@@ -45,3 +45,11 @@ def test_a_full_disk_behind_standard_output_is_said_to_be_full(submit, command, 
     assert done.returncode == 1
     assert done.stderr.startswith("error: a disk is full, and the output is incomplete [disk-full]\nwhy: ")
     assert "ignored" not in done.stderr
+
+
+def test_an_error_is_in_order_where_the_encoding_is_ascii(command, environment) -> None:
+    ascii_ = environment | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONUNBUFFERED": ""}
+
+    done = subprocess.run([*command, "jobs", "show", "nosuch"], env=ascii_, capture_output=True, text=True, check=False)
+
+    assert [line[:7] for line in done.stderr.splitlines()] == ["error: ", "why:   ", "next:  "]

@@ -183,3 +183,12 @@ def test_a_batch_of_this_machine_is_found_while_a_profile_selects_a_cluster(kine
     assert all(each.stdout.startswith(f"{group_id}: 2 succeeded") for each in told)
     assert batch_handle.attach_batch(group_id).results(cleanup=False) == [0, 10]
     assert f"{tmp_path}/bucket and file://" in missing.stderr
+
+
+def test_the_command_that_confirms_keeps_every_option_and_names_the_batch_that_was_shown(kinetic, made_batch) -> None:
+    group_id = made_batch("succeeded")
+
+    refused = kinetic("batch", "cleanup", "@last", "--no-gcs")
+
+    assert refused.exit_code == 2
+    assert refused.stderr.endswith(f"next:  kinetic batch cleanup {group_id} --no-gcs --yes\n")

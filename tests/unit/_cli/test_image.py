@@ -120,7 +120,7 @@ def test_prebuilt_images_are_built_without_a_cluster_and_found_by_both_tags(
     assert planned.exit_code == 0
     assert (unasked.exit_code, arm.exit_code, other.exit_code) == (2, 2, 2)
     assert f"{repository}/base-cpu:" in unasked.stderr
-    assert "pass --yes to confirm" in unasked.stderr
+    assert f"next:  kinetic build-image --repo {repository} --category cpu --yes\n" in unasked.stderr
     assert "--platform=arm64 needs --tag" in arm.stderr
     assert "cannot be built with Python" in other.stderr
     assert done.exit_code == 0, done.output

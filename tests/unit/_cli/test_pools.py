@@ -42,10 +42,10 @@ def test_a_pool_is_planned_and_made_with_yes(kinetic, cloud) -> None:
 
 
 def test_without_a_terminal_and_yes_nothing_is_written(kinetic, cloud) -> None:
-    result = kinetic("pool", "add", "l4")
+    result = kinetic("pool", "add", "l4", "--spot", "--max", "3")
 
     assert result.exit_code == 2
-    assert "kinetic pool add l4 --yes" in result.stderr
+    assert result.stderr.endswith("next:  kinetic pool add l4 --spot --max 3 --yes\n")
     assert cloud.writes == []
 
 

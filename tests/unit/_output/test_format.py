@@ -116,6 +116,10 @@ def test_an_age_reads_as_people_say_it(seconds: float, text: str) -> None:
     assert f"{format_.age_text(seconds)} ago" == text
 
 
+def test_a_size_has_the_number_of_its_noun() -> None:
+    assert [format_.size_text(count) for count in (0, 1, 2, 1000)] == ["0 bytes", "1 byte", "2 bytes", "1.0 kB"]
+
+
 @pytest.mark.parametrize(
     ("value", "fits"),
     [
