@@ -422,3 +422,21 @@ def _wait_for_the_end(pair: Pair, job: str) -> None:
 
 def _end_supervisors(request: pytest.FixtureRequest, home: Path) -> None:
     request.config.pluginmanager.get_plugin(os.fspath(Path(__file__).with_name("conftest.py"))).end_supervisors(home)
+
+
+def test_an_id_is_enough_for_a_job_that_was_sent_to_another_store_than_the_usual_one(
+    project: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(project, home)
+    (home / "index").mkdir()
+    (home / "index" / "damaged.place").write_bytes(b"\xff")
+    monkeypatch.setenv("KINETIC_STORE", f"file://{home.parent}/other")
+    submit = "from jobs import *\nbatch = talk.run_async_map([['', 1]])\nbatch.wait()\n"
+    job_id, group_id = pair.run(submit + "print(json.dumps([takes.run_async(1).job_id, batch.group_id]))")
+    monkeypatch.delenv("KINETIC_STORE")
+
+    collected = pair.run(f"print(json.dumps(kinetic.attach({job_id!r}).result()))")
+    batch = pair.run(f"print(json.dumps(kinetic.attach_batch({group_id!r}).results()))")
+    status = pair.run(f"print(json.dumps(kinetic.attach({job_id!r}).status().value))")
+
+    assert (collected, batch, status) == ("ran", [{"lines": 1}], "NOT_FOUND")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from kinetic._batches import collection, display, driver, removal, state
 from kinetic._batches.collection import Detaching, completions
 from kinetic._batches.state import Batch, Poll
-from kinetic._jobs import job_list
+from kinetic._jobs import environment, job_list
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.locate import Untrusted, untrusted_warnings
 from kinetic._jobs.wait import check_flags, seconds_to_wait
@@ -320,6 +320,9 @@ def find_batch(word: str, stores: Sequence[Store]) -> tuple[Group, Store]:
             found = [name for name in store.folders(keys.GROUPS) if keys.is_group_id(name) and name.startswith(word)]
             if one := keys.only_match(word, found, "ids of batches"):
                 return state.load_group(store, one), store
+    for store in environment.noted_stores(stores) if keys.is_group_id(word) else ():
+        with contextlib.suppress(KineticError):  # it may be of a cluster that is gone
+            return state.load_group(store, word), store
     raise BatchNotFoundError(
         f"no batch {word} was found",
         why=f"looked in {' and '.join(store.url for store in stores)}; "

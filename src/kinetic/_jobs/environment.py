@@ -5,19 +5,22 @@ What lists jobs needs no more than this, so nothing here opens a page.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, cast
 
 from kinetic._backends import registry
 from kinetic._backends.registry import Address
+from kinetic._config import home as config_home
 from kinetic._config import target as settings
 from kinetic._output import terminal as output
 from kinetic._stores import open_store
 from kinetic._wire import folders
+from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from kinetic._backends.local.backend import LocalBackend
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
 
 _RUNTIME = ("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "HOME", "KINETIC_MACHINE_ID")
+_PLACE = ".place"  # the ending of a file in the home with the address of a store
+_MOST_PLACES = 8  # that are asked for an id which is not where jobs are looked for
 _runtimes: dict[tuple[str, ...], Path] = {}
 _homes: dict[tuple[str, ...], Path] = {}
 _machines: dict[tuple[str, ...], str] = {}
@@ -100,6 +105,28 @@ def is_supervised() -> bool:
 def local_store() -> Store:
     """Return the store of the jobs of this machine."""
     return open_store(settings.resolve(backend=registry.HERE.name).store.value)
+
+
+def note_store(store: Store) -> None:
+    """Keep the address of a store to which jobs are sent, for those who look for one by its id alone."""
+    if store.url == f"file://{home()}/store":  # where everybody looks
+        return
+    path = home() / "index" / f"{config_home.short_digest(store.url)}{_PLACE}"
+    with contextlib.suppress(OSError):  # a full or read-only disk
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            folders.write_whole(path, store.url.encode())
+
+
+def noted_stores(known: Iterable[Store]) -> Iterator[Store]:
+    """Yield the stores to which jobs were sent lately, without the known ones."""
+    urls = {store.url for store in known}
+    found = sorted((home() / "index").glob(f"*{_PLACE}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in found[:_MOST_PLACES]:
+        with contextlib.suppress(OSError, ValueError, KineticError):  # a damaged file
+            if (url := path.read_text()) not in urls:
+                yield open_store(url)
 
 
 def folders_not_sent(needed: Iterable[str], output_dir: str | None, store: Store) -> tuple[Path, ...]:

@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kinetic._jobs import index, job_list, locate
+from kinetic._jobs import environment, index, job_list, locate
 from kinetic._jobs.locate import Untrusted
 from kinetic._output import tracebacks
 from kinetic._output.format import plain
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys
 from kinetic._wire.records import JobRecord
-from kinetic.errors import JobNotFoundError, KeyMissingError
+from kinetic.errors import JobNotFoundError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
     from kinetic._config.target import Target
@@ -48,21 +48,30 @@ def find_record(job_id: str, project: str | None = None, cluster: str | None = N
         keys.check_job_id(job_id)
     stores = job_list.stores(job_list.resolve(project, cluster=cluster))
     for store in reversed(stores) if keys.is_job_id(job_id) else ():  # this machine's own needs no network
-        with contextlib.suppress(KeyMissingError):
-            return _load(store, job_id)
-        if (collected := _collected(store, locate.read_page(store, job_id))) is not None:
-            return collected
+        if (found := _known(store, job_id)) is not None:
+            return found
     for store in stores:
-        found = keys.only_match(job_id, [name for name in job_list.ids(store) if name.startswith(job_id)])
-        if found:
+        name = keys.only_match(job_id, [name for name in job_list.ids(store) if name.startswith(job_id)])
+        if name:
             with contextlib.suppress(KeyMissingError):  # half submitted, or half removed
-                return _load(store, found)
+                return _load(store, name)
     for store in stores:
         pages = (locate.read_page(store, name) for name in index.page_ids(store) if name.startswith(job_id))
         past = [handle for page in pages if (handle := _collected(store, page)) is not None]
         if keys.only_match(job_id, [handle.job_id for handle in past], "ids of collected jobs"):
             return past[0]
+    for store in environment.noted_stores(stores) if keys.is_made(job_id) else ():
+        with contextlib.suppress(KineticError):  # it may be of a cluster that is gone
+            if (found := _known(store, job_id)) is not None:
+                return found
     raise _not_found(stores, job_id)
+
+
+def _known(store: Store, job_id: str) -> JobRecord | None:
+    """Return the record of a job of a store, also if it was collected; None where there is none."""
+    with contextlib.suppress(KeyMissingError):
+        return _load(store, job_id)
+    return _collected(store, locate.read_page(store, job_id))
 
 
 @tracebacks.hides_frames

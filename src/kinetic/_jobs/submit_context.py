@@ -78,6 +78,7 @@ def prepare(options: Options, *, one_job: bool = False) -> SubmitContext:
     store = environment.warn_if_shared(open_store(target.store.value))
     with phase("asking the store", is_remote=store.local is None):
         protocol.check_conditional_writes(store)
+    environment.note_store(store)
     backend.sweep(store.local.scratch() if store.local is not None else None, _read_page)
     return SubmitContext(target, backend, store, placement, key_id, key, notes, wanted)
 
