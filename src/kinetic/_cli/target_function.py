@@ -323,7 +323,8 @@ def _command(function: Callable[..., Any], parameters: list[inspect.Parameter], 
         elif parameter.kind is not inspect.Parameter.VAR_KEYWORD:
             options.append(_option(parameter, taken))
         else:
-            others = {word.partition("=")[0] for word in words if word.startswith("--")} - taken
+            own = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
+            others = {word.partition("=")[0] for word in words if word.startswith("--")} - own
             for option in sorted(others):
                 name = option[2:].replace("-", "_")
                 if name.isidentifier():  # for **kwargs; without a value it is True

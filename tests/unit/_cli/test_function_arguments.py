@@ -230,6 +230,13 @@ def test_a_parameter_may_be_called_no_something() -> None:
     assert called(function, "--no-cache") == (True, True)  # its own name comes first
 
 
+def test_keywords_of_any_name_leave_the_flags_and_types_of_the_parameters_alone() -> None:
+    def function(keep: bool = True, max_steps: str = "1", **others):
+        return keep, max_steps, others
+
+    assert called(function, "--no-keep", "--max_steps", "3", "--seed", "4") == (False, "3", {"seed": 4})
+
+
 def test_an_annotation_that_exists_for_type_checkers_only_hides_no_other() -> None:
     def function(amount: Decimal, count: int):
         return amount, count
