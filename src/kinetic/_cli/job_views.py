@@ -195,8 +195,8 @@ def _watch(request: _ListRequest, *, as_json: bool) -> NoReturn:
     if as_json or not terminal.is_possible():
         raise OptionError(
             "--watch cannot be used here",
-            why="--json prints one document" if as_json else "standard error is not a terminal",
-            next="kinetic jobs list" + (" --json" if as_json else ""),
+            why="--json prints one document" if as_json else "standard error is not a terminal that can rewrite a line",
+            next=shared_options.typed_again(without="--watch"),
         )
     screen = _Screen()
     try:

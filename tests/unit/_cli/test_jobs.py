@@ -77,3 +77,10 @@ def test_jobs_and_batches_of_this_machine_are_found_while_the_store_of_a_cluster
         assert listed.exit_code == 1
         assert "in-the-way" in listed.stderr
     assert kinetic("jobs", "list", "--function", "no_such_one").stdout == ""
+
+
+def test_watching_without_a_terminal_advises_the_same_list_without_it(kinetic) -> None:
+    refused = kinetic("jobs", "list", "--status", "failed", "--watch")
+
+    assert refused.exit_code == 2
+    assert refused.stderr.endswith("next:  kinetic jobs list --status failed\n")
