@@ -13,7 +13,7 @@ from kinetic._cli.error_output import CALLED, Called, SuggestionError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_TYPO = 0.8  # a word this similar to a command of ours is a typo
+_TYPO = 0.86  # a word this similar to a command of ours is a typo; "stop" is not one of "top"
 
 # The order is that of the help; the last column is the first line of the command's own help, which a test verifies.
 _TREE = """
@@ -110,6 +110,10 @@ _ANYWHERE = """
     images install                    | package
     tpus gpus nodes hardware          | accelerators
     price prices pricing              | cost l4
+    check checks verify diagnose      | doctor
+    files artifacts                   | outputs ls @last
+    download                          | outputs get @last
+    version                           | --version
 """
 _OF_A_BATCH = """
     ps get top                        | batch list
@@ -123,11 +127,16 @@ _OF_A_BATCH = """
 _OF_THE_CACHE = """
     clear clean rm remove delete gc   | cache prune
 """
+_OF_OUTPUTS = """
+    download copy cp pull fetch       | outputs get @last
+    list show                         | outputs ls @last
+"""
 _TABLES = {
     "kinetic": _ANYWHERE,
     "kinetic jobs": _ANYWHERE,
     "kinetic batch": _OF_A_BATCH,
     "kinetic cache": _OF_THE_CACHE,
+    "kinetic outputs": _OF_OUTPUTS,
 }
 
 
@@ -213,7 +222,8 @@ class LazyGroup(click.Group):
         else:
             near = [] if name == "help" else get_close_matches(name.lower(), known, 1)  # it is near to "shell"
             best = self._aliases.get(near[0], near[0]) if near else ""
-            line = f"{ctx.command_path} {best or '-h'}" + (f" {_typed(args[1:])}".rstrip() if best else "")
+            rest = _typed(args[1:]) if best or name == "help" else ""
+            line = " ".join(filter(None, (ctx.command_path, best, rest, "" if best else "-h")))
         raise SuggestionError(
             f"there is no command {name!r}" + (f"; did you mean {best!r}?" if best else ""),
             ctx,

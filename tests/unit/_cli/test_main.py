@@ -133,6 +133,11 @@ def test_a_misspelt_command_is_answered_with_the_nearest(words, near, kinetic) -
         (("usage", "cpu-a"), "jobs show cpu-a"),
         (("jobs", "progress"), "jobs show @last"),
         (("cache", "clear"), "cache prune"),
+        (("check",), "doctor"),
+        (("stop", "cpu-a"), "jobs cancel cpu-a"),
+        (("stat",), "jobs status @last"),
+        (("outputs", "download", "cpu-a"), "outputs get cpu-a"),
+        (("download", "cpu-a"), "outputs get cpu-a"),
     ],
 )
 def test_the_words_of_other_tools_lead_to_ours(words, near, kinetic) -> None:
@@ -140,10 +145,9 @@ def test_the_words_of_other_tools_lead_to_ours(words, near, kinetic) -> None:
 
     assert (told.exit_code, told.stdout) == (2, "")
     assert told.stderr.splitlines()[-1] == f"next:  kinetic {near}"
-    command = near.split()[0] if near.startswith("run") else " ".join(near.split()[:2])
-    assert (
-        f"there is no command {next(word for word in words if word not in {'jobs', 'batch', 'cache'})!r}" in told.stderr
-    )
+    command = near.split()[0] if near.startswith(("run", "doctor")) else " ".join(near.split()[:2])
+    unknown = next(word for word in words if word not in {"jobs", "batch", "cache", "outputs"})
+    assert f"there is no command {unknown!r}" in told.stderr
     assert f"did you mean {command!r}?" in told.stderr
 
 
@@ -166,6 +170,10 @@ def test_a_command_that_resembles_none_is_answered_with_all(word, kinetic) -> No
     assert told.exit_code == 2
     assert "list, show, status, explain, wait, logs, debug, stacks, shell, result, cancel, cleanup" in told.stderr
     assert told.stderr.endswith("next:  kinetic jobs -h\n")
+
+
+def test_help_leads_to_the_help_of_the_command_that_follows_it(kinetic) -> None:
+    assert kinetic("help", "jobs", "logs").stderr.endswith("next:  kinetic jobs logs -h\n")
 
 
 @pytest.mark.parametrize("words", [("--bogus",), ("jobs", "--bogus"), ("jobs", "list", "--bogus"), ("jobs", "status")])
