@@ -264,7 +264,7 @@ class _NoJob(click.Command):
 
 @click.command(cls=_NoJob)
 @shared_options.place_options
-@click.option("--watch", is_flag=True, help="Show it again every few seconds, until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Show it again every few seconds, until Ctrl-C.")
 @click.option("--costs", is_flag=True, help="Also show what each kind of node costs per hour.")
 @shared_options.json_option
 def status(watch: bool, costs: bool, as_json: bool, **place: str | None) -> None:

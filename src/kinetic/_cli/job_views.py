@@ -143,7 +143,7 @@ class _ListRequest(NamedTuple):
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
 @click.option("--children", is_flag=True, help="Show each job of a batch instead of one row for the batch.")
 @click.option("--cost", is_flag=True, help="Also show what each job cost so far, at list price.")
-@click.option("--watch", is_flag=True, help="Refresh the table every two seconds, until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh the table every two seconds, until Ctrl-C.")
 @click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE, or the profile]")
 @shared_options.place_options
 @shared_options.json_option
@@ -196,7 +196,7 @@ def _watch(request: _ListRequest, *, as_json: bool) -> NoReturn:
         raise OptionError(
             "--watch cannot be used here",
             why="--json prints one document" if as_json else "standard error is not a terminal that can rewrite a line",
-            next=shared_options.typed_again(without="--watch"),
+            next=shared_options.typed_again(without=("-w", "--watch")),
         )
     screen = _Screen()
     try:

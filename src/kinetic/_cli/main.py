@@ -78,6 +78,14 @@ def _profile_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
     callback=lambda _ctx, _param, choice: _use_color(choice),
     help="Use colors; auto means on a terminal, unless NO_COLOR is set, or where FORCE_COLOR is.  [default: auto]",
 )
+@click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda _ctx, _param, chosen: _be_quiet(chosen),
+    help="Print warnings and errors only (KINETIC_LOG_LEVEL=WARNING).",
+)
 @click.option("--debug", is_flag=True, help="Show the Python traceback of an error.")
 def cli(profile: str | None, debug: bool) -> None:  # noqa: ARG001 - Root.invoke reads debug
     """Run Python functions as jobs, and collect their results.
@@ -95,6 +103,11 @@ def _use_color(choice: Literal["auto", "always", "never"] | None) -> None:
         from kinetic._output import colors  # only if it is given
 
         colors.choose(choice)
+
+
+def _be_quiet(chosen: bool) -> None:
+    if chosen and os.environ.get("KINETIC_LOG_LEVEL", "").upper() != "ERROR":  # which prints less
+        os.environ["KINETIC_LOG_LEVEL"] = "WARNING"
 
 
 def _use_profile(name: str) -> None:

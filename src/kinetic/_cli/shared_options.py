@@ -372,12 +372,12 @@ def ask(question: str, suggested: str = "") -> str:
         raise KeyboardInterrupt from None
 
 
-def typed_again(*flags: str, newest: str = "", without: str = "") -> str:
+def typed_again(*flags: str, newest: str = "", without: Sequence[str] = ()) -> str:
     """Return the command line as it was typed, with more flags; ``newest`` replaces @last, which may move."""
     import shlex  # 2 ms; only on the way to an error
 
     typed = click.get_current_context().meta[error_output.WORDS]
-    words = [newest if newest and word in NEWEST else word for word in typed if word != without]
+    words = [newest if newest and word in NEWEST else word for word in typed if word not in without]
     end = words.index("--") if "--" in words else len(words)
     return shlex.join(["kinetic", *words[:end], *flags, *words[end:]])
 

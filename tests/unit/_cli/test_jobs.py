@@ -80,7 +80,8 @@ def test_jobs_and_batches_of_this_machine_are_found_while_the_store_of_a_cluster
 
 
 def test_watching_without_a_terminal_advises_the_same_list_without_it(kinetic) -> None:
-    refused = kinetic("jobs", "list", "--status", "failed", "--watch")
+    for flag in ("--watch", "-w"):
+        refused = kinetic("jobs", "list", "--status", "failed", flag)
 
-    assert refused.exit_code == 2
-    assert refused.stderr.endswith("next:  kinetic jobs list --status failed\n")
+        assert refused.exit_code == 2
+        assert refused.stderr.endswith("next:  kinetic jobs list --status failed\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -236,3 +237,12 @@ def test_once_all_jobs_are_removed_there_is_no_newest_one_any_more(newest, kinet
 
 def test_what_cannot_be_an_id_is_a_mistake_on_the_command_line(kinetic) -> None:
     assert kinetic("jobs", "status", "Not/An/Id").exit_code == 2
+
+
+@pytest.mark.parametrize(("level", "shown"), [("", "WARNING"), ("INFO", "WARNING"), ("error", "error")])
+def test_quiet_leaves_warnings_and_never_prints_more(level, shown, kinetic, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_LOG_LEVEL", level)
+
+    settings = json.loads(kinetic("-q", "config", "--json").stdout)["settings"]
+
+    assert next(each["value"] for each in settings if each["name"] == "log_level") == shown
