@@ -76,7 +76,7 @@ def completions(
             raise JobTimeoutError(
                 f"{batch.group_id} has not ended within {timeout:g} s",
                 why=f"{len(batch.jobs) - sum(yielded)} of its {len(batch.jobs)} jobs have not ended; they keep running",
-                next=f"call it again, or: kinetic batch status {batch.group_id}",
+                next=f"kinetic batch status {batch.group_id} --watch     or wait again",
             )
         with _without_slot(batch):
             tracker.wait(min(left, _POLL_SECONDS), read=read)

@@ -15,7 +15,7 @@ from kinetic._cli import error_output, job_results, shared_options
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
 from kinetic._output.format import Column, age_text, count_text, duration_cell
-from kinetic._wire import python_runtime
+from kinetic._wire import keys, python_runtime
 from kinetic.errors import BatchNotFoundError, KineticError, OptionError
 
 if TYPE_CHECKING:
@@ -52,7 +52,13 @@ def _find(name: str, project: str | None, _zone: str | None, cluster: str | None
 
     stores = batch_handle.stores_of(project, cluster)
     newest = name in shared_options.NEWEST
-    found = batch_handle.newest_batch(stores) if newest else batch_handle.find_batch(name, stores)
+    try:
+        found = batch_handle.newest_batch(stores) if newest else batch_handle.find_batch(name, stores)
+    except OptionError as error:
+        if keys.is_made(name):
+            error.why = "it is the id of a job; this command takes a batch"
+            error.next = shared_options.job_command(name)
+        raise
     if found is None:
         raise BatchNotFoundError(
             "there are no batches, so @last is not available",

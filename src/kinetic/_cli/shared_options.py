@@ -307,6 +307,13 @@ def _batch_command(group_id: str) -> str:
     return f"kinetic batch {name} {group_id}" + (" 0     for its first input" if name == "logs" else "")
 
 
+def job_command(job_id: str) -> str:
+    """Return the command for a job that does what the present one does for a batch."""
+    name = click.get_current_context().info_name or ""
+    own = {theirs: ours for ours, theirs in reversed(_OF_BATCHES.items())}
+    return f"kinetic jobs {own.get(name, 'status')} {job_id}"
+
+
 job_argument = found_argument("job_id", "JOB_ID", complete_jobs, find_job)
 job_or_row_argument = found_argument("job_id", "JOB_ID", complete_jobs, find_job_or_row)
 

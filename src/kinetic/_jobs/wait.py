@@ -100,7 +100,7 @@ def wait(
                 raise JobTimeoutError(
                     f"{job.job_id} has not ended within {timeout:g} s",
                     why=f"it is {seen.status.value}, and keeps running",
-                    next=f"call result() again, or: kinetic jobs logs {job.job_id} --follow",
+                    next=f"kinetic jobs logs {job.job_id} --follow     or wait again",
                 )
 
 

@@ -192,3 +192,11 @@ def test_the_command_that_confirms_keeps_every_option_and_names_the_batch_that_w
 
     assert refused.exit_code == 2
     assert refused.stderr.endswith(f"next:  kinetic batch cleanup {group_id} --no-gcs --yes\n")
+
+
+def test_the_id_of_a_job_leads_to_the_command_for_jobs(kinetic) -> None:
+    for words, meant in ((["results"], "result"), (["cancel"], "cancel"), (["resume"], "status")):
+        refused = kinetic("batch", *words, "cpu-train-20261120-134402-1f0c9ab")
+
+        assert refused.exit_code == 2
+        assert refused.stderr.endswith(f"next:  kinetic jobs {meant} cpu-train-20261120-134402-1f0c9ab\n")
