@@ -77,7 +77,7 @@ def report(error: BaseException, *, called: Called | None = None, debug: bool = 
 
 def print_parts(what: str, *, code: str, why: str | None = None, next: str | None = None) -> None:  # noqa: A002 - as in errors.py
     """Print the three parts of an error."""
-    parts = (("error:", f"{what} [{code}]", "red"), ("why:", why, "yellow"), ("next:", next, "green"))
+    parts = (("error:", f"{what} [{code}]", "red"), ("why:", why, "yellow"), ("next:", _in_profile(next), "green"))
     from kinetic._output import colors  # only on the way to an error
 
     for label, text, color in parts:
@@ -88,6 +88,18 @@ def print_parts(what: str, *, code: str, why: str | None = None, next: str | Non
         sys.stderr.flush()  # click writes to a stream of its own where the encoding is ASCII
         first, *others = text.splitlines()
         click.echo("\n".join([first, *(_INDENT + line.removeprefix(_INDENT) for line in others)]), err=True)
+
+
+def _in_profile(advice: str | None) -> str | None:
+    """Add the --profile that was typed to the commands of an advice: without it they would look elsewhere."""
+    context = click.get_current_context(silent=True)
+    profile = context.find_root().params.get("profile") if context is not None else None
+    if not advice or profile in {None, "local"}:  # jobs of this machine are found with any
+        return advice
+    from kinetic._cli.command_tree import commands_of
+
+    command = rf"(?<![\w./-])kinetic (?=(?:{'|'.join(commands_of())})\b)"
+    return re.sub(command, lambda _: f"kinetic --profile {profile} ", advice)
 
 
 @contextmanager

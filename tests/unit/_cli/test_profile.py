@@ -376,3 +376,14 @@ def test_the_name_of_the_built_in_profile_is_refused_before_anything_is_asked(ki
     told = kinetic("profile", "create", "local")
 
     assert (told.exit_code, "the profile 'local' is built in" in told.stderr) == (2, True)
+
+
+def test_advice_keeps_the_profile_that_was_typed(kinetic, tmp_path) -> None:
+    place = ("--backend", "gke", "--context", "away", "--store", f"file://{tmp_path}/bucket")
+    kinetic("profile", "create", "away", *place)
+    kinetic("profile", "unset")
+
+    told = {name: kinetic("--profile", name, "jobs", "status", "nosuch").stderr for name in ("away", "local")}
+
+    assert told["away"].endswith("next:  kinetic --profile away jobs list --all\n")
+    assert told["local"].endswith("next:  kinetic jobs list --all\n")
