@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType, TracebackType
 
+    from click.shell_completion import CompletionItem
+
     from kinetic._jobs.handle import JobHandle
     from kinetic._remote.callable import RemoteCallable
 
@@ -56,6 +58,10 @@ class RunCommand(click.Command):
                 why=f"options of kinetic come before the file; arguments of the function come after {file}",
                 next=f"{ctx.command_path} {file} {error.option_name} …     or see: {ctx.command_path} -h",
             ) from None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the options of kinetic before the file only: what follows it is the function's."""
+        return [] if ctx.params.get("target") else super().shell_complete(ctx, incomplete)
 
 
 @click.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})

@@ -242,3 +242,8 @@ def test_completing_loads_little(environ) -> None:
     assert "kinetic._cli.shared_options" in loaded
     late = {"sqlite3", "cloudpickle", "rich", "kinetic._jobs.find", "kinetic._backends.local.backend", "logging"}
     assert not late & loaded
+
+
+def test_options_of_kinetic_are_offered_before_the_file_only(complete) -> None:
+    assert "--accelerator" in complete("run", "--acc")
+    assert complete("run", "-a", "cpu", "train.py::train", "--acc") == []
