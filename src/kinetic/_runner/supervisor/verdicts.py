@@ -371,8 +371,8 @@ def _without_final_report(task: Task, ending: Ending, machine_bytes: int) -> dic
     if ending.stopped:
         return _failed("stopped", "the job was ended on request")
     if ending.held_bytes:
-        asked, held = ((amount or 0) / 2**30 for amount in (task.memory_bytes, ending.held_bytes))
-        what = f"the job ran out of memory: it asked for {asked:.3g} GiB, and its processes held {held:.3g} GiB"
+        asked, held = map(_memory_text, (task.memory_bytes or 0, ending.held_bytes))
+        what = f"the job ran out of memory: it asked for {asked}, and its processes held {held}"
         return _failed("memory", what, limit_bytes=task.memory_bytes, held_bytes=ending.held_bytes, next=MORE_MEMORY)
     if ending.status is None:
         return _failed("lost", "the supervisor of this job was killed, and the job with it")
@@ -381,6 +381,10 @@ def _without_final_report(task: Task, ending: Ending, machine_bytes: int) -> dic
     code = os.waitstatus_to_exitcode(ending.status)
     what = f"the job's process ended by itself with exit code {code}, as os._exit({code}) does, and left no result"
     return _failed("exit", what, exit_code=code)
+
+
+def _memory_text(count: int) -> str:
+    return f"{count / 2**30:.3g} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def _by_signal(task: Task, number: int, ending: Ending, machine_bytes: int) -> dict[str, Any]:
