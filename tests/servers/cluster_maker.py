@@ -98,7 +98,7 @@ class Maker:
         given = {"project": self.cloud.project, "cluster": "team", "hardware": tuple(map(hardware.place, accelerators))}
         retry = Retry(4, sleep=self.clock.sleep, random=lambda: 0.5)
         apis = ProjectApis(
-            self.cloud.project,
+            more.get("project", self.cloud.project),
             Tokens(),  # type: ignore[arg-type]  # as much of it as is used
             self.cloud.endpoints,
             retry=retry,

@@ -302,6 +302,10 @@ def _spec(given: dict[str, Any], wanted: tuple[Placement, ...], *, everything: b
     profile = profiles.choose(environ).profile
     project = given["project"] or read_variable("KINETIC_PROJECT", environ) or getattr(profile, "project", "")
     project = project or _default_project()
+    if project.isdecimal():
+        why = "the bucket and the account of the nodes have the id of the project in their names"
+        step = "kinetic up --project its-id     the ids: https://console.cloud.google.com/cloud-resource-manager"
+        raise OptionError(f"{project} is the number of a project, not its id", why=why, next=step)
     named = given["cluster"] or read_variable("KINETIC_CLUSTER", environ)
     is_its = profile is not None and profile.project == project and (not named or profile.cluster == named)
     cluster = named or (profile.cluster if profile is not None and is_its else "") or _CLUSTER

@@ -205,7 +205,10 @@ def make_plan(setup: Setup) -> Plan:
             resources = resources_of(setup)
             inventory = read_all(setup, resources)
     except AccessDeniedError as error:  # who may not even look is told everything that is missing, at once
-        missing = rights.missing(setup.apis, [right for each in resources for right in each.rights])
+        try:
+            missing = rights.missing(setup.apis, [right for each in resources for right in each.rights])
+        except ApiError as refused:
+            raise _unseen_error(setup, error, refused) from error
         if not missing:
             raise
         raise _rights_error(setup, missing) from error
@@ -273,6 +276,18 @@ def _rights_error(setup: Setup, missing: Sequence[str]) -> AccessDeniedError:
         f"this account may not make the cluster {setup.spec.cluster}: {count}",
         why="; ".join(f"{role} for {', '.join(each)}" for role, each in roles.items()),
         next=f"ask an administrator of {where} for {', '.join(roles)}",
+    )
+
+
+def _unseen_error(setup: Setup, error: AccessDeniedError, refused: ApiError) -> AccessDeniedError:
+    """Return why not even our rights could be asked: Google says the same of a missing project and of a stranger's."""
+    if refused.status not in {403, 404} or refused.reason == "USER_PROJECT_DENIED":
+        return error
+    return AccessDeniedError(
+        f"there is no project {setup.project} that this account may see",
+        why=refused.message,
+        next="check its id: https://console.cloud.google.com/cloud-resource-manager     or ask its administrator for "
+        "roles/viewer     or make it: kinetic up --create-project",
     )
 
 

@@ -238,5 +238,6 @@ def explained(error: ApiError, doing: str, project: str) -> AccessDeniedError | 
         step = f"ask for more: https://console.cloud.google.com/iam-admin/quotas?project={project}, or use --region"
         return BackendUnavailableError(what, why=text, next=step, code="google-quota")
     if error.status == 403:
-        return AccessDeniedError(what, why=text, next="kinetic up --dry-run lists the missing rights and their roles")
+        step = f"kinetic up --dry-run --project {project}     lists the missing rights and their roles"
+        return AccessDeniedError(what, why=text, next=step)
     return ClusterError(what, why=text, next=again, code="google-refused")

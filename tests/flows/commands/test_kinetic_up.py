@@ -87,7 +87,10 @@ def test_missing_rights_are_named_with_their_roles_and_exit_1(cloud, environ) ->
     assert cloud.writes == []
 
 
-@pytest.mark.parametrize("words", [("--cluster", "x" * 21), ("--limit", "tpu=many"), ("-a", "v5litepod-3")])
+@pytest.mark.parametrize(
+    "words",
+    [("--cluster", "x" * 21), ("--limit", "tpu=many"), ("-a", "v5litepod-3"), ("--project", "471100000001")],
+)
 def test_what_was_mistyped_is_a_usage_error_before_anything_is_asked(words, cloud, environ) -> None:
     done = run(environ, "up", *words)
 

@@ -183,6 +183,13 @@ def test_missing_rights_are_known_before_the_first_write(maker: Maker, cloud: Go
     assert cloud.methods().count("cloudresourcemanager.projects.testIamPermissions") == 1
 
 
+def test_a_project_that_is_not_there_or_not_shown_is_named(maker: Maker) -> None:
+    with pytest.raises(AccessDeniedError) as refused:
+        maker.plan(project="mistyped")
+
+    assert refused.value.what == "there is no project mistyped that this account may see"
+
+
 def test_what_has_our_name_and_not_our_mark_is_named_and_not_touched(maker: Maker, cloud: GoogleCloud) -> None:
     cloud.compute.add("networks", "kn-team", description="of somebody else")
 
