@@ -14,6 +14,7 @@ from kinetic._cluster.project_apis import (
     SERVICES,
     STORAGE,
     billing_error,
+    check_operation,
     is_disabled,
 )
 from kinetic._cluster.resource import Found, Resource
@@ -69,8 +70,7 @@ class Project(Resource):
         self.apis.note_new_project()
         if not operation.get("done"):
             operation = self.apis.follow(PROJECTS, f"v3/{operation['name']}", lambda page: bool(page.get("done"))) or {}
-        if failed := operation.get("error"):
-            raise ApiError(int(failed.get("code") or 400), _reason(failed), str(failed.get("message", "")))
+        check_operation(operation)
         if self.read().state != "given":
             raise ClusterError(
                 f"the project {self.spec.project} was not made",
@@ -144,8 +144,7 @@ def enable(resource: Resource, names: list[str]) -> None:
         followed = resource.apis.follow(SERVICES, f"v1/{operation['name']}", lambda page: bool(page.get("done")))
         done = followed or {}
     resource.apis.enabled |= {*names}
-    if failed := done.get("error"):
-        raise ApiError(int(failed.get("code") or 400), _reason(failed), str(failed.get("message", "")))
+    check_operation(done)
 
 
 class Services(Resource):
@@ -184,12 +183,6 @@ class Services(Resource):
 
     def remove(self, found: Found) -> None:
         """Leave them on."""
-
-
-def _reason(failed: dict[str, object]) -> str:
-    details = failed.get("details")
-    known = [each for each in details if isinstance(each, dict)] if isinstance(details, list) else []
-    return next((str(each["reason"]) for each in known if each.get("reason")), "")
 
 
 class NodeAccount(Resource):

@@ -14,7 +14,7 @@ from kinetic._backends.kube.connection import ClusterAddress, client_of, pools_o
 from kinetic._cluster import policies, quotas, rights
 from kinetic._cluster.accounts import Services
 from kinetic._cluster.checks import Check, Problem, texts_of
-from kinetic._cluster.project_apis import COMPUTE, CONTAINER, PROJECTS, STORAGE, ProjectApis
+from kinetic._cluster.project_apis import COMPUTE, CONTAINER, PROJECTS, STORAGE, ProjectApis, check_operation
 from kinetic._cluster.resource import KUBERNETES_MARK, Setup, Spec
 from kinetic._cluster.storage import KUBERNETES_ACCOUNT, OBJECT_ROLE
 from kinetic._config import cluster as cluster_settings
@@ -232,9 +232,7 @@ class ClusterChecks:
         """Change one field of the cluster, wait until it is done, and read the cluster again."""
         operation = self.apis.call(CONTAINER, "PUT", self._cluster_path, {"update": {field: value}})
         path = f"v1/projects/{self._project}/locations/{self._location}/operations/{operation['name']}"
-        done = self.apis.follow(CONTAINER, path, lambda page: page.get("status") == "DONE") or {}
-        if failed := done.get("error"):
-            raise ApiError(int(failed.get("code") or 400), "", str(failed.get("message", "")))
+        check_operation(self.apis.follow(CONTAINER, path, lambda page: page.get("status") == "DONE") or {})
         self._page = self.apis.call(CONTAINER, "GET", self._cluster_path)
 
     # ----------------------------------------------------------------------------------------------- inside the cluster

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from kinetic._cluster.network import given_subnet
-from kinetic._cluster.project_apis import COMPUTE, CONTAINER, is_disabled
+from kinetic._cluster.project_apis import COMPUTE, CONTAINER, check_operation, is_disabled
 from kinetic._cluster.resource import Found, Resource, Setup
 from kinetic._google.api import ApiError, Page
 from kinetic._google.clusters import accelerator_label
@@ -59,10 +59,7 @@ class _ContainerResource(Resource):
             lambda page: page.get("status") == "DONE",
             lambda page: report(f"{doing}: {operation_status(page)}"),
         )
-        failed = (done or {}).get("error") or {}
-        message = str(failed.get("message") or (done or {}).get("statusMessage") or "")
-        if failed or message:
-            raise ApiError(int(failed.get("code") or 400), "", message)
+        check_operation(done or {})
 
     def join(self, kind: str, target: str) -> bool:
         """Wait for a running operation of another request; return whether there was one."""

@@ -211,6 +211,21 @@ def is_disabled(error: ApiError) -> bool:
     )
 
 
+# Operations fail with codes of gRPC; google/rpc/code.proto has the HTTP status of each.
+_STATUS_BY_CODE = {3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501, 14: 503, 16: 401}
+
+
+def check_operation(operation: Page) -> None:
+    """Raise an error if an operation that is done has failed."""
+    failed = operation.get("error") or {}
+    message = str(failed.get("message") or operation.get("statusMessage") or "")
+    if failed or message:
+        details = [each for each in failed.get("details") or () if isinstance(each, dict)]
+        reason = next((str(each["reason"]) for each in details if each.get("reason")), "")
+        code = failed.get("code")
+        raise ApiError(_STATUS_BY_CODE.get(int(code), 500) if code else 400, reason, message)
+
+
 def _texts(errors: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(str(each.get("message") or each.get("code")) for each in errors)
 

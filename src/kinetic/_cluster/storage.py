@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kinetic._cluster import policies
-from kinetic._cluster.project_apis import ARTIFACTS, STORAGE
+from kinetic._cluster.project_apis import ARTIFACTS, STORAGE, check_operation
 from kinetic._cluster.resource import Change, Found, Resource
 from kinetic._google import artifacts
 from kinetic._google.api import ApiError, Page
@@ -209,9 +209,13 @@ class Repository(Resource):
         return [Change("read access of the nodes", "none", READER_ROLE)]
 
     def make(self, found: Found) -> None:
-        service = self.apis.services[ARTIFACTS]
-        self.apis.writes += 1
-        artifacts.ensure_repository(service, self._place, self.apis.sleep, self.spec.labels)
+        path, query = f"{self._place.parent}/repositories", {"repositoryId": self._place.name}
+        body = artifacts.page_of_new(self.spec.labels)
+        try:
+            self._follow(self.apis.call(ARTIFACTS, "POST", path, body, query=query))
+        except ApiError as error:
+            if error.status != 409:
+                raise
         self.check_is_ours()
         self.change(found, ())
 
@@ -225,8 +229,13 @@ class Repository(Resource):
             if error.status != 404:
                 raise
             return
+        self._follow(operation)
+
+    def _follow(self, operation: Page) -> None:
         if not operation.get("done"):
-            self.apis.follow(ARTIFACTS, f"v1/{operation['name']}", lambda page: bool(page.get("done")))
+            path = f"v1/{operation['name']}"
+            operation = self.apis.follow(ARTIFACTS, path, lambda page: bool(page.get("done"))) or {}
+        check_operation(operation)
 
 
 class _RepositoryPolicy:

@@ -1,21 +1,18 @@
-"""Artifact Registry: the repository that images go to, and whether this account may write there.
+"""Artifact Registry: the repository that images go to.
 
 Source: Artifact Registry's discovery document, v1 (2026-10-31).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from kinetic._google.api import ApiError, Service
+from kinetic._google.api import Page
 from kinetic._wire import NamedTuple
-from kinetic.errors import AccessDeniedError, ImageBuildError
 
 API = "artifactregistry.googleapis.com"
 HOST_ENDING = "-docker.pkg.dev"
-_WRITE = "artifactregistry.repositories.uploadArtifacts"
 _UNTAGGED_SECONDS = 7 * 24 * 3600
-_WRITER = "roles/artifactregistry.writer"
 
 
 class Repository(NamedTuple):
@@ -47,32 +44,16 @@ class Repository(NamedTuple):
         return f"{self.parent}/repositories/{self.name}"
 
 
-def ensure_repository(
-    service: Service,
-    repository: Repository,
-    pause: Callable[[float], object],
-    labels: Mapping[str, str] | None = None,
-) -> bool:
-    """Make the repository if it is missing, with some labels; return whether it was made.
+def page_of_new(labels: Mapping[str, str]) -> Page:
+    """Return a repository for images as Artifact Registry is asked for it.
 
     Images without a tag go after a week: each environment keeps its tag until kinetic removes it. Scanning is off: it
     would cost money for every environment that is pushed.
-
-    Raises:
-        AccessDeniedError: This account may not make it.
-        ImageBuildError: Artifact Registry refuses.
     """
-    try:
-        service.get(repository.path)
-    except ApiError as error:
-        if error.status != 404:
-            raise _error(error, repository) from error
-    else:
-        return False
-    body = {
+    return {
         "format": "DOCKER",
         "description": "Images of kinetic's jobs",
-        **({"labels": dict(labels)} if labels else {}),
+        "labels": dict(labels),
         "dockerConfig": {"immutableTags": False},
         "cleanupPolicies": {
             "untagged": {
@@ -83,29 +64,3 @@ def ensure_repository(
         },
         "vulnerabilityScanningConfig": {"enablementConfig": "DISABLED"},
     }
-    try:
-        operation = service.request(
-            "POST", f"{repository.parent}/repositories", body, query={"repositoryId": repository.name}
-        )
-        done = service.follow(f"v1/{operation['name']}", lambda page: bool(page.get("done")), pause)
-    except ApiError as error:
-        if error.status == 409:  # another client was faster
-            return False
-        raise _error(error, repository) from error
-    if failed := done.get("error"):
-        raise ImageBuildError(
-            f"the repository {repository.name} could not be made in {repository.location}",
-            why=str(failed.get("message", "")),
-            next="try again, or name another: KINETIC_IMAGE_REPO",
-        )
-    return True
-
-
-def _error(error: ApiError, repository: Repository) -> AccessDeniedError | ImageBuildError:
-    what = f"Artifact Registry refuses the repository {repository.name} in {repository.location} ({error.status})"
-    if error.status == 403:
-        step = f"ask for the role {_WRITER}, or roles/artifactregistry.admin to make it"
-        if error.reason == "SERVICE_DISABLED":
-            step = f"gcloud services enable {API} --project {repository.project}"
-        return AccessDeniedError(what, why=error.message, next=step, code="registry-denied")
-    return ImageBuildError(what, why=error.message, next="correct the name of the repository", code="registry-missing")

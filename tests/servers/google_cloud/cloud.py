@@ -159,8 +159,8 @@ class GoogleCloud:
         tokens: Bearer tokens that are let in; None lets in all.
         quota_projects: Other projects whose quota may be named in a header.
         pending: How many requests an operation stays unfinished for.
-        fates: How operations of a type end: "error", "vanish" or "never"; else well. One of "error" takes the pair
-            ("error", message).
+        fates: How operations of a type end: "error", "vanish" or "never"; else well. One of "error" takes the tuple
+            ("error", message) or ("error", message, code of gRPC).
         spread: How many requests a service refuses after it was enabled.
         unseen: How many requests a new service account is invisible to.
         exists: Whether there is such a project; one that is made has nothing but serviceusage, and nobody pays.
@@ -184,7 +184,7 @@ class GoogleCloud:
         self.tokens: set[str] | None = None
         self.quota_projects = {project}
         self.pending = 2
-        self.fates: dict[str, str | tuple[str, str]] = {}
+        self.fates: dict[str, str | tuple[str, str] | tuple[str, str, int]] = {}
         self.spread = 0
         self.unseen = 0
         self.exists = True

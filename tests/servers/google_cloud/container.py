@@ -445,10 +445,10 @@ class Container:
             metrics = page["progress"]["metrics"]
             metrics[0]["intValue"] = str(min(10, int(metrics[0]["intValue"]) + 5))
             return page
-        kind, message = fate if isinstance(fate, tuple) else (fate, "Internal error.")
+        kind, message, code = (*fate, 13)[:3] if isinstance(fate, tuple) else (fate, "Internal error.", 13)
         page |= {"status": "DONE", "endTime": "2026-11-23T00:01:00.000000000Z"}
         if kind == "error":
-            page["error"] = {"code": 13, "message": message}
+            page["error"] = {"code": code, "message": message}
             self._failures[name](message)
             return page
         self._effects[name]()

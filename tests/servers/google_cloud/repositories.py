@@ -80,4 +80,7 @@ class Repositories:
         if left:
             self._operations[name] = (left - 1, response)
             return {"name": name}
+        if fate := self._cloud.fates.get("repository"):
+            self.pages.clear()
+            return {"name": name, "done": True, "error": {"code": fate[2], "message": fate[1]}}
         return {"name": name, "done": True, "response": response}

@@ -417,6 +417,14 @@ def test_a_cluster_that_failed_is_made_again(maker: Maker, cloud: GoogleCloud) -
     assert maker.plan().to_do == []
 
 
+@pytest.mark.parametrize("kind", ["CREATE_CLUSTER", "repository"])
+def test_an_operation_that_was_denied_is_explained_as_a_request_that_was(kind, maker, cloud: GoogleCloud) -> None:
+    cloud.fates[kind] = ("error", "Permission denied on it.", 7)
+
+    with pytest.raises(AccessDeniedError, match=r"\(403\)"):
+        maker.up(registry=True)
+
+
 @pytest.mark.parametrize("kind", ["CREATE_CLUSTER", "subnetworks.insert"])
 def test_an_operation_that_vanishes_is_not_missed(kind: str, maker: Maker, cloud: GoogleCloud) -> None:
     cloud.fates[kind] = "vanish"
@@ -599,13 +607,14 @@ def test_two_at_once_make_one_of_each(maker: Maker, cloud: GoogleCloud) -> None:
     assert len(cloud.container.clusters) == 1
 
 
-def test_apis_that_need_three_minutes_and_an_account_that_needs_one_are_waited_for(maker, cloud: GoogleCloud) -> None:
-    cloud.enabled.remove("container.googleapis.com")  # one API only: threads that wait share one clock here
-    cloud.spread, cloud.unseen = 36, 12  # refusals, five seconds apart
+@pytest.mark.parametrize(("api", "unseen"), [("container", 12), ("artifactregistry", 0)])
+def test_apis_that_need_three_minutes_and_an_account_that_needs_one_are_waited_for(api, unseen, maker, cloud) -> None:
+    cloud.enabled.remove(f"{api}.googleapis.com")  # one API only: threads that wait share one clock here
+    cloud.spread, cloud.unseen = 36, unseen  # refusals, five seconds apart
 
-    maker.up()
+    maker.up(registry=True)
 
-    assert maker.plan().to_do == []
+    assert maker.plan(registry=True).to_do == []
 
 
 def test_the_bucket_is_bound_after_the_first_cluster_has_made_the_identity_pool(maker, cloud: GoogleCloud) -> None:

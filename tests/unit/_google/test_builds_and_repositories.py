@@ -11,7 +11,7 @@ from servers.discovery import document
 from servers.http11 import Answer, Request
 from servers.scripted import Scripted, page
 
-from kinetic._google import artifacts, builds
+from kinetic._google import builds
 from kinetic._google.api import Service
 from kinetic._google.artifacts import Repository
 from kinetic._google.builds import Source
@@ -71,42 +71,6 @@ def nothing(_: float) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------- repositories
-
-
-def test_a_missing_repository_is_made_and_waited_for(google) -> None:
-    pending = {"name": "projects/team/locations/us/operations/1"}
-    service, asked = google(artifacts.API, error(404, "not found"), pending, pending, pending | {"done": True})
-
-    assert artifacts.ensure_repository(service, HERE, nothing)
-
-    assert [request.method for request in asked] == ["GET", "POST", "GET", "GET"]
-    assert asked[1].query == {"repositoryId": "kinetic"}
-
-
-@pytest.mark.parametrize("answers", [[{"name": "it"}], [error(404, "no"), error(409, "exists")]])
-def test_a_repository_that_is_there_is_not_made_again(google, answers) -> None:
-    service, _ = google(artifacts.API, *answers)
-
-    assert not artifacts.ensure_repository(service, HERE, nothing)
-
-
-def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(google) -> None:
-    service, _ = google(artifacts.API, error(403, "API has not been used", "SERVICE_DISABLED"))
-
-    with pytest.raises(AccessDeniedError) as caught:
-        artifacts.ensure_repository(service, HERE, nothing)
-
-    assert "gcloud services enable artifactregistry.googleapis.com --project team" in str(caught.value)
-
-
-def test_an_operation_that_fails_says_why(google) -> None:
-    failed = {"name": "projects/team/locations/us/operations/1", "done": True, "error": {"message": "quota"}}
-    service, _ = google(artifacts.API, error(404, "no"), {"name": failed["name"]}, failed)
-
-    with pytest.raises(ImageBuildError, match="could not be made") as caught:
-        artifacts.ensure_repository(service, HERE, nothing)
-
-    assert "quota" in str(caught.value)
 
 
 @pytest.mark.parametrize(
