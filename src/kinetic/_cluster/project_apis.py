@@ -155,18 +155,11 @@ class ProjectApis:
         operation = self.call(COMPUTE, method, path, body, query={"requestId": str(uuid.uuid4())})
         where = path.partition("/projects/")[2].split("/")
         scope = f"regions/{where[2]}" if where[1] == "regions" else f"zones/{where[2]}" if where[1] == "zones" else ""
-        follow = f"compute/v1/projects/{self.project}/{scope or 'global'}/operations/{operation['name']}/wait"
-        seconds = 0.0
-        while operation.get("status") != "DONE":
-            self.check_time(f"{method} {path}")
-            self.sleep(seconds)
-            try:
-                operation = self.call(COMPUTE, "POST", follow)
-            except ApiError as error:
-                if error.status != 404:  # forgotten after a day; the thing itself is read afterwards
-                    raise
-                return
-            seconds = min(_PAUSE_SECONDS, seconds + 1.0)  # Google waits up to two minutes, or answers at once
+        follow = f"compute/v1/projects/{self.project}/{scope or 'global'}/operations/{operation['name']}"
+        if operation.get("status") != "DONE":
+            # Read, and not its method "wait": that may answer after two minutes, and requests of ours wait less.
+            done = self.follow(COMPUTE, follow, lambda page: page.get("status") == "DONE")
+            operation = done or {}  # forgotten after a day; the thing itself is read afterwards
         failed = (operation.get("error") or {}).get("errors") or ()
         if failed:
             first = failed[0]
@@ -201,7 +194,7 @@ class ProjectApis:
 # Of iam.allowedPolicyMemberDomains, which new organizations have; its status is that of a policy that was changed.
 NOT_PERMITTED = "do not belong to a permitted customer"
 _POLICY = re.compile(rf"constraints/|org policy|organization policy|{NOT_PERMITTED}", re.IGNORECASE)
-_ASKING = (":testIamPermissions", ":getIamPolicy", "/wait", "advice/capacity")  # POST requests that change nothing
+_ASKING = (":testIamPermissions", ":getIamPolicy", "advice/capacity")  # POST requests that change nothing
 
 
 def is_disabled(error: ApiError) -> bool:

@@ -6,6 +6,7 @@ Rules that no schema holds are from spec/ground.md, sections 3, 4.2 and 11.
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from servers.google_cloud import refusals
@@ -38,6 +39,7 @@ _LISTS = {
     "forwardingRules": "compute#forwardingRuleList",
 }
 _FINGERPRINTED = {"subnetworks", "forwardingRules"}  # of what is stored here
+WAIT_SECONDS = 1.0  # for which an answer about an operation that is waited for is kept back; Google: two minutes
 _NO_REQUEST = "00000000-0000-0000-0000-000000000000"
 
 # Where machine types are sold, by the beginning of their names: a small part of the world, enough to choose from.
@@ -138,7 +140,7 @@ class Compute:
         scope, rest = ("global", rest[1:]) if rest[0] == "global" else ("/".join(rest[:2]), rest[2:])
         collection, names = rest[0], rest[1:]
         if collection == "operations":
-            return self._operation(names[0])
+            return self._operation(names[0], waits=call.action == "wait")
         if collection == "advice":
             return self._advice(scope, names[0], call.body)
         if collection == "machineTypes":
@@ -305,10 +307,11 @@ class Compute:
         self._busy[target.rpartition("/v1/")[2]] = made
         return page
 
-    def _operation(self, name: str) -> Page:
+    def _operation(self, name: str, *, waits: bool = False) -> Page:
         if name not in self._operations:
             raise refusals.missing(f"operations/{name}")
         page = self._operations[name]
+        time.sleep(WAIT_SECONDS if waits and page["status"] != "DONE" else 0)
         fate = self._cloud.fates.get(f"{page['targetLink'].split('/')[-2]}.{page['operationType']}", "")
         if page["status"] == "DONE":
             return page

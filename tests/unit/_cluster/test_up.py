@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from servers.cluster_maker import impatient
 from servers.google_cloud import Fault
 
 from kinetic._cluster import jobset
@@ -413,6 +414,15 @@ def test_a_cluster_that_failed_is_made_again(maker: Maker, cloud: GoogleCloud) -
     plan = maker.plan()
     assert [step.action for step in plan.steps if step.resource.key == "cluster"] == ["remake"]
     maker.up()
+
+    assert maker.plan().to_do == []
+
+
+def test_operations_that_take_longer_than_a_request_may_are_waited_for(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.pending = 6
+
+    with impatient():
+        maker.up()
 
     assert maker.plan().to_do == []
 

@@ -40,7 +40,7 @@ class Client:
         """Wait for an operation of compute's."""
         path = operation["selfLink"].partition("googleapis.com/")[2]
         while operation["status"] != "DONE":
-            operation = self.send("compute", "POST", f"{path}/wait")
+            operation = self.send("compute", "GET", path)
         return operation
 
     def gke(self, operation: dict[str, Any]) -> dict[str, Any]:
