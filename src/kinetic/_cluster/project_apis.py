@@ -242,6 +242,8 @@ def explained(error: ApiError, doing: str, project: str) -> AccessDeniedError | 
     if "iam.serviceAccounts.actAs" in text:
         step = "ask for the role roles/iam.serviceAccountUser, or name an account: --node-service-account"
         return AccessDeniedError(what, why=text, next=step)
+    if "per minute" in text:
+        return BackendUnavailableError(what, why=text, next="run the same command again in some minutes")
     if "quota" in text.lower():
         step = f"ask for more: https://console.cloud.google.com/iam-admin/quotas?project={project}, or use --region"
         return BackendUnavailableError(what, why=text, next=step, code="google-quota")

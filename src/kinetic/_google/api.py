@@ -269,6 +269,8 @@ class Service:
                 written = str(answer.headers.get("retry-after", ""))
                 wanted = float(written) if written.isdecimal() else 0.0
                 attempt = self._retry.attempts if once and answer.status not in {429, 503} else attempt
+                if answer.status == 429 and attempt + 1 >= self._retry.attempts:
+                    self._page(answer)  # raises it: the service did respond, and says which quota is used up
             attempt += 1
             if attempt >= self._retry.attempts:
                 raise BackendUnavailableError(

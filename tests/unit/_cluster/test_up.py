@@ -15,7 +15,14 @@ from servers.google_cloud import Fault
 from kinetic._cluster import jobset
 from kinetic._cluster import plan as cluster_plan
 from kinetic._config import profiles
-from kinetic.errors import AccessDeniedError, CapacityError, ClusterError, KineticError, OptionError
+from kinetic.errors import (
+    AccessDeniedError,
+    BackendUnavailableError,
+    CapacityError,
+    ClusterError,
+    KineticError,
+    OptionError,
+)
 
 if TYPE_CHECKING:
     from servers.cluster_maker import Maker
@@ -499,6 +506,26 @@ def test_an_organization_policy_is_known_by_each_of_its_messages_and_asked_once(
 
     assert (caught.value.code, caught.value.why) == ("organization-policy", message)
     assert len([each for each in cloud.methods(writes=True) if re.fullmatch(f".*{method}", each)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ('Insufficient regional quota to satisfy request: resource "CPUS": request requires 12', "google-quota"),
+        (
+            "Quota exceeded for quota metric 'Mutate requests' and limit 'Mutate requests per minute'",
+            "backend-unavailable",
+        ),
+    ],
+)
+def test_a_quota_that_is_used_up_is_no_service_that_does_not_respond(message, code, maker, cloud: GoogleCloud) -> None:
+    cloud.faults.append(Fault(method="container.*clusters.create", status=429, message=message, times=-1))
+
+    with pytest.raises(BackendUnavailableError) as caught:
+        maker.up()
+
+    assert caught.value.what.startswith("Google refused to make the cluster team")
+    assert (caught.value.why, caught.value.code) == (message, code)
 
 
 def test_requests_count_against_the_project_where_the_login_has_another(maker: Maker, cloud: GoogleCloud) -> None:
