@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import urllib.parse
 import warnings
@@ -28,6 +29,8 @@ _TIMEOUT_SECONDS = 30.0
 _CONNECT_SECONDS = 5.0  # an address that swallows connections is named soon; a real one connects within one
 _LONGEST_WAIT = 16.0  # seconds, whatever a service asks for
 _LONGEST = 500  # characters of a message of Google's
+
+_OTHER_PROJECT = frozenset({"USER_PROJECT_DENIED", "SERVICE_DISABLED"})
 
 Page = dict[str, Any]
 
@@ -217,7 +220,8 @@ class Service:
         self.name = name
         word = name.partition(".")[0].upper()  # of the variable by which Google's own tools are sent elsewhere, too
         self._base = (environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{word}") or f"https://{name}").rstrip("/")
-        self.user_project = ""  # whose quota requests count against, where our credentials name no project
+        self.user_project = ""  # whose quota requests count against, where that is settled
+        self._payer: str | None = None  # the one for which the last request was accepted
         self._tokens = tokens
         self._retry = retry
 
@@ -250,11 +254,42 @@ class Service:
         """
         url = f"{self._base}/{path}" + (f"?{urllib.parse.urlencode(query, doseq=True)}" if query else "")
         data = None if body is None else json.dumps(body).encode()
+        refused: ApiError | None = None
+        for payer in self._payers(path):
+            try:
+                page = self._sent(method, url, data, payer, once=once)
+            except ApiError as error:
+                if error.status != 403 or error.reason not in _OTHER_PROJECT:
+                    self._payer = payer
+                    raise
+                # That an API is off in the project itself says more than that it is off in another one.
+                is_owner = error.reason == "SERVICE_DISABLED" and payer == _owner(path)
+                refused = error if refused is None or is_owner else refused
+            else:
+                self._payer = payer
+                return page
+        assert refused is not None  # noqa: S101 - there is always one to ask
+        raise refused
+
+    def _payers(self, path: str) -> list[str]:
+        """Return whose quota a request may count against, the most likely first; "" for whose Google takes by itself.
+
+        The login's own project may have the API off, or be one that this account may not use: then the project that the
+        request is about is as good.
+        """
+        if self.user_project:
+            return [self.user_project]
+        own, owner = self._tokens.quota_project, _owner(path)
+        found = [own, *([owner] if owner else []), ""]
+        return [*dict.fromkeys([*([self._payer] if self._payer in found else []), *found])]
+
+    def _sent(self, method: str, url: str, data: bytes | None, payer: str, *, once: bool) -> Page:
+        """Send a request whose quota is a project's; see ``request``."""
         rejected, attempt = "", 0
         while True:
             token, wanted = self._tokens.get(rejected), 0.0
             try:
-                answer = _send(url, method, data, self._headers(token, data))
+                answer = _send(url, method, data, _headers(token, data, payer))
             except OSError as error:
                 failure = str(error)
                 attempt = self._retry.attempts if once else attempt
@@ -291,12 +326,6 @@ class Service:
             seconds = min(10.0, seconds * 1.3)
         return page
 
-    def _headers(self, token: str, data: bytes | None) -> dict[str, str]:
-        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-        headers |= {"Content-Type": "application/json"} if data is not None else {}
-        project = self.user_project or self._tokens.quota_project
-        return headers | ({"X-Goog-User-Project": project} if project else {})
-
     def _page(self, answer: _Response) -> Page | None:
         """Return what a service said; None where a success is no JSON, as of a proxy that answers in its place."""
         if answer.status == 401:
@@ -312,6 +341,18 @@ class Service:
         reason = next((str(each["reason"]) for each in known if each.get("reason")), "")
         consumers = [(each.get("metadata") or {}).get("consumer") for each in known]
         raise ApiError(answer.status, reason, _message(answer.data), str(next(filter(None, consumers), "")))
+
+
+def _owner(path: str) -> str:
+    """Return the project that a request is about, "" for none."""
+    found = re.match(r"(?:compute/)?v[0-9]+/projects/([^/:]+)", path)
+    return found[1] if found else ""
+
+
+def _headers(token: str, data: bytes | None, payer: str) -> dict[str, str]:
+    headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+    headers |= {"Content-Type": "application/json"} if data is not None else {}
+    return headers | ({"X-Goog-User-Project": payer} if payer else {})
 
 
 def _error_json(body: bytes) -> Page:

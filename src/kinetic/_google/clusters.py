@@ -33,6 +33,7 @@ _POOL_FIELDS = (
 )
 _NOT_SERVING = frozenset({"PROVISIONING", "STOPPING", "ERROR"})
 _PERMISSION = "container.clusters.get, as in roles/container.developer (Kubernetes Engine Developer)"
+_USE_PERMISSION = "serviceusage.services.use, as in roles/serviceusage.serviceUsageConsumer"
 
 
 class Cluster(NamedTuple):
@@ -96,12 +97,15 @@ def _clusters_path(project: str, location: str) -> str:
 def _cluster_error(service: Service, error: ApiError, project: str, location: str, name: str) -> KineticError:
     if error.status == 403:
         is_disabled = error.reason == "SERVICE_DISABLED" or "has not been used in project" in error.message
+        step = f"ask an administrator of the project for {_PERMISSION}"
+        if error.reason == "USER_PROJECT_DENIED":
+            step = f"ask an administrator of the project for {_USE_PERMISSION}"
+        elif is_disabled:
+            step = f"gcloud services enable {CONTAINER_API} --project {project}"
         return AccessDeniedError(
             f"{CONTAINER_API} {'is not enabled in' if is_disabled else 'denied access to'} the project {project}",
             why=error.message,
-            next=f"gcloud services enable {CONTAINER_API} --project {project}"
-            if is_disabled
-            else f"ask an administrator of the project for {_PERMISSION}",
+            next=step,
         )
     if error.status != 404:
         return BackendUnavailableError(

@@ -157,7 +157,8 @@ class GoogleCloud:
         account: Our account.
         token: The bearer token that a login gets; a real API server beside it wants one of its own.
         tokens: Bearer tokens that are let in; None lets in all.
-        quota_projects: Other projects whose quota may be named in a header.
+        quota_projects: The projects whose quota may be named in a header.
+        enabled_elsewhere: The APIs that are on in those of them that are not this one.
         pending: How many requests an operation stays unfinished for.
         fates: How operations of a type end: "error", "vanish" or "never"; else well. One of "error" takes the tuple
             ("error", message) or ("error", message, code of gRPC).
@@ -183,6 +184,7 @@ class GoogleCloud:
         self.token = "token"
         self.tokens: set[str] | None = None
         self.quota_projects = {project}
+        self.enabled_elsewhere = set(APIS)
         self.pending = 2
         self.fates: dict[str, str | tuple[str, str] | tuple[str, str, int]] = {}
         self.spread = 0
@@ -353,8 +355,9 @@ class GoogleCloud:
         if call.path.removeprefix(f"{call.service}/").partition("/")[2] != "projects" and not self._is_seen(call):
             raise refusals.denied("resourcemanager.projects.get", f"projects/{self.project}")
         api = f"{call.service}.googleapis.com"
-        if self.counted_elsewhere and not billed:
-            raise refusals.disabled(api, "project-of-the-login", "999000000009")
+        is_off = self.counted_elsewhere if not billed else billed != self.project and api not in self.enabled_elsewhere
+        if is_off:
+            raise refusals.disabled(api, billed or "project-of-the-login", "999000000009")
         if call.method in _WITHOUT_PROJECT:
             if permission_of(call.method) in self.denied:
                 raise refusals.denied(permission_of(call.method), call.body.get("parent", "organizations/1"))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from servers.container import AUTHORITY, ContainerServer
 from servers.discovery import document
+from servers.google_cloud import GoogleCloud
 from servers.http11 import Answer
 from servers.scripted import Scripted
 
@@ -103,12 +104,44 @@ def test_a_missing_permission_is_named(server: ContainerServer) -> None:
 
 
 def test_an_api_that_is_not_switched_on_comes_with_the_command_that_does_it(server: ContainerServer) -> None:
-    server.fault = [(403, "SERVICE_DISABLED", "Kubernetes Engine API has not been used in project 1 before")]
+    server.fault = [(403, "SERVICE_DISABLED", "Kubernetes Engine API has not been used in project 1 before")] * 2
 
     with pytest.raises(AccessDeniedError) as caught:
         clusters.read_cluster(service(server), *HERE)
 
     assert caught.value.next == "gcloud services enable container.googleapis.com --project my-project"
+
+
+@pytest.mark.parametrize("may_use_it", [True, False])
+def test_a_login_whose_own_project_has_the_api_off_uses_the_quota_of_the_cluster(may_use_it: bool) -> None:
+    with GoogleCloud() as cloud:
+        cloud.container.add("us-west4", "team")
+        cloud.quota_projects = {"old", *([cloud.project] if may_use_it else [])}
+        cloud.enabled_elsewhere.clear()
+        tokens = Tokens(project="old")
+        asked = Service(clusters.CONTAINER_API, tokens, Retry(1), environ=cloud.endpoints)
+
+        assert clusters.read_cluster(asked, cloud.project, "us-west4", "team").name == "team"
+
+        cloud.forget()
+        clusters.read_cluster(asked, cloud.project, "us-west4", "team")
+        assert len(cloud.calls) == 1
+        cloud.enabled.clear()
+        with pytest.raises(AccessDeniedError) as caught:
+            clusters.read_cluster(asked, cloud.project, "us-west4", "team")
+        assert "is not enabled in" in caught.value.what
+        assert cloud.project in str(caught.value.why)
+
+
+def test_who_may_use_the_quota_of_no_project_learns_the_role() -> None:
+    with GoogleCloud() as cloud:
+        cloud.quota_projects, cloud.counted_elsewhere = set(), True
+        asked = Service(clusters.CONTAINER_API, Tokens(project="old"), Retry(1), environ=cloud.endpoints)
+
+        with pytest.raises(AccessDeniedError) as caught:
+            clusters.read_cluster(asked, cloud.project, "us-west4", "team")
+
+    assert "roles/serviceusage.serviceUsageConsumer" in str(caught.value.next)
 
 
 def test_a_token_that_ended_is_exchanged_once(server: ContainerServer) -> None:

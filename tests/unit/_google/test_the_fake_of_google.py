@@ -127,7 +127,7 @@ def test_a_field_that_is_required_must_be_there(client: Client, cloud: GoogleClo
 
 
 def test_apis_are_off_until_they_are_enabled_and_for_a_while_after(client: Client, cloud: GoogleCloud) -> None:
-    cloud.enabled, cloud.spread = {"serviceusage.googleapis.com"}, 2
+    cloud.enabled, cloud.spread = {"serviceusage.googleapis.com"}, 4  # asked with and without the name of the project
     path = f"v1/{P}/locations/-/clusters"
     assert client.refused("container", "GET", path).reason == "SERVICE_DISABLED"
 
