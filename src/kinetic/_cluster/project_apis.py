@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kinetic._google.api import ApiError, Page, Service, Tokens
+from kinetic._google.api import ApiError, Page, Service, Tokens, constraints_text
 from kinetic._stores.parallel import Retry
 from kinetic.errors import AccessDeniedError, BackendUnavailableError, ClusterError
 
@@ -194,6 +194,12 @@ class ProjectApis:
 # Of iam.allowedPolicyMemberDomains, which new organizations have; its status is that of a policy that was changed.
 NOT_PERMITTED = "do not belong to a permitted customer"
 _POLICY = re.compile(rf"constraints/|org policy|organization policy|{NOT_PERMITTED}", re.IGNORECASE)
+_WAYS_AROUND = {  # by policies that leave one
+    "gcp.resourceLocations": "kinetic up --region REGION, with one that the policy allows",
+    "iam.disableServiceAccountCreation": "kinetic up --node-service-account EMAIL, with an account that exists",
+    "compute.restrictCloudNATUsage": "kinetic up --network NAME, with one whose nodes reach the internet",
+    "compute.vmExternalIpAccess": "kinetic up without --public-nodes",
+}
 _ASKING = (":testIamPermissions", ":getIamPolicy", "advice/capacity")  # POST requests that change nothing
 
 
@@ -213,6 +219,7 @@ def check_operation(operation: Page) -> None:
     failed = operation.get("error") or {}
     message = str(failed.get("message") or operation.get("statusMessage") or "")
     if failed or message:
+        message += constraints_text(failed)
         details = [each for each in failed.get("details") or () if isinstance(each, dict)]
         reason = next((str(each["reason"]) for each in details if each.get("reason")), "")
         code = failed.get("code")
@@ -238,6 +245,7 @@ def explained(error: ApiError, doing: str, project: str) -> AccessDeniedError | 
         return billing_error(project, text)
     if _POLICY.search(text) or "CONDITION_NOT_MET" in error.reason:
         step = "ask an administrator of the organization about the policy that the message names"
+        step = next((f"{way}, or {step}" for name, way in _WAYS_AROUND.items() if name in text), step)
         return AccessDeniedError(what, why=text, next=step, code="organization-policy")
     if "iam.serviceAccounts.actAs" in text:
         step = "ask for the role roles/iam.serviceAccountUser, or name an account: --node-service-account"

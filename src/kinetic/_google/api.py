@@ -340,7 +340,8 @@ class Service:
         known = [each for field in ("details", "errors") for each in error.get(field) or () if isinstance(each, dict)]
         reason = next((str(each["reason"]) for each in known if each.get("reason")), "")
         consumers = [(each.get("metadata") or {}).get("consumer") for each in known]
-        raise ApiError(answer.status, reason, _message(answer.data), str(next(filter(None, consumers), "")))
+        message = _message(answer.data) + constraints_text(error)
+        raise ApiError(answer.status, reason, message, str(next(filter(None, consumers), "")))
 
 
 def _owner(path: str) -> str:
@@ -353,6 +354,14 @@ def _headers(token: str, data: bytes | None, payer: str) -> dict[str, str]:
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
     headers |= {"Content-Type": "application/json"} if data is not None else {}
     return headers | ({"X-Goog-User-Project": payer} if payer else {})
+
+
+def constraints_text(error: Page) -> str:
+    """Return the organization policies that an error is about, " (constraints/…)", where its message has them not."""
+    details = [each for each in error.get("details") or () if isinstance(each, dict)]
+    names = {str(one.get("type", "")) for each in details for one in each.get("violations") or ()}
+    missing = sorted(each for each in names if "onstraints/" in each and each not in str(error.get("message")))
+    return f" ({', '.join(missing)})" if missing else ""
 
 
 def _error_json(body: bytes) -> Page:

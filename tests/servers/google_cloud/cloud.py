@@ -368,8 +368,7 @@ class GoogleCloud:
         if permission in self.denied and call.action not in _OPEN:
             raise refusals.denied(permission, f"projects/{self.project}")
         if call.method in self.constraints:
-            name = self.constraints[call.method]
-            raise Refusal(412, f"Constraint {name} violated for project {self.number}.", "conditionNotMet")
+            raise refusals.violated(self.constraints[call.method], call.service, self.number)
 
     def _is_seen(self, call: Call) -> bool:
         """Return whether the project exists for who asks now; what is asked of nobody's project always does."""

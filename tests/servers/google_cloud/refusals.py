@@ -40,7 +40,10 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault
         word: Of ``status``, or of ``reason`` where the service is compute or storage; "" for the usual one.
         reason: Of an ErrorInfo among the details; "" for none.
         metadata: Of that ErrorInfo.
+        violation: An organization policy, of a PreconditionFailure among the details; "" for none.
     """
+
+    violation = ""
 
     def __init__(
         self, code: int, message: str, word: str = "", *, reason: str = "", metadata: dict[str, str] | None = None
@@ -59,13 +62,16 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault
                 "metadata": self.metadata,
             }
         ]
+        if self.violation:
+            failure = {"type": self.violation, "subject": "projects/1", "description": self.message}
+            details = [{"@type": "type.googleapis.com/google.rpc.PreconditionFailure", "violations": [failure]}]
         error: Page = {"code": self.code, "message": self.message}
         if service in _SHORT:
             word = self.word or _REASON_BY_CODE.get(self.code, "invalid")
             error["errors"] = [{"domain": "global", "message": self.message, "reason": word}]
         else:
             error["status"] = self.word or STATUS_BY_CODE.get(self.code, "UNKNOWN")
-        return {"error": error | ({"details": details} if self.reason else {})}
+        return {"error": error | ({"details": details} if self.reason or self.violation else {})}
 
 
 def missing(what: str) -> Refusal:
@@ -92,3 +98,12 @@ def disabled(api: str, project: str, number: str) -> Refusal:
         reason="SERVICE_DISABLED",
         metadata={"service": api, "consumer": f"projects/{number}"},
     )
+
+
+def violated(constraint: str, service: str, number: str) -> Refusal:
+    """Refuse what an organization policy forbids; IAM names the policy among the details only."""
+    if service != "iam":
+        return Refusal(412, f"Constraint {constraint} violated for project {number}.", "conditionNotMet")
+    found = Refusal(400, "Service account creation is not allowed on this project.", "FAILED_PRECONDITION")
+    found.violation = constraint
+    return found

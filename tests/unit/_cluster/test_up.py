@@ -471,11 +471,23 @@ def test_zones_that_do_not_answer_stop_it(maker: Maker, cloud: GoogleCloud) -> N
     assert cloud.writes == []
 
 
-def test_an_organization_policy_is_named(maker: Maker, cloud: GoogleCloud) -> None:
-    cloud.constraints["compute.networks.insert"] = "constraints/compute.skipDefaultNetworkCreation"
+@pytest.mark.parametrize(
+    ("method", "constraint", "way"),
+    [
+        ("compute.networks.insert", "constraints/compute.skipDefaultNetworkCreation", "ask an administrator"),
+        ("iam.projects.serviceAccounts.create", "constraints/iam.disableServiceAccountCreation",
+         "kinetic up --node-service-account EMAIL"),
+        ("storage.buckets.insert", "constraints/gcp.resourceLocations", "kinetic up --region REGION"),
+    ],
+)  # fmt: skip
+def test_an_organization_policy_is_named_with_a_way_around_it(method, constraint, way, maker, cloud) -> None:
+    cloud.constraints[method] = constraint
 
-    with pytest.raises(AccessDeniedError, match="policy"):
+    with pytest.raises(AccessDeniedError, match=constraint) as caught:
         maker.up()
+
+    assert caught.value.code == "organization-policy"
+    assert str(caught.value.next).startswith(way)
 
 
 @pytest.mark.parametrize(
