@@ -76,7 +76,12 @@ class Cluster(_ContainerResource):
     """The cluster: without nodes on Autopilot, with one small node for the system on Standard."""
 
     key = "cluster"
-    rights = ("container.clusters.create", "container.clusters.get", "container.operations.get")
+    rights = (
+        "container.clusters.create",
+        "container.clusters.get",
+        "container.clusters.connect",
+        "container.operations.get",
+    )
     dollars_per_hour = CONTROL_PLANE_DOLLARS
 
     def __init__(self, setup: Setup, needs: tuple[str, ...]) -> None:

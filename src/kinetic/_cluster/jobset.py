@@ -105,6 +105,7 @@ class JobSet(Resource):
 
     key = "jobset"
     needs = ("cluster",)
+    rights = ("container.customResourceDefinitions.create", "container.clusterRoles.create")
     seconds = (20, 120)
     dollars_per_hour = 0.003  # 50m CPU and 64 MiB on Autopilot; general knowledge, not read again
     is_local = True

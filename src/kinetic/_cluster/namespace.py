@@ -78,6 +78,7 @@ class Namespace(KubernetesResource):
 
     key = "namespace"
     needs = ("cluster",)
+    rights = ("container.namespaces.create",)
     kind = NAMESPACE
 
     @property
@@ -96,6 +97,7 @@ class ServiceAccount(KubernetesResource):
 
     key = "service-account"
     needs = ("namespace",)
+    rights = ("container.serviceAccounts.create",)
     kind = SERVICE_ACCOUNT
 
     def read(self) -> Found:
@@ -122,6 +124,7 @@ class FollowerRole(KubernetesResource):
 
     key = "follower-role"
     needs = ("namespace",)
+    rights = ("container.roles.create", "container.roles.escalate")
     kind = KINDS["Role"]
     object_name = "kinetic-followers"
 
@@ -143,6 +146,7 @@ class FollowerBinding(KubernetesResource):
 
     key = "follower-binding"
     needs = ("follower-role", "service-account")
+    rights = ("container.roleBindings.create", "container.roles.bind")
     kind = KINDS["RoleBinding"]
     object_name = FollowerRole.object_name
 
@@ -160,6 +164,7 @@ class Quota(KubernetesResource):
 
     key = "quota"
     needs = ("namespace",)
+    rights = ("container.resourceQuotas.create",)
     kind = RESOURCE_QUOTA
 
     @property

@@ -244,7 +244,10 @@ def _missing_rights(setup: Setup, steps: Sequence[Step], *, is_new: bool) -> lis
     parent = setup.spec.parent
     if is_new and not parent:
         return None
-    needed = {right for step in steps if step.writes for right in step.resource.rights}
+    # What is in a cluster that exists may be allowed by its own roles, which this question does not see.
+    is_made = any(isinstance(each.resource, Cluster) and not each.writes for each in steps)
+    writing = [each.resource for each in steps if each.writes and not (is_made and each.resource.in_cluster)]
+    needed = {right for each in writing for right in each.rights}
     try:
         return rights.missing(setup.apis, [rights.CREATE_PROJECT] if is_new else needed, parent=parent * is_new)
     except ApiError:

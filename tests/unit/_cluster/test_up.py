@@ -191,6 +191,19 @@ def test_missing_rights_are_known_before_the_first_write(maker: Maker, cloud: Go
     assert cloud.methods().count("cloudresourcemanager.projects.testIamPermissions") == 1
 
 
+def test_who_may_make_a_cluster_and_nothing_in_it_is_told_before_it_is_made(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.denied = {"container.serviceAccounts.create", "container.roles.create"}
+
+    with pytest.raises(AccessDeniedError, match=r"roles/container\.admin for container\.roles\.create"):
+        maker.up()
+
+    assert cloud.writes == []
+    cloud.denied.clear()
+    maker.up()
+    cloud.denied = {"container.resourceQuotas.create"}  # a role in the cluster may allow it
+    maker.up(limits=(("tpu", 4),))
+
+
 def test_a_project_that_is_not_there_or_not_shown_is_named(maker: Maker) -> None:
     with pytest.raises(AccessDeniedError) as refused:
         maker.plan(project="mistyped")
