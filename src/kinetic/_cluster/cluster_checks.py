@@ -133,7 +133,7 @@ class ClusterChecks:
                 why=error.message,
                 next=f"check its id ({self._target.project.source}), or ask its administrator for roles/viewer",
             ) from error
-        self._off = found.page["off"]
+        self._off, self._unseen = found.page["off"], found.why
         return f"project {self._project}" + (f" (number {self.apis.number})" if self.apis.number else "")
 
     def _billing(self) -> str:
@@ -145,6 +145,9 @@ class ClusterChecks:
         return "a billing account is linked"
 
     def _apis(self) -> str:
+        if self._unseen:
+            step = f"ask an administrator of {self._project} for roles/serviceusage.serviceUsageViewer to see it here"
+            raise Problem("WARN", self._unseen, why="jobs run without that right", next=step)
         if self._off:
             names = " ".join(self._off)
             raise Problem(

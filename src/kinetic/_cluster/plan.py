@@ -54,7 +54,7 @@ class Step(NamedTuple):
             line += f": {', '.join(each.partition('.')[0] for each in self.found.page['off'])}"
         if self.action == "remake":
             line += f"; it is removed first: {self.found.why}"
-        elif self.action == "foreign" or (self.resource.key == "billing" and self.found.why):
+        elif self.action == "foreign" or (self.resource.key in {"billing", "services"} and self.found.why):
             line += f": {self.found.why}"
         elif self.action == "wait":
             line += f": {self.found.why.lower()}"

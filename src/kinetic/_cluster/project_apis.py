@@ -255,6 +255,9 @@ def explained(error: ApiError, doing: str, project: str) -> AccessDeniedError | 
     if "quota" in text.lower():
         step = f"ask for more: https://console.cloud.google.com/iam-admin/quotas?project={project}, or use --region"
         return BackendUnavailableError(what, why=text, next=step, code="google-quota")
+    if is_disabled(error):
+        step = f"turn it on: https://console.cloud.google.com/apis/library?project={project}, or ask an administrator"
+        return AccessDeniedError(what, why=text, next=step)
     if error.status == 403:
         step = f"kinetic up --dry-run --project {project}     lists the missing rights and their roles"
         return AccessDeniedError(what, why=text, next=step)

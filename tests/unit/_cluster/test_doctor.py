@@ -87,11 +87,21 @@ def node(doctor: Doctor, status: str) -> None:
     doctor.kube.add("/api/v1/nodes/n", status={"conditions": [{"type": "Ready", "status": status}]})
 
 
+# What roles/container.developer and roles/storage.objectUser do not have, of what doctor asks.
+SUBMITTERS = {
+    "serviceusage.services.get",
+    "compute.machineTypes.list",
+    "compute.regions.get",
+    "compute.advice.capacity",
+    "storage.buckets.get",
+    "storage.buckets.getIamPolicy",
+}
 Break = Callable[[Doctor], object]
 # The check, how it is made to fail, its level then, and a word of what repairs it.
 BREAKS: list[tuple[str, Break, str, str]] = [
     ("login", no_login, "FAIL", "gcloud auth application-default login"),
-    ("project", lambda d: d.cloud.denied.add("serviceusage.services.get"), "FAIL", "roles/viewer"),
+    ("project", lambda d: d.cloud.denied.update(SUBMITTERS | {"resourcemanager.projects.get"}), "FAIL", "roles/viewer"),
+    ("apis", lambda d: d.cloud.denied.add("serviceusage.services.get"), "WARN", "serviceUsageViewer"),
     ("billing", lambda d: setattr(d.cloud, "billing", ""), "FAIL", "link one"),
     ("apis", lambda d: d.cloud.enabled.remove("storage.googleapis.com"), "FAIL", "gcloud services enable"),
     ("apis", lambda d: d.cloud.enabled.remove("cloudquotas.googleapis.com"), "WARN", "kinetic doctor --fix"),
@@ -146,6 +156,15 @@ def test_each_check_fails_where_something_is_wrong_and_says_what_repairs_it(doct
 
     assert (found[key].level, found[key].what) == (level, found[key].what)
     assert step in found[key].next
+
+
+def test_who_only_submits_jobs_may_do_all_that_fails_a_check(doctor: Doctor) -> None:
+    doctor.cloud.denied = SUBMITTERS
+
+    found = doctor.run("v5litepod-1")
+
+    assert checks.is_usable(found.values())
+    assert {each.key for each in found.values() if each.level == "SKIP"} == {"bucket-binding", "sold", "advice"}
 
 
 def test_every_check_has_a_case(doctor: Doctor) -> None:

@@ -167,6 +167,15 @@ def test_a_repository_is_made_where_it_is_asked_for(maker: Maker, cloud: GoogleC
     assert "artifactregistry.projects.locations.repositories.create" in cloud.methods(writes=True)
 
 
+def test_who_may_not_see_which_apis_are_on_makes_a_cluster_with_those_that_are(maker, cloud: GoogleCloud) -> None:
+    cloud.denied = {"serviceusage.services.get", "serviceusage.services.list", "serviceusage.services.enable"}
+
+    plan = maker.up()
+
+    assert "  = APIs of the project kinetic-tests: this account may not see which are on" in plan.lines()
+    assert maker.plan().to_do == []
+
+
 def test_own_network_and_account_are_not_made_where_they_are_given(maker: Maker, cloud: GoogleCloud) -> None:
     cloud.compute.add("networks", "shared")
     _add_subnet(cloud, "nodes", "us-central1", network="shared")
