@@ -57,9 +57,14 @@ class Objects:
 
     def __init__(self) -> None:
         self.kept: dict[tuple[str, str], Page] = {}
+        self.going: dict[tuple[str, str], int] = {}  # how often a namespace that goes is still shown
         self.writes = 0
 
     def get(self, kind: Kind, name: str) -> Page | None:
+        if left := self.going.get((kind.name, name), 0):
+            self.going[kind.name, name] = left - 1
+            if left == 1:
+                self.kept.pop((kind.name, name), None)
         return self.kept.get((kind.name, name))
 
     def list(self, kind: Kind, selector: str = "") -> Listing:
@@ -82,6 +87,10 @@ class Objects:
 
     def delete(self, kind: Kind, name: str, *, uid: str = "") -> bool:
         self.writes += 1
+        if kind.name == "Namespace" and (found := self.kept.get((kind.name, name))):
+            found["metadata"] = found["metadata"] | {"deletionTimestamp": "2026-11-23T00:00:00Z"}
+            self.going[kind.name, name] = 3
+            return True
         return self.kept.pop((kind.name, name), None) is not None
 
 

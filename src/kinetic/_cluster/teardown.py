@@ -28,6 +28,8 @@ from kinetic.errors import KineticError
 _AT_ONCE = 6
 _GONE = Found("missing")
 _NAMED = 5  # jobs in a line
+_GONE_SECONDS = 90.0  # for which accounts may still be shown that were removed, and namespaces are being removed
+_PAUSE_SECONDS = 5.0
 
 Action = Literal["remove", "keep", "foreign", "with the cluster"]
 _SIGNS = {"remove": "-", "keep": "=", "foreign": "!", "with the cluster": "-"}
@@ -283,7 +285,13 @@ def remove(plan: RemovalPlan, report: Callable[[str], object] = lambda _: None) 
             blocked |= _below((each.resource for each in plan.removals), removal.resource.key)
     if not blocked and not any(isinstance(each.resource, Network) for each in wanted.values()):
         errors += _sweep(plan, report)
-    return Remains(_names_left(plan), errors)
+    names, waited = _names_left(plan), 0.0
+    while names and not errors and waited < _GONE_SECONDS:
+        setup.report("waiting until Google shows no more of it")
+        setup.apis.sleep(_PAUSE_SECONDS)
+        waited += _PAUSE_SECONDS
+        names = _names_left(plan)
+    return Remains(names, errors)
 
 
 def _sweep(plan: RemovalPlan, report: Callable[[str], object]) -> list[KineticError]:

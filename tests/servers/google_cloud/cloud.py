@@ -164,6 +164,7 @@ class GoogleCloud:
             ("error", message) or ("error", message, code of gRPC).
         spread: How many requests a service refuses after it was enabled.
         unseen: How many requests a new service account is invisible to.
+        shown_late: How many requests a service account is shown to that was removed.
         exists: Whether there is such a project; one that is made has nothing but serviceusage, and nobody pays.
         counted_elsewhere: Whether requests that name no project count against the login's own, where all APIs are off.
         unseen_project: How many requests do not know of a project that was just made.
@@ -189,6 +190,7 @@ class GoogleCloud:
         self.fates: dict[str, str | tuple[str, str] | tuple[str, str, int]] = {}
         self.spread = 0
         self.unseen = 0
+        self.shown_late = 0
         self.exists = True
         self.unseen_project = 0
         self.counted_elsewhere = False

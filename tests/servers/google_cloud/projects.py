@@ -90,6 +90,7 @@ class Projects:
         self.lifecycle = "ACTIVE"
         self._operations: dict[str, tuple[int, Page]] = {}
         self._unseen: dict[str, int] = {}
+        self._shown_late: dict[str, list[Page]] = {}
 
     def answer(self, call: Call) -> Page:
         if call.service == "serviceusage":
@@ -195,6 +196,8 @@ class Projects:
         if call.action == "create":
             return self._new_account(call.body)
         email = call.parts[3]
+        if call.action == "get" and self._shown_late.get(email):
+            return self._shown_late[email].pop()
         if not self.is_seen(email):
             raise Refusal(404, f"Unknown service account: {email}", "NOT_FOUND")
         if call.action == "get":
@@ -203,6 +206,7 @@ class Projects:
             asked = call.body.get("permissions", [])
             return {"permissions": [each for each in asked if each not in cloud.denied]}
         if call.action == "delete":
+            self._shown_late[email] = [self.accounts[email]] * cloud.shown_late
             unique = self.accounts.pop(email)["uniqueId"]
             for policy in (self.policy, *cloud.storage.policies.values(), *cloud.repositories.policies.values()):
                 policy.rename(f"serviceAccount:{email}", f"deleted:serviceAccount:{email}?uid={unique}")

@@ -191,9 +191,9 @@ def test_a_joined_cluster_stays_and_what_was_made_for_it_goes(maker: Maker, clou
 
 
 def test_a_cluster_can_be_kept_and_then_all_that_its_nodes_need_is(maker: Maker, cloud: GoogleCloud) -> None:
-    maker.up()
+    maker.up(namespace="research")
 
-    assert maker.down(keep_cluster=True, delete_data=False) == ([], [])
+    assert maker.down(keep_cluster=True, delete_data=False, namespace="research") == ([], [])
 
     assert [name for _, name in cloud.container.clusters] == ["team"]
     assert cloud.compute.names("routers") == ["kn-team"]
@@ -225,6 +225,13 @@ def test_what_cannot_be_removed_is_named_and_what_it_needs_stays(maker: Maker, c
     assert cloud.compute.names("routers") == ["kn-team"]  # the cluster's nodes need it
     assert maker.state()["accounts"]
     cloud.denied = set()
+    assert maker.down() == ([], [])
+
+
+def test_an_account_that_is_shown_after_its_removal_is_waited_for(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    cloud.shown_late = 4
+
     assert maker.down() == ([], [])
 
 
