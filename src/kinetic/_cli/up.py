@@ -71,6 +71,8 @@ def _run_options(function: Command) -> Command:
 @click.option("--standard", is_flag=True, help="A zonal Standard cluster with node pools, instead of Autopilot.")
 @click.option("--network", metavar="NAME", help="Use this network, instead of making one.")
 @click.option("--subnet", metavar="NAME", help="The subnet of --network.  [default: the only one in the region]")
+@click.option("--pod-range", metavar="NAME", help="Of a subnet of another project: its range for pods.")
+@click.option("--service-range", metavar="NAME", help="The same for services.")
 @click.option("--node-service-account", metavar="EMAIL", help="Nodes run as this account, instead of a new one.")
 @click.option("--namespace", metavar="NAME", help="The namespace of jobs.  [default: default]")
 @click.option(
@@ -318,7 +320,9 @@ def _spec(given: dict[str, Any], wanted: tuple[Placement, ...], *, everything: b
         location=location or "",
         standard=bool(given.get("standard")),
         network=given.get("network") or "",
-        subnet=_subnet(given),
+        subnet=_with_network(given, "subnet"),
+        pod_range=_with_network(given, "pod_range"),
+        service_range=_with_network(given, "service_range"),
         node_account=given.get("node_service_account") or "",
         namespace=namespace,
         limits=tuple(_limit(each) for each in given.get("limits") or ()),
@@ -342,15 +346,16 @@ def _limit(text: str) -> tuple[str, int]:
     return name, int(count)
 
 
-def _subnet(given: dict[str, Any]) -> str:
-    subnet = given.get("subnet") or ""
-    if subnet and not given.get("network"):
+def _with_network(given: dict[str, Any], name: str) -> str:
+    """Return the value of an option that is about --network."""
+    value, option = given.get(name) or "", f"--{name.replace('_', '-')}"
+    if value and not given.get("network"):
         raise OptionError(
-            f"--subnet {subnet} is not used",
-            why="it is a subnet of --network, which is missing; without both, kinetic makes a network of its own",
-            next=f"kinetic up --network NAME --subnet {subnet}",
+            f"{option} {value} is not used",
+            why="it is about --network, which is missing; without both, kinetic makes a network of its own",
+            next=f"kinetic up --network NAME {option} {value}",
         )
-    return str(subnet)
+    return str(value)
 
 
 def _billing_account(text: str) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Mapping
 
-from kinetic._cluster.network import given_subnet
+from kinetic._cluster.network import choose_subnet
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, check_operation, is_disabled
 from kinetic._cluster.resource import Found, Resource, Setup
 from kinetic._google.api import ApiError, Page
@@ -195,7 +195,10 @@ class Cluster(_ContainerResource):
             },
         }
         own = f"projects/{spec.project}/regions/{setup.region}/subnetworks/{spec.own_name}"
-        body["subnetwork"] = (setup.subnet or given_subnet(setup)) if spec.network else own
+        if spec.network and not setup.subnet:  # when the plan was made, Compute Engine was off
+            choose_subnet(setup)
+        body["ipAllocationPolicy"] |= setup.ranges
+        body["subnetwork"] = setup.subnet if spec.network else own
         return body | (self._standard() if spec.standard else self._autopilot())
 
     def _autopilot(self) -> Page:

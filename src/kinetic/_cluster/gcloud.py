@@ -22,6 +22,10 @@ from kinetic._cluster.resource import Resource
 from kinetic._google.api import Page
 
 _JOBSET = "https://github.com/kubernetes-sigs/jobset/releases/download"
+_RANGES = {
+    "clusterSecondaryRangeName": "cluster_secondary_range_name",
+    "servicesSecondaryRangeName": "services_secondary_range_name",
+}
 _ACCOUNT = "ACCOUNT_ID"  # of the one who pays, where the user named none
 
 
@@ -162,6 +166,7 @@ def _cluster(step: Step) -> list[str]:
     common = {
         "network": net,
         **({"subnetwork": subnet} if subnet else {}),
+        **{_RANGES[name]: value for name, value in resource.setup.ranges.items()},
         "release_channel": "regular",
         **({} if spec.public_nodes else {"enable_private_nodes": ""}),
         "enable_private_endpoint": "",

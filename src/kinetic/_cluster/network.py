@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinetic._cluster.project_apis import COMPUTE, explained
+from kinetic._cluster.project_apis import COMPUTE, explained, is_disabled
 from kinetic._cluster.resource import Change, Found, Resource, Setup
 from kinetic._google.api import ApiError, Page
 from kinetic._output.format import names_text
-from kinetic.errors import OptionError
+from kinetic.errors import AccessDeniedError, OptionError
 
 RANGE = "10.0.0.0/20"  # 4,092 nodes; pods get ranges of their own, which GKE adds
 _IN_USE = "resourceInUseByAnotherResource"
@@ -149,7 +149,52 @@ class Router(_ComputeResource):
         self.apis.write_compute("PATCH", f"{self.path}/{self.spec.own_name}", {"nats": [self.nat()]})
 
 
-def given_subnet(setup: Setup) -> str:
+def choose_subnet(setup: Setup) -> None:
+    """Choose the subnet that nodes use on a network which the user named, and the ranges of pods and services in it."""
+    setup.subnet = setup.subnet or _given_subnet(setup)
+    if setup.subnet.split("/")[1] != setup.project:
+        setup.ranges = _ranges(setup)
+
+
+def _ranges(setup: Setup) -> dict[str, str]:
+    """Return which ranges of a subnet of another project pods and services use: Google makes none there.
+
+    Raises:
+        OptionError: There is none, or which is meant is not clear.
+
+    Source: cloud.google.com/kubernetes-engine/docs/how-to/cluster-shared-vpc, read 2026-11.
+    """
+    spec = setup.spec
+    try:
+        page = setup.apis.read(COMPUTE, f"compute/v1/{setup.subnet}") or {}
+    except ApiError as error:
+        raise explained(error, f"show the subnet {setup.subnet}", spec.project) from error
+    # The largest first: there are more pods than services.
+    found = sorted(page.get("secondaryIpRanges") or (), key=lambda each: int(str(each["ipCidrRange"]).split("/")[1]))
+    names = [str(each["rangeName"]) for each in found]
+
+    def named(words: Sequence[str]) -> str:
+        fitting = [each for each in names if any(word in each for word in words)]
+        return fitting[0] if len(fitting) == 1 else ""
+
+    pods = spec.pod_range or named(["pod"]) or (names[0] if 0 < len(names) < 3 else "")
+    services = spec.service_range or named(["service", "svc"])
+    services = services or next((each for each in names if len(names) == 2 and each != pods), "")
+    unknown = {pods, services} - {"", *names}
+    if pods and not unknown and pods != services:
+        return {"clusterSecondaryRangeName": pods, **({"servicesSecondaryRangeName": services} if services else {})}
+    has = f"its ranges: {names_text(names, _NAMED)}" if names else "it has no range besides that of nodes"
+    again = f"kinetic up --network {spec.network} --subnet {setup.subnet}"
+    raise OptionError(
+        f"the subnet {setup.subnet} has no range {unknown.pop()}" if unknown
+        else f"which ranges of the subnet {setup.subnet} pods and services use is not known",
+        why=f"{has}; in a subnet of another project, Google makes none for them",
+        next=f"{again} --pod-range {names[0]} --service-range {names[-1]}" if names
+        else "ask the administrator of that project for two secondary ranges",
+    )  # fmt: skip
+
+
+def _given_subnet(setup: Setup) -> str:
     """Return the path of the subnet that nodes use on a network which the user named, in the region of the cluster.
 
     Raises:
@@ -162,6 +207,17 @@ def given_subnet(setup: Setup) -> str:
     try:
         page = setup.apis.read(COMPUTE, f"compute/v1/{network}")
     except ApiError as error:
+        full = spec.subnet.rpartition("/v1/")[2]
+        if error.status == 403 and f"/regions/{region}/" in full:  # who may use one subnet may not see its network
+            return full
+        if error.status == 403 and not is_disabled(error):
+            owner = network.split("/")[1]
+            step = (
+                f"name its subnet in full: --subnet projects/{owner}/regions/{region}/subnetworks/NAME     or ask for "
+            )
+            step += f"roles/compute.networkViewer in {owner}"
+            what = f"this account may not see the network {spec.network}"
+            raise AccessDeniedError(what, why=error.message, next=step) from error
         raise explained(error, f"show the network {spec.network}", spec.project) from error
     if page is None:
         raise OptionError(

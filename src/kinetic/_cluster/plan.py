@@ -11,7 +11,7 @@ from kinetic._cluster import regions, rights
 from kinetic._cluster.accounts import Billing, Project
 from kinetic._cluster.control_plane import CONTROL_PLANE_DOLLARS, FREE_DOLLARS_A_MONTH, SYSTEM_DOLLARS, Cluster, Pool
 from kinetic._cluster.inventory import Inventory, nothing, read_all, resources_of
-from kinetic._cluster.network import given_subnet
+from kinetic._cluster.network import choose_subnet
 from kinetic._cluster.project_apis import COMPUTE, billing_error, explained
 from kinetic._cluster.quotas import Quota
 from kinetic._cluster.resource import Change, Found, Resource, Setup, foreign_error
@@ -222,7 +222,7 @@ def make_plan(setup: Setup) -> Plan:
         "off", ()
     )  # then the subnet is chosen when it is on
     if setup.spec.network and inventory.of("cluster").state == "missing" and not is_off:
-        setup.subnet = given_subnet(setup)
+        choose_subnet(setup)
     for each in resources:
         if isinstance(each, Pool) and (zones := choice.zones.get(each.wanted.name)) and zones[0] != setup.location:
             each.zone = zones[0]

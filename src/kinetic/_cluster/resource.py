@@ -47,6 +47,8 @@ class Spec:
         standard: A zonal Standard cluster with node pools instead of Autopilot.
         network: The full or short name of a network that exists; "" to make one.
         subnet: The full or short name of a subnet of that network; "" for the only one in the region.
+        pod_range: The name of the range of a subnet of another project that pods use; "" for what its names say.
+        service_range: The same for services; "" for one that Google makes, too.
         node_account: The email of a service account that exists; "" to make one.
         namespace: Where jobs run.
         limits: What all jobs together may hold, as in {"tpu": 16}.
@@ -65,6 +67,8 @@ class Spec:
     standard: bool = False
     network: str = ""
     subnet: str = ""
+    pod_range: str = ""
+    service_range: str = ""
     node_account: str = ""
     namespace: str = "default"
     limits: tuple[tuple[str, int], ...] = ()
@@ -151,6 +155,7 @@ class Setup:
         apis: Google's.
         location: The region or zone; "" until it is chosen.
         subnet: The path of the subnet of a network that was named; "" until it is chosen.
+        ranges: What a cluster is told of the ranges of that subnet, for its pods and services.
         report: Called with a sentence about what is waited for.
     """
 
@@ -159,6 +164,7 @@ class Setup:
         self.apis = apis
         self.location = spec.location
         self.subnet = ""
+        self.ranges: dict[str, str] = {}
         self.report: Callable[[str], object] = lambda _: None
         self._connect = connect
         self._client: Client | None = None

@@ -94,6 +94,7 @@ class Compute:
         project_quotas: Those of the whole project.
         zones_by_family: Where machine types are sold.
         obtainability: What the advice says of a machine type's family; else 0.5.
+        shared: What of other projects is shown, by its path: networks and subnets.
         scopes_on_a_page: How many regions and zones one answer of a list over all of them has.
         lag: How many deletions are refused with resourceInUseByAnotherResource although nothing uses it any more.
     """
@@ -107,6 +108,7 @@ class Compute:
         self.zones_by_family = dict(ZONES_BY_FAMILY)
         self.obtainability: dict[str, float] = {}
         self.lag = 0
+        self.shared: dict[str, Page] = {}
         self.scopes_on_a_page = 500
         self._operations: dict[str, Page] = {}
         self._left: dict[str, int] = {}
@@ -129,7 +131,7 @@ class Compute:
     def answer(self, call: Call) -> Page:
         project = call.parts[1]
         if project != self._cloud.project:
-            raise Refusal(403, f"Required 'compute.projects.get' permission for 'projects/{project}'", "forbidden")
+            return self._of_others(call)
         rest = call.parts[2:]
         if not rest:
             return self._project()
@@ -157,6 +159,13 @@ class Compute:
         if request:
             self._requests[request] = operation["name"]
         return operation
+
+    def _of_others(self, call: Call) -> Page:
+        path = "/".join(call.parts)
+        if call.verb != "GET" or path not in self.shared:
+            message = f"Required 'compute.projects.get' permission for 'projects/{call.parts[1]}'"
+            raise Refusal(403, message, "forbidden")
+        return self.shared[path]
 
     def _write(self, call: Call, place: Place, names: tuple[str, ...]) -> Page:
         if call.action == "insert":

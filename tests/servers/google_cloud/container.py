@@ -197,9 +197,23 @@ class Container:
             known = {page["selfLink"].rpartition("/v1/")[2] for page in cloud.compute.things.values()}
             if named and path.startswith(f"projects/{cloud.project}/") and path not in known:
                 raise Refusal(400, f"Network or subnetwork {named!r} does not exist.")
+            if kind == "subnetwork" and not path.startswith(f"projects/{cloud.project}/"):
+                self._check_ranges(path, cluster.get("ipAllocationPolicy", {}))
         defaults = cluster.get("autoscaling", {}).get("autoprovisioningNodePoolDefaults", {})
         for account in [defaults.get("serviceAccount"), *(_account(pool) for pool in cluster.get("nodePools", ()))]:
             self._check_account(account)
+
+    def _check_ranges(self, subnet: str, policy: Page) -> None:
+        """Refuse ranges that a subnet of another project does not have: GKE makes ranges in its own project only."""
+        known = {each["rangeName"] for each in self._cloud.compute.shared[subnet].get("secondaryIpRanges", ())}
+        pods, services = policy.get("clusterSecondaryRangeName"), policy.get("servicesSecondaryRangeName")
+        if not pods:
+            raise Refusal(400, "Shared VPC clusters need user-managed secondary ranges.")
+        for kind, name in (("Pod", pods), ("Service", services)):
+            if name and name not in known:
+                raise Refusal(400, f'{kind} secondary range "{name}" not found in subnetwork "{subnet}".')
+        if pods == services:
+            raise Refusal(400, f"Pod secondary range name ({pods}) should not be the same as service's.")
 
     def _check_account(self, account: str | None) -> None:
         """Refuse nodes of an account that does not exist, or that we may not act as."""

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from servers.google_cloud import GoogleCloud
 
 
+V1 = "https://www.googleapis.com/compute/v1"
+
+
 def test_an_empty_project_has_a_cluster_afterwards(maker: Maker, cloud: GoogleCloud) -> None:
     cloud.enabled = {"serviceusage.googleapis.com"}
 
@@ -328,6 +331,81 @@ def test_nodes_use_the_only_subnet_of_a_network_that_was_named(full: bool, maker
     assert cloud.compute.names("routers") == []
     cloud.read_only = True
     assert maker.plan(network=network, location="us-west4").to_do == []
+
+
+SHARED = "projects/host/global/networks/all"
+SHARED_SUBNET = "projects/host/regions/us-west4/subnetworks/nodes"
+
+
+def _share(cloud: GoogleCloud, **ranges: str) -> None:
+    """Show a network of another project, with a subnet that has ranges by their names."""
+    about = {"id": "1", "creationTimestamp": "2026-11-23T00:00:00.000-08:00"}
+    cloud.compute.shared = {
+        SHARED: {**about, "kind": "compute#network", "name": "all", "subnetworks": [f"{V1}/{SHARED_SUBNET}"]},
+        SHARED_SUBNET: {
+            **about,
+            "kind": "compute#subnetwork",
+            "name": "nodes",
+            "secondaryIpRanges": [{"rangeName": name, "ipCidrRange": cidr} for name, cidr in ranges.items()],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("ranges", "given", "expected"),
+    [
+        ({"team-services": "10.8.0.0/20", "team-pods": "10.4.0.0/14"}, {}, ("team-pods", "team-services")),
+        ({"small": "10.8.0.0/20", "large": "10.4.0.0/14"}, {}, ("large", "small")),
+        ({"one": "10.4.0.0/14"}, {}, ("one", None)),
+        (
+            {"a-pods": "10.4.0.0/14", "b-pods": "10.8.0.0/14", "a-svc": "10.12.0.0/20", "b-svc": "10.13.0.0/20"},
+            {"pod_range": "b-pods", "service_range": "b-svc"},
+            ("b-pods", "b-svc"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("sees_the_network", [True, False])
+def test_a_cluster_on_a_subnet_of_another_project_is_told_its_ranges(
+    sees_the_network, ranges, given, expected, maker, cloud: GoogleCloud
+) -> None:
+    _share(cloud, **ranges)
+    if not sees_the_network:
+        del cloud.compute.shared[SHARED]
+        given = given | {"subnet": SHARED_SUBNET}
+
+    maker.up(network=SHARED, location="us-west4", **given)
+
+    ((_, cluster),) = cloud.container.clusters.items()
+    policy = cluster["ipAllocationPolicy"]
+    assert (policy["clusterSecondaryRangeName"], policy.get("servicesSecondaryRangeName")) == expected
+
+
+@pytest.mark.parametrize(
+    ("ranges", "given", "message", "step"),
+    [
+        ({}, {}, "which ranges of the subnet", "two secondary ranges"),
+        ({"a": "10.4.0.0/14", "b": "10.8.0.0/14", "c": "10.12.0.0/20"}, {}, "which ranges", "--pod-range a"),
+        ({"a": "10.4.0.0/14", "b": "10.8.0.0/20"}, {"pod_range": "d"}, "has no range d", "--pod-range a"),
+    ],
+)
+def test_ranges_of_another_project_that_are_not_clear_stop_before_anything_is_made(
+    ranges, given, message, step, maker, cloud: GoogleCloud
+) -> None:
+    _share(cloud, **ranges)
+
+    with pytest.raises(OptionError, match=message) as caught:
+        maker.up(network=SHARED, location="us-west4", **given)
+
+    assert step in str(caught.value.next)
+    assert cloud.writes == []
+
+
+def test_who_may_not_see_the_network_of_another_project_names_its_subnet(maker, cloud: GoogleCloud) -> None:
+    with pytest.raises(AccessDeniedError, match="may not see the network") as caught:
+        maker.up(network=SHARED, location="us-west4")
+
+    assert "--subnet projects/host/regions/us-west4/subnetworks/NAME" in str(caught.value.next)
+    assert cloud.writes == []
 
 
 def test_a_subnet_is_chosen_when_compute_engine_is_on_at_last(maker: Maker, cloud: GoogleCloud) -> None:
