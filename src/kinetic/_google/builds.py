@@ -6,6 +6,7 @@ Source: Cloud Build's discovery document, v1 (2026-10-29).
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from kinetic.errors import AccessDeniedError, ImageBuildError
 
 API = "cloudbuild.googleapis.com"
 ROLE = "roles/cloudbuild.builds.editor"
+ANYWHERE = "global"  # the location of builds that need no region
 SECONDS = 3600
 _MACHINE = "E2_HIGHCPU_8"
 _ENDED = frozenset({"SUCCESS", "FAILURE", "INTERNAL_ERROR", "TIMEOUT", "CANCELLED", "EXPIRED"})
@@ -113,7 +115,9 @@ def _body(source: Source, steps: list[dict[str, Any]], account: str) -> Page:
 
 
 def start(service: Service, project: str, location: str, body: Page) -> Build:
-    """Start a build.
+    """Start a build; where Google runs none in a region, it is "global".
+
+    Some regions have no Cloud Build, and new projects may use a few only: cloud.google.com/build/docs/locations.
 
     Raises:
         AccessDeniedError: This account may not, or the API is off.
@@ -122,6 +126,8 @@ def start(service: Service, project: str, location: str, body: Page) -> Build:
     try:
         operation = service.request("POST", f"v1/projects/{project}/locations/{location}/builds", body, once=True)
     except ApiError as error:
+        if location != ANYWHERE and error.status in {400, 404} and re.search("region|location", error.message):
+            return start(service, project, ANYWHERE, body)
         what = f"Cloud Build did not start a build in {location} ({error.status})"
         raise _refused(what, error, project) from error
     return Build(project, location, str(operation["metadata"]["build"]["id"]))

@@ -53,7 +53,6 @@ from kinetic.errors import (
 
 ACCOUNT = "KINETIC_BUILD_ACCOUNT"
 _ZONE = re.compile(r"(?P<region>[a-z]+-[a-z]+[0-9]+)-(ai[0-9]+)?[a-z]")
-_ANYWHERE = "global"  # the location of builds that need no region
 _CANCEL_SECONDS = 3.0  # after Ctrl-C, in which another one cancels the build
 _STEP = (
     'import sys; sys.path.insert(0, "lib"); from kinetic._images import pod_build; pod_build.main("request.json")',
@@ -241,7 +240,7 @@ def connect(project: str, zone: str, repository: str, store: Store, environ: Map
     return CloudBuild(
         service,
         project,
-        found["region"] if found else _ANYWHERE,
+        found["region"] if found else builds.ANYWHERE,
         store,
         account=read_variable(ACCOUNT, environ) or "",
     )

@@ -30,6 +30,7 @@ class Builds:
         folders: The files that each had, by its id: their contents by path.
         pushed: The names of images that were pushed.
         fate: What docker says before it fails; "" where it does not.
+        restricted: Regions in which this project may not build, as it is new.
         stays: The status in which builds stay, e.g. "QUEUED"; "" for none.
     """
 
@@ -40,6 +41,7 @@ class Builds:
         self.pushed: list[str] = []
         self.fate = ""
         self.stays = ""
+        self.restricted: set[str] = set()
         self._logs: dict[str, bytes] = {}
         self._ends: dict[str, Page] = {}
 
@@ -64,6 +66,9 @@ class Builds:
         raise Refusal(400, f"{call.method} is not played")
 
     def _create(self, location: str, body: Page) -> Page:
+        if location in self.restricted:
+            message = "failed precondition: due to quota restrictions, cannot run builds in this region."
+            raise Refusal(400, message, "FAILED_PRECONDITION")
         name = f"b-{next(self._cloud.ids)}"
         self.pages[name] = {**body, "id": name, "status": "QUEUED", "createTime": "2026-11-23T00:00:00.000000Z"}
         kind = "type.googleapis.com/google.devtools.cloudbuild.v1.BuildOperationMetadata"

@@ -394,6 +394,15 @@ def test_ctrl_c_detaches_and_names_what_shows_and_cancels_the_build(connect, clo
     assert store.size(running.source) is not None  # Cloud Build may not have read it yet
 
 
+def test_a_region_in_which_a_project_may_not_build_is_passed_over(connect, cloud) -> None:
+    cloud.builds.restricted.add("europe-west4")
+
+    running = connect().start_program(folder(), "3.12", ["-c", "pass"])
+
+    assert running.build.location == "global"
+    assert "--region=global" in running.build.show_command
+
+
 def test_ctrl_c_once_more_cancels_the_build(connect, cloud, store, capsys) -> None:
     found = connect(sleep=interrupted(2))
     running = found.start_program(folder(), "3.12", ["-c", "pass"])
