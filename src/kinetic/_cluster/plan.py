@@ -19,6 +19,7 @@ from kinetic._config import profiles
 from kinetic._config.profiles import AUTOPILOT_DISK, Profile
 from kinetic._google.api import ApiError
 from kinetic._google.artifacts import Repository
+from kinetic._google.clusters import NOT_ON_AUTOPILOT, accelerator_label, standard_command
 from kinetic._hardware import prices
 from kinetic._stores.parallel import in_parallel
 from kinetic._wire import NamedTuple
@@ -212,6 +213,7 @@ def make_plan(setup: Setup) -> Plan:
         if not missing:
             raise
         raise _rights_error(setup, missing) from error
+    _check_hardware(setup)
     is_new = setup.spec.create_project and inventory.of("project").state == "missing"
     try:
         choice = regions.choose(setup, is_made=inventory.of("cluster").state != "missing", can_ask=not is_new)
@@ -233,6 +235,7 @@ def make_plan(setup: Setup) -> Plan:
 
 def plan_from_nothing(setup: Setup) -> Plan:
     """Return what would be made in a project that has nothing; nothing is asked."""
+    _check_hardware(setup)
     resources = resources_of(setup)
     inventory = nothing(setup, resources)
     setup.location = regions.choose(setup, is_made=False, can_ask=False).location
@@ -269,6 +272,17 @@ def _take_kind(setup: Setup, cluster: Found) -> bool:
         return False
     setup.spec = replace(setup.spec, standard=True)
     return True
+
+
+def _check_hardware(setup: Setup) -> None:
+    """Refuse hardware that an Autopilot cluster never gets."""
+    for each in setup.spec.hardware:
+        if not setup.spec.standard and accelerator_label(each) in NOT_ON_AUTOPILOT:
+            raise OptionError(
+                f"{each.name} needs a Standard cluster",
+                why=f"Autopilot, which {setup.spec.cluster} is or would be, has no {accelerator_label(each)}",
+                next=standard_command(each),
+            )
 
 
 def _rights_error(setup: Setup, missing: Sequence[str]) -> AccessDeniedError:

@@ -3,7 +3,8 @@
 A job's hardware is checked in this order; spec/gke.md, sections 1, 4 and 8, has how labels follow from pools:
 
     a pool with such nodes that grows far enough                             can grow
-    Autopilot, or auto-provisioning whose limits name enough of them         can grow
+    Autopilot, unless it is one of few old GPUs                              can grow
+    auto-provisioning whose limits name enough of them                       can grow
     a pool with such nodes, of a fixed size                                  exists
     anything else                                                            impossible
 """
@@ -134,6 +135,8 @@ def _cluster_error(service: Service, error: ApiError, project: str, location: st
 
 _GPU_LABEL = "cloud.google.com/gke-accelerator"
 _TPU_LABEL = "cloud.google.com/gke-tpu-accelerator"
+# Source: cloud.google.com/kubernetes-engine/docs/how-to/autopilot-gpus, read 2026-11.
+NOT_ON_AUTOPILOT = frozenset({"nvidia-tesla-p4", "nvidia-tesla-p100", "nvidia-tesla-v100"})
 _REMOVED_STATUSES = frozenset({"STOPPING", "ERROR"})
 _EFFECTS = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute"}
 _LONGEST_NAME = 40  # characters of a node pool's name
@@ -179,6 +182,11 @@ def is_tolerated(taint: tuple[str, str, str], tolerations: Sequence[Mapping[str,
 def accelerator_label(wanted: Hardware) -> str:
     """Return Google's name of the accelerator, which labels, limits and commands share; "" for a CPU."""
     return wanted.node_selector.get(_GPU_LABEL) or wanted.node_selector.get(_TPU_LABEL) or ""
+
+
+def standard_command(wanted: Hardware) -> str:
+    """Return the command that makes a Standard cluster for some hardware."""
+    return f"kinetic up --standard --cluster another-name --accelerator {wanted.name}"
 
 
 class NodePool(NamedTuple):
@@ -244,6 +252,9 @@ class NodePools(NamedTuple):
 
     def capacity_for(self, wanted: Hardware) -> Capacity:
         """Return whether the cluster has, or can add, the nodes for some hardware."""
+        if self.autopilot and accelerator_label(wanted) in NOT_ON_AUTOPILOT:
+            why = f"{self.cluster} is an Autopilot cluster, and those have no {accelerator_label(wanted)}"
+            return Capacity("impossible", why, standard_command(wanted))
         if self.autopilot:
             return Capacity("can-grow", f"{self.cluster} is an Autopilot cluster, which adds nodes for its pods")
         fitting = [pool for pool in self.pools if pool.fits(wanted)]

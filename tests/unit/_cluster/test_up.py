@@ -743,6 +743,16 @@ def test_an_autopilot_cluster_does_not_become_a_standard_one(maker: Maker) -> No
         maker.plan(standard=True)
 
 
+def test_hardware_that_autopilot_does_not_have_is_refused_before_anything_is_made(maker, cloud: GoogleCloud) -> None:
+    with pytest.raises(OptionError, match="gpu-v100 needs a Standard cluster") as caught:
+        maker.up("v100")
+
+    assert "kinetic up --standard" in str(caught.value.next)
+    assert cloud.writes == []
+    maker.up("v100", standard=True)
+    assert maker.plan("v100").to_do == []  # what exists is a Standard one
+
+
 def test_two_at_once_make_one_of_each(maker: Maker, cloud: GoogleCloud) -> None:
     other = type(maker)(cloud)
     other.objects = maker.objects

@@ -204,8 +204,12 @@ def test_limits_mean_nothing_while_auto_provisioning_is_off(ask) -> None:
     )
 
 
-def test_autopilot_makes_whatever_is_asked_for(ask) -> None:
-    assert ask(autopilot={"enabled": True}).capacity_for(place("tpu-v5p-4x4x4")).kind == "can-grow"
+@pytest.mark.parametrize(("name", "kind"), [("tpu-v5p-4x4x4", "can-grow"), ("t4", "can-grow"), ("v100", "impossible")])
+def test_autopilot_makes_whatever_is_asked_for_but_old_gpus(ask, name, kind) -> None:
+    verdict = ask(autopilot={"enabled": True}).capacity_for(place(name))
+
+    assert verdict.kind == kind
+    assert ("--standard" in verdict.next) is (kind == "impossible")
 
 
 @pytest.mark.parametrize(
