@@ -298,7 +298,8 @@ def _rights_error(setup: Setup, missing: Sequence[str]) -> AccessDeniedError:
 
 def _unseen_error(setup: Setup, error: AccessDeniedError, refused: ApiError) -> AccessDeniedError:
     """Return why not even our rights could be asked: Google says the same of a missing project and of a stranger's."""
-    if refused.status not in {403, 404} or refused.reason == "USER_PROJECT_DENIED":
+    is_about_quota = refused.reason == "USER_PROJECT_DENIED"
+    if refused.status not in {403, 404} or is_about_quota or error.code == "organization-policy":
         return error
     return AccessDeniedError(
         f"there is no project {setup.project} that this account may see",

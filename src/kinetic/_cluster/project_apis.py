@@ -129,7 +129,7 @@ class ProjectApis:
             return True
         if error.status in {400, 409} and error.reason in _NOT_READY:
             return True
-        if error.status == 403 and "per minute" in error.message:  # a rate, not a lack of machines
+        if error.status == 403 and _is_rate(error):  # not a lack of machines
             return True
         return error.status in {400, 409} and any(words in error.message for words in _BUSY)
 
@@ -193,7 +193,9 @@ class ProjectApis:
 
 # Of iam.allowedPolicyMemberDomains, which new organizations have; its status is that of a policy that was changed.
 NOT_PERMITTED = "do not belong to a permitted customer"
-_POLICY = re.compile(rf"constraints/|org policy|organization policy|{NOT_PERMITTED}", re.IGNORECASE)
+_POLICY = re.compile(rf"constraints/|org policy|organization('s)? policy|{NOT_PERMITTED}", re.IGNORECASE)
+_UNPAID = re.compile(r"billing account|billing to be enabled", re.IGNORECASE)
+_TOO_FAST = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED"})
 _WAYS_AROUND = {  # by policies that leave one
     "gcp.resourceLocations": "kinetic up --region REGION, with one that the policy allows",
     "iam.disableServiceAccountCreation": "kinetic up --node-service-account EMAIL, with an account that exists",
@@ -226,6 +228,15 @@ def check_operation(operation: Page) -> None:
         raise ApiError(_STATUS_BY_CODE.get(int(code), 500) if code else 400, reason, message)
 
 
+def is_unpaid(error: ApiError) -> bool:
+    """Return whether a request was refused because nobody pays for the project."""
+    return "BILLING" in error.reason.upper() or "BILLING" in error.message or bool(_UNPAID.search(error.message))
+
+
+def _is_rate(error: ApiError) -> bool:
+    return error.reason in _TOO_FAST or "per minute" in error.message
+
+
 def _texts(errors: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(str(each.get("message") or each.get("code")) for each in errors)
 
@@ -241,7 +252,7 @@ def explained(error: ApiError, doing: str, project: str) -> AccessDeniedError | 
     """Return our error for a refusal, with what to do about it."""
     what, again = f"Google refused to {doing} ({error.status})", "correct it, and run the same command again"
     text = error.message
-    if "BILLING" in error.reason.upper() or "BILLING" in text:
+    if is_unpaid(error):
         return billing_error(project, text)
     if _POLICY.search(text) or "CONDITION_NOT_MET" in error.reason:
         step = "ask an administrator of the organization about the policy that the message names"
@@ -250,7 +261,7 @@ def explained(error: ApiError, doing: str, project: str) -> AccessDeniedError | 
     if "iam.serviceAccounts.actAs" in text:
         step = "ask for the role roles/iam.serviceAccountUser, or name an account: --node-service-account"
         return AccessDeniedError(what, why=text, next=step)
-    if "per minute" in text:
+    if _is_rate(error):
         return BackendUnavailableError(what, why=text, next="run the same command again in some minutes")
     if "quota" in text.lower():
         step = f"ask for more: https://console.cloud.google.com/iam-admin/quotas?project={project}, or use --region"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kinetic._cluster import policies
-from kinetic._cluster.project_apis import ARTIFACTS, STORAGE, check_operation
+from kinetic._cluster.project_apis import ARTIFACTS, STORAGE, check_operation, is_unpaid
 from kinetic._cluster.resource import Change, Found, Resource
 from kinetic._google import artifacts
 from kinetic._google.api import ApiError, Page
@@ -41,7 +41,7 @@ class Bucket(Resource):
         try:
             page = self.apis.read(STORAGE, self._path)
         except ApiError as error:
-            if error.status != 403:
+            if error.status != 403 or is_unpaid(error):
                 raise
             return Found("foreign", {}, "the name is taken, or this account may not see it: names are global")
         found = self.marked(page, self.spec.labels, "labels")

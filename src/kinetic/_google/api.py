@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
 LOGIN = "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
+_SCOPE_LOGIN = (
+    "gcloud auth application-default login     or give the machine all scopes while it is stopped: "
+    "gcloud compute instances set-service-account NAME --scopes cloud-platform"
+)
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _TIMEOUT_SECONDS = 30.0
 _CONNECT_SECONDS = 5.0  # an address that swallows connections is named soon; a real one connects within one
@@ -341,6 +345,8 @@ class Service:
         reason = next((str(each["reason"]) for each in known if each.get("reason")), "")
         consumers = [(each.get("metadata") or {}).get("consumer") for each in known]
         message = _message(answer.data) + constraints_text(error)
+        if reason == "ACCESS_TOKEN_SCOPE_INSUFFICIENT" or "insufficient authentication scopes" in message:
+            raise CredentialsError(f"this login may not use {self.name}", why=message, next=_SCOPE_LOGIN)
         raise ApiError(answer.status, reason, message, str(next(filter(None, consumers), "")))
 
 

@@ -640,6 +640,30 @@ def test_a_quota_that_is_used_up_is_no_service_that_does_not_respond(message, co
     assert (caught.value.why, caught.value.code) == (message, code)
 
 
+PROHIBITED = "Request is prohibited by organization's policy. vpcServiceControlsUniqueIdentifier: 4tXy"
+CLOSED = "The billing account for the owning project is disabled in state closed"
+SCOPES = "Request had insufficient authentication scopes."
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "step"),
+    [
+        (Fault(reason="ACCESS_TOKEN_SCOPE_INSUFFICIENT", message=SCOPES), "credentials", "--scopes cloud-platform"),
+        (Fault(reason="SECURITY_POLICY_VIOLATED", message=PROHIBITED), "organization-policy", "about the policy"),
+        (Fault(method="storage.*", word="accountDisabled", message=CLOSED), "billing", "kinetic up --billing-account"),
+    ],
+    ids=["a token without the scope", "a service perimeter", "a closed billing account"],
+)
+def test_what_is_refused_for_another_reason_than_a_role_says_so(fault: Fault, code, step, maker, cloud) -> None:
+    cloud.faults.append(fault._replace(status=403, times=-1))
+
+    with pytest.raises(KineticError) as caught:
+        maker.plan()
+
+    assert (caught.value.code, caught.value.why) == (code, fault.message)
+    assert step in str(caught.value.next)
+
+
 def test_requests_count_against_the_project_where_the_login_has_another(maker: Maker, cloud: GoogleCloud) -> None:
     cloud.counted_elsewhere = True
 
