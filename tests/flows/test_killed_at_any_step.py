@@ -441,6 +441,47 @@ def test_a_supervisor_that_is_told_to_end_ends_its_job_and_leaves_nothing(
     _check_nothing_is_left(site, wait_until)
 
 
+SLOW = """
+    import os
+    import pathlib
+    import time
+    import kinetic
+
+    home = pathlib.Path(os.environ["KINETIC_HOME"])
+    if "KINETIC_JOB_ID" in os.environ:
+        (home / "arrived").touch()
+        while not (home / "go").exists():
+            time.sleep(0.02)
+
+    @kinetic.run(accelerator="cpu")
+    def arrive():
+        return "arrived"
+"""
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_job_that_has_not_begun_waits_when_the_machine_shuts_down_unless_it_was_cancelled(
+    site: Site, is_cancelled: bool, wait_until: Callable[..., None]
+) -> None:
+    site.project.write("slow.py", SLOW)
+    job_id = site.project.out("from slow import arrive\nprint(arrive.run_async().job_id)").strip()
+    wait_until((site.home / "arrived").exists, "the start of the job")
+
+    if is_cancelled:
+        with closing(Queue(site.runtime.queue)) as queue:
+            queue.ask_to_stop([job_id])
+    for pid in processes_of(site.home):
+        os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not processes_of(site.home), "the end of every process")
+    rows = site.rows("SELECT state, requeues FROM jobs")
+    (site.home / "go").touch()
+    found = site.ask(job_id)
+
+    assert rows == [("ended" if is_cancelled else "queued", 0)]
+    assert found.get("value") == (None if is_cancelled else "arrived")
+    _check_nothing_is_left(site, wait_until)
+
+
 def test_a_reboot_ends_what_ran_and_starts_what_waited(
     site: Site, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
 ) -> None:

@@ -381,18 +381,24 @@ class QueueSource:
         return ending
 
     def decide(self, tasks: Sequence[Task], task: Task, ending: Ending, verdict: Outcome) -> Decision | None:
-        """Start a job again whose worker was killed before the function started; else the verdict holds."""
+        """Start a job again that was killed, or ended at a shutdown, before its function started; else it holds."""
         if self._process.supervisor.libc is None:
             recovery.kill_marked(self._process.name)  # where orphans cannot be adopted, they are found by their mark
-        again = self._row.requeues < recovery.REQUEUES
-        if again and ending.was_killed and not any(task.began.exists() for task in tasks):
-            self._requeue(tasks)
-            return None
+        if not any(task.began.exists() for task in tasks):
+            is_shutdown = self._process.ending and verdict.cause in {"stopped", "signal"} and not self._is_stopped()
+            if is_shutdown or (ending.was_killed and self._row.requeues < recovery.REQUEUES):
+                self._requeue(tasks, counted=not is_shutdown)
+                return None
         if verdict.cause == "stopped" and self._process.ending:
             message = "the job was ended because its supervisor received SIGTERM, as at a shutdown of the machine"
             verdict = replace(verdict, error={**verdict.error, "message": message})
         self._tasks = tasks
         return verdict, task.body
+
+    def _is_stopped(self) -> bool:
+        """Return whether the job was cancelled or removed."""
+        row = self._queue.jobs([self.task.job_id]).get(self.task.job_id)
+        return row is None or bool(row.stop) or self.store.size(keys.result(self.task.job_id)) is not None
 
     def log_digests(self, tasks: Sequence[Task]) -> tuple[digests.LogDigest, ...]:
         return recovery.log_digests(tasks)
