@@ -79,8 +79,11 @@ RAW = """
     import kinetic
 
     @kinetic.run(accelerator="cpu")
-    def train():
+    def train(number=0):
         return 1
+
+    def batch():
+        return train.with_options(on_done="true").run_async_map([1], max_concurrent=None)
 
     def fail_at(name, part, number):
         real, count = getattr(os, name), 0
@@ -97,16 +100,18 @@ RAW = """
 
     if __name__ == "__main__":
         train.run_async().result()
+        batch().results()
         for name in ("open", "mkdir", "replace", "stat", "unlink"):
-            for part in ("/jobs/", "/supervisors/"):
+            of_a_batch = ("/notifications/", "/groups/") if name in {"open", "replace"} else ()
+            for part in ("/jobs/", "/supervisors/", *of_a_batch):
                 for number in range(3):
                     undo = fail_at(name, part, number)
                     try:
-                        train.run_async()
+                        train.run_async() if part in {"/jobs/", "/supervisors/"} else batch()
                         found = "submitted"
                     except kinetic.errors.KineticError as error:
                         undo()
-                        found = f"told: {error.what}"
+                        found = f"told: {error.what} {getattr(error, '__notes__', '')}"
                     except OSError as error:
                         found = f"raw: {error}"
                     finally:
@@ -120,7 +125,9 @@ def test_a_submission_translates_what_the_disk_says(project: Any) -> None:
 
     assert [line for line in told if "raw:" in line] == []
     assert any("told: the job could not be queued" in line for line in told)
-    assert len(told) == 30
+    assert any("told: the job could not be queued" in line for line in told if "/notifications/" in line)
+    assert any("kinetic batch resume" in line for line in told if "/groups/" in line)
+    assert len(told) == 42
 
 
 SHORT = """

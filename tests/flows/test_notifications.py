@@ -305,6 +305,34 @@ def test_of_a_batch_that_is_removed_no_address_stays_and_its_end_is_told(project
     assert [(body["kind"], body["status"]) for body in hook.got] == [("batch", "SUCCEEDED")]
 
 
+def test_a_batch_whose_client_is_killed_as_soon_as_it_can_be_found_is_told_of(
+    project, home, hook, tmp_path, monkeypatch, wait_until
+):
+    project.write(
+        "halves.py",
+        """
+        import sys
+        import kinetic
+
+        @kinetic.run(accelerator="cpu", on_done=sys.argv[-1])
+        def half(number):
+            return number / 2
+
+        if __name__ == "__main__":
+            half.run_async_map([1, 2])
+        """,
+    )
+    monkeypatch.setenv("KINETIC_TEST_KILL", f"driver:manifest-written@{tmp_path / 'killed'}")
+    assert project.run("halves.py", hook.url).returncode == -signal.SIGKILL
+    monkeypatch.delenv("KINETIC_TEST_KILL")
+
+    (group,) = [path.name for path in (home / "store" / "_groups").iterdir()]
+    kinetic.attach_batch(group, resume=True).wait(timeout=60)
+    wait_until(lambda: hook.got, seconds=30)
+
+    assert [(body["id"], body["status"]) for body in hook.got] == [(group, "SUCCEEDED")]
+
+
 def test_what_cannot_be_told_is_refused(folder, home, monkeypatch):
     monkeypatch.delenv("NO_SUCH_HOOK", raising=False)
     with pytest.raises(OptionTypeError, match="is not a command"):

@@ -101,6 +101,7 @@ class Lease:
         self._held.release(remove=True)
 
 
+@runtime_files.launch_errors()
 def take_lease(
     store: Store, group_id: str, key: bytes | None, *, clock: Callable[[Store, str], float] | None = None
 ) -> Lease | None:
@@ -138,6 +139,7 @@ def wait_for_lease(store: Store, group_id: str, key: bytes | None) -> Lease | No
     return take_lease(store, group_id, key)
 
 
+@runtime_files.launch_errors()
 def lease_holder(
     store: Store, group_id: str, key: bytes | None, *, clock: Callable[[Store, str], float] | None = None
 ) -> Holder | None:

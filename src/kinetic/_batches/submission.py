@@ -283,6 +283,7 @@ def prepare(request: BatchRequest) -> Prepared:
 
 def _prepare(request: BatchRequest, shipment: job_submit.Shipment) -> Prepared:
     context = shipment.context
+    targets = notifications.resolve(request.options.on_done or (), os.environ)
     group_id = _new_group_id(context.store)
     followed = after.Followed()
     context.backend.begin(group_id)  # while it is held, garbage collection spares what no order names yet
@@ -298,9 +299,10 @@ def _prepare(request: BatchRequest, shipment: job_submit.Shipment) -> Prepared:
             if followed.after:
                 after.register(followed, context.store, group_id)
                 after.check(followed, context.store)
-            launcher = _write(request, shipment, packed, data, followed, group_id)
+            launcher = _write(request, shipment, packed, data, followed, group_id, targets)
     except BaseException:
         with contextlib.suppress(KineticError, OSError):  # this must not hide what went wrong
+            notifications.forget(group_id)
             context.store.delete(keys.group(group_id))
             context.backend.forget_kept(group_id)
             after.withdraw(followed, context.store, group_id)
@@ -402,6 +404,7 @@ def _write(
     data: tuple[DataRef, ...],
     followed: Followed,
     group_id: str,
+    targets: Sequence[str],
 ) -> ChildLauncher:
     """Write order and table, and then the manifest: from here on the batch can be found, and taken over."""
     context, options = shipment.context, shipment.options
@@ -475,6 +478,7 @@ def _write(
     step("driver:order-written")
     context.store.put(keys.group_table(group_id), table_bytes)
     step("driver:table-written")
+    notifications.keep_for_batch(group, targets)  # who takes it over has no other way to know
     group_key = documents.job_key(context.key, group_id, context.store.url)
     context.store.put(keys.group_manifest(group_id), group.to_bytes(group_key))
     step("driver:manifest-written")
@@ -521,10 +525,8 @@ def submit(request: BatchRequest) -> BatchHandle:
         KineticError: Nothing was launched; or the batch is stored and could not be launched completely: then a note
             names the command that submits the rest.
     """
-    targets = notifications.resolve(request.options.on_done or (), os.environ)
     launcher, errors = prepare(request)
     group = launcher.group
-    notifications.keep_for_batch(group, targets)
     batch = handle_of_group(group)
     batch._submission_errors = dict(errors)
     batch._tracker = BatchTracker(group, launcher.store, launcher.backend)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import functools
 import os
 import threading
@@ -21,7 +20,7 @@ from kinetic._backends.local.runtime_files import HOUR, SWEPT, CompletionReader,
 from kinetic._config import home
 from kinetic._wire import folders
 from kinetic._wire.failpoints import step
-from kinetic.errors import IntegrityError, KineticError, LaunchError, RunnerError
+from kinetic.errors import IntegrityError, RunnerError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -42,22 +41,6 @@ _WARM_SECONDS = 30.0  # half of the time that a supervisor stays idle
 _BLOCK = 1 << 16
 _CONNECT_SECONDS = 10.0
 _OF_THE_TERMINAL = ("TERM", "COLORTERM", "COLUMNS", "LINES")
-
-
-@contextlib.contextmanager
-def _launch_errors() -> Iterator[None]:
-    """Translate what the system raises during a submission."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, KineticError):
-            raise
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        raise LaunchError(
-            "the disk that holds the jobs of this machine is full" if full else "the job could not be queued",
-            why=str(error),
-            next="free some space there, or point KINETIC_RUNTIME_DIR at a folder on another local disk",
-        ) from error
 
 
 def open_backend(opening: Opening) -> LocalBackend:
@@ -150,7 +133,7 @@ class LocalBackend:
 
     def _begin(self, job_id: str, beside: ProcessLock | None = None) -> ProcessLock | None:
         """Begin with a job; ``beside``: the lock of one that is submitted with it, which serves for both."""
-        with _launch_errors():
+        with runtime_files.launch_errors():
             self.paths.job(job_id).mkdir(mode=0o700, exist_ok=True)
             path = self.paths.submitting(job_id)
             if beside is not None and beside.add(path):
@@ -162,7 +145,7 @@ class LocalBackend:
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
         for interpreter in dict.fromkeys(launch.interpreter for launch in launches):
-            with _launch_errors():
+            with runtime_files.launch_errors():
                 self._launch_in(interpreter, [launch for launch in launches if launch.interpreter == interpreter])
         return [launch.order.job_id for launch in launches]
 
@@ -583,6 +566,7 @@ class LocalBackend:
 
     # ------------------------------------------------------------------------------------------------ Secrets
 
+    @runtime_files.launch_errors()
     def keep(self, group: str, secrets: Mapping[str, Any], keys: Callable[[], Sequence[bytes]]) -> None:
         """Write them into a file for its owner only; the keys go to each supervisor with its job."""
         from kinetic._backends.local import scheduler

@@ -61,6 +61,7 @@ def is_webhook(target: str) -> bool:
     return target.startswith(_WEBHOOKS)
 
 
+@runtime_files.launch_errors()
 def keep(runtime: Path, job_id: str, targets: Sequence[str], about: Mapping[str, Any]) -> None:
     """Write down, before a job is launched, what is to be sent at its end; for its owner only."""
     folder = runtime / FOLDER

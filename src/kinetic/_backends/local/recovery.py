@@ -387,7 +387,7 @@ def drop_data(paths: Paths, job_id: str) -> None:
     """Remove a job's own copies of what it read, and links to it; no process of it is left."""
     try:
         found = [path for path in paths.job(job_id).iterdir() if path.name.startswith("data-")]
-    except FileNotFoundError:  # removed meanwhile, by another process
+    except OSError:  # removed meanwhile, by another process; or what is left is swept
         return
     if found:
         from kinetic._runner.data import mounted_data  # most jobs read no data

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic._wire import folders
-from kinetic.errors import BackendUnavailableError
+from kinetic.errors import BackendUnavailableError, KineticError, LaunchError
 
 if TYPE_CHECKING:
     from kinetic._wire.task import AttemptFiles, Task
@@ -39,6 +39,22 @@ _LENGTH_DIGITS = 8
 _HELD_BYTES = 512  # of the page of a held job, filled up with spaces: the next page covers the last one
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _FEW, _AT_ONCE = 8, 8  # forced writes that are not worth threads, and threads
+
+
+@contextlib.contextmanager
+def launch_errors() -> Iterator[None]:
+    """Translate what the system raises during a submission."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, KineticError):
+            raise
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        raise LaunchError(
+            "the disk that holds the jobs of this machine is full" if full else "the job could not be queued",
+            why=str(error),
+            next="free some space there, or point KINETIC_RUNTIME_DIR at a folder on another local disk",
+        ) from error
 
 
 class Paths:
