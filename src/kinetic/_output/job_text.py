@@ -12,6 +12,7 @@ written byte for byte.
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import re
 from collections.abc import Callable
@@ -511,12 +512,16 @@ class JobOutput:
 
     def _put(self, stream: TextIO | None, text: str) -> None:
         is_raw = self._decoder is not None and not colors.is_terminal(stream)
-        if is_raw and stream is not None and hasattr(stream, "buffer"):
-            stream.flush()
-            stream.buffer.write(text.encode(errors="surrogateescape"))
-            stream.flush()
-        else:
-            colors.write(stream, Sanitized(text))
+        try:
+            if is_raw and stream is not None and hasattr(stream, "buffer"):
+                stream.flush()
+                stream.buffer.write(text.encode(errors="surrogateescape"))
+                stream.flush()
+            else:
+                colors.write(stream, Sanitized(text))
+        except OSError as error:
+            if error.errno != errno.EIO:  # the terminal is gone: the program still waits for the job, which has its log
+                raise
 
 
 def write_value(stream: TextIO, text: str) -> None:

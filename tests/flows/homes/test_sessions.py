@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,48 @@ def test_a_job_goes_on_when_the_whole_session_that_submitted_it_is_killed(
     assert clients.status(job) == "RUNNING"
     clients.until.touch()
     assert clients.collect(job)["file"].endswith("jobs.py")
+
+
+def test_a_call_gets_its_value_when_its_terminal_is_gone_and_the_job_still_prints(
+    project: Any, home: Path, tmp_path: Path
+) -> None:
+    script = project.write(
+        "call.py",
+        """
+        import os
+        import sys
+        import time
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def train(go):
+            print("begun", flush=True)
+            while not os.path.exists(go):
+                time.sleep(0.01)
+            print("late", flush=True)
+            return 42
+
+        if __name__ == "__main__":
+            go, to = sys.argv[1:]
+            value = train(go)
+            with open(to, "w") as file:
+                file.write(str(value))
+        """,
+    )
+    ours, theirs = pty.openpty()
+    words = [sys.executable, script, tmp_path / "go", tmp_path / "value"]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}
+    client = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=environ)
+    os.close(theirs)
+    shown = b""
+    while b"begun" not in shown:
+        shown += os.read(ours, 4096)
+
+    os.close(ours)
+    (tmp_path / "go").touch()
+    client.wait(60)
+
+    assert (tmp_path / "value").read_text() == "42"
 
 
 def test_where_jobs_end_with_their_session_one_line_of_80_characters_says_so_once_a_day(clients: Any) -> None:
