@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import marshal
 import os
 import shutil
@@ -98,6 +99,35 @@ def test_a_home_on_a_read_only_disk_is_one_clear_error(clients: Any, tmp_path: P
         assert "Read-only file system" in told
         assert "KINETIC_" in told.splitlines()[2]
     assert [*disk.iterdir()] == []
+
+
+def test_jobs_of_a_home_that_became_read_only_can_be_looked_at_and_are_not_waited_for(
+    clients: Any, tmp_path: Path, mount: Any, end_supervisors: Any, wait_until: Callable[..., None]
+) -> None:
+    disk = mount(tmp_path / "disk", "size=60m")
+    clients.home = disk / "home"
+    clients.more = {"KINETIC_HOME": str(clients.home), "KINETIC_LOCAL_SLOTS": "1"}
+    ended = clients.submit("work.run_async()")
+    assert clients.collect(ended)
+    runs, waits = clients.submit(), clients.submit()
+    wait_until(clients.sign.exists, "the job", 20)
+    end_supervisors(clients.home)
+    states = {ended: "SUCCEEDED", runs: "RUNNING", waits: "PENDING"}
+
+    for _ in ("with a journal", "without one, after SQLite was ended cleanly"):
+        mount(disk, "remount,ro")
+        listed = json.loads(clients.kinetic("jobs", "list", "--json").stdout)
+        shown = clients.kinetic("jobs", "show", waits).stdout
+        log = clients.kinetic("jobs", "logs", runs).stdout
+        refused = clients.kinetic("jobs", "wait", runs).stderr
+        mount(disk, "remount,rw")
+        with closing(sqlite3.connect(*clients.home.glob("run/*/queue.db"))) as db:
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+        assert {job["job_id"]: job["status"] for job in listed["jobs"]} == states
+        assert "waits for one of 1 slots" in shown
+        assert log == "begun\n"
+        assert "Read-only file system" in refused
 
 
 # Kilobytes that are free: for nothing; for the folders; for the key; for part of the code; for the code, not the queue.

@@ -321,6 +321,7 @@ class LocalBackend:
 
         A pipe reports only what happens after it was opened, so if one was opened just now, the caller observes again.
         """
+        self.queue.check_writable()
         wanted = self.queue.next_to_end(group, 2 * self.limits.slots)
         readers = self._readers_of(group)
         for name in [name for name, reader in readers.items() if name not in wanted or reader.has_ended]:
@@ -336,6 +337,7 @@ class LocalBackend:
         Returns:
             True: here an observation costs nothing.
         """
+        self.queue.check_writable()
         readers = self._readers_of("")
         reader = readers.get(name)
         if reader is None or reader.has_ended:
@@ -399,6 +401,8 @@ class LocalBackend:
         )
 
     def _advance(self, **named: Any) -> None:
+        if self.queue.is_read_only:
+            return
         from kinetic._backends.local import scheduler  # 10 ms, with recovery; not to look at a queue that is at rest
 
         scheduler.advance(self.paths, self.queue, **named)

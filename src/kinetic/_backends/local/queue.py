@@ -206,6 +206,7 @@ class Queue:
         self._file = (0, 0)
         self._db: sqlite3.Connection | None = None
         self._is_forced = True
+        self.is_read_only = False  # then jobs can be looked at, and nothing else
         self._connection()
 
     @contextmanager
@@ -304,11 +305,11 @@ class Queue:
         counts = self._read(question, (row.seq,))
         return sum(count for allowed, count in counts if not row.gpus or own & set(split_devices(allowed)))
 
-    @_again_if_repaired
     def may_start(self, row: JobRow) -> bool:
         """Return whether a supervisor that claims a job now could get this one."""
-        with self.change(forced=False) as db:
-            return any(other.seq == row.seq for other in _startable(db))
+        with self._lock:
+            startable = self._patiently(lambda: _startable(self._connection()))
+        return any(other.seq == row.seq for other in startable)
 
     def supervisors(self) -> list[SupervisorRow]:
         return [SupervisorRow(*row) for row in self._read(f"{_SUPERVISORS} ORDER BY since")]
@@ -494,6 +495,11 @@ class Queue:
     def forget_supervisor(self, supervisor: str) -> None:
         self._change_rows("DELETE FROM supervisors WHERE supervisor = ?", supervisor, forced=False)
 
+    def check_writable(self) -> None:
+        """Raise if the file system is read-only: what waits or runs has no end there."""
+        if self.is_read_only:
+            raise _unusable(self._path, os.strerror(errno.EROFS))
+
     def close(self) -> None:
         """Close the database until it is used again; in a forked child, leave it to the parent."""
         with self._lock:
@@ -503,6 +509,7 @@ class Queue:
 
     def _begin(self, forced: bool) -> sqlite3.Connection:
         db = self._connection()
+        self.check_writable()
         if forced != self._is_forced:
             db.execute(f"PRAGMA synchronous = {'FULL' if forced else 'NORMAL'}")  # in WAL, NORMAL forces no commit
             self._is_forced = forced
@@ -548,7 +555,11 @@ class Queue:
                     self._db, self._is_forced = _open(self._path), True
                     self._file = folders.file_id(self._path)
             except (OSError, sqlite3.Error) as error:
-                raise _unusable(self._path, str(error)) from error
+                self.is_read_only = getattr(error, "errno", None) == errno.EROFS and self._path.exists()
+                if not self.is_read_only:
+                    raise _unusable(self._path, str(error)) from error
+                self._db = _open_read_only(self._path)
+                self._file = folders.file_id(self._path)
         return self._db
 
 
@@ -680,6 +691,22 @@ def _open(path: Path) -> sqlite3.Connection:
 
                 queue_repair.show_note(path)
             return db
+
+
+def _open_read_only(path: Path) -> sqlite3.Connection:
+    """Open the database on a read-only file system: with its journal, or without one where SQLite was ended cleanly."""
+    from urllib.parse import quote  # 2 ms; rare
+
+    for how in ("mode=ro", "immutable=1"):
+        db = sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, isolation_level=None, check_same_thread=False)
+        try:
+            db.execute(_TRIAL)
+        except sqlite3.Error as error:
+            db.close()
+            why = str(error)
+        else:
+            return db
+    raise _unusable(path, f"{os.strerror(errno.EROFS)}; {why}")
 
 
 def _prepare(db: sqlite3.Connection, path: Path) -> int:

@@ -31,6 +31,8 @@ _ENDED = (EOFError, BrokenPipeError, pickle.UnpicklingError)  # not OSError: a u
 class QueueOfParent:
     """Has the methods of ``Queue``, and another process for them."""
 
+    is_read_only = False
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()

@@ -465,8 +465,8 @@ def _take(path: Path, create: int) -> ProcessLock | None:
                 return None
             try:
                 descriptor = os.open(path, os.O_RDWR | create | os.O_CLOEXEC, 0o600)
-            except FileNotFoundError:
-                if create:
+            except OSError as error:
+                if create or error.errno not in {errno.ENOENT, errno.EROFS}:  # read-only: its holder may live
                     raise
                 return None
             if not _lock(descriptor):
