@@ -6,6 +6,7 @@ of users' code in tests/flows.
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 import pytest
@@ -185,6 +186,19 @@ def test_a_command_is_a_job_and_its_exit_code_is_the_result(place):
         python.result()
     assert caught.value.exit_code == 3
     assert python.status() is JobStatus.FAILED
+
+
+def test_jobs_are_awaited_and_an_await_that_is_given_up_leaves_its_job_alone(place):
+    async def program():
+        value = await place.submit()
+        long = place.submit_long()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(long, 0.2)
+        place.wait_for_start(long)
+        place.release(long)
+        return value, await long
+
+    assert asyncio.run(program()) == (3, "gone")
 
 
 def test_a_watch_ends_with_its_time_when_nothing_happens(place):
