@@ -274,6 +274,7 @@ def test_each_mistake_has_its_answer(write, kinetic, tmp_path):
     assert "[data-missing]" in nothing.err
     assert "nearest: model.bin" in path.err
     assert "not a path below the output directory" in out.err
+    assert f"next:  kinetic outputs ls {job}     lists" in out.err
     assert "[file-exists]" in there.err
     assert "[job-not-found]" in nobody.err
     assert (tmp_path / "here" / "model.bin").read_text() == "mine"

@@ -122,7 +122,8 @@ def batch() -> None:
 def list_(limit: int | None, as_json: bool, project: str | None, zone: str | None, cluster: str | None) -> None:  # noqa: ARG001 - a batch is found without its zone
     """List batches, newest first.
 
-    Batches of this machine and of the configured cluster. SUBMITTED BY is the process that submits the remaining inputs and the retries.
+    Batches of this machine and of the configured cluster. SUBMITTED BY is the process that submits the remaining
+    inputs and the retries.
 
     Example: kinetic batch list --limit 10
     """

@@ -104,7 +104,7 @@ def find_location(job_id: str, project: str | None = None, cluster: str | None =
 
 def find_files(place: OutputLocation, path: str = "") -> FoundOutputs:
     """Return what a job wrote, at and below one path of its output directory."""
-    wanted = relative_path(path)
+    wanted = relative_path(path, place.job_id)
     store, prefix = _open(place.address)
     found = list(_files(store, prefix, wanted))
     if wanted and not found and (known := [file.path for file in _files(store, prefix)]):
@@ -134,14 +134,14 @@ def listing_rows(files: Iterable[OutputFile], path: str = "") -> list[OutputRow]
     return list(found.values())
 
 
-def relative_path(path: str) -> str:
+def relative_path(path: str, job_id: str = "@last") -> str:
     """Return a path below an output directory as files are named there; "" for all of it."""
     parts = [part for part in path.split("/") if part not in {"", "."}]
     if path.startswith("/") or ".." in parts:
         raise OptionError(
             f"{path!r} is not a path below the output directory",
             why="it is absolute, or goes up with '..'",
-            next="kinetic outputs ls JOB     lists what exists",
+            next=f"kinetic outputs ls {job_id}     lists what exists",
         )
     return "/".join(parts)
 
