@@ -993,6 +993,30 @@ def test_the_path_keeps_the_order_that_the_client_had(project) -> None:
     assert last(out) == ["second", ["second", "first"]]
 
 
+def test_packages_of_a_folder_that_a_script_put_on_the_path_are_found(project, tmp_path: Path) -> None:
+    for folder, name in (("lib/site-packages", "near"), ("target", "far")):  # the other as `pip install --target` does
+        (tmp_path / folder / name).mkdir(parents=True)
+        (tmp_path / folder / f"{name}-1.0.dist-info").mkdir()
+        (tmp_path / folder / name / "__init__.py").write_text(f"def where():\n    return {name!r}\n")
+
+    value = project.out(
+        f"""
+        import sys
+        sys.path += [{str(tmp_path / "lib/site-packages")!r}, {os.path.relpath(tmp_path / "target", project.root)!r}]
+        import far, near
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def both(_=0):
+            return near.where(), far.where()
+
+        print(both(), both.run_async_map([1]).results())
+        """
+    )
+
+    assert value.strip() == "('near', 'far') [('near', 'far')]"
+
+
 def test_kinetic_itself_can_be_imported_in_a_job(project) -> None:
     out = project.out(
         """

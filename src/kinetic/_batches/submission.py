@@ -417,7 +417,7 @@ def _write(
         arguments=_NO_ARGUMENTS,
         manifest=packed.project.manifest,
         packs=packed.project.packs,
-        plan=shipment.plan.to_json(),
+        plan=shipment.plan_page(),
         script=pickler.script_of(shipment.plan),
         environment=tuple(shipment.captured.values),
         output_dir=outputs,

@@ -242,6 +242,16 @@ class Shipment(NamedTuple):
         pod = self.unfinished.result()
         return self._replace(pod=pod, lock=pod.lock, unfinished=None)
 
+    def plan_page(self) -> dict[str, Any]:
+        """Return the plan as the order has it; a job in this very environment also gets its folders of packages."""
+        page = self.plan.to_json()
+        if self.context.settings is None and not self.interpreter:
+            from kinetic._project import modules  # the pickler has loaded it
+
+            if found := modules.added_libraries(self.plan):
+                page["libraries"] = found
+        return page
+
     def cache_key(self) -> bytes:
         """Return the key of the compile cache; empty where that is off."""
         if not job_options.is_wanted("compile_cache", self.plan.root, self.context.target.profile, os.environ):
@@ -589,7 +599,7 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, job_optio
         arguments=payload.arguments,
         manifest=shipped.manifest,
         packs=shipped.packs,
-        plan=plan.to_json(),
+        plan=shipment.plan_page(),
         script=pickler.script_of(plan),
         environment=tuple(shipment.captured.values),
         output_dir=wire_order.resolve_output_dir(options.output_dir, os.environ) or wire_order.output_address(own),

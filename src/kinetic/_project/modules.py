@@ -287,6 +287,18 @@ def _file_of(stem: str, *, bare: bool = False) -> str | None:
     return stem if bare and os.path.isdir(stem) else None
 
 
+def added_libraries(plan: Plan) -> list[str]:
+    """Return the folders with installed packages that a program has put into ``sys.path``, or PYTHONPATH has."""
+    own, found = (sys.prefix, sys.base_prefix), []
+    for entry in filter(None, map(str, sys.path)):
+        folder = os.path.abspath(entry)
+        if not any(root.below(folder, prefix) is not None for prefix in own) and (
+            root.is_installed(folder) or (_holds_packages(folder) and root.below(folder, str(plan.root)) is None)
+        ):
+            found.append(folder)
+    return found
+
+
 def _holds_packages(folder: str) -> bool:
     """Return whether packages were installed into a folder, as with ``pip install --target``."""
     try:

@@ -121,7 +121,7 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
     root = str(plan.get("root") or "")
     ours = [str(workspace / entry) if entry else str(workspace) for entry in plan.get("sys_path_rel", ("",))]
     others = [entry for entry in sys.path if entry != runner and not _is_in_project(entry, root)]
-    sys.path[:] = [*dict.fromkeys(ours), runner, *others]
+    sys.path[:] = dict.fromkeys([*ours, runner, *others, *plan.get("libraries", ())])
     if server := sys.modules.get("kinetic._runner.pod.fork_server"):  # of a warm pod
         server.drop_shadowed(ours)
     if "KINETIC_SUPERVISOR" in os.environ:
