@@ -93,12 +93,15 @@ def print_parts(what: str, *, code: str, why: str | None = None, next: str | Non
 def _in_profile(advice: str | None) -> str | None:
     """Add the --profile that was typed to the commands of an advice: without it they would look elsewhere."""
     context = click.get_current_context(silent=True)
-    profile = context.find_root().params.get("profile") if context is not None else None
-    if not advice or profile in {None, "local"}:  # jobs of this machine are found with any
+    whole = context.find_root() if context is not None else None
+    profile = whole.params.get("profile") if whole is not None else None
+    if not advice or not profile or whole is None or not isinstance(whole.command, click.Group):
         return advice
-    from kinetic._cli.command_tree import commands_of
+    from kinetic._config.profiles import LOCAL
 
-    command = rf"(?<![\w./-])kinetic (?=(?:{'|'.join(commands_of())})\b)"
+    if profile == LOCAL.name:  # jobs of this machine are found with any
+        return advice
+    command = rf"(?<![\w./-])kinetic (?=(?:{'|'.join(whole.command.list_commands(whole))})\b)"
     return re.sub(command, lambda _: f"kinetic --profile {profile} ", advice)
 
 
