@@ -293,7 +293,7 @@ def added_libraries(plan: Plan) -> list[str]:
     for entry in filter(None, map(str, sys.path)):
         folder = os.path.abspath(entry)
         if not any(root.below(folder, prefix) is not None for prefix in own) and (
-            root.is_installed(folder) or (_holds_packages(folder) and root.below(folder, str(plan.root)) is None)
+            root.is_installed(folder) or (root.below(folder, str(plan.root)) is None and _holds_packages(folder))
         ):
             found.append(folder)
     return found
