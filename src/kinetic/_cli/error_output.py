@@ -70,9 +70,27 @@ def report(error: BaseException, *, called: Called | None = None, debug: bool = 
     what = what.replace("a valid integer range", "a whole number").replace("a valid float range", "a number")
     context = getattr(error, "ctx", None)  # None where the parser of options found it
     path = context.command_path if context is not None else called.path if called is not None else "kinetic"
-    next_ = getattr(error, "next", None) or f"{path} -h"
-    print_parts(what[:1].lower() + what[1:], code="usage", why=getattr(error, "why", None), next=next_)
+    why, next_ = getattr(error, "why", None), getattr(error, "next", None) or f"{path} -h"
+    if isinstance(error, click.NoSuchOption) and (line := in_front(error.option_name)):
+        what = f"{path} has no option {error.option_name}"
+        why, next_ = "it is an option of kinetic itself, and those come before the command", line
+    print_parts(what[:1].lower() + what[1:], code="usage", why=why, next=next_)
     return error.exit_code
+
+
+def in_front(name: str) -> str:
+    """Return the command line with an option of kinetic itself in its place; "" where there is no such option."""
+    import shlex  # 2 ms; only on the way to an error
+
+    context = click.get_current_context(silent=True)
+    whole = context.find_root() if context is not None else None
+    words = [*whole.meta.get(WORDS, ())] if whole is not None else []
+    at = next((index for index, word in enumerate(words) if word.partition("=")[0] == name), None)
+    option = next((each for each in whole.command.params if name in each.opts), None) if whole is not None else None
+    if option is None or at is None:
+        return ""
+    end = at + (1 if "=" in words[at] or getattr(option, "is_flag", False) else 2)
+    return shlex.join(["kinetic", *words[at:end], *words[:at], *words[end:]])
 
 
 def print_parts(what: str, *, code: str, why: str | None = None, next: str | None = None) -> None:  # noqa: A002 - as in errors.py

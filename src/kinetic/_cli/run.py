@@ -14,7 +14,7 @@ import click
 
 from kinetic._backends import registry
 from kinetic._cli import job_results, run_command, shared_options
-from kinetic._cli.error_output import SuggestionError, advice_in_python
+from kinetic._cli.error_output import SuggestionError, advice_in_python, in_front
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic.errors import OptionError
@@ -50,7 +50,7 @@ class RunCommand(click.Command):
 
             own = [name for option in self.params for name in option.opts if name.startswith("--")]
             file = next((word for word in args if ".py" in word), None)
-            if file is None or get_close_matches(error.option_name, own, 1, _TYPO):
+            if file is None or in_front(error.option_name) or get_close_matches(error.option_name, own, 1, _TYPO):
                 raise
             raise SuggestionError(
                 f"{ctx.command_path} has no option {error.option_name}",

@@ -246,3 +246,20 @@ def test_quiet_leaves_warnings_and_never_prints_more(level, shown, kinetic, monk
     settings = json.loads(kinetic("-q", "config", "--json").stdout)["settings"]
 
     assert next(each["value"] for each in settings if each["name"] == "log_level") == shown
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("jobs", "list", "--profile", "team", "--limit", "3"), "--profile team jobs list --limit 3"),
+        (("jobs", "list", "--profile=team"), "--profile=team jobs list"),
+        (("run", "--debug", "train.py::train", "3"), "--debug run train.py::train 3"),
+        (("run", "-q", "--", "python", "train.py"), "-q run -- python train.py"),
+    ],
+)
+def test_an_option_of_kinetic_itself_that_follows_the_command_is_put_in_front(words, line, kinetic) -> None:
+    told = kinetic(*words)
+
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert "it is an option of kinetic itself" in told.stderr
+    assert told.stderr.endswith(f"next:  kinetic {line}\n")
