@@ -78,19 +78,25 @@ def report(error: BaseException, *, called: Called | None = None, debug: bool = 
     return error.exit_code
 
 
-def in_front(name: str) -> str:
-    """Return the command line with an option of kinetic itself in its place; "" where there is no such option."""
+def in_front(name: str, of: click.Context | None = None) -> str:
+    """Return the command line with an option in its place: of a command right behind it, else of kinetic itself.
+
+    "" where there is no such option, or it was not typed behind that place.
+    """
     import shlex  # 2 ms; only on the way to an error
 
-    context = click.get_current_context(silent=True)
-    whole = context.find_root() if context is not None else None
-    words = [*whole.meta.get(WORDS, ())] if whole is not None else []
+    context = of or click.get_current_context(silent=True)
+    if context is None:
+        return ""
+    words = [*context.meta.get(WORDS, ())]
     at = next((index for index, word in enumerate(words) if word.partition("=")[0] == name), None)
-    option = next((each for each in whole.command.params if name in each.opts), None) if whole is not None else None
-    if option is None or at is None:
+    place = 0 if of is None else words.index(of.info_name) + 1 if of.info_name in words else len(words)
+    known = (of or context.find_root()).command.params
+    option = next((each for each in known if name in (*each.opts, *each.secondary_opts)), None)
+    if option is None or at is None or at < place:
         return ""
     end = at + (1 if "=" in words[at] or getattr(option, "is_flag", False) else 2)
-    return shlex.join(["kinetic", *words[at:end], *words[:at], *words[end:]])
+    return shlex.join(["kinetic", *words[:place], *words[at:end], *words[place:at], *words[end:]])
 
 
 def print_parts(what: str, *, code: str, why: str | None = None, next: str | None = None) -> None:  # noqa: A002 - as in errors.py

@@ -28,6 +28,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from kinetic._cli.error_output import in_front
 from kinetic._output.format import names_text, shortened
 from kinetic._remote.callable import RemoteCallable
 from kinetic._wire import NamedTuple
@@ -278,7 +279,7 @@ def read_arguments(function: Callable[..., Any], words: Sequence[str], target: s
         if ours is not None and any(name in (*each.opts, *each.secondary_opts) for each in ours.command.params):
             refused.what = f"{target} has no option {name}"
             refused.why = f"{name} is an option of {_program()}, and those come before the file"
-            refused.next = f"{_program()} {name} … {target}"
+            refused.next = in_front(name, ours) or f"{_program()} {name} … {target}"
         refused.add_note(usage(function, target))
         raise refused from None
 

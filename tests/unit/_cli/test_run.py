@@ -379,7 +379,7 @@ def test_options_behind_the_file_belong_to_the_function_and_ours_are_sent_before
 
     assert told.exit_code == 2
     assert f"error: training.py::plain has no option {words[0]} [arguments]" in told.stderr
-    assert told.stderr.endswith(f"next:  kinetic run {words[0]} … training.py::plain\n")
+    assert told.stderr.endswith(f"next:  kinetic run {' '.join(words)} training.py::plain 1\n")
 
 
 def test_without_a_file_the_command_says_what_it_needs(kinetic) -> None:
