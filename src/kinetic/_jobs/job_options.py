@@ -106,6 +106,18 @@ _TEXTS = (
 )
 
 
+_OTHER_WORDS = {  # of other tools, by our option
+    "accelerator": "gpu gpus tpu device",
+    "deadline": "timeout time_limit",
+    "container_image": "image",
+    "resources": "cpu memory disk",
+    "capture_env_vars": "env env_vars secrets",
+    "retries": "max_retries",
+    "volumes": "mounts",
+    "after": "depends_on",
+}
+
+
 class Options(NamedTuple):
     """How a function is to run; the first thirteen are the parameters of ``kinetic.run``, in its order.
 
@@ -169,11 +181,12 @@ class Options(NamedTuple):
             if name not in self._fields:
                 import difflib
 
-                near = difflib.get_close_matches(name, self._fields, 3) or self._fields[:3]
+                ours = next((ours for ours, theirs in _OTHER_WORDS.items() if name in theirs.split()), None)
+                near = [ours] if ours else difflib.get_close_matches(name, self._fields, 3)
                 raise OptionError(
                     f"{name!r} is not an option of kinetic.run",
-                    why=f"nearest: {', '.join(near)}",
-                    next=f"with_options({near[0]}=…)",
+                    why=f"nearest: {', '.join(near)}" if near else f"options: {', '.join(self._fields)}",
+                    next=f"with_options({near[0]}=…)" if near else "leave it out",
                 )
         return Options.checked(**{**self._asdict(), **given})
 
