@@ -12,6 +12,7 @@ import click
 
 from kinetic._cli import error_output
 from kinetic._cli.command_tree import LazyGroup
+from kinetic._cli.error_output import SuggestionError
 from kinetic._version import __version__
 
 _MANY_OBJECTS = 100_000  # what imports create stays anyway: searching it for garbage costs 8 of 90 ms
@@ -34,9 +35,28 @@ class Root(LazyGroup):
         try:
             context = super().make_context(info_name, args, *more, **options)
         except click.UsageError as error:
+            if isinstance(error, click.NoSuchOption) and (line := self._behind(error.option_name, words)):
+                what = f"kinetic itself has no option {error.option_name}"
+                why = "it is an option of the command, and follows it"
+                error = SuggestionError(what, click.Context(self), why=why, next=line)
             sys.exit(error_output.report(error))
         context.meta[error_output.WORDS] = words
         return context
+
+    def _behind(self, name: str, words: list[str]) -> str:
+        """Return the line with an option behind the command that has it; "" where none does."""
+        at = next((index for index, word in enumerate(words) if word.partition("=")[0] == name), len(words))
+        for end in (at + 1, at + 2):  # a flag, or an option with its value
+            command: click.Command | None = self
+            rest, place = [*words[:at], *words[end:]], 0
+            while isinstance(command, click.Group) and place < len(rest):
+                command, place = command.get_command(click.Context(command), rest[place]), place + 1
+            option = next((each for each in command.params if name in each.opts), None) if command is not None else None
+            if option is not None and (getattr(option, "is_flag", False) or "=" in words[at]) == (end == at + 1):
+                import shlex  # 2 ms; only on the way to an error
+
+                return shlex.join(["kinetic", *rest[:place], *words[at:end], *rest[place:]])
+        return ""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a subcommand, and make sure that what it printed has been written."""

@@ -263,3 +263,19 @@ def test_an_option_of_kinetic_itself_that_follows_the_command_is_put_in_front(wo
     assert (told.exit_code, told.stdout) == (2, "")
     assert "it is an option of kinetic itself" in told.stderr
     assert told.stderr.endswith(f"next:  kinetic {line}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--project", "acme", "jobs", "list", "--all"), "jobs list --project acme --all"),
+        (("--json", "jobs", "list"), "jobs list --json"),
+        (("-a", "cpu", "run", "train.py::train"), "run -a cpu train.py::train"),
+        (("--bogus", "jobs", "list"), "-h"),
+    ],
+)
+def test_an_option_of_a_command_that_precedes_it_is_put_behind_it(words, line, kinetic) -> None:
+    told = kinetic(*words)
+
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr.endswith(f"next:  kinetic {line}\n")
