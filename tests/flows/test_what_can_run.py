@@ -775,6 +775,41 @@ def test_a_job_knows_who_and_where_it_is(world) -> None:
     assert not Path(output_dir).exists()  # it left nothing there, so the empty folder is gone
 
 
+def test_log_records_are_shown_in_the_job_as_the_script_shows_them_and_once(project) -> None:
+    project.write(
+        "theirs.py",
+        """
+        import logging, sys, kinetic
+        logging.getLogger().addHandler(logging.StreamHandler(sys.stdout))
+
+        @kinetic.run(accelerator="cpu")
+        def work():
+            logging.warning("of a module")
+        """,
+    )
+    script = """
+    import logging, kinetic
+    log = logging.getLogger("mine")
+
+    @kinetic.run(accelerator="cpu")
+    def work(number):
+        log.info("heard %d", number)
+        log.debug("not shown")
+
+    def logs(job):
+        job.wait()
+        return job.logs()
+
+    print([logs(work.run_async(1))])
+    logging.basicConfig(level=logging.INFO, format="{levelname}|{message}", style="{")
+    print([logs(work.run_async(2)), *map(logs, work.run_async_map([3]).as_completed())])
+    import theirs
+    print([logs(theirs.work.run_async())])
+    """
+
+    assert project.out(script).splitlines() == ["['']", str(["INFO|heard 2\n", "INFO|heard 3\n"]), "['of a module\\n']"]
+
+
 def test_a_job_starts_where_the_script_was_started_in_a_copy_of_the_project(world, project, home: Path) -> None:
     _, _, found = world
 

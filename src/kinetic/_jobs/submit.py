@@ -243,8 +243,8 @@ class Shipment(NamedTuple):
         return self._replace(pod=pod, lock=pod.lock, unfinished=None)
 
     def plan_page(self) -> dict[str, Any]:
-        """Return the plan as the order has it; a job in this very environment also gets its folders of packages."""
-        page = self.plan.to_json()
+        """Return the plan and the logging for the order; a job in this environment also gets its folders of packages."""
+        page = self.plan.to_json() | console_logging()
         if self.context.settings is None and not self.interpreter:
             from kinetic._project import modules  # the pickler has loaded it
 
@@ -422,6 +422,26 @@ def versions() -> dict[str, str]:
         "kinetic": __version__,
         "platform": sys.platform,
     }
+
+
+def console_logging() -> dict[str, Any]:
+    """Return, as part of the plan, how this process shows log records on its output; nothing where it does not.
+
+    The script's own call of ``logging.basicConfig`` is not repeated in the job, and its records would be lost.
+    """
+    logging: Any = sys.modules.get("logging")
+    ours = [stream for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__) if stream is not None]
+    for handler in logging.root.handlers if logging else ():
+        stream = getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)  # rich's
+        if all(stream is not each for each in ours):
+            continue
+        told: dict[str, Any] = {"level": max(logging.root.level, handler.level)}
+        style = type(getattr(handler.formatter, "_style", None))
+        styles = {kind: letter for letter, (kind, _) in logging._STYLES.items()}  # noqa: SLF001 - no other way to ask
+        if type(handler.formatter) is logging.Formatter and style in styles:
+            told |= {"format": handler.formatter._fmt, "datefmt": handler.formatter.datefmt, "style": styles[style]}  # noqa: SLF001
+        return {"logging": told}
+    return {}
 
 
 def _submit_image_build(options: Options, build: BuildCall) -> JobHandle:

@@ -140,7 +140,7 @@ def _failure(delivered: BaseException, raised: BaseException, cause: str) -> Fai
 
 def show_files_of_the_client(order: Order, copy: Path) -> None:
     """Let tracebacks name files of the project where the user has them: the job's copy goes with the job."""
-    if order.manifest and (root := str(order.plan.get("root") or "").rstrip("/")):
+    if root := str(order.plan.get("root") or "").rstrip("/"):
         _moved[:] = f"{copy}/", f"{root}/"
 
 

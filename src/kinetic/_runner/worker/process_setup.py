@@ -134,6 +134,18 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
             sys.path_importer_cache.pop(path, None)  # there may be something now; the others see that by themselves
 
 
+def log_as_the_client(plan: Mapping[str, Any]) -> None:
+    """Show log records as the script does, whose call of ``logging.basicConfig`` is not repeated here.
+
+    The modules of the function are imported by now: one that made handlers itself has done so.
+    """
+    if "logging" in plan:
+        with contextlib.suppress(Exception):  # a format that this Python does not know: the job runs without it
+            import logging  # the client had it, too
+
+            logging.basicConfig(**plan["logging"])  # does nothing where there are handlers
+
+
 def _is_in_project(entry: str, root: str) -> bool:
     if not root or not entry or "site-packages" in entry or "dist-packages" in entry:
         return False

@@ -253,7 +253,6 @@ def _prepare(
     step("worker:unpacked")
     with phase(ENVIRONMENT):
         process_setup.enter_workspace(task.folder, order.plan, task.runner)
-        function_call.show_files_of_the_client(order, task.folder)
         if task.is_in_a_pod:  # on the client's machine every module is there
             process_setup.install_stand_ins(task.runner)
         script: str | None = getattr(process_setup.become_main(order.script, task.folder), "__file__", None)
@@ -275,6 +274,7 @@ def _prepare(
     with phase(UNPICKLE):
         call = function_call.open_payload(function, arguments, moved=moved)
         process_setup.complete_main(script)
+        process_setup.log_as_the_client(order.plan)
     step("worker:unpickled")
     if order.debug is not None:
         with phase(DEBUGGER):
@@ -291,6 +291,7 @@ def _unpack(task: Task, store: Store, order: Order, last: bytes, report: ReportW
     if not order.manifest:
         task.folder.mkdir(parents=True, exist_ok=True)
         return None
+    function_call.show_files_of_the_client(order, task.folder)
     kept = function_call.kept_manifest(order.manifest)
     left = Left(task.workspace, task.workspace_state) if task.workspace else None
     found = workspace.unpack(store, order.manifest, order.packs, task.folder, last, manifest=kept, left=left)
