@@ -420,6 +420,27 @@ def test_a_line_of_a_child_process_is_in_the_log_at_once(submit, method: str) ->
     assert job.logs() == "begun\n"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the name of C's stream is Linux's")
+def test_what_c_prints_is_in_the_log(submit) -> None:
+    job = submit(
+        """
+        @on_cpu
+        def train():
+            import ctypes
+            c = ctypes.CDLL(None)
+            if not os.fork():
+                c.printf(b"a line\\n")
+                os._exit(0)
+            os.wait()
+            c.printf(b"no line")
+        """
+    )
+
+    job.result(cleanup=False)
+
+    assert job.logs() == "a line\nno line"
+
+
 def test_exit_handlers_run_after_the_result(submit) -> None:
     job = submit(
         """

@@ -225,6 +225,7 @@ class _Flusher:
 _log = Path()
 _log_identity = (0, 0)
 _stderr: object = None  # ours, from redirect()
+_flush_c: Callable[[], object] = int
 _flushers: list[_Flusher] = []  # one in a worker, none elsewhere
 _flushing = _thread.RLock()  # held by its thread: a child forked meanwhile could never write to stdout
 
@@ -245,7 +246,8 @@ def make_streams() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0, inheritable=True)
     os.close(nothing)
-    global _stderr  # noqa: PLW0603 - a process has one standard error
+    global _stderr, _flush_c  # noqa: PLW0603 - a process has one of each
+    _flush_c = processes.write_lines_of_c()
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = _text(io.FileIO(1, "w", closefd=False), buffered=True)  # type: ignore[misc]
     _stderr = sys.stderr = sys.__stderr__ = _text(_AfterStdout(2, "w", closefd=False), buffered=False)  # type: ignore[misc]
@@ -304,6 +306,7 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):  # user code may have closed or replaced them
             stream.flush()
+    _flush_c()
 
 
 def write_to_log(text: str) -> None:
