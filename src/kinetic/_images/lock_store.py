@@ -213,7 +213,7 @@ def exported(project: Path, extras: Sequence[str], *, environ: Mapping[str, str]
     """Return a project's uv.lock as lines of a requirements file; uv is started only after a change.
 
     Args:
-        project: The folder of uv.lock and pyproject.toml.
+        project: The folder of the pyproject.toml, in that of uv.lock or below it.
         extras: Optional dependencies that are wanted as well.
         environ: Names the home; the settings of uv.
 
@@ -237,9 +237,10 @@ def _digest_of_project(project: Path, extras: Sequence[str], environ: Mapping[st
     """Return the digest of all that decides what uv exports: files, settings, and uv itself."""
     settings = {name: value for name, value in environ.items() if name.startswith("UV_") and not _SECRET.search(name)}
     parts = [json.dumps([sorted(settings.items()), list(extras)]).encode()]
-    for name in ("uv.lock", "pyproject.toml", "uv.toml"):
+    root = next((each for each in (project, *project.parents) if (each / "uv.lock").is_file()), project)
+    for name in (project / "pyproject.toml", *(root / name for name in ("uv.lock", "pyproject.toml", "uv.toml"))):
         try:
-            parts.append((project / name).read_bytes())
+            parts.append(name.read_bytes())
         except OSError:
             parts.append(b"")
     program = python_runtime.find_installer()

@@ -149,15 +149,16 @@ def export_lock(folder: Path, extras: Sequence[str]) -> list[str]:
 
     ``uv export --frozen`` changes no lock, and needs neither the network nor an interpreter: versions and files
     are those that the project was tested with. Hashes are checked where a line has some; base packages have none.
+    Members of a workspace are not on the index: what the function uses of them is sent.
 
     Args:
-        folder: Of uv.lock and pyproject.toml.
+        folder: Of the pyproject.toml; uv.lock is beside it, or at the root of its workspace.
         extras: Optional dependencies that are wanted as well.
 
     Raises:
         ImageBuildError: uv is missing, or cannot read the lock.
     """
-    flags = "--frozen --offline --no-emit-project --no-default-groups --no-header --no-annotate".split()
+    flags = "--frozen --offline --no-emit-workspace --no-default-groups --no-header --no-annotate".split()
     wanted = [word for extra in extras for word in ("--extra", extra)]
     done = subprocess.run(
         [*uv_command(), "export", *flags, *wanted],

@@ -506,7 +506,7 @@ def _nearest(entry: Path, home: str) -> tuple[Path, list[str], bool]:
 def _of_project(
     file: Path, extras: Sequence[str], export: Export | None, notes: list[str], *, base: bool
 ) -> Dependencies:
-    lock = file.with_name("uv.lock")
+    lock, members = _lock_of(file)
     has_lock = lock.is_file()
     found = in_project(file, _text(file), extras, locked=has_lock and export is not None)
     if has_lock and export is not None:
@@ -514,7 +514,7 @@ def _of_project(
         keep = any(entry.keep and entry.name in BASE_NAMES for entry in found.entries)
         locked = [Entry(0, entry.text, keep) for entry in entries("\n".join(export(file.parent, extras)))]
         notes[0] = f"dependencies come from {lock}"
-        if absent := sorted({entry.name for entry in found.entries} - {entry.name for entry in locked}):
+        if absent := sorted({entry.name for entry in found.entries} - {entry.name for entry in locked} - members):
             notes.append(f"{lock} does not hold {', '.join(absent)}: bring it up to date with uv lock")
         return _finished(lock, "lock", locked, notes, found.requires_python, base=base)
     if has_lock:
@@ -523,6 +523,20 @@ def _of_project(
         unread = f"; not read: {', '.join(found.unread)}" if found.unread else ""
         notes.append(f"{file} has no dependencies in [project]: {_only_base(base=base)}{unread}")
     return _finished(file, "pyproject", found.entries, notes, found.requires_python, base=base)
+
+
+def _lock_of(file: Path) -> tuple[Path, set[str]]:
+    """Return the uv.lock of a pyproject.toml, and the names in its workspace: a member's is at the workspace's root."""
+    for folder in (file.parent, *file.parent.parents):
+        lock = folder / "uv.lock"
+        if lock.is_file():
+            found = re.search(r"^\[manifest\]\nmembers = \[([^\]]*)", _text(lock, errors="replace"), re.MULTILINE)
+            members = set(re.findall(r'"([^"]+)"', found[1])) if found else set()
+            own = _table(file, _toml(file, _text(file)), "project").get("name", "")
+            if folder == file.parent or normalised(str(own)) in members:
+                return lock, members
+            break
+    return file.with_name("uv.lock"), set()
 
 
 def _only_base(*, base: bool) -> str:

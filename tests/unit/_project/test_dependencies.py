@@ -574,6 +574,24 @@ def test_a_lock_beside_a_pyproject_decides_the_versions(tree):
     assert found.notes[0] == f"dependencies come from {tree.entry / 'uv.lock'}"
 
 
+@pytest.mark.parametrize("members", ['"app", "beta"', '"another"'])
+def test_the_lock_of_a_member_is_that_of_its_workspace(tree, members):
+    export, calls = lock(tree, "six==1.16.0", declared='"six", "beta"')
+    declared = (tree.entry / "pyproject.toml").read_text().replace("[project]", '[project]\nname = "app"')
+    tree.write("app/pyproject.toml", declared + "[tool.uv.sources]\nbeta = { workspace = true }\n")
+    (tree.entry / "uv.lock").unlink()
+    tree.write("uv.lock", f"version = 1\n\n[manifest]\nmembers = [\n    {members},\n]\n")
+
+    if "another" in members:
+        assert "takes beta from a place of its own" in refused(lambda: tree.find(export=export))[0]
+        return
+    found = tree.find(export=export)
+
+    assert calls == [(tree.entry, [])]
+    assert (found.source, found.lines) == (tree.entry.parent / "uv.lock", ("six==1.16.0",))
+    assert not [note for note in found.notes if "does not hold" in note]
+
+
 def test_who_keeps_jax_keeps_all_of_the_locked_jax(tree):
     export, _ = lock(tree, "jax==0.10.2", "jaxlib==0.10.2", declared='"jax # kn:keep"')
 
