@@ -22,6 +22,7 @@ from kinetic._cluster.resource import Setup, Spec
 from kinetic._google import api
 from kinetic._stores.parallel import Retry
 from kinetic._wire.http_client import HttpClient
+from kinetic.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
     from servers.google_cloud import GoogleCloud
@@ -100,6 +101,7 @@ class Maker:
     def __init__(self, cloud: GoogleCloud) -> None:
         self.cloud = cloud
         self.objects = Objects()
+        self.answers = True  # whether the cluster can be asked
         self.clock = Clock()
         cloud.container.on_made = lambda _: None
 
@@ -115,7 +117,12 @@ class Maker:
             clock=self.clock,
             limit_seconds=LIMIT_SECONDS,
         )
-        return Setup(Spec(**(given | more)), apis, lambda _: self.objects)  # type: ignore[arg-type,return-value]
+        return Setup(Spec(**(given | more)), apis, self._connect)  # type: ignore[arg-type]
+
+    def _connect(self, _: Setup) -> Any:
+        if not self.answers:
+            raise BackendUnavailableError("the cluster team does not respond")
+        return self.objects
 
     def plan(self, *accelerators: str, **more: Any) -> Plan:
         return make_plan(self.setup(*accelerators, **more))

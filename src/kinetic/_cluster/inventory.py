@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from kinetic._cluster.accounts import Billing, NodeAccount, NodeRole, Project, Services
@@ -17,16 +17,22 @@ from kinetic._google.api import ApiError
 from kinetic._google.locations import region_of
 from kinetic._stores.parallel import in_parallel
 from kinetic._wire import NamedTuple
+from kinetic.errors import KineticError
 
 _AT_ONCE = 12  # requests
 _THERE = Found("given")
 
 
 class Inventory(NamedTuple):
-    """How everything is now, by the key of each resource, in the order of the list."""
+    """How everything is now, by the key of each resource, in the order of the list.
+
+    Attributes:
+        answers: Whether the cluster said what is in it; else that counts as missing.
+    """
 
     resources: tuple[Resource, ...]
     found: dict[str, Found]
+    answers: bool = True
 
     def of(self, key: str) -> Found:
         return self.found.get(key, Found("missing"))
@@ -65,11 +71,18 @@ def resources_of(setup: Setup) -> list[Resource]:
     return listed
 
 
-def read_all(setup: Setup, resources: Sequence[Resource]) -> Inventory:
+def read_all(
+    setup: Setup, resources: Sequence[Resource], *, must_answer: Callable[[Found], bool] = lambda _: True
+) -> Inventory:
     """Read everything: what is found without a region, what needs one, and what is inside of a running cluster.
 
     The region is that of the cluster, else of the subnet or the bucket that an interrupted `up` left, else the one that
     the user named; it stays "" where nothing says one, and nothing of ours is in a region then.
+
+    Args:
+        setup: Of the command.
+        resources: What is read.
+        must_answer: Whether it is an error that the cluster, as it was found, does not say what is in it.
     """
     found: dict[str, Found] = {}
 
@@ -97,12 +110,18 @@ def read_all(setup: Setup, resources: Sequence[Resource]) -> Inventory:
         second = [each for each in second if not each.is_local]
     read(second)
     inside = [each for each in resources if each.in_cluster]
-    if found["cluster"].state in {"ours", "foreign"}:
-        read(inside)
-    else:
+    answers = found["cluster"].state in {"ours", "foreign"}
+    if answers:
+        try:
+            read(inside)
+        except KineticError:
+            if must_answer(found["cluster"]):
+                raise
+            answers = False
+    if not answers:
         found |= {each.key: Found("given" if each.key == "namespace" and setup.spec.namespace == "default"
                                   else "missing") for each in inside}  # fmt: skip
-    return Inventory(tuple(resources), {each.key: found[each.key] for each in resources})
+    return Inventory(tuple(resources), {each.key: found[each.key] for each in resources}, answers)
 
 
 def nothing(setup: Setup, resources: Sequence[Resource]) -> Inventory:

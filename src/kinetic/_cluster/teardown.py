@@ -164,7 +164,8 @@ def plan_removal(setup: Setup, *, delete_data: bool = False, keep_cluster: bool 
         keep_cluster: Whether the cluster stays, and with it what its nodes need; as a joined cluster always does.
     """
     resources = _everything(setup)
-    inventory = read_all(setup, resources)
+    # What is in a cluster goes with it: one that does not answer any more, or not to this account, can be removed.
+    inventory = read_all(setup, resources, must_answer=lambda found: keep_cluster or found.state == "foreign")
     cluster = inventory.of("cluster")
     stays = keep_cluster or cluster.state == "foreign"
     removals = [
@@ -185,7 +186,7 @@ def plan_removal(setup: Setup, *, delete_data: bool = False, keep_cluster: bool 
 def _contents(setup: Setup, inventory: Inventory) -> Contents:
     """Read what is in a cluster and a bucket of ours; what may not be read stops nothing."""
     found = Contents()
-    if inventory.of("cluster").state == "ours":
+    if inventory.of("cluster").state == "ours" and inventory.answers:
         try:
             client = setup.client()
             nodes = client.list(NODE).objects

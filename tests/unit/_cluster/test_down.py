@@ -12,6 +12,7 @@ from kinetic._cluster import storage, teardown
 from kinetic._cluster.inventory import resources_of
 from kinetic._cluster.project_apis import ProjectApis
 from kinetic._cluster.storage import Bucket
+from kinetic.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
     from servers.cluster_maker import Maker
@@ -226,6 +227,18 @@ def test_what_cannot_be_removed_is_named_and_what_it_needs_stays(maker: Maker, c
     assert maker.state()["accounts"]
     cloud.denied = set()
     assert maker.down() == ([], [])
+
+
+def test_a_cluster_that_does_not_answer_can_be_removed(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up()
+    maker.answers = False
+
+    with pytest.raises(BackendUnavailableError, match="does not respond"):
+        maker.down(keep_cluster=True)
+    assert [name for _, name in cloud.container.clusters] == ["team"]
+    assert maker.down() == ([], [])
+
+    assert cloud.container.clusters == {}
 
 
 def test_an_account_that_is_shown_after_its_removal_is_waited_for(maker: Maker, cloud: GoogleCloud) -> None:
