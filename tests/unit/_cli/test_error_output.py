@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 
 from kinetic import errors
@@ -127,3 +128,12 @@ def test_a_missing_choice_is_one_line(kinetic) -> None:
         "error: missing argument 'bash|zsh|fish'. Choose from: bash, zsh, fish [usage]",
         "next:  kinetic completion -h",
     ]
+
+
+def test_advice_with_a_link_keeps_the_link() -> None:
+    command = click.Command("up", params=[click.Option(["--project"]), click.Option(["--zone"])])
+    link = "https://console.cloud.google.com/billing/linkedaccount?project=acme&zone=here"
+
+    assert (
+        error_output.as_typed(f"open {link}, or write project=acme", command) == f"open {link}, or write --project acme"
+    )
