@@ -20,6 +20,7 @@ from kinetic._config.profiles import AUTOPILOT_DISK, Profile
 from kinetic._google.api import ApiError
 from kinetic._google.artifacts import Repository
 from kinetic._google.clusters import NOT_ON_AUTOPILOT, accelerator_label, standard_command
+from kinetic._google.locations import region_of
 from kinetic._hardware import prices
 from kinetic._stores.parallel import in_parallel
 from kinetic._wire import NamedTuple
@@ -214,6 +215,7 @@ def make_plan(setup: Setup) -> Plan:
             raise
         raise _rights_error(setup, missing) from error
     _check_hardware(setup)
+    notes = _check_region(setup, inventory.of("cluster"))
     is_new = setup.spec.create_project and inventory.of("project").state == "missing"
     try:
         choice = regions.choose(setup, is_made=inventory.of("cluster").state != "missing", can_ask=not is_new)
@@ -230,7 +232,7 @@ def make_plan(setup: Setup) -> Plan:
             each.zone = zones[0]
     steps = tuple(_step(each, inventory) for each in resources)
     absent = _missing_rights(setup, steps, is_new=is_new)
-    return Plan(setup, steps, None if absent is None else tuple(absent), choice.quotas, choice.notes)
+    return Plan(setup, steps, None if absent is None else tuple(absent), choice.quotas, choice.notes + notes)
 
 
 def plan_from_nothing(setup: Setup) -> Plan:
@@ -272,6 +274,21 @@ def _take_kind(setup: Setup, cluster: Found) -> bool:
         return False
     setup.spec = replace(setup.spec, standard=True)
     return True
+
+
+def _check_region(setup: Setup, cluster: Found) -> tuple[str, ...]:
+    """Return a note where the cluster is not in the region that was named; refuse to make it elsewhere than that."""
+    named, region, name = setup.spec.location, setup.region, setup.spec.cluster
+    if not named or not region or region_of(named) == region:
+        return ()
+    if cluster.state != "missing":
+        return (f"the cluster {name} is in {setup.location}; another one in {named} needs another name: --cluster",)
+    raise OptionError(
+        f"a cluster {name} cannot be made in {named}: what is left of an earlier one is in {region}",
+        why="its bucket or subnet is there, and cannot move; kinetic down keeps the bucket with the results",
+        next=f"kinetic up --region {region}     or kinetic up --cluster another-name --region {named}     or remove "
+        "what is left: kinetic down --delete-data",
+    )
 
 
 def _check_hardware(setup: Setup) -> None:

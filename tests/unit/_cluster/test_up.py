@@ -767,6 +767,22 @@ def test_an_autopilot_cluster_does_not_become_a_standard_one(maker: Maker) -> No
         maker.plan(standard=True)
 
 
+def test_a_cluster_is_not_made_elsewhere_than_where_it_was_named(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up(location="us-west4")
+    assert "note: the cluster team is in us-west4" in "\n".join(maker.plan(location="europe-west4").lines())
+    maker.down(delete_data=False)
+    cloud.forget()
+
+    with pytest.raises(
+        OptionError, match="cannot be made in europe-west4: what is left of an earlier one is in us-west4"
+    ):
+        maker.up(location="europe-west4")
+
+    assert cloud.writes == []
+    maker.up()
+    assert [location for location, _ in cloud.container.clusters] == ["us-west4"]
+
+
 def test_hardware_that_autopilot_does_not_have_is_refused_before_anything_is_made(maker, cloud: GoogleCloud) -> None:
     with pytest.raises(OptionError, match="gpu-v100 needs a Standard cluster") as caught:
         maker.up("v100")
