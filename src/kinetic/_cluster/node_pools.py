@@ -13,11 +13,12 @@ from typing import Any
 from kinetic._cluster.control_plane import Pool, pool_name
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, ProjectApis
 from kinetic._cluster.resource import Change, Found, Setup, Spec
-from kinetic._google.api import Page
+from kinetic._google.api import ApiError, Page
+from kinetic._google.clusters import missing_error
 from kinetic._google.locations import parent_zone, region_of
 from kinetic._hardware import Placement
 from kinetic._wire import NamedTuple
-from kinetic.errors import CapacityError, ClusterError, OptionError
+from kinetic.errors import CapacityError, OptionError
 
 _LONGEST = 40  # characters of a pool's name
 _WEEK = "604800s"  # the longest that a flex-start node runs
@@ -195,18 +196,16 @@ def read_cluster(apis: ProjectApis, spec: Spec) -> Page:
     """Return Google's description of the cluster.
 
     Raises:
-        ClusterError: There is none.
+        BackendUnavailableError: There is none.
     """
     path = f"v1/projects/{spec.project}/locations/{spec.location}/clusters/{spec.cluster}"
-    page = apis.read(CONTAINER, path)
-    if page is None:
-        raise ClusterError(
-            f"there is no cluster {spec.cluster} in {spec.location} of the project {spec.project}",
-            why="Google says so",
-            next="kinetic up --standard     or name another: --cluster and --zone",
-            code="cluster-missing",
-        )
-    return page
+    try:
+        return apis.call(CONTAINER, "GET", path)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        place = (spec.project, spec.location, spec.cluster)
+        raise missing_error(apis.services[CONTAINER], error, *place) from error
 
 
 def is_autopilot(cluster: Page) -> bool:

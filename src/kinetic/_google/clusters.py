@@ -114,6 +114,11 @@ def _cluster_error(service: Service, error: ApiError, project: str, location: st
             why=f"HTTP {error.status}: {error.message}",
             next="try again",
         )
+    return missing_error(service, error, project, location, name)
+
+
+def missing_error(service: Service, error: ApiError, project: str, location: str, name: str) -> BackendUnavailableError:
+    """Return the error that there is no such cluster, with those that there are."""
     try:
         page = service.get(_clusters_path(project, "-"), fields="clusters(name,location)")
     except (ApiError, KineticError):

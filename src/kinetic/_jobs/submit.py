@@ -243,7 +243,7 @@ class Shipment(NamedTuple):
         return self._replace(pod=pod, lock=pod.lock, unfinished=None)
 
     def plan_page(self) -> dict[str, Any]:
-        """Return the plan and the logging for the order; a job in this environment also gets its folders of packages."""
+        """Return the plan and the logging for the order; a job in this environment also gets folders of packages."""
         page = self.plan.to_json() | console_logging()
         if self.context.settings is None and not self.interpreter:
             from kinetic._project import modules  # the pickler has loaded it

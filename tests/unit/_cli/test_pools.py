@@ -49,6 +49,13 @@ def test_without_a_terminal_and_yes_nothing_is_written(kinetic, cloud) -> None:
     assert cloud.writes == []
 
 
+def test_a_cluster_that_is_elsewhere_is_named(kinetic, cloud) -> None:
+    result = kinetic("pool", "list", "--zone", "us-west4")
+
+    assert result.exit_code == 1
+    assert f"why:   its clusters: team in {ZONE}" in result.stderr
+
+
 def test_limits_are_changed_later(kinetic, cloud) -> None:
     kinetic("pool", "add", "l4", "--yes")
 
