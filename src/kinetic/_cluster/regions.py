@@ -22,6 +22,7 @@ _USUAL = {
     "v4": "us-central2", "v5p": "us-east5", "v6e": "us-east5", "v5litepod": "us-west4", "tpu7x": "us-central1",
     "h200": "us-central1", "b200": "us-central1",
 }  # fmt: skip
+_WITHOUT_A = frozenset({"us-east1", "europe-west1"})  # their zones begin with b
 _MOST_ASKED = 6  # regions whose quota is read
 _SHOWN = 6  # regions in a message
 
@@ -74,7 +75,9 @@ def choose(setup: Setup, *, is_made: bool, can_ask: bool = True) -> Choice:
     if not is_made and not setup.spec.standard:
         location = region  # Google takes no zone for an Autopilot cluster
     elif not is_made:
-        location = parent_zone(location if location != region else _zone(region, list(sold.values())))
+        if location == region:
+            location = _zone(setup.apis if can_ask else None, region, list(sold.values()))
+        location = parent_zone(location)
 
     def rank(zone: str) -> tuple[bool, bool, bool]:
         return zone != setup.location, zone != location, zone != parent_zone(zone)
@@ -128,10 +131,14 @@ def _in(zones: Sequence[str], location: str) -> bool:
     return any(location in {zone, region_of(zone)} for zone in zones)
 
 
-def _zone(region: str, sold: Sequence[Sequence[str]]) -> str:
-    """Return the zone of a region that sells the most of what was named."""
+def _zone(apis: ProjectApis | None, region: str, sold: Sequence[Sequence[str]]) -> str:
+    """Return the zone of a region that sells the most of what was named, else its first."""
     known = sorted({zone for zones in sold for zone in zones if region_of(zone) == region})
-    return max(known, key=lambda zone: sum(zone in zones for zones in sold), default=f"{region}-a")
+    if not known and apis is not None:
+        page = apis.read(COMPUTE, f"compute/v1/projects/{apis.project}/regions/{region}", fields="zones") or {}
+        known = sorted(str(each).rpartition("/")[2] for each in page.get("zones") or ())
+    usual = f"{region}-{'b' if region in _WITHOUT_A else 'a'}"
+    return max(known, key=lambda zone: sum(zone in zones for zones in sold), default=usual)
 
 
 def _regions_text(zones: Sequence[str]) -> str:

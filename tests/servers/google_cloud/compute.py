@@ -44,7 +44,7 @@ _NO_REQUEST = "00000000-0000-0000-0000-000000000000"
 
 # Where machine types are sold, by the beginning of their names: a small part of the world, enough to choose from.
 ZONES_BY_FAMILY = {
-    "e2": ("us-central1-a", "us-central1-b", "us-west4-a", "us-west4-b", "europe-west4-a"),
+    "e2": ("us-central1-a", "us-central1-b", "us-west4-a", "us-west4-b", "europe-west4-a", "us-east1-b", "us-east1-c"),
     "n2": ("us-central1-a", "us-west4-a", "europe-west4-a", "us-south1-a"),
     "n1": ("us-central1-a", "us-central1-b", "europe-west4-a"),
     "g2": ("us-central1-a", "us-central1-b", "us-west4-a", "europe-west4-a"),

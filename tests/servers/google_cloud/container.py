@@ -180,6 +180,10 @@ class Container:
     def _check_cluster(self, location: str, cluster: Page) -> None:
         cloud = self._cloud
         autopilot = cluster.get("autopilot", {}).get("enabled")
+        # An AI zone has the letter of a zone beside it.
+        zones = {re.sub(r"-ai[0-9]+", "-", zone) for each in cloud.compute.regions.values() for zone in each}
+        if _ZONE.fullmatch(location) and location not in zones and "-ai" not in location:
+            raise Refusal(400, f'Location "{location}" does not exist.')
         if autopilot and _ZONE.fullmatch(location):
             raise Refusal(400, "Autopilot clusters must be regional clusters.")
         if autopilot and (cluster.get("nodePools") or cluster.get("initialNodeCount")):

@@ -767,6 +767,15 @@ def test_an_autopilot_cluster_does_not_become_a_standard_one(maker: Maker) -> No
         maker.plan(standard=True)
 
 
+@pytest.mark.parametrize("off", [set(), {"compute.googleapis.com"}], ids=["asked", "Compute Engine is off"])
+def test_a_region_whose_zones_begin_with_b_gets_a_standard_cluster(off, maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.enabled -= off
+
+    maker.up(standard=True, location="us-east1")
+
+    assert [location for location, _ in cloud.container.clusters] == ["us-east1-b"]
+
+
 def test_a_cluster_is_not_made_elsewhere_than_where_it_was_named(maker: Maker, cloud: GoogleCloud) -> None:
     maker.up(location="us-west4")
     assert "note: the cluster team is in us-west4" in "\n".join(maker.plan(location="europe-west4").lines())
