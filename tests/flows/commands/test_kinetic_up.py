@@ -116,6 +116,8 @@ def test_ctrl_c_says_that_google_continues_and_another_down_removes_it(cloud, en
     assert process.returncode == 130, told
     assert "Google continues with what it began" in told
     assert "$0.10 per hour" in told
+    undo = f"kinetic down --project {cloud.project} --cluster team removes it"
+    assert f"next:  kinetic up --cluster team --yes continues, and {undo}" in told
     cloud.fates.clear()
     done = run(environ, "down", "--cluster", "team", "--yes", "--delete-data")
     assert done.returncode == 0, done.stderr
