@@ -138,7 +138,7 @@ def _find_credentials(environ: Mapping[str, str]) -> Credentials:
     The file is chosen here and not by ``google.auth.default()``, which would start gcloud to learn a project: 1 s.
     """
     import google.auth as library  # 22 ms, and cryptography with key files: only for a cluster of Google's
-    from google.auth.exceptions import GoogleAuthError
+    from google.auth.exceptions import GoogleAuthError, TransportError
 
     auth: Any = library  # typed in parts only
     options = {
@@ -151,6 +151,8 @@ def _find_credentials(environ: Mapping[str, str]) -> Credentials:
         warnings.simplefilter("ignore")  # that a user's own login counts against another project's quota
         try:
             found, _ = auth.load_credentials_from_file(str(file), **options) if file else auth.default(**options)
+        except TransportError as error:  # a federated login asks for a token while it is read
+            raise _no_answer(error) from error
         except (GoogleAuthError, OSError, ValueError) as error:
             raise _no_credentials(f"{file or 'no file, and no metadata server'}: {_first_line(error)}") from error
     credentials: Credentials = found
@@ -163,9 +165,7 @@ def _refresh(credentials: Credentials) -> None:
     try:
         credentials.refresh(_send_for_google_auth)  # type: ignore[no-untyped-call]  # google-auth is typed in parts
     except TransportError as error:
-        raise BackendUnavailableError(
-            "Google's token endpoint did not respond", why=str(error), next="check the network and try again"
-        ) from error
+        raise _no_answer(error) from error
     except GoogleAuthError as error:
         raise _no_credentials(f"Google did not issue a token: {_first_line(error)}") from error
 
@@ -178,6 +178,11 @@ def _send_for_google_auth(*args: Any, **options: Any) -> _Response:
         return _send(*args, **options)
     except OSError as error:
         raise TransportError(str(error)) from error  # type: ignore[no-untyped-call]  # as above
+
+
+def _no_answer(error: Exception) -> BackendUnavailableError:
+    step = "check the network and try again"
+    return BackendUnavailableError("Google's token endpoint did not respond", why=str(error), next=step)
 
 
 def _no_credentials(why: str) -> CredentialsError:

@@ -114,6 +114,22 @@ def test_nobody_at_the_other_end_is_not_called_a_wrong_login(login) -> None:
         Tokens(environ).get()
 
 
+def test_nobody_at_the_other_end_of_a_federated_login_is_not_called_a_wrong_login(tmp_path: Path) -> None:
+    (tmp_path / "subject").write_text("token of the CI system")
+    federated = {
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/ci/providers/ci",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": "http://127.0.0.1:1/v1/token",
+        "credential_source": {"file": str(tmp_path / "subject")},
+    }
+    file = tmp_path / "federated.json"
+    file.write_text(json.dumps(federated))
+
+    with pytest.raises(BackendUnavailableError, match="did not respond"):
+        Tokens({"GOOGLE_APPLICATION_CREDENTIALS": str(file)}).get()
+
+
 @pytest.mark.parametrize("content", ["", "no JSON", "{}", '{"type": "from the future"}'])
 def test_a_file_that_is_no_login_is_named(tmp_path: Path, content: str) -> None:
     file = tmp_path / "key.json"
