@@ -34,7 +34,8 @@ _CONNECT_SECONDS = 5.0  # an address that swallows connections is named soon; a 
 _LONGEST_WAIT = 16.0  # seconds, whatever a service asks for
 _LONGEST = 500  # characters of a message of Google's
 
-_OTHER_PROJECT = frozenset({"USER_PROJECT_DENIED", "SERVICE_DISABLED"})
+_DISABLED = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
+_OTHER_PROJECT = _DISABLED | {"USER_PROJECT_DENIED"}
 
 Page = dict[str, Any]
 
@@ -272,7 +273,7 @@ class Service:
                     self._payer = payer
                     raise
                 # That an API is off in the project itself says more than that it is off in another one.
-                is_owner = error.reason == "SERVICE_DISABLED" and payer == _owner(path)
+                is_owner = error.reason in _DISABLED and payer == _owner(path)
                 refused = error if refused is None or is_owner else refused
             else:
                 self._payer = payer
