@@ -281,11 +281,12 @@ def _check_region(setup: Setup, cluster: Found) -> tuple[str, ...]:
     named, region, name = setup.spec.location, setup.region, setup.spec.cluster
     if not named or not region or region_of(named) == region:
         return ()
-    if cluster.state != "missing":
+    if cluster.state not in {"missing", "failed"}:
         return (f"the cluster {name} is in {setup.location}; another one in {named} needs another name: --cluster",)
     raise OptionError(
         f"a cluster {name} cannot be made in {named}: what is left of an earlier one is in {region}",
-        why="its bucket or subnet is there, and cannot move; kinetic down keeps the bucket with the results",
+        why="its bucket, its subnet or a cluster that failed is there, and cannot move; kinetic down keeps the bucket "
+        "with the results",
         next=f"kinetic up --region {region}     or kinetic up --cluster another-name --region {named}     or remove "
         "what is left: kinetic down --delete-data",
     )

@@ -518,6 +518,8 @@ def test_a_cluster_that_failed_is_made_again(maker: Maker, cloud: GoogleCloud) -
         maker.up()
     cloud.fates.clear()
 
+    with pytest.raises(OptionError, match="cannot be made in us-west4"):
+        maker.plan(location="us-west4")
     plan = maker.plan()
     assert [step.action for step in plan.steps if step.resource.key == "cluster"] == ["remake"]
     maker.up()
