@@ -171,7 +171,8 @@ def plan_removal(setup: Setup, *, delete_data: bool = False, keep_cluster: bool 
     removals = [
         _removal(each, found, inventory, delete_data=delete_data, stays=stays, cluster=cluster)
         for each in resources
-        if (found := inventory.of(each.key)).state not in {"missing", "given"} or found.why
+        # What was given is others', whatever is said about it; of what is missing, a binding may be left.
+        if (found := inventory.of(each.key)).state != "given" and (found.state != "missing" or found.why)
     ]
     try:
         left = _leftovers(setup.apis, setup.spec) if not stays else []

@@ -191,6 +191,19 @@ def test_a_joined_cluster_stays_and_what_was_made_for_it_goes(maker: Maker, clou
     assert "container.projects.locations.clusters.delete" not in cloud.methods()
 
 
+def test_a_namespace_and_an_account_of_others_in_a_joined_cluster_stay(maker: Maker, cloud: GoogleCloud) -> None:
+    cloud.container.add("us-west4", "team")
+    for kind, name in (("Namespace", "research"), ("ServiceAccount", "kinetic")):
+        maker.objects.kept[kind, name] = {"metadata": {"name": name, "uid": "1"}}
+    theirs = dict(maker.objects.kept)
+
+    plan = teardown.plan_removal(maker.setup(namespace="research", registry=True))
+
+    assert plan.to_remove == []
+    assert maker.down(namespace="research") == ([], [])
+    assert maker.objects.kept == theirs
+
+
 def test_a_cluster_can_be_kept_and_then_all_that_its_nodes_need_is(maker: Maker, cloud: GoogleCloud) -> None:
     maker.up(namespace="research")
 
