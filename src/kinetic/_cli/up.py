@@ -260,6 +260,8 @@ def down(
         elif not yes and not shared_options.confirm("Remove this?", refused=_UNCHANGED):
             sys.exit(ERROR)
         _remove(plan)
+    elif any(each.resource.key == "cluster" for each in plan.removals):
+        return  # it stays as it was, and jobs still run there
     for name in teardown.forget_profiles(setup, os.environ):
         click.echo(f"removed the profile {name}", err=True)
 

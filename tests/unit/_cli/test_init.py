@@ -9,7 +9,7 @@ import pytest
 from servers.google_cloud import GoogleCloud
 from servers.kubernetes import KubernetesServer
 
-from kinetic._cluster import cluster_checks
+from kinetic._cluster import cluster_checks, resource
 
 
 @pytest.fixture
@@ -21,6 +21,7 @@ def cloud(home, monkeypatch, tmp_path) -> Iterator[GoogleCloud]:
         for name, value in cloud.environ(tmp_path).items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(cluster_checks, "client_of", lambda *_: kube.client)
+        monkeypatch.setattr(resource, "_connect", lambda _: kube.client)
         yield cloud
     assert cloud.wrong == []
 
@@ -35,6 +36,18 @@ def test_the_only_cluster_is_joined_repaired_and_saved(kinetic, cloud) -> None:
     assert "us-west4" in str(profile)
     assert ("10Gi" in str(profile)) is bool(cloud.container.clusters["us-west4", "team"].get("autopilot"))
     assert "resourceLabels" not in cloud.container.clusters["us-west4", "team"]  # it is not marked as ours
+
+
+def test_down_keeps_the_profile_of_a_joined_cluster_that_has_nothing_of_ours(kinetic, cloud) -> None:
+    kinetic("init", "--project", cloud.project, "--store", "gs://jobs-bucket/jobs")
+    cloud.forget()
+
+    done = kinetic("down", "--project", cloud.project, "--cluster", "team")
+
+    assert done.exit_code == 0, done.output
+    assert "! cluster team in us-west4" in done.stdout
+    assert "team" in kinetic("profile", "list").stdout
+    assert cloud.writes == []
 
 
 def test_joining_again_writes_nothing(kinetic, cloud) -> None:
