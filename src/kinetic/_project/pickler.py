@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 from kinetic._project import modules
 from kinetic._project.root import Plan, below
 from kinetic._stores.protocol import Store, put_file, scratch_folder
-from kinetic._wire import dataclass, digests, pickle_diagnosis, reducers, references
+from kinetic._wire import dataclass, digests, pickle_diagnosis, python_runtime, reducers, references
 from kinetic._wire.order import INLINE_BYTES, Artifact
 from kinetic.errors import ArgumentNotPicklableError, CallableError, KineticError, StoreError
 
@@ -56,7 +56,9 @@ _REGISTRIES = (
     ("jax._src.tree_util", "_registry", "a pytree of JAX"),
     ("keras.src.saving.object_registration", "GLOBAL_CUSTOM_NAMES", "registered with Keras"),
 )
-_registry = threading.Lock()  # cloudpickle's list of by-value modules belongs to the process
+_registry = python_runtime.free_in_child(
+    threading.Lock()
+)  # cloudpickle's list of by-value modules belongs to the process
 
 
 class _MainGlobals(dict[str, Any]):

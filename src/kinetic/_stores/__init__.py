@@ -18,6 +18,7 @@ from kinetic._stores.protocol import (
     put_many,
     scratch_folder,
 )
+from kinetic._wire import python_runtime
 from kinetic.errors import KineticError, OptionError
 
 __all__ = [
@@ -38,7 +39,7 @@ __all__ = [
 _memory: dict[str, Store] = {}
 _open: dict[tuple[str | None, ...], Store] = {}  # connections and tokens are worth keeping
 _unused: dict[tuple[str | None, ...], Store] = {}  # with a client that sent nothing yet, also for what is forked
-_lock = threading.Lock()
+_lock = python_runtime.free_in_child(threading.Lock())
 
 
 def open_store(url: str) -> Store:

@@ -19,13 +19,15 @@ from os import write as _write
 from pathlib import Path
 from typing import IO, Protocol
 
+from kinetic._wire import python_runtime
+
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 _MOST_OWED = 64  # descriptors; a project or a data folder may have thousands of files
 _MAX_WRITE = 64 << 20  # macOS refuses 2 GiB and more
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # of a pipe, opening would wait for a writer
-_umask_lock = threading.Lock()
-_gate_lock = threading.Lock()  # POSIX locks do not tell threads of one process apart
+_umask_lock = python_runtime.free_in_child(threading.Lock())
+_gate_lock = python_runtime.free_in_child(threading.Lock())  # POSIX locks do not tell threads of one process apart
 
 
 def make(folder: str | os.PathLike[str]) -> None:

@@ -12,6 +12,9 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+Lock = TypeVar("Lock")
 
 NAME = "kinetic-jobs"
 FOREIGN_NAME = "kinetic"
@@ -172,6 +175,14 @@ def start_thread(work: Callable[[], object], name: str, *, daemon: bool = True) 
     except RuntimeError:
         return None
     return thread
+
+
+def free_in_child(lock: Lock) -> Lock:
+    """Return a lock that is free in a forked child: the thread that held it in the parent does not exist there."""
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        renew: Callable[[], object] = getattr(lock, "_at_fork_reinit")  # noqa: B009 - as concurrent.futures does
+        os.register_at_fork(after_in_child=renew)
+    return lock
 
 
 def thread_count_variables(cores: float) -> dict[str, str]:

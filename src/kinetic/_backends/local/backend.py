@@ -18,7 +18,7 @@ from kinetic._backends.local import runtime_files
 from kinetic._backends.local.queue import ACTIVE, VERDICTS, JobRow, Queue, is_of_parent
 from kinetic._backends.local.runtime_files import HOUR, SWEPT, CompletionReader, Paths, ProcessLock
 from kinetic._config import home
-from kinetic._wire import folders
+from kinetic._wire import folders, python_runtime
 from kinetic._wire.failpoints import step
 from kinetic.errors import IntegrityError, RunnerError
 from kinetic.job_status import JobStatus
@@ -73,7 +73,7 @@ class LocalBackend:
         self._templates: dict[str, tuple[str, str]] = {}  # by interpreter
         self._advanced = 0.0
         self._launched = 0.0
-        self._lock = threading.Lock()
+        self._lock = python_runtime.free_in_child(threading.Lock())
         self._submitting: dict[str, ProcessLock] = {}
 
     @functools.cached_property

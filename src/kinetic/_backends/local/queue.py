@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from kinetic._backends.local import runtime_files
-from kinetic._wire import NamedTuple, folders
+from kinetic._wire import NamedTuple, folders, python_runtime
 from kinetic.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Queue:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = threading.RLock()
+        self._lock = python_runtime.free_in_child(threading.RLock())
         self._pid = os.getpid()
         self._file = (0, 0)
         self._db: sqlite3.Connection | None = None

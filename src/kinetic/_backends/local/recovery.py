@@ -23,7 +23,7 @@ from kinetic._runner.supervisor import attempts, verdicts
 from kinetic._runner.supervisor.attempts import was_removed
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store, put_file, put_hint
-from kinetic._wire import digests, documents, folders, keys
+from kinetic._wire import digests, documents, folders, keys, python_runtime
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import Task
 from kinetic.errors import KineticError
@@ -33,7 +33,7 @@ _STARTING_SECONDS = 1.0  # a supervisor is there in 0.1 s; before that, its proc
 _SLOW_START_SECONDS = 60.0  # as long as its process exists, on a machine that is busy
 REQUEUES = 2  # a job that ends its supervisor three times before its function starts is the reason
 NO_PAGE = "what was needed to run the job is gone from this machine (its launch page); submit it again"
-_one_at_a_time = threading.Lock()  # POSIX locks do not tell threads of one process apart
+_one_at_a_time = python_runtime.free_in_child(threading.Lock())  # POSIX locks do not tell threads of one process apart
 
 
 def recover_dead_supervisors(paths: Paths, queue: Queue) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetic._wire import folders
+from kinetic._wire import folders, python_runtime
 from kinetic.errors import BackendUnavailableError, KineticError, LaunchError
 
 if TYPE_CHECKING:
@@ -395,15 +395,8 @@ def _force(paths: Sequence[str | Path]) -> None:
 
 _BUSY = {errno.EACCES, errno.EAGAIN}
 _held: dict[str, int] = {}  # path -> pid: what this process must not open a second time
-_gate = threading.RLock()  # between two threads, one could open and close what the other has just locked
-
-
-def _new_gate() -> None:
-    global _gate  # noqa: PLW0603 - the thread that held it does not exist in a forked child
-    _gate = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_new_gate)
+# Between two threads, one could open and close what the other has just locked.
+_gate = python_runtime.free_in_child(threading.RLock())
 
 
 class ProcessLock:

@@ -83,15 +83,7 @@ def advance(
 
 
 _lenders: Counter[tuple[int, str]] = Counter()  # how many threads of a process wait, by process and job
-_lending = threading.Lock()
-
-
-def _new_lock() -> None:
-    global _lending  # noqa: PLW0603 - the thread that held it does not exist in a forked child
-    _lending = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_new_lock)
+_lending = python_runtime.free_in_child(threading.Lock())
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._backends.local import lock_holders
+from kinetic._backends.local import lock_holders, recovery
 from kinetic._backends.local import queue as queues
 from kinetic._backends.local.limits import Limits
 from kinetic._backends.local.queue import Queue
+from kinetic._output import terminal
 from kinetic._runner import processes
 from kinetic.errors import BackendUnavailableError
 
@@ -210,6 +212,39 @@ def test_many_processes_that_open_a_new_queue_at_once_all_succeed(tmp_path):
         assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 6
         with closing(Queue(path)) as queue:
             assert len(queue.rows()) == 6
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # of Python 3.12
+@pytest.mark.parametrize("held", ["a transaction", "the look for dead supervisors", "a line of the terminal"])
+def test_a_forked_child_does_not_wait_for_a_thread_that_only_its_parent_has(queue, held):
+    holds = {
+        "a transaction": queue.change,
+        "the look for dead supervisors": lambda: recovery._one_at_a_time,
+        "a line of the terminal": lambda: terminal._lock,
+    }
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with holds[held]():
+            is_held.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.wait()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(10)
+        queue.rows()
+        with recovery._one_at_a_time:
+            pass
+        terminal.clear()
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    may_end.set()
+    thread.join()
+
+    assert status == 0
 
 
 def test_a_connection_does_not_cross_a_fork(queue):
