@@ -13,6 +13,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._backends import registry
@@ -279,8 +280,19 @@ def open_claimed(kind: PageKind[T], store: Store, at: str, name: str) -> T | Unt
         return untrusted(why, "look at who can write to the store", code="seal")
     if not _is_same_store(store.url, written_for):
         why = f"it was written for another store, {escaped(written_for)}, and is in {store.url}"
-        return untrusted(why, f"KINETIC_STORE={escaped(written_for)} kinetic jobs list", code="other-store")
+        return untrusted(why, _way_to(written_for, store.url), code="other-store")
     return documents.verify(kind, page, at, key)
+
+
+def _way_to(written_for: str, found_in: str) -> str:
+    """Return the command that reaches a store; of a home that was moved, the one that links it."""
+    import shlex  # on the way to an error
+
+    old, new = (Path(url.removeprefix("file://")) for url in (written_for, found_in))
+    if not written_for.startswith("file:///") or not found_in.startswith("file:///") or old.exists():
+        return f"KINETIC_STORE={shlex.quote(plain(written_for))} kinetic jobs list"
+    above, old_, new_ = (shlex.quote(plain(str(path))) for path in (old.parent, old, new))
+    return f"if it was moved here: mkdir -p {above} && ln -s {new_} {old_}"
 
 
 def read_outcome(job: JobRecord) -> Outcome | None:

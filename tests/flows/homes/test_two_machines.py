@@ -132,3 +132,22 @@ def _is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
     except OSError:
         return False
+
+
+def test_jobs_of_a_home_that_was_moved_are_there_after_the_command_of_the_error(clients: Any, tmp_path: Path) -> None:
+    clients.until.touch()
+    job = clients.submit()
+    assert clients.collect(job)
+    moved = tmp_path / "a home that moved"
+    clients.home.rename(moved)
+
+    refused = clients.kinetic("jobs", "status", job, KINETIC_HOME=str(moved)).stderr
+    (advice,) = [line for line in refused.splitlines() if line.startswith("next:")]
+    subprocess.run(["sh", "-c", advice.partition("moved here: ")[2]], check=True)
+    listed = clients.kinetic("jobs", "list", KINETIC_HOME=str(moved))
+    value = clients.collect(job, KINETIC_HOME=str(moved))
+
+    assert "it was written for another store" in refused
+    assert job in listed.stdout
+    assert "unverified" not in listed.stderr
+    assert value["file"].endswith("jobs.py")
