@@ -88,7 +88,7 @@ class Status(NamedTuple):
     @property
     def is_usable(self) -> bool:
         """Whether jobs can be submitted."""
-        return self.state in {"RUNNING", "RECONCILING", "answers"}
+        return self.state in {"RUNNING", "RECONCILING", "DEGRADED", "answers"}  # DEGRADED: nodes or add-ons need work
 
     @property
     def dollars_per_hour(self) -> float:

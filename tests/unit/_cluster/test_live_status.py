@@ -136,6 +136,14 @@ def test_what_may_not_be_read_is_named_and_the_rest_is_shown(read, cloud, kube) 
     assert [each.partition(":")[0] for each in found.unknown] == ["nodes", "quotas"]
 
 
+@pytest.mark.parametrize(("state", "usable"), [("RECONCILING", True), ("DEGRADED", True), ("STOPPING", False)])
+def test_a_cluster_is_usable_in_the_states_in_which_jobs_run(state: str, usable: bool, read, cloud) -> None:
+    ((_, cluster),) = cloud.container.clusters.items()
+    cluster["status"] = state
+
+    assert read().is_usable is usable
+
+
 def test_a_cluster_that_is_gone_is_not_usable(read, cloud) -> None:
     cloud.container.clusters.clear()
 
