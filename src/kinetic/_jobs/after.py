@@ -314,11 +314,17 @@ def _look_further(each: Predecessor, store: Store, has_ended: HasEnded) -> bool:
 
 
 def _is_lost(each: Predecessor, store: Store) -> bool:
-    """Return whether a job that its cluster does not have has begun, and if not, whether it will not be launched."""
+    """Return whether a job without a verdict has begun or failed in its cluster, and if not, will not be launched."""
     if any(True for _ in store.entries(keys.attempts(each.job_id))):
         return True
     record = store.entry(keys.record(each.job_id))
-    return record is None or time.time() - record.modified > _LAUNCH_SECONDS
+    if record is None or time.time() - record.modified > _LAUNCH_SECONDS:
+        return True
+    page = locate.read_record(store, each.job_id)
+    if isinstance(page, locate.Untrusted):
+        return False
+    seen = locate.backend_of(locate.record_of(page)).observe([each.job_id]).get(each.job_id)
+    return seen is not None and seen.status.is_final
 
 
 def close(job: JobRecord, store: Store, error: PredecessorError) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cluster.images import Image
 from cluster.plane import wait_for
 from cluster.test_preflight import RBAC
 
@@ -161,6 +162,24 @@ tell([first.job_id, second.job_id])""",
     site.running(first)
     wait_for("its first attempt", lambda: site.bucket.names(f"{first}/attempts/"))
     site.api.delete(f"{site.batch}/jobs/kinetic-{first}", propagationPolicy="Background")
+
+    error = clients.run(f"tell(repr(kinetic.attach({second!r}).exception(timeout=60)))")
+
+    assert error.startswith("PredecessorError(")
+    assert f"{first} (talk) failed" in error
+
+
+def test_a_job_that_follows_one_which_failed_before_its_attempt_is_closed_by_whoever_looks(
+    clients: Any, agent: Any
+) -> None:
+    agent.registry.add("no-python:*", Image(environment={"PATH": "/nowhere"}))
+    first, second = submit(
+        clients,
+        """
+first = talk.with_options(container_image="no-python:1").run_async(1, "/never")
+second = add.run_async(first, 1)
+tell([first.job_id, second.job_id])""",
+    )
 
     error = clients.run(f"tell(repr(kinetic.attach({second!r}).exception(timeout=60)))")
 
