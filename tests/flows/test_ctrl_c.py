@@ -121,7 +121,8 @@ def test_in_a_program_with_an_event_loop_the_awaited_jobs_and_batches_are_named_
         async def main():
             batch = work.run_async_map([{str(until)!r}])
             jobs = [work.run_async({str(until)!r}) for _ in range(3)]
-            asyncio.get_running_loop().call_later(0.1, print, jobs[0].job_id, batch.group_id)
+            tell = lambda: print(jobs[0].job_id, batch.group_id, flush=True)
+            asyncio.get_running_loop().call_later(0.1, tell)
             await asyncio.gather(*jobs, batch)
 
         asyncio.run(main())

@@ -50,11 +50,10 @@ def test_without_a_terminal_and_yes_the_plan_is_printed_and_nothing_is_written(c
     done = run(environ, "up", "--cluster", "team", "-a", "v5litepod-4", "--timeout", "30m")
 
     assert done.returncode == 2, done.stderr
-    assert "kinetic up --cluster team --accelerator v5litepod-4 --timeout 1800 --yes" in done.stderr
     assert "  + network kn-team" in done.stdout
     assert "about $4.80 per hour" in done.stdout
     assert "pass --yes to confirm" in done.stderr
-    assert "next:  kinetic up --cluster team -a v5litepod-4 --yes\n" in done.stderr
+    assert "next:  kinetic up --cluster team -a v5litepod-4 --timeout 30m --yes\n" in done.stderr
     assert cloud.writes == []
 
 
