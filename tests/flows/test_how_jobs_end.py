@@ -397,6 +397,27 @@ def test_a_pool_that_the_function_did_not_close_ends_without_a_word_as_python_en
     assert job.logs() == "ended\n"
 
 
+def test_a_pool_whose_worker_cannot_end_is_named_and_ended_with_the_job(submit) -> None:
+    job = submit(
+        """
+        import concurrent.futures, multiprocessing, threading, time
+
+        def work(number):
+            threading.Thread(target=time.sleep, args=(600,)).start()
+            return number
+
+        @on_cpu
+        def train():
+            global pool
+            pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+            return list(pool.map(work, range(1)))
+        """
+    )
+
+    assert job.result(cleanup=False) == [0]
+    assert "kinetic: process ForkProcess-1 still ran and was ended with the job\n" in job.logs()
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_line_of_a_child_process_is_in_the_log_at_once(submit, method: str) -> None:
     job = submit(

@@ -56,9 +56,8 @@ _REGISTRIES = (
     ("jax._src.tree_util", "_registry", "a pytree of JAX"),
     ("keras.src.saving.object_registration", "GLOBAL_CUSTOM_NAMES", "registered with Keras"),
 )
-_registry = python_runtime.free_in_child(
-    threading.Lock()
-)  # cloudpickle's list of by-value modules belongs to the process
+# cloudpickle's list of by-value modules belongs to the process.
+_registry = python_runtime.free_in_child(threading.Lock())
 
 
 class _MainGlobals(dict[str, Any]):

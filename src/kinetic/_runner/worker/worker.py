@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 _FILES_NAMED = 20
 _SOFTWARE = 70  # EX_SOFTWARE: only if everything below fails
+_POOL_SECONDS = 1.0  # for workers of a pool that have nothing to do, to end
 _UNHEARD_SECONDS = 5.0  # for exit handlers, if the supervisor cannot know that they run; it gives as much
 
 
@@ -454,14 +455,21 @@ def _run_exit_handlers() -> None:
 def _end_idle_pools() -> None:
     """End pools of processes that have no work left, as Python does at its end: the workers write what they still hold.
 
-    joblib keeps such a pool for its next call.
+    joblib keeps such a pool for its next call. A worker that cannot end is left to the supervisor.
     """
+
+    def end(module: Any) -> None:
+        with contextlib.suppress(Exception):
+            module._python_exit()  # noqa: SLF001 - as Python itself calls it
+
     for name in ("concurrent.futures.process", "joblib.externals.loky.process_executor", "loky.process_executor"):
         module = sys.modules.get(name)
         threads = list(getattr(module, "_threads_wakeups", ()))
         if threads and not any(getattr(thread, "pending_work_items", ()) for thread in threads):
-            with contextlib.suppress(Exception):
-                module._python_exit()  # type: ignore[union-attr] # noqa: SLF001 - as Python itself calls it
+            ending = threading.Thread(target=end, args=(module,), daemon=True)
+            with contextlib.suppress(RuntimeError):  # no more threads
+                ending.start()
+                ending.join(_POOL_SECONDS)
 
 
 def _end_children() -> None:
