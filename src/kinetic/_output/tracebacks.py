@@ -197,13 +197,14 @@ def _text_of(error: BaseException, at: TracebackType | None) -> str | None:
 
 def _report_awaits(error: KeyboardInterrupt) -> bool:
     """Report which awaits Ctrl-C cancelled, as a wait does that is no ``await``; return whether there were any."""
-    if type(error.__context__).__name__ != "CancelledError" or not _awaits:
+    reports = [report for at, report in _awaits if time.monotonic() - at < _JUST_SECONDS]  # not a time that was over
+    if type(error.__context__).__name__ != "CancelledError" or not reports:
         return False
     from kinetic._output import terminal
 
-    for _, report in _awaits[:_MOST_AWAITS]:
+    for report in reports[:_MOST_AWAITS]:
         report()
-    if (more := len(_awaits) - _MOST_AWAITS) > 0:
+    if (more := len(reports) - _MOST_AWAITS) > 0:
         terminal.report(f"and {more} more keep running: kinetic jobs list")
     return True
 
