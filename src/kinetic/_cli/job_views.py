@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections import Counter
@@ -162,12 +163,8 @@ def list_(watch: bool, as_json: bool, **given: Any) -> None:
     request = _ListRequest(place, filters, children=children, **given)
     if watch:
         _watch(request, as_json=as_json)
-    unread: KineticError | None = None
     with output.phase("looking at the jobs", summary=False):
-        try:
-            rows = _rows(request)
-        except KineticError as error:
-            rows, unread = _rows_of_this_machine(request, error), error
+        rows, unread = _readable_rows(request)
     if as_json:
         output_format.print_document(jobs=[_page(row, cost=request.cost) for row in rows])
     elif rows:
@@ -201,10 +198,11 @@ def _watch(request: _ListRequest, *, as_json: bool) -> NoReturn:
     screen = _Screen()
     try:
         while True:
-            columns, rows = _table(_rows(request), time.time(), cost=request.cost)
+            rows, unread = _readable_rows(request)
+            columns, shown = _table(rows, time.time(), cost=request.cost)
             width = shutil.get_terminal_size().columns - 1
-            shown = output_format.live_table_lines(columns, rows, width) if rows else ["There are no matching jobs"]
-            terminal.show_lines(shown, owner=screen)
+            lines = output_format.live_table_lines(columns, shown, width) if rows else ["There are no matching jobs"]
+            terminal.show_lines([*lines, *([unread.what] if unread is not None else [])], owner=screen)
             time.sleep(_WATCH_SECONDS)
     finally:
         terminal.release(screen)
@@ -232,22 +230,18 @@ def _with_dollars(rows: Sequence[Row]) -> list[Row]:
     return [row._replace(dollars=job_cost.dollars_of(row.to_json(), row.zone, rates)) for row in rows]
 
 
-def _rows_of_this_machine(request: _ListRequest, error: KineticError) -> list[Row]:
-    """Return the rows of this machine's jobs where the store of the cluster cannot be read; raise if there are none."""
+def _readable_rows(request: _ListRequest) -> tuple[list[Row], KineticError | None]:
+    """Return what is known of each job, or of this machine's alone and why; see ``job_list.readable``."""
     from kinetic._jobs import job_list
 
-    here = job_list.this_machine()
-    rows = _rows(request, here) if here.store.value != job_list.resolve(**request.place).store.value else []
-    if not rows:
-        raise error
-    return rows
+    return job_list.readable(job_list.resolve(**request.place), functools.partial(_rows, request))
 
 
-def _rows(request: _ListRequest, target: Target | None = None) -> list[Row]:
+def _rows(request: _ListRequest, target: Target) -> list[Row]:
     """Return what is known of each job, in the order of the rows."""
     from kinetic._jobs import job_list
 
-    filters, target = request.filters, target or job_list.resolve(**request.place)
+    filters = request.filters
     found = job_list.live_and_past(target) if request.everything else job_list.live(target)
     late = filters.late()
     if filters != late:

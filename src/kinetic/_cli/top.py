@@ -66,13 +66,15 @@ class Looker:
     def __init__(self, place: dict[str, str | None], clock: Callable[[], float] = time.monotonic) -> None:
         self._place, self._clock = place, clock
         self._read: dict[str, tuple[float, Seen]] = {}
+        self.unread: KineticError | None = None  # why the last look found jobs of this machine only
 
     def look(self, most: int = _MOST_READ) -> list[Row]:
         """Return the jobs that have not ended, running ones first, newest first; ``most`` with their usage."""
         from kinetic._jobs import index, job_list
         from kinetic._jobs import status as job_status
 
-        found = [job for job in job_list.live(job_list.resolve(**self._place)) if not isinstance(job, index.Row)]
+        live, self.unread = job_list.readable(job_list.resolve(**self._place), job_list.live)
+        found = [job for job in live if not isinstance(job, index.Row)]
         seen = job_status.observe_many(found, from_index=True)
         pages = [(job, job_status.job_to_json(job, each)) for job, each in zip(found, seen, strict=True)]
         active = [(job, page) for job, page in pages if page["status"] in {_RUNNING, _PENDING}]
@@ -139,6 +141,8 @@ def top(once: bool, interval: float, as_json: bool, **place: str | None) -> None
             output_format.print_table(*table_of(rows))
         else:
             click.echo("There are no running or pending jobs", err=True)
+        if looker.unread is not None:
+            raise looker.unread
         return
     _live(looker, interval)
 
@@ -160,7 +164,8 @@ class _Screen:
         """Look until the end."""
         while not self._over.is_set():
             try:
-                self.rows, self.problem = self._looker.look(_room()), None
+                self.rows = self._looker.look(_room())
+                self.problem = self._looker.unread
             except Exception as error:  # noqa: BLE001 - the next look may succeed, and the screen says what is wrong
                 self.problem = error
             self.news.set()

@@ -87,9 +87,12 @@ def list_jobs(
         namespace: Kubernetes namespace.
 
     Returns:
-        Handles. A backend that cannot be listed, or a job whose record cannot be read, is a warning.
+        Handles. A backend that cannot be listed, or a job whose record cannot be read, is a warning; so is a store that
+        cannot be read, if this machine has jobs.
     """
-    found = live_at(job_list.resolve(project, zone, cluster, namespace))
+    found, unread = job_list.readable(job_list.resolve(project, zone, cluster, namespace), live_at)
+    if unread is not None:
+        locate.log().warning("only jobs of this machine are listed: %s", unread.what)
     from kinetic._jobs import notifications  # 2 ms; not to look at one job
 
     notifications.look(found)

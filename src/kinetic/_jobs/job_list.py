@@ -13,8 +13,8 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._backends import registry
 from kinetic._config import home as config_home
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Job = Row | JobRecord  # of the list: its row, or where its status must be read, its record
     _Places = Mapping[str, tuple[float, int]]  # when jobs were submitted, and their numbers in the queue
 
+T = TypeVar("T")
 _FUTURE_SECONDS = 60.0  # clocks of two machines that share a store may differ by so much
 
 
@@ -57,6 +58,25 @@ def resolve(
 def this_machine() -> Target:
     """Return where jobs of this machine are looked for, whatever else is configured."""
     return settings.resolve(backend=registry.HERE.name)
+
+
+def readable(target: Target, look: Callable[[Target], list[T]]) -> tuple[list[T], KineticError | None]:
+    """Look at a target; where its store cannot be read, at this machine alone.
+
+    Returns:
+        What was found, and why the target could not be read.
+
+    Raises:
+        KineticError: The target could not be read, and nothing was found on this machine.
+    """
+    try:
+        return look(target), None
+    except KineticError as error:
+        here = this_machine()
+        found = look(here) if here.store.value != target.store.value else []
+        if not found:
+            raise
+        return found, error
 
 
 def live(target: Target) -> list[Job]:

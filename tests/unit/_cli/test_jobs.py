@@ -60,7 +60,7 @@ def test_no_job_is_found_by_a_beginning_with_a_dash_that_none_has(kinetic, made_
 
 
 def test_jobs_and_batches_of_this_machine_are_found_while_the_store_of_a_cluster_cannot_be_read(
-    kinetic, made_job, made_batch, tmp_path
+    kinetic, made_job, made_batch, tmp_path, caplog
 ) -> None:
     job_id, group_id = made_job(), made_batch("succeeded")
     (tmp_path / "in-the-way").touch()
@@ -69,11 +69,14 @@ def test_jobs_and_batches_of_this_machine_are_found_while_the_store_of_a_cluster
 
     found = [kinetic(*words) for words in (("jobs", "status", job_id), ("batch", "status", group_id))]
     lists = [kinetic(noun, "list") for noun in ("jobs", "batch")]
+    top, handles = kinetic("top", "--once"), find.list_jobs()
 
     assert [(each.exit_code, each.stdout.partition(":")[0]) for each in found] == [(0, job_id), (0, group_id)]
     assert job_id in lists[0].stdout
     assert group_id in lists[1].stdout
-    for listed in lists:
+    assert job_id in {handle.job_id for handle in handles}
+    assert "only jobs of this machine are listed" in caplog.text
+    for listed in (*lists, top):
         assert listed.exit_code == 1
         assert "in-the-way" in listed.stderr
     assert kinetic("jobs", "list", "--function", "no_such_one").stdout == ""
