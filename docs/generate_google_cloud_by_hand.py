@@ -38,10 +38,13 @@ def page() -> str:
         "## An Autopilot cluster",
         _script("kinetic up --project acme --cluster team"),
         "## A Standard cluster with a pool of TPUs",
-        "What is not the same as above: the cluster, its pool, the repository, the quota and JobSet.\n",
+        "What is not the same as above: the cluster, its pool, the repository and who writes to it, the quota and JobSet.\n",
         _script(
             "kinetic up --project acme --cluster team --standard --accelerator v5litepod-16 --limit tpu=16 --registry",
-            only=("cluster", "pool", "repository", "quota", "jobset"),
+            only=(
+                *("cluster", "pool", "repository", "builder-account", "builder-bucket-access", "repository-access"),
+                *("quota", "jobset"),
+            ),
             standard=True,
             registry=True,
             jobset=True,

@@ -16,7 +16,7 @@ from kinetic._cluster.accounts import Services
 from kinetic._cluster.checks import Check, Problem, texts_of
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, PROJECTS, STORAGE, ProjectApis, check_operation
 from kinetic._cluster.resource import KUBERNETES_MARK, Setup, Spec
-from kinetic._cluster.storage import KUBERNETES_ACCOUNT, OBJECT_ROLE
+from kinetic._cluster.storage import OBJECT_ROLE
 from kinetic._config import cluster as cluster_settings
 from kinetic._google import api, clusters
 from kinetic._google.api import ApiError, Page
@@ -328,18 +328,18 @@ class ClusterChecks:
             where = self._client.namespace
             raise Problem(
                 "WARN",
-                f"jobs run as the default service account: the namespace {where} has none named {KUBERNETES_ACCOUNT}",
+                f"jobs run as the default service account: the namespace {where} has none named {preflight.ACCOUNT}",
                 why="rights of the jobs would be rights of everything in the namespace",
-                next=f"kinetic doctor --fix     or kubectl create serviceaccount {KUBERNETES_ACCOUNT} -n {where}",
+                next=f"kinetic doctor --fix     or kubectl create serviceaccount {preflight.ACCOUNT} -n {where}",
                 repair=self._make_service_account,
             )
         return f"jobs run as {name}"
 
     def _make_service_account(self) -> None:
-        metadata = {"name": KUBERNETES_ACCOUNT, "labels": dict(KUBERNETES_MARK)}
+        metadata = {"name": preflight.ACCOUNT, "labels": dict(KUBERNETES_MARK)}
         manifest: dict[str, Any] = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
         self._client.apply(SERVICE_ACCOUNT, manifest | {"automountServiceAccountToken": False})
-        discovery.cache_of(self._client).forget((SERVICE_ACCOUNT, KUBERNETES_ACCOUNT))
+        discovery.cache_of(self._client).forget((SERVICE_ACCOUNT, preflight.ACCOUNT))
 
     def _jobset(self) -> str:
         if not discovery.serves(self._client, JOB_SET):

@@ -238,12 +238,15 @@ def _pool(step: Step) -> list[str]:
     return [gone, *before, made] if step.action == "remake" else [*before, made]
 
 
-def _bucket_access(step: Step) -> list[str]:
+def _access(step: Step) -> list[str]:
     resource = step.resource
-    assert isinstance(resource, storage.BucketAccess)  # noqa: S101 - for mypy
+    assert isinstance(resource, storage.Access)  # noqa: S101 - for mypy
     spec, number = resource.spec, resource.apis.number
-    binding = {"role": storage.OBJECT_ROLE}
-    command = _line("gcloud", "storage", "buckets", "add-iam-policy-binding", f"gs://{spec.bucket}", **binding)
+    place, name, where = "storage buckets", f"gs://{spec.bucket}", {}
+    if isinstance(resource, storage.RepositoryAccess):
+        place, name = "artifacts repositories", spec.own_name
+        where = {"project": spec.project, "location": resource.setup.region}
+    command = _line("gcloud", *place.split(), "add-iam-policy-binding", name, **where, role=resource.role)
     if number:
         return [f"{command} --member {shlex.quote(resource.member)}"]
     asked = f"NUMBER=$(gcloud projects describe {shlex.quote(spec.project)} --format 'value(projectNumber)')"
@@ -282,7 +285,8 @@ _MAKERS: Mapping[type[Resource], Callable[[Step], Sequence[str]]] = {
     storage.Repository: _repository,
     Cluster: _cluster,
     Pool: _pool,
-    storage.BucketAccess: _bucket_access,
+    storage.BucketAccess: _access,
+    storage.RepositoryAccess: _access,
     KubernetesResource: _kubernetes,
     JobSet: _jobset,
 }

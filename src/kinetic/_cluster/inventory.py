@@ -8,11 +8,11 @@ from functools import partial
 from kinetic._cluster.accounts import Billing, NodeAccount, NodeRole, Project, Services
 from kinetic._cluster.control_plane import Cluster, Pool
 from kinetic._cluster.jobset import JobSet
-from kinetic._cluster.namespace import FollowerBinding, FollowerRole, Namespace, Quota, ServiceAccount
+from kinetic._cluster.namespace import BuilderAccount, FollowerBinding, FollowerRole, Namespace, Quota, ServiceAccount
 from kinetic._cluster.network import Network, Router, Subnet
 from kinetic._cluster.project_apis import explained
 from kinetic._cluster.resource import Found, Resource, Setup
-from kinetic._cluster.storage import Bucket, BucketAccess, Repository
+from kinetic._cluster.storage import Access, Bucket, BucketAccess, BuilderBucketAccess, Repository, RepositoryAccess
 from kinetic._google.api import ApiError
 from kinetic._google.locations import region_of
 from kinetic._stores.parallel import in_parallel
@@ -61,6 +61,8 @@ def resources_of(setup: Setup) -> list[Resource]:
         listed += [Pool(setup, each) for each in spec.hardware if each.kind != "cpu"]
     listed += [BucketAccess(setup), Namespace(setup), ServiceAccount(setup)]
     listed += [FollowerRole(setup), FollowerBinding(setup)]
+    if spec.registry:
+        listed += [BuilderAccount(setup), BuilderBucketAccess(setup), RepositoryAccess(setup)]
     if spec.limits:
         listed.append(Quota(setup))
     if spec.jobset:
@@ -99,8 +101,8 @@ def read_all(
     read([each for each in resources if isinstance(each, Project)])
     if found.get("project", _THERE).state == "missing":
         return nothing(setup, resources)
-    # The member of the bucket's binding has the number of the project, which the services tell.
-    first = [each for each in resources if each.key not in found and not each.is_local and each.key != "bucket-access"]
+    # The member of a binding has the number of the project, which the services tell.
+    first = [each for each in resources if each.key not in found and not each.is_local and not isinstance(each, Access)]
     read(first)
     if not setup.location or found["cluster"].state == "missing":
         setup.location = _left_region(found, setup.location) or setup.location

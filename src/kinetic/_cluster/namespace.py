@@ -9,7 +9,6 @@ from kinetic._backends.kube import preflight
 from kinetic._backends.kube.client import NAMESPACE, RESOURCE_QUOTA, SERVICE_ACCOUNT
 from kinetic._cluster.jobset import KINDS
 from kinetic._cluster.resource import KUBERNETES_MARK, Change, Found, Resource, foreign_error
-from kinetic._cluster.storage import KUBERNETES_ACCOUNT
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Kind, Object
@@ -29,7 +28,7 @@ class KubernetesResource(Resource):
 
     @property
     def object_name(self) -> str:
-        return KUBERNETES_ACCOUNT
+        return preflight.ACCOUNT
 
     @property
     def title(self) -> str:
@@ -99,6 +98,7 @@ class ServiceAccount(KubernetesResource):
     needs = ("namespace",)
     rights = ("container.serviceAccounts.create",)
     kind = SERVICE_ACCOUNT
+    starts_followers = True
 
     def read(self) -> Found:
         """Return how it is; one that was made by hand, as the manual has it, is used as it is."""
@@ -107,16 +107,26 @@ class ServiceAccount(KubernetesResource):
 
     def manifest(self) -> Object:
         page = super().manifest()
-        page["metadata"]["annotations"] = {preflight.STARTS_FOLLOWERS: "true"}
+        if self.starts_followers:
+            page["metadata"]["annotations"] = {preflight.STARTS_FOLLOWERS: "true"}
         return page | {"automountServiceAccountToken": False}
 
     def diff(self, found: Found) -> list[Change]:
         mounts = found.page.get("automountServiceAccountToken")
         changes = [] if mounts is False else [Change("automountServiceAccountToken", str(mounts).lower(), "false")]
         name = preflight.STARTS_FOLLOWERS
-        if (now := (found.page["metadata"].get("annotations") or {}).get(name)) != "true":
+        now = (found.page["metadata"].get("annotations") or {}).get(name)
+        if self.starts_followers and now != "true":
             changes.append(Change(name, str(now or "none"), "true"))
         return changes
+
+
+class BuilderAccount(ServiceAccount):
+    """The account of pods that build images; what they build starts nothing."""
+
+    key = "builder-account"
+    object_name = preflight.BUILDER_ACCOUNT
+    starts_followers = False
 
 
 class FollowerRole(KubernetesResource):
@@ -151,7 +161,7 @@ class FollowerBinding(KubernetesResource):
     object_name = FollowerRole.object_name
 
     def manifest(self) -> Object:
-        account = {"kind": "ServiceAccount", "name": KUBERNETES_ACCOUNT, "namespace": self.spec.namespace}
+        account = {"kind": "ServiceAccount", "name": preflight.ACCOUNT, "namespace": self.spec.namespace}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": self.object_name}
         return super().manifest() | {"roleRef": role, "subjects": [account]}
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
 
+from kinetic._backends.kube.preflight import ACCOUNT, BUILDER_ACCOUNT
 from kinetic._cluster import policies
 from kinetic._cluster.project_apis import ARTIFACTS, STORAGE, check_operation, is_unpaid
 from kinetic._cluster.resource import Change, Found, Resource
@@ -14,7 +16,7 @@ from kinetic._stores.parallel import in_parallel
 
 OBJECT_ROLE = "roles/storage.objectUser"
 READER_ROLE = "roles/artifactregistry.reader"
-KUBERNETES_ACCOUNT = "kinetic"
+WRITER_ROLE = "roles/artifactregistry.writer"
 _PAGE = 1000
 _AT_ONCE = 32  # objects that are removed side by side: one takes some 50 ms, and there may be tens of thousands
 _MOST_PAGES = 20  # that are read to measure a bucket: 20,000 objects
@@ -131,42 +133,67 @@ class Bucket(Resource):
                 raise
 
 
-class BucketAccess(Resource):
-    """The right of jobs to use the bucket: the Kubernetes account itself, without an account of Google's between.
+class Access(Resource):
+    """A right of pods: the Kubernetes account itself has it, without an account of Google's between.
 
     It needs the cluster: the identity pool of a project exists once a cluster was made in it. The member is the account
     of that name in the namespace of every cluster of the project.
     """
+
+    role: str
+    account: str
+    place: str  # what the role is on, for the title
+
+    @property
+    @abstractmethod
+    def policy(self) -> policies.Policy:
+        """The policy that has the role."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.role} on the {self.place} for {self.spec.namespace}/{self.account}"
+
+    @property
+    def member(self) -> str:
+        """The account, as policies name it."""
+        return self.member_of(self.apis.number)
+
+    def member_of(self, number: str) -> str:
+        """Return the account in the project with some number."""
+        pool = f"projects/{number}/locations/global/workloadIdentityPools/{self.spec.pool}"
+        return f"principal://iam.googleapis.com/{pool}/subject/ns/{self.spec.namespace}/sa/{self.account}"
+
+    def read(self) -> Found:
+        policy = self.policy.read()
+        return Found("ours" if policies.has(policy, self.role, self.member) else "missing", policy)
+
+    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+        policies.add(self.policy, self.role, self.member)
+
+    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+        policies.remove(self.policy, self.member)
+
+
+class BucketAccess(Access):
+    """The right of jobs to use the bucket."""
 
     key = "bucket-access"
     needs = ("bucket", "cluster")
     api = STORAGE
     rights = ("storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy")
     seconds = (1, 2)
+    role, account, place = OBJECT_ROLE, ACCOUNT, "bucket"
 
     @property
-    def title(self) -> str:
-        return f"{OBJECT_ROLE} on the bucket for {self.spec.namespace}/{KUBERNETES_ACCOUNT}"
+    def policy(self) -> policies.BucketPolicy:
+        return policies.BucketPolicy(self.apis, self.spec.bucket)
 
-    @property
-    def member(self) -> str:
-        """The account of jobs, as policies name it."""
-        return self.member_of(self.apis.number)
 
-    def member_of(self, number: str) -> str:
-        """Return the account of jobs in the project with some number."""
-        pool = f"projects/{number}/locations/global/workloadIdentityPools/{self.spec.pool}"
-        return f"principal://iam.googleapis.com/{pool}/subject/ns/{self.spec.namespace}/sa/{KUBERNETES_ACCOUNT}"
+class BuilderBucketAccess(BucketAccess):
+    """The same right of pods that build images: their order and their outcome are in the bucket, too."""
 
-    def read(self) -> Found:
-        policy = policies.BucketPolicy(self.apis, self.spec.bucket).read()
-        return Found("ours" if policies.has(policy, OBJECT_ROLE, self.member) else "missing", policy)
-
-    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
-        policies.add(policies.BucketPolicy(self.apis, self.spec.bucket), OBJECT_ROLE, self.member)
-
-    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
-        policies.remove(policies.BucketPolicy(self.apis, self.spec.bucket), self.member)
+    key = "builder-bucket-access"
+    account = BUILDER_ACCOUNT
 
 
 class Repository(Resource):
@@ -200,8 +227,7 @@ class Repository(Resource):
         found = self.marked(self.apis.read(ARTIFACTS, self._place.path), self.spec.labels, "labels")
         if found.state != "ours":
             return found
-        policy = self.apis.read(ARTIFACTS, f"{self._place.path}:getIamPolicy") or {}
-        return found._replace(page={**found.page, "policy": policy})
+        return found._replace(page={**found.page, "policy": _RepositoryPolicy(self).read()})
 
     def diff(self, found: Found) -> list[Change]:
         if policies.has(found.page.get("policy") or {}, READER_ROLE, self._member):
@@ -238,6 +264,22 @@ class Repository(Resource):
         check_operation(operation)
 
 
+class RepositoryAccess(Access):
+    """The right to write images, of pods that build them: a job with it could replace the images of others."""
+
+    key = "repository-access"
+    needs = ("repository", "cluster")
+    api = ARTIFACTS
+    rights = Repository.rights[2:]
+    seconds = (1, 2)
+    is_local = True
+    role, account, place = WRITER_ROLE, BUILDER_ACCOUNT, "repository"
+
+    @property
+    def policy(self) -> _RepositoryPolicy:
+        return _RepositoryPolicy(Repository(self.setup))
+
+
 class _RepositoryPolicy:
     """The policy of the repository."""
 
@@ -246,9 +288,9 @@ class _RepositoryPolicy:
         self._path = repository._place.path  # noqa: SLF001 - its own policy
 
     def read(self) -> Page:
-        return self.apis.call(
-            ARTIFACTS, "GET", f"{self._path}:getIamPolicy", query={"options.requestedPolicyVersion": "3"}
-        )
+        """Return the policy; an empty one where there is no such repository."""
+        query = {"options.requestedPolicyVersion": "3"}
+        return self.apis.read(ARTIFACTS, f"{self._path}:getIamPolicy", **query) or {}
 
     def write(self, policy: Page) -> Page:
         return self.apis.call(ARTIFACTS, "POST", f"{self._path}:setIamPolicy", {"policy": policy})

@@ -47,6 +47,7 @@ class ClusterSettings(NamedTuple):
     cpu_disk: int = 0  # bytes of disk that a job without an accelerator requests where it does not say; 0 for 1 GiB
     ttl_seconds: int = DAY_SECONDS  # after a job's end, when the cluster removes what is left
     most_attempts: int | None = None  # after so many interrupted attempts a job fails; None for no limit
+    builds_image: bool = False  # of a job of ours that builds an image: it may run as an account that may push
 
     def to_json(self) -> dict[str, Any]:
         return {**self._asdict(), "pull_secrets": list(self.pull_secrets)}

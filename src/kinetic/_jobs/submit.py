@@ -469,7 +469,10 @@ def _submit_image_build(options: Options, build: BuildCall) -> JobHandle:
     outside = {name: value for name, value in os.environ.items() if name != "KINETIC_PACKAGE_ROOT"}
     plan = root.find_root(build.function, environ=outside)
     call = pickler.Call(build.function, (build.page,), {}, "build_image")
-    job = _submit(call, wanted, submit_context.prepare(wanted), plan=plan, secrets=build.secrets, job_id=build.job_id)
+    context = submit_context.prepare(wanted)
+    if context.settings is not None:
+        context = context._replace(settings=context.settings._replace(builds_image=True))
+    job = _submit(call, wanted, context, plan=plan, secrets=build.secrets, job_id=build.job_id)
     return handle.handle_of(job)
 
 

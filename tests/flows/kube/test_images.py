@@ -169,10 +169,14 @@ def test_a_package_without_a_wheel_is_compiled_once_in_a_pod_and_the_lock_has_th
 def test_a_client_that_is_killed_while_a_pod_builds_leaves_the_build_and_the_next_one_finds_it(
     images, slow_uplink, clients: Any, site: Any, index: Any
 ) -> None:
+    for name in ("kinetic", "kinetic-builder"):  # as `kinetic up --registry` makes them
+        site.put("serviceaccounts", {"metadata": {"name": name}})
     first = clients.start(RUN)
     wait_for("the note of the build", lambda: site.bucket.names("data/builds/"), 60)
     index.gate.clear()
     wait_for("the start of its job", lambda: any(not job["spec"]["suspend"] for job in site.jobs()), 60)
+    (build,) = [job for job in site.jobs() if job["metadata"]["labels"]["job-id"] in builds(site)]
+    assert build["spec"]["template"]["spec"]["serviceAccountName"] == "kinetic-builder"
     first.send_signal(signal.SIGKILL)
     first.wait()
     next_ = clients.start(RUN)

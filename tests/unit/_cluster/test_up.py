@@ -170,6 +170,19 @@ def test_a_repository_is_made_where_it_is_asked_for(maker: Maker, cloud: GoogleC
     assert "artifactregistry.projects.locations.repositories.create" in cloud.methods(writes=True)
 
 
+def test_only_pods_that_build_images_may_write_to_the_repository(maker: Maker, cloud: GoogleCloud) -> None:
+    maker.up(registry=True)
+
+    (policy,) = cloud.repositories.policies.values()
+    members = f"principal://iam.googleapis.com/projects/{cloud.number}/locations/global/workloadIdentityPools/"
+    members += f"{cloud.project}.svc.id.goog/subject/ns/default/sa/"
+    assert policy.members("roles/artifactregistry.writer") == {f"{members}kinetic-builder"}
+    state = maker.state()
+    ((_, access),) = [each for each in state["access"][state["buckets"][0]] if each[0] == "roles/storage.objectUser"]
+    assert sorted(access) == [f"{members}kinetic", f"{members}kinetic-builder"]
+    assert ("ServiceAccount", "kinetic-builder") in state["objects"]
+
+
 def test_who_may_not_see_which_apis_are_on_makes_a_cluster_with_those_that_are(maker, cloud: GoogleCloud) -> None:
     cloud.denied = {"serviceusage.services.get", "serviceusage.services.list", "serviceusage.services.enable"}
 

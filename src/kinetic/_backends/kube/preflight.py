@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 STARTS_FOLLOWERS = "kinetic/starts-followers"  # an annotation of it
 ACCOUNT = "kinetic"  # the service account of pods where the settings name none and it exists
+BUILDER_ACCOUNT = "kinetic-builder"  # that of pods that build images, likewise: only it may write to their repository
 _HEADERS = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}  # never a Secret's content
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 _AUTOSCALER_STATUS = CONFIG_MAP.path("kube-system", "cluster-autoscaler-status")  # of the upstream autoscaler
@@ -115,8 +116,15 @@ def questions(
 
 
 def service_account(client: Client, settings: ClusterSettings) -> str:
-    """Return the service account of pods: the named one, "kinetic" where it exists, else "", the default."""
+    """Return the service account of pods: the named one, "kinetic" where it exists, else "", the default.
+
+    For a pod that builds an image and no named one, "kinetic-builder" where it exists.
+    """
     given = settings.service_account
+    if settings.builds_image and not given:
+        seconds = discovery.SHORT_SECONDS
+        if _exists(client, SERVICE_ACCOUNT, BUILDER_ACCOUNT, absent_seconds=seconds):
+            return BUILDER_ACCOUNT
     there = _exists(client, SERVICE_ACCOUNT, given or ACCOUNT, absent_seconds=0.0 if given else discovery.SHORT_SECONDS)
     if there is False and given:
         raise LaunchError(

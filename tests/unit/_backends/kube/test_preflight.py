@@ -383,6 +383,19 @@ def test_a_service_account_that_is_there_is_taken(cluster, client) -> None:
     assert service_account(client, PLAIN) == "kinetic"
 
 
+def test_a_pod_that_builds_an_image_has_the_account_of_builders_where_there_is_one(cluster, client) -> None:
+    builds = ClusterSettings(builds_image=True)
+    cluster.objects |= {f"/api/v1/namespaces/team/serviceaccounts/{name}" for name in ("trainer", "kinetic")}
+
+    assert service_account(client, builds) == "kinetic"
+
+    discovery.cache_of(client).forget((kube_client.SERVICE_ACCOUNT, "kinetic-builder"))
+    cluster.objects.add("/api/v1/namespaces/team/serviceaccounts/kinetic-builder")
+    assert service_account(client, builds) == "kinetic-builder"
+    assert service_account(client, PLAIN) == "kinetic"
+    assert service_account(client, ClusterSettings(service_account="trainer", builds_image=True)) == "trainer"
+
+
 def test_a_service_account_that_may_not_be_looked_at_is_taken_at_its_word(cluster, client) -> None:
     cluster.answers["trainer"] = cluster.answers["kinetic"] = refusal(403, "forbidden", "Forbidden")
 
