@@ -38,7 +38,7 @@ def page() -> str:
         "## An Autopilot cluster",
         _script("kinetic up --project acme --cluster team"),
         "## A Standard cluster with a pool of TPUs",
-        "What is not the same as above: the cluster, its pool, the repository and who writes to it, the quota and JobSet.\n",
+        "What is not the same as above: cluster, pool, repository and who writes to it, quota and JobSet.\n",
         _script(
             "kinetic up --project acme --cluster team --standard --accelerator v5litepod-16 --limit tpu=16 --registry",
             only=(
