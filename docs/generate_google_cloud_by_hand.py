@@ -13,7 +13,7 @@ from kinetic._cluster import gcloud
 from kinetic._cluster.plan import plan_from_nothing
 from kinetic._cluster.project_apis import ProjectApis
 from kinetic._cluster.resource import Setup, Spec
-from kinetic._google import api
+from kinetic._google import login
 
 PAGE = Path(__file__).with_name("google-cloud-by-hand.md")
 _TOP = """# Google Cloud by hand
@@ -56,7 +56,7 @@ def page() -> str:
 
 
 def _script(command: str, only: tuple[str, ...] = (), **more: Any) -> str:
-    apis = ProjectApis("acme", api.Tokens({}), {})  # is not asked
+    apis = ProjectApis("acme", login.Tokens({}), {})  # is not asked
     plan = plan_from_nothing(Setup(Spec("acme", "team", **more), apis))
     if only:
         plan = plan._replace(steps=tuple(each for each in plan.steps if each.resource.key.split()[0] in only))

@@ -18,7 +18,7 @@ from kinetic._cluster.cluster_checks import ClusterChecks
 from kinetic._cluster.live_status import read_status
 from kinetic._cluster.project_apis import ProjectApis
 from kinetic._config import target as settings
-from kinetic._google.api import Tokens
+from kinetic._google.login import Tokens
 from kinetic._stores.parallel import Retry
 
 pytestmark = pytest.mark.timeout(120)

@@ -15,7 +15,7 @@ from kinetic._cluster import namespace as in_cluster
 from kinetic._cluster.namespace import FollowerBinding, FollowerRole, Namespace, Quota, ServiceAccount
 from kinetic._cluster.project_apis import ProjectApis
 from kinetic._cluster.resource import Found, Setup, Spec
-from kinetic._google import api
+from kinetic._google import login
 from kinetic.errors import ClusterError, KineticError
 
 pytestmark = pytest.mark.timeout(120)
@@ -30,7 +30,7 @@ def client(plane, namespace) -> Iterator[Client]:
 
 def setup_for(client: Client, **more: Any) -> Setup:
     given = {"project": "acme", "cluster": "team", "namespace": client.namespace, "limits": (("tpu", 16), ("pods", 4))}
-    apis = ProjectApis("acme", api.Tokens({}), {})
+    apis = ProjectApis("acme", login.Tokens({}), {})
     return Setup(Spec(**(given | more)), apis, lambda _: client)  # type: ignore[arg-type]
 
 

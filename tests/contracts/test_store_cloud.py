@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import signal
@@ -10,12 +11,14 @@ import subprocess
 import sys
 import threading
 import traceback
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 from obstore.store import GCSStore
 from servers.faults import Fault, FaultyProxy
+from servers.scripted import Scripted, page
 
 import kinetic
 from kinetic._stores import obstore_client, open_store, parallel, protocol
@@ -200,7 +203,9 @@ def guarded(gcs_server, make_store, monkeypatch):
 
     def client(address, options):
         options["client_options"]["allow_http"] = True
-        return GCSStore(address.bucket, config={"base_url": gcs_server.url}, **options)
+        login = obstore_client.google_login()
+        config = {"base_url": gcs_server.url, **login.pop("config", {})}
+        return GCSStore(address.bucket, config=config, **options, **login)
 
     monkeypatch.setattr(obstore_client, "_google_client", client)  # only the address of the service is another one
     gcs_server.tokens, gcs_server.issue = {"one", "two"}, [("one", 3600), ("two", 3600)]
@@ -230,6 +235,60 @@ def test_a_pod_waits_for_a_metadata_server_that_starts_with_its_machine(guarded,
         assert BucketStore(guarded, retry=QUICK._replace(attempts=8)).put("a", b"x") is True
 
 
+def test_a_federated_login_opens_a_bucket_and_a_token_that_is_about_to_end_is_exchanged(
+    guarded, gcs_server, monkeypatch, tmp_path
+):
+    (tmp_path / "subject").write_text("token of the CI system")
+    exchanged = page({"access_token": "of sts", "token_type": "Bearer", "expires_in": 3600})
+    soon = [(datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ") for seconds in (30, 3600)]
+    impersonated = [
+        page({"accessToken": token, "expireTime": ends}) for token, ends in zip(("one", "two"), soon, strict=True)
+    ]
+    with Scripted(exchanged, *impersonated) as google:
+        login = {
+            "type": "external_account",
+            "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/ci/providers/ci",
+            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+            "token_url": f"{google.url}/v1/token",
+            "service_account_impersonation_url": f"{google.url}/v1/projects/-/serviceAccounts/b@p:generateAccessToken",
+            "credential_source": {"file": str(tmp_path / "subject")},
+        }
+        (tmp_path / "login.json").write_text(json.dumps(login))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "login.json"))
+        store, before = BucketStore(guarded, retry=QUICK), len(gcs_server.seen)
+
+        assert store.put("a", b"x") is True
+        assert store.get("a") == b"x"
+
+        assert tokens_asked_for(gcs_server, before) == 0
+        assert google.paths[:2] == ["POST /v1/token", "POST /v1/projects/-/serviceAccounts/b@p:generateAccessToken"]
+        assert len(google.asked) == 3  # a token that is about to end is exchanged at once
+        assert b"token+of+the+CI+system" in google.asked[0].body
+
+
+def test_a_login_in_another_folder_of_gcloud_is_found(guarded, monkeypatch, tmp_path):
+    (tmp_path / "application_default_credentials.json").write_text('{"type": "authorized_user"}')
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+
+    with pytest.raises(CredentialsError, match="client_id"):  # obstore has read it
+        BucketStore(guarded, retry=QUICK).get("a")
+
+
+def test_a_federated_login_that_is_refused_says_why(guarded, monkeypatch, tmp_path):
+    with Scripted(page({"error": "invalid_grant", "error_description": "the pool ci is disabled"}, 400)) as google:
+        login = {
+            "type": "external_account",
+            "audience": "ci",
+            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        }
+        login |= {"token_url": f"{google.url}/v1/token", "credential_source": {"file": str(tmp_path / "login.json")}}
+        (tmp_path / "login.json").write_text(json.dumps(login))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "login.json"))
+
+        with pytest.raises(CredentialsError, match="the pool ci is disabled"):
+            BucketStore(guarded, retry=QUICK).get("a")
+
+
 def test_no_credentials_at_all_are_told_with_where_they_were_looked_for(guarded, monkeypatch):
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
     monkeypatch.setenv("GCE_METADATA_IP", "127.0.0.1:1")
@@ -257,6 +316,75 @@ def test_keys_that_the_aws_command_wrote_are_found(make_store, monkeypatch, tmp_
     monkeypatch.setenv("AWS_PROFILE", "work")
 
     assert store.put("a", b"x") is True
+
+
+@pytest.fixture
+def amazon(make_store, monkeypatch, tmp_path):
+    """A bucket of S3, no keys in the environment, and a function that writes the files and the command of Amazon's."""
+    store = make_store("s3")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    folder = Path(os.environ["HOME"]) / ".aws"
+    folder.mkdir(parents=True)
+
+    def write(config, command):
+        (folder / "config").write_text(config)
+        (tmp_path / "aws").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n{command}\n')
+        (tmp_path / "aws").chmod(0o755)
+        return store
+
+    return write
+
+
+SSO = "[profile work]\nsso_session = acme\nregion = eu-west-1\n"
+
+
+def test_a_profile_with_single_sign_on_has_the_keys_that_the_aws_command_returns(amazon, tmp_path):
+    keys = {"Version": 1, "AccessKeyId": "AKIA", "SecretAccessKey": "secret", "SessionToken": "token",
+            "Expiration": "2099-01-01T00:00:00+00:00"}  # fmt: skip
+    store = amazon(SSO, f"echo '{json.dumps(keys)}'")
+
+    assert store.put("a", b"x") is True
+    assert store.get("a") == b"x"
+
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked == ["configure export-credentials --profile work --format process"]
+    assert obstore_client.amazon_region() == "eu-west-1"
+
+
+def test_a_login_of_amazon_that_ended_says_so(amazon):
+    store = amazon(SSO, "echo 'Error loading SSO Token: Token for acme does not exist' >&2; exit 255")
+
+    with pytest.raises(CredentialsError, match="Token for acme does not exist") as caught:
+        store.get("a")
+    assert "aws sso login" in caught.value.next
+
+
+def test_an_endpoint_of_a_login_that_does_not_answer_is_asked_again(guarded, monkeypatch, tmp_path):
+    answered = page({"access_token": "one", "token_type": "Bearer", "expires_in": 3600})
+    with Scripted(page({}, 503), page({}, 503), answered) as google:
+        login = {"type": "external_account", "audience": "ci"}
+        login |= {"subject_token_type": "urn:ietf:params:oauth:token-type:jwt", "token_url": f"{google.url}/v1/token"}
+        login |= {"credential_source": {"file": str(tmp_path / "login.json")}}
+        (tmp_path / "login.json").write_text(json.dumps(login))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "login.json"))
+
+        assert BucketStore(guarded, retry=QUICK).put("a", b"x") is True
+
+
+def test_without_the_aws_command_a_profile_with_single_sign_on_says_what_is_missing(amazon, monkeypatch):
+    store = amazon(SSO, "")
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    with pytest.raises(CredentialsError, match="aws"):
+        store.get("a")
+
+
+def test_a_damaged_file_of_profiles_is_told(amazon):
+    with pytest.raises(CredentialsError, match=r"\.aws/config"):
+        amazon("no section\n", "").get("a")
 
 
 # ------------------------------------------------------------------------------------------------- opening, processes

@@ -19,7 +19,7 @@ from kinetic._cluster import teardown
 from kinetic._cluster.plan import Plan, carry_out, make_plan
 from kinetic._cluster.project_apis import ProjectApis
 from kinetic._cluster.resource import Setup, Spec
-from kinetic._google import api
+from kinetic._google import login
 from kinetic._stores.parallel import Retry
 from kinetic._wire.http_client import HttpClient
 from kinetic.errors import BackendUnavailableError
@@ -170,7 +170,7 @@ class Killed(BaseException):
 @contextmanager
 def killed_at(index: int, *, after: bool) -> Iterator[Callable[[], int]]:
     """Let a process die at one of its requests, before it is sent or before its answer arrives; yield its count."""
-    send, lock, count = api._send, threading.Condition(), itertools.count()
+    send, lock, count = login.send, threading.Condition(), itertools.count()
     state = {"dead": False, "open": 0, "sent": 0}
 
     def dying(url: str, *args: Any, **options: Any) -> Any:
@@ -194,7 +194,7 @@ def killed_at(index: int, *, after: bool) -> Iterator[Callable[[], int]]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "_send", dying)
+        patch.setattr(login, "send", dying)
         yield lambda: state["sent"]
         with lock:
             assert lock.wait_for(lambda: not state["open"], timeout=10)
@@ -205,6 +205,6 @@ def impatient() -> Iterator[None]:
     """Let a request that is not answered fail soon."""
     client = HttpClient(timeout_seconds=0.3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "_client", client)
+        patch.setattr(login, "_client", lambda **_: client)
         yield
     client.close()

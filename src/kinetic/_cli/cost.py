@@ -87,13 +87,13 @@ def cost(names: tuple[str, ...], region: str | None, spot: bool, project: str | 
 def _place(region: str | None, project: str | None) -> tuple[str, str]:
     """Return the region, "" for the cheapest, and the project that asks, "" for none."""
     from kinetic._config import profiles
-    from kinetic._google import api
+    from kinetic._google import login
 
     environ = os.environ
     profile = profiles.choose(environ).profile
     where = region or read_variable("KINETIC_ZONE", environ) or getattr(profile, "zone", "")
     named = project or read_variable("KINETIC_PROJECT", environ) or getattr(profile, "project", "")
-    named = named or environ.get("GOOGLE_CLOUD_PROJECT") or api.credentials_project(environ)
+    named = named or environ.get("GOOGLE_CLOUD_PROJECT") or login.credentials_project(environ)
     return str(where or ""), str(named or "")
 
 
@@ -109,12 +109,12 @@ def _rates(wanted: list[Placement], project: str, report: Callable[[str], object
         return kept, "it is read through a project, and none is set: pass --project"
     from kinetic._cluster import price_catalog
     from kinetic._cluster.project_apis import ProjectApis, is_disabled
-    from kinetic._google import api
+    from kinetic._google import login
     from kinetic._google.api import ApiError
     from kinetic._stores.parallel import Retry
 
     retry = Retry(attempts=2, first_seconds=0.5, most_seconds=2.0)  # somebody waits, and there is a table
-    apis = ProjectApis(project, api.Tokens(os.environ), os.environ, retry=retry)
+    apis = ProjectApis(project, login.Tokens(os.environ), os.environ, retry=retry)
     try:
         return price_catalog.refresh(apis, file, wanted, kept, report), ""
     except ApiError as error:

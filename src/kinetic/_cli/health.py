@@ -309,12 +309,12 @@ def _read(target: Target) -> Status:
     from kinetic._backends.kube.connection import ClusterAddress, client_of
     from kinetic._cluster.live_status import read_status
     from kinetic._cluster.project_apis import ProjectApis
-    from kinetic._google import api
+    from kinetic._google import login
 
     place = (target.project.value, target.zone.value, target.cluster.value)
     client = client_of(ClusterAddress(*place, target.namespace.value, target.context.value))
     is_google = bool(target.project.value) and not target.context.value
-    apis = ProjectApis(target.project.value, api.Tokens(os.environ), os.environ) if is_google else None
+    apis = ProjectApis(target.project.value, login.Tokens(os.environ), os.environ) if is_google else None
     return read_status(client, apis, *place)
 
 

@@ -350,9 +350,9 @@ def _build_dockerfile(
 
 def _google_token() -> GoogleToken | None:
     """Return what gives a token of Google's, where this machine has a login."""
-    from kinetic._google import api
+    from kinetic._google import login
 
-    return api.Tokens(os.environ).get if api.credentials_file(os.environ) else None
+    return login.Tokens(os.environ).get if login.credentials_file(os.environ) else None
 
 
 def _store() -> Any:

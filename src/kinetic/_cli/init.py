@@ -67,12 +67,12 @@ def init(project: str | None, cluster: str | None, store: str | None, name: str 
 
 def _project(given: str | None) -> str:
     from kinetic._config import profiles
-    from kinetic._google import api
+    from kinetic._google import login
 
     environ = os.environ
     profile = profiles.choose(environ).profile
     found = given or read_variable("KINETIC_PROJECT", environ) or getattr(profile, "project", "")
-    found = found or environ.get("GOOGLE_CLOUD_PROJECT") or api.credentials_project(environ)
+    found = found or environ.get("GOOGLE_CLOUD_PROJECT") or login.credentials_project(environ)
     if found:
         return str(found)
     raise OptionError(
@@ -85,10 +85,10 @@ def _project(given: str | None) -> str:
 def _clusters(project: str) -> list[Page]:
     """Return the clusters of a project, ours first."""
     from kinetic._cluster.project_apis import CONTAINER, ProjectApis, explained
-    from kinetic._google import api
+    from kinetic._google import login
     from kinetic._google.api import ApiError
 
-    apis = ProjectApis(project, api.Tokens(os.environ), os.environ)
+    apis = ProjectApis(project, login.Tokens(os.environ), os.environ)
     fields = "clusters(name,location,status,resourceLabels,autopilot/enabled),missingZones"
     try:
         page = apis.call(CONTAINER, "GET", f"v1/projects/{project}/locations/-/clusters", query={"fields": fields})

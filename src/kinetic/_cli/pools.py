@@ -263,11 +263,11 @@ def _target(given: dict[str, Any]) -> Target:
 def _setup(target: Target) -> Setup:
     from kinetic._cluster.project_apis import ProjectApis
     from kinetic._cluster.resource import Setup, Spec
-    from kinetic._google import api
+    from kinetic._google import login
 
     project, zone, cluster = target.project.value, target.zone.value, target.cluster.value
     spec = Spec(project, cluster, location=zone, standard=True, namespace=target.namespace.value or "default")
-    return Setup(spec, ProjectApis(project, api.Tokens(os.environ), os.environ))
+    return Setup(spec, ProjectApis(project, login.Tokens(os.environ), os.environ))
 
 
 @contextmanager

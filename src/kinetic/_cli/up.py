@@ -395,9 +395,9 @@ def _new_project(given: dict[str, Any], project: str) -> dict[str, Any]:
 
 def _default_project() -> str:
     """Return the project that the login names, or ask for one."""
-    from kinetic._google import api
+    from kinetic._google import login
 
-    found = os.environ.get("GOOGLE_CLOUD_PROJECT") or api.credentials_project(os.environ)
+    found = os.environ.get("GOOGLE_CLOUD_PROJECT") or login.credentials_project(os.environ)
     if found:
         return found
     if shared_options.is_interactive() and (typed := shared_options.ask("Google Cloud project")):
@@ -412,7 +412,7 @@ def _default_project() -> str:
 def _setup(spec: Spec, timeout: float) -> Setup:
     from kinetic._cluster.project_apis import ProjectApis
     from kinetic._cluster.resource import Setup
-    from kinetic._google import api
+    from kinetic._google import login
 
-    apis = ProjectApis(spec.project, api.Tokens(os.environ), os.environ, limit_seconds=timeout)
+    apis = ProjectApis(spec.project, login.Tokens(os.environ), os.environ, limit_seconds=timeout)
     return Setup(spec, apis)

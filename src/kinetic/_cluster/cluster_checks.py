@@ -18,7 +18,7 @@ from kinetic._cluster.project_apis import COMPUTE, CONTAINER, PROJECTS, STORAGE,
 from kinetic._cluster.resource import KUBERNETES_MARK, Setup, Spec
 from kinetic._cluster.storage import OBJECT_ROLE
 from kinetic._config import cluster as cluster_settings
-from kinetic._google import api, clusters
+from kinetic._google import api, clusters, login
 from kinetic._google.api import ApiError, Page
 from kinetic._google.locations import region_of
 from kinetic._hardware import Placement, place
@@ -94,7 +94,7 @@ class ClusterChecks:
     @cached_property
     def apis(self) -> ProjectApis:
         """Google's APIs for the project; a check waits for nothing that was just made."""
-        return ProjectApis(self._project, api.Tokens(self._environ), self._environ, retry=_RETRY)
+        return ProjectApis(self._project, login.Tokens(self._environ), self._environ, retry=_RETRY)
 
     @cached_property
     def _services(self) -> Services:
@@ -120,7 +120,7 @@ class ClusterChecks:
 
     @property
     def _login_place(self) -> str:
-        file = api.credentials_file(self._environ)
+        file = login.credentials_file(self._environ)
         return f" in {file}" if file else " of this machine"
 
     def _is_project(self) -> str:
@@ -400,7 +400,7 @@ class ClusterChecks:
 
     @cached_property
     def _bucket_apis(self) -> ProjectApis:
-        return ProjectApis(self._project, api.Tokens(self._environ), self._environ, retry=_RETRY)
+        return ProjectApis(self._project, login.Tokens(self._environ), self._environ, retry=_RETRY)
 
     def _store_answers(self) -> str:
         service = self._bucket_apis.services[STORAGE]

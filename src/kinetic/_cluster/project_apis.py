@@ -15,7 +15,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kinetic._google.api import ApiError, Page, Service, Tokens, constraints_text
+from kinetic._google.api import ApiError, Page, Service, constraints_text
+from kinetic._google.login import Tokens
 from kinetic._stores.parallel import Retry
 from kinetic.errors import AccessDeniedError, BackendUnavailableError, ClusterError
 

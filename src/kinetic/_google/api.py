@@ -1,36 +1,23 @@
-"""Requests to Google's REST APIs, with tokens of the application default credentials.
-
-No command of Google's is called and nothing is written: google-auth reads what is there, impersonation, workload
-identity and key files included.
-"""
+"""Requests to Google's REST APIs, with tokens of ``login``."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import threading
 import urllib.parse
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from kinetic._wire import NamedTuple
-from kinetic._wire.http_client import RETRYABLE, HttpClient
+from kinetic._google import login
+from kinetic._google.login import Response, Tokens
+from kinetic._wire.http_client import RETRYABLE
 from kinetic.errors import BackendUnavailableError, CredentialsError
 
-if TYPE_CHECKING:
-    from google.auth.credentials import Credentials
-
-LOGIN = "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _SCOPE_LOGIN = (
     "gcloud auth application-default login     or give the machine all scopes while it is stopped: "
     "gcloud compute instances set-service-account NAME --scopes cloud-platform"
 )
-_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-_TIMEOUT_SECONDS = 30.0
-_CONNECT_SECONDS = 5.0  # an address that swallows connections is named soon; a real one connects within one
 _LONGEST_WAIT = 16.0  # seconds, whatever a service asks for
 _LONGEST = 500  # characters of a message of Google's
 
@@ -38,163 +25,6 @@ _DISABLED = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
 _OTHER_PROJECT = _DISABLED | {"USER_PROJECT_DENIED"}
 
 Page = dict[str, Any]
-
-
-_client = HttpClient(timeout_seconds=_TIMEOUT_SECONDS, connect_seconds=_CONNECT_SECONDS)
-# A machine of Google's asks its own host at a link-local address, which has no TLS; elsewhere nothing answers there.
-_metadata_client = HttpClient(plain_http=True, timeout_seconds=3.0, connect_seconds=0.5)
-_METADATA_HEADER = "metadata-flavor"  # on every request of google-auth's to the metadata server
-
-
-def _send(
-    url: str,
-    method: str = "GET",
-    body: bytes | str | None = None,
-    headers: Mapping[str, str] | None = None,
-    **_: Any,
-) -> _Response:
-    """Send a request; a redirect is an answer like others, since following it would carry our token elsewhere.
-
-    Raises:
-        OSError: No answer came.
-    """
-    data = body.encode() if isinstance(body, str) else body
-    return _Response(*_client_for(headers or {}).send(method, url, body=data, headers=headers, follow=False))
-
-
-def _client_for(headers: Mapping[str, str]) -> HttpClient:
-    """Return the client that may ask without TLS only for what asks the metadata server, and sends no token."""
-    names = {name.lower() for name in headers}
-    return _metadata_client if _METADATA_HEADER in names and "authorization" not in names else _client
-
-
-class _Response(NamedTuple):
-    """An answer, as google-auth wants it; other statuses than 2xx included."""
-
-    status: int
-    headers: Mapping[str, str]
-    data: bytes
-
-
-# --------------------------------------------------------------------------------------------------------- credentials
-
-
-class Tokens:
-    """Hand out access tokens, a new one once the old one expires or is rejected. Threads may share it."""
-
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        self._environ = environ
-        self._lock = threading.Lock()  # one thread refreshes, the others wait
-        self._credentials: Credentials | None = None
-
-    def get(self, rejected: str = "") -> str:
-        """Return a token.
-
-        Raises:
-            CredentialsError: There are no usable credentials.
-            BackendUnavailableError: The token endpoint does not respond.
-        """
-        with self._lock:
-            credentials = self._found()
-            if not credentials.valid or credentials.token == rejected:
-                _refresh(credentials)
-            return str(credentials.token)
-
-    @property
-    def quota_project(self) -> str:
-        """The project whose quota requests count against; "" for that of the resource."""
-        with self._lock:
-            return str(getattr(self._found(), "quota_project_id", None) or "")
-
-    def _found(self) -> Credentials:
-        if self._credentials is None:
-            self._credentials = _find_credentials(self._environ)
-        return self._credentials
-
-
-def credentials_file(environ: Mapping[str, str]) -> Path | None:
-    """Return the file with application default credentials, or None when there is none."""
-    named = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    if named:
-        return Path(named)
-    windows = os.name == "nt"
-    folder = Path(environ.get("APPDATA", "")) / "gcloud" if windows else Path.home() / ".config" / "gcloud"
-    written = Path(environ.get("CLOUDSDK_CONFIG") or folder) / "application_default_credentials.json"
-    return written if written.is_file() else None
-
-
-def credentials_project(environ: Mapping[str, str]) -> str:
-    """Return the project that the file of our credentials names, "" for none."""
-    file = credentials_file(environ)
-    try:
-        page = json.loads(file.read_text(encoding="utf-8")) if file else {}
-    except (OSError, ValueError):
-        return ""
-    return str(page.get("project_id") or page.get("quota_project_id") or "") if isinstance(page, dict) else ""
-
-
-def _find_credentials(environ: Mapping[str, str]) -> Credentials:
-    """Find credentials in the order that Google documents.
-
-    The file is chosen here and not by ``google.auth.default()``, which would start gcloud to learn a project: 1 s.
-    """
-    import google.auth as library  # 22 ms, and cryptography with key files: only for a cluster of Google's
-    from google.auth.exceptions import GoogleAuthError, TransportError
-
-    auth: Any = library  # typed in parts only
-    options = {
-        "scopes": _SCOPES,
-        "request": _send_for_google_auth,
-        "quota_project_id": environ.get("GOOGLE_CLOUD_QUOTA_PROJECT"),
-    }
-    file = credentials_file(environ)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a user's own login counts against another project's quota
-        try:
-            found, _ = auth.load_credentials_from_file(str(file), **options) if file else auth.default(**options)
-        except TransportError as error:  # a federated login asks for a token while it is read
-            raise _no_answer(error) from error
-        except (GoogleAuthError, OSError, ValueError) as error:
-            raise _no_credentials(f"{file or 'no file, and no metadata server'}: {_first_line(error)}") from error
-    credentials: Credentials = found
-    return credentials
-
-
-def _refresh(credentials: Credentials) -> None:
-    from google.auth.exceptions import GoogleAuthError, TransportError
-
-    try:
-        credentials.refresh(_send_for_google_auth)  # type: ignore[no-untyped-call]  # google-auth is typed in parts
-    except TransportError as error:
-        raise _no_answer(error) from error
-    except GoogleAuthError as error:
-        raise _no_credentials(f"Google did not issue a token: {_first_line(error)}") from error
-
-
-def _send_for_google_auth(*args: Any, **options: Any) -> _Response:
-    """Send a request for google-auth: its own way needs the library requests, 230 ms."""
-    from google.auth.exceptions import TransportError
-
-    try:
-        return _send(*args, **options)
-    except OSError as error:
-        raise TransportError(str(error)) from error  # type: ignore[no-untyped-call]  # as above
-
-
-def _no_answer(error: Exception) -> BackendUnavailableError:
-    step = "check the network and try again"
-    return BackendUnavailableError("Google's token endpoint did not respond", why=str(error), next=step)
-
-
-def _no_credentials(why: str) -> CredentialsError:
-    return CredentialsError("no usable credentials for Google Cloud", why=why, next=LOGIN)
-
-
-def _first_line(error: object) -> str:
-    return str(error).partition("\n")[0][:_LONGEST]
-
-
-# ------------------------------------------------------------------------------------------------------------ services
 
 
 class Retry(Protocol):
@@ -299,7 +129,7 @@ class Service:
         while True:
             token, wanted = self._tokens.get(rejected), 0.0
             try:
-                answer = _send(url, method, data, _headers(token, data, payer))
+                answer = login.send(url, method, data, _headers(token, data, payer))
             except OSError as error:
                 failure = str(error)
                 attempt = self._retry.attempts if once else attempt
@@ -336,10 +166,10 @@ class Service:
             seconds = min(10.0, seconds * 1.3)
         return page
 
-    def _page(self, answer: _Response) -> Page | None:
+    def _page(self, answer: Response) -> Page | None:
         """Return what a service said; None where a success is no JSON, as of a proxy that answers in its place."""
         if answer.status == 401:
-            raise CredentialsError(f"{self.name} rejected our credentials", why=_message(answer.data), next=LOGIN)
+            raise CredentialsError(f"{self.name} rejected our credentials", why=_message(answer.data), next=login.LOGIN)
         if answer.status < 300:
             try:
                 page = json.loads(answer.data or b"{}")

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from kinetic._config import home
 from kinetic._config.options import read_variable
-from kinetic._google import api, builds
+from kinetic._google import api, builds, login
 from kinetic._google.api import Service
 from kinetic._google.artifacts import Repository
 from kinetic._google.builds import Build, Source
@@ -233,10 +233,10 @@ def connect(project: str, zone: str, repository: str, store: Store, environ: Map
         )
     if not project:
         raise _unavailable("there is no Google Cloud project", "export KINETIC_PROJECT=your-project")
-    if api.credentials_file(environ) is None:
-        raise _unavailable("this machine has no login for Google Cloud", api.LOGIN)
+    if login.credentials_file(environ) is None:
+        raise _unavailable("this machine has no login for Google Cloud", login.LOGIN)
     found = _ZONE.fullmatch(zone)
-    service = Service(builds.API, api.Tokens(environ), parallel.Retry(), environ=environ)
+    service = Service(builds.API, login.Tokens(environ), parallel.Retry(), environ=environ)
     return CloudBuild(
         service,
         project,

@@ -214,12 +214,12 @@ def _repository_variable(environ: Mapping[str, str]) -> str | None:
 
 def _published(image: Image, environ: Mapping[str, str]) -> Image:
     """Return a prebuilt image with the tag that its registry has, of this client's Python where there is one."""
-    from kinetic._google import api
+    from kinetic._google import login
     from kinetic._images import bundled
 
     name, _, version = image.uri.rpartition(":")
     python = ".".join(python_runtime.python_version().split(".")[:2])
-    token = api.Tokens(environ).get if api.credentials_file(environ) else None
+    token = login.Tokens(environ).get if login.credentials_file(environ) else None
     try:
         tag = bundled.find_published(name, version, python, token, environ)
     except ImageUnavailableError:
@@ -242,10 +242,10 @@ def rebuild_image(job: JobRecord) -> bool:
     at = status.lock_key(job)
     if not at:
         return False
-    from kinetic._google import api
+    from kinetic._google import login
     from kinetic._images import bundled
 
-    token = api.Tokens(os.environ).get if api.credentials_file(os.environ) else None
+    token = login.Tokens(os.environ).get if login.credentials_file(os.environ) else None
     return bundled.rebuild(job.image_uri, at, locate.store_of(job), os.environ, token)
 
 
@@ -317,10 +317,10 @@ def _bundle(
     waits: bool,
 ) -> Bundled:
     """Find or build the image of these lines."""
-    from kinetic._google import api  # only for images
+    from kinetic._google import login  # only for images
     from kinetic._images import bundled
 
-    tokens = api.Tokens(environ)
+    tokens = login.Tokens(environ)
     return bundled.ensure(
         lines,
         repository,
@@ -328,7 +328,7 @@ def _bundle(
         machine=placement.machine,
         store=store,
         environ=environ,
-        google_token=tokens.get if api.credentials_file(environ) else None,
+        google_token=tokens.get if login.credentials_file(environ) else None,
         project=str(plan.root),
         base=read_variable("KINETIC_BASE_IMAGE", environ) or "",
         remotes=remotes,

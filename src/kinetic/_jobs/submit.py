@@ -365,17 +365,17 @@ def resolve(
 
 def _remote_builders(options: Options, context: SubmitContext) -> list[RemoteBuilder]:
     """Return who can build images besides this machine, the preferred one first."""
-    from kinetic._google import api
+    from kinetic._google import login
     from kinetic._images import bundled, cloud_build
     from kinetic._jobs import image_job  # only where an image must be built
 
     store, target = context.store, context.target
     pod = image_job.PodBuilder(functools.partial(_submit_image_build, options), store, os.environ)
-    if api.credentials_file(os.environ) is None or not store.url.startswith("gs://"):
+    if login.credentials_file(os.environ) is None or not store.url.startswith("gs://"):
         return [pod]
     cloud = cloud_build.CloudBuilder(
         lambda repository: cloud_build.connect(target.project.value, target.zone.value, repository, store, os.environ),
-        functools.partial(bundled.find, environ=os.environ, google_token=api.Tokens(os.environ).get),
+        functools.partial(bundled.find, environ=os.environ, google_token=login.Tokens(os.environ).get),
         store,
         os.environ,
     )

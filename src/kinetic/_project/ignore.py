@@ -43,6 +43,7 @@ SECRETS = (
     *("id_rsa*", "id_ed25519*", "id_ecdsa*", "id_dsa*", "!id_*.pub"),
     *(".netrc", "_netrc", ".pgpass", ".my.cnf", ".htpasswd", ".pypirc", ".npmrc", ".git-credentials"),
     *("credentials.json", "client_secret*.json", "application_default_credentials.json", "token.json"),
+    "gha-creds-*.json",  # of the action google-github-actions/auth, in the folder of the project
     *("*service-account*.json", "*service_account*.json", "*serviceaccount*.json"),
     *("secrets.json", "secrets.yaml", "secrets.yml", "secrets.toml", ".vault-token", ".dockerconfigjson"),
     *(".aws/", ".ssh/", ".gnupg/", ".azure/", ".kube/config", "**/.kube/config", "**/.docker/config.json"),

@@ -19,7 +19,14 @@ from kinetic._stores import parallel, protocol
 from kinetic._stores.parallel import Retry
 from kinetic._stores.protocol import Address
 from kinetic._wire import python_runtime
-from kinetic.errors import CredentialsError, KeyMissingError, KineticError, StoreError, StoreUnreachableError
+from kinetic.errors import (
+    BackendUnavailableError,
+    CredentialsError,
+    KeyMissingError,
+    KineticError,
+    StoreError,
+    StoreUnreachableError,
+)
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -42,6 +49,9 @@ _OF_OBSTORE = (
 _UNTRUSTED = "InvalidCertificate"  # in the debug text: the server's was refused, and asking again does not help
 _CODE = r"<Code>([^<]+)</Code>"  # of the XML in which both services say what is wrong
 
+_OF_LOGIN = r"External \w+ credential provider: (\w+)"
+
+_refused: dict[str, KineticError] = {}  # by their types: with what logins ended last
 _first_process: int | None = None  # in which obstore started its threads
 
 
@@ -179,7 +189,7 @@ def _google_client(address: Address, options: dict[str, Any]) -> GCSStore:
 
     emulator = protocol.google_emulator()
     if emulator is None:
-        return GCSStore(address.bucket, **options)
+        return GCSStore(address.bucket, **options, **google_login())
     options["client_options"]["allow_http"] = True
     # Always a token: without one obstore asks the metadata server, even for an emulator.
     return GCSStore(address.bucket, config={"base_url": emulator, "bearer_token": "emulator"}, **options)
@@ -190,7 +200,7 @@ def _amazon_client(address: Address, options: dict[str, Any]) -> S3Store:
 
     environ = os.environ
     config: Any = {
-        "region": environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1",
+        "region": amazon_region(),
         "copy_if_not_exists": "multipart",  # the only conditional copy of S3
     }
     endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
@@ -198,7 +208,10 @@ def _amazon_client(address: Address, options: dict[str, Any]) -> S3Store:
         config["endpoint"] = endpoint.rstrip("/")
         options["client_options"]["allow_http"] = endpoint.startswith("http://")
     if not environ.get("AWS_ACCESS_KEY_ID") and not environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
-        config |= _amazon_keys()  # obstore does not look there
+        keys = _amazon_keys()  # obstore does not look there
+        config |= keys
+        if not keys and any(name in _amazon_settings() for name in _BY_COMMAND):
+            options["credential_provider"] = _told(_amazon_login)
     return S3Store(address.bucket, config=config, **options)
 
 
@@ -249,10 +262,21 @@ def is_ambiguous(error: BaseException, *, first: bool) -> bool:
     return status is None or status >= 500 or status in _BUSY
 
 
+def _login_error(error: BaseException) -> KineticError | None:
+    """Return the error of ours for which a request was not sent."""
+    found = re.search(_OF_LOGIN, str(error).partition("\n")[0])
+    ours = _refused.get(found[1]) if found else None
+    if isinstance(ours, BackendUnavailableError):
+        return StoreUnreachableError(ours.what, why=ours.why, next=ours.next)
+    return ours
+
+
 def is_transient(error: BaseException) -> bool:
     """Return whether the same request may succeed later, and obstore has not tried that often enough."""
     from obstore.exceptions import GenericError
 
+    if isinstance(_login_error(error), StoreUnreachableError):
+        return True
     if not isinstance(error, GenericError) or re.search(_SIGN_IN, str(error)) or _UNTRUSTED in str(error):
         return False
     status = status_of(error)
@@ -297,6 +321,8 @@ def _translated(error: BaseException, address: Address, key: str) -> KineticErro
         return StoreError(f"{key!r} cannot be requested", why=brief(error))
     if not isinstance(error, BaseError):
         return None
+    if (login := _login_error(error)) is not None:
+        return login
     refused = isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in {401, 403}
     if refused or re.search(_SIGN_IN, str(error).partition("\n")[0]):
         google = address.scheme == "gs"
@@ -345,10 +371,80 @@ _GOOGLE_NEXT = (
     "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to a key file; the account needs "
     "the role Storage Object User on the bucket"
 )
-_AMAZON_NEXT = (
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; where you log in with SSO or a role, run "
-    'eval "$(aws configure export-credentials --format env)"'
-)
+_GOOGLE_KEYS = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")  # obstore's own
+_READ_BY_OBSTORE = frozenset({"service_account", "authorized_user"})
+_AMAZON_NEXT = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in: aws configure, aws sso login"
+# Settings of a profile with which only the ``aws`` command, or the libraries of Amazon, find keys.
+_BY_COMMAND = frozenset({"credential_process", "login_session", "role_arn", "sso_session", "sso_start_url"})
+_COMMAND_SECONDS = 60.0  # a role is assumed over the network
+
+
+def google_login() -> dict[str, Any]:
+    """Return what obstore is told of a login that it does not find or cannot read: federated, impersonated, moved."""
+    if any(map(os.environ.get, _GOOGLE_KEYS)):
+        return {}
+    from kinetic._google import login
+
+    kind = login.credentials_kind(os.environ)
+    if kind in _READ_BY_OBSTORE and os.environ.get("CLOUDSDK_CONFIG"):
+        return {"config": {"application_credentials": str(login.credentials_file(os.environ))}}
+    if not kind or kind in _READ_BY_OBSTORE:
+        return {}
+    tokens = login.Tokens(os.environ)
+
+    def credential() -> dict[str, Any]:
+        token, expires = tokens.with_expiry()
+        return {"token": token, "expires_at": expires}
+
+    return {"credential_provider": _told(credential)}
+
+
+def _told(credential: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """Keep the error of a login: obstore's has its first line only."""
+
+    def told() -> dict[str, Any]:
+        try:
+            return credential()
+        except KineticError as error:
+            _refused[type(error).__name__] = error
+            raise
+
+    return told
+
+
+def amazon_region() -> str:
+    """Return the region of buckets in S3: that of the environment, else of the profile, else Amazon's first."""
+    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return named or _amazon_settings().get("region") or "us-east-1"
+
+
+def _amazon_login() -> dict[str, Any]:
+    """Ask the ``aws`` command for keys, as its profile has a role, single sign-on or a process for them."""
+    import json
+    import subprocess
+    from datetime import datetime
+
+    profile, _ = _amazon_profile()
+    words = ["aws", "configure", "export-credentials", "--profile", profile, "--format", "process"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False)
+        page = json.loads(done.stdout) if done.returncode == 0 else {}
+        why = done.stderr.strip()
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        page, why = {}, str(error)
+    if not isinstance(page, dict) or not page.get("AccessKeyId"):
+        raise CredentialsError(
+            f"{' '.join(words)} returned no keys",
+            why=why[-500:],
+            next=f"aws sso login --profile {profile}     with version 2 of the AWS CLI; version 1 does not export keys",
+        )
+    expires = page.get("Expiration")
+    return {
+        "access_key_id": page["AccessKeyId"],
+        "secret_access_key": page["SecretAccessKey"],
+        "token": page.get("SessionToken"),
+        "expires_at": datetime.fromisoformat(expires) if expires else None,
+    }
 
 
 def _amazon_profile() -> tuple[str, Path]:
@@ -357,17 +453,28 @@ def _amazon_profile() -> tuple[str, Path]:
     return os.environ.get("AWS_PROFILE") or "default", Path(file or Path.home() / ".aws" / "credentials")
 
 
-def _amazon_keys() -> dict[str, str]:
-    """Read the keys of the profile, in obstore's words; empty where there are none."""
-    profile, file = _amazon_profile()
-    if not file.is_file():
-        return {}
-    import configparser  # 2 ms; only for S3, without keys in the environment
+def _amazon_settings() -> dict[str, str]:
+    """Read what both files of the ``aws`` command say of the profile; that of its keys counts more."""
+    import configparser  # 2 ms; only for S3, without all of it in the environment
 
-    parser = configparser.RawConfigParser()
-    parser.read(file, encoding="utf-8")
-    names = ("access_key_id", "secret_access_key", "session_token")
-    return {name: parser[profile][f"aws_{name}"] for name in names if parser.has_option(profile, f"aws_{name}")}
+    profile, keys = _amazon_profile()
+    config = Path(os.environ.get("AWS_CONFIG_FILE") or Path.home() / ".aws" / "config")
+    found: dict[str, str] = {}
+    for file, section in ((config, profile if profile == "default" else f"profile {profile}"), (keys, profile)):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(file, encoding="utf-8")
+        except configparser.Error as error:
+            raise ValueError(f"{file}: {error}") from error
+        if parser.has_section(section):
+            found |= parser[section]
+    return found
+
+
+def _amazon_keys() -> dict[str, str]:
+    """Return the keys of the profile, in obstore's words; empty where there are none."""
+    found, names = _amazon_settings(), ("access_key_id", "secret_access_key", "session_token")
+    return {name: found[f"aws_{name}"] for name in names if f"aws_{name}" in found}
 
 
 def _google_sources() -> str:

@@ -14,8 +14,8 @@ from servers.scripted import refusal
 from kinetic._backends.kube.job_manifests import JOB_LABEL
 from kinetic._cluster.live_status import Status, read_status
 from kinetic._cluster.project_apis import ProjectApis
-from kinetic._google import api
-from kinetic._google.api import Tokens
+from kinetic._google import login
+from kinetic._google.login import Tokens
 
 if TYPE_CHECKING:
     from servers.google_cloud import GoogleCloud
@@ -156,7 +156,7 @@ def test_a_cluster_that_is_gone_is_not_usable(read, cloud) -> None:
 def test_its_questions_are_asked_side_by_side(read, cloud, kube, monkeypatch: pytest.MonkeyPatch) -> None:
     read()  # and a token is there
     cloud.delay(0.3)
-    send, lock = api._send, threading.Lock()
+    send, lock = login.send, threading.Lock()
     open_, most = [0], [0]
 
     def counted(*args: Any, **options: Any) -> Any:
@@ -169,7 +169,7 @@ def test_its_questions_are_asked_side_by_side(read, cloud, kube, monkeypatch: py
             with lock:
                 open_[0] -= 1
 
-    monkeypatch.setattr(api, "_send", counted)
+    monkeypatch.setattr(login, "send", counted)
 
     read()
 

@@ -8,7 +8,7 @@ import pytest
 
 from kinetic._cluster import quotas
 from kinetic._cluster.project_apis import ProjectApis
-from kinetic._google.api import Tokens
+from kinetic._google.login import Tokens
 from kinetic._hardware import place
 from kinetic._stores.parallel import Retry
 from kinetic.errors import AccessDeniedError, ClusterError

@@ -10,7 +10,8 @@ import pytest
 from servers.discovery import document
 from servers.google_cloud import Fault, GoogleCloud, permission_of
 
-from kinetic._google.api import ApiError, Service, Tokens
+from kinetic._google.api import ApiError, Service
+from kinetic._google.login import Tokens
 from kinetic._stores.parallel import Retry
 from kinetic.errors import BackendUnavailableError
 

@@ -60,7 +60,7 @@ def test_only_the_value_1_switches_the_defaults_off(tmp_path, value):
         "service_account_prod.json", "ServiceAccount.json", "application_default_credentials.json", "x.p12", "x.pfx",
         "x.jks", "x.keystore", ".pypirc", ".npmrc", ".git-credentials", ".aws/credentials", "home/.ssh/config",
         ".gnupg/x", ".kube/config", "a/.kube/config", "token.json", "secrets.json", "secrets.yaml", "secrets.yml",
-        "secrets.toml", ".streamlit/secrets.toml", "pass.kdbx", "client_secret_123.json",
+        "secrets.toml", ".streamlit/secrets.toml", "pass.kdbx", "client_secret_123.json", "gha-creds-0a1b.json",
     ],
 )  # fmt: skip
 def test_what_looks_like_a_secret_stays_out(path):

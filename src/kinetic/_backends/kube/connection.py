@@ -33,8 +33,9 @@ from kinetic._wire import NamedTuple, dataclass
 from kinetic.errors import BackendError, BackendUnavailableError, CredentialsError, SettingsError
 
 if TYPE_CHECKING:
-    from kinetic._google.api import Service, Tokens
+    from kinetic._google.api import Service
     from kinetic._google.clusters import Cluster, NodePools
+    from kinetic._google.login import Tokens
 
 _GOOGLE_RETRY = Retry(attempts=5, first_seconds=0.5, most_seconds=16.0)
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -111,9 +112,9 @@ def client_of(where: ClusterAddress, environ: Mapping[str, str] = os.environ) ->
     if where.context and where.context != IN_CLUSTER:
         files = [*kubeconfig.files(environ)]
     elif where.project and not where.context:
-        from kinetic._google import api
+        from kinetic._google import login
 
-        files = [api.credentials_file(environ)]
+        files = [login.credentials_file(environ)]
     key = (where, values, _stamps(files))
     with _clients.lock:
         if key not in _clients.slots:
@@ -200,12 +201,12 @@ def pools_of(where: ClusterAddress, environ: Mapping[str, str] = os.environ) -> 
 
 def _google(environ: Mapping[str, str]) -> tuple[Service, Tokens]:
     """Return the container API and its tokens; no request is sent yet."""
-    from kinetic._google import api, clusters
+    from kinetic._google import api, clusters, login
 
-    key = (_values(environ), _stamps([api.credentials_file(environ)]))
+    key = (_values(environ), _stamps([login.credentials_file(environ)]))
     with _clients.lock:
         if key not in _clients.google:
-            tokens = api.Tokens(environ)
+            tokens = login.Tokens(environ)
             service = api.Service(clusters.CONTAINER_API, tokens, _GOOGLE_RETRY, environ=environ)
             _clients.google = {key: (service, tokens)}
         return _clients.google[key]

@@ -274,6 +274,8 @@ def request_of(
     settings, is_python = requirements.settings, requirements.image.startswith(_PYTHON)
     runs_as_root = is_python or bool(requirements.lock)  # images that kinetic builds have no user either
     environment = {name: environ[name] for name in PUBLIC_VARIABLES if environ.get(name)}
+    if launch.store_url.startswith("s3://") and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys():
+        environment["AWS_REGION"] = obstore_client.amazon_region()  # a pod has no profile that would say it
     environment["KERAS_BACKEND"] = "jax"
     if order.cpu is not None:
         environment |= python_runtime.thread_count_variables(order.cpu)

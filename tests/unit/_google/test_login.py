@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from servers.scripted import Scripted, page
 
-from kinetic._google import api
-from kinetic._google.api import Tokens
+from kinetic._google import login as google_login
+from kinetic._google.login import Tokens
 from kinetic.errors import BackendUnavailableError, CredentialsError
 
 if TYPE_CHECKING:
@@ -145,6 +145,6 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_only_the_metadata_server_is_asked_without_tls_and_never_with_a_token() -> None:
-    assert api._client_for({"Metadata-Flavor": "Google"})._plain_http
-    assert not api._client_for({"Metadata-Flavor": "Google", "Authorization": "Bearer token"})._plain_http
-    assert not api._client_for({})._plain_http
+    assert google_login._client_for({"Metadata-Flavor": "Google"})._plain_http
+    assert not google_login._client_for({"Metadata-Flavor": "Google", "Authorization": "Bearer token"})._plain_http
+    assert not google_login._client_for({})._plain_http
