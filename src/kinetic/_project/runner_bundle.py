@@ -181,8 +181,6 @@ SELDOM = (
     "kinetic._config.profiles",
     "kinetic._config.target",
     "kinetic._data",
-    "kinetic._google",
-    "kinetic._google.login",
     "kinetic._hardware.prices",
     "kinetic._output.colors",
     "kinetic._output.format",
