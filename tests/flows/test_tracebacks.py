@@ -160,12 +160,16 @@ def test_an_error_that_is_none_of_ours_is_shown_as_python_shows_it(theirs: Any) 
     )
 
 
-def test_pytest_shows_the_users_frames(theirs: Any) -> None:
+def test_pytest_shows_the_users_frames_and_what_an_assert_in_a_job_says(theirs: Any) -> None:
     theirs.write(
         "test_theirs.py",
         "import kinetic, theirs\n\n"
         "def test_one():\n    theirs.calls_it()\n\n"
-        "def test_two():\n    kinetic.attach('cpu-nothing')\n",
+        "def test_two():\n    kinetic.attach('cpu-nothing')\n\n"
+        "def test_three():\n"
+        "    @kinetic.run(accelerator='cpu')\n"
+        "    def checks(number):\n        (lambda: number)()\n        assert number == 3, 'not three'\n\n"
+        "    checks(4)\n",
     )
 
     done = theirs.run(
@@ -173,8 +177,9 @@ def test_pytest_shows_the_users_frames(theirs: Any) -> None:
         instead=[sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "-q", "test_theirs.py"],
     )
 
-    assert "2 failed" in done.stdout, done.stdout + done.stderr
+    assert "3 failed" in done.stdout, done.stdout + done.stderr
     assert "theirs.py:13: ValueError" in done.stdout, done.stdout
+    assert "AssertionError: not three" in done.stdout  # and no NameError of what pytest made of the statement
     assert not is_ours_seen(done.stdout)
 
 

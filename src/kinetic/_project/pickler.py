@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FunctionType, ModuleType, TracebackType
+from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import IO, Any, Self
 
 from kinetic._project import modules
@@ -116,6 +116,8 @@ class PickleRules:
                     return reducers.of_source(value.__name__, *source)
                 self._lost[value.__qualname__] = kind
             return reducers.of_class(value, reduced)
+        if isinstance(value, CodeType) and (written := modules.as_written(value)) is not value:
+            return references.same, (written,)
         if type(value) is reducers.CACHED and self.is_by_value(value.__module__):
             return reducers.cached(value)
         reduced = reducers.without_new(value)
