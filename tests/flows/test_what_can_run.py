@@ -646,12 +646,16 @@ def test_pools_of_processes_work_with_the_scripts_functions_and_classes(project,
             assert type(pickle.loads(pickle.dumps(Model(1)))) is Model
             return in_pool()
 
+        def submitted_by_pool():
+            with multiprocessing.get_context("{method}").Pool(1) as pool:
+                return [job.result() for job in pool.map_async(decorated.run_async, [5]).get(60)]
+
         if __name__ == "__main__":
-            print(in_pool(), train())
+            print(in_pool(), train(), submitted_by_pool())
         """
     )
 
-    assert out.endswith("([2, 3], [4]) ([2, 3], [4])\n")
+    assert out.endswith("([2, 3], [4]) ([2, 3], [4]) [6]\n")
 
 
 def test_a_pool_works_with_functions_of_a_module(project) -> None:

@@ -124,7 +124,7 @@ else:
             self._method = tracebacks.hides_frames(method)
 
         def __get__(self, instance: RemoteCallable[..., Any] | None, owner: type | None = None) -> Callable[..., Any]:
-            return self._method if instance is None else self._method.__get__(instance._with_lost_class())  # noqa: SLF001 - ours
+            return self._method if instance is None else self._method.__get__(instance._with_lost_class()._submitter())  # noqa: SLF001 - ours
 
 
 class RemoteCallable(Generic[P, R]):
@@ -277,17 +277,27 @@ class RemoteCallable(Generic[P, R]):
         """Pickle as the plain function: by name where it can be found by one, else by value."""
         if self._leading:
             return references.bound, (RemoteCallable(self._plain, self._options), self._leading[0])
+        name = self._name_for(sys._getframe(1))  # noqa: SLF001 - by its documentation, who calls
+        return (references.by_name, name) if name else (references.same, (self._plain,))
+
+    def _name_for(self, asks: types.FrameType) -> tuple[str, str] | None:
+        """Return module and name by which the process finds the function that gets what is pickled now."""
         module, qualname = getattr(self._plain, "__module__", ""), getattr(self._plain, "__qualname__", "<")
         # Processes of multiprocessing have the script, too: they import it, or were forked from this one.
-        asks = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001 - by its documentation, who calls
-        is_there = module != "__main__" or asks == "multiprocessing.reduction"
-        if module and is_there and "<" not in qualname:
-            found: object = sys.modules.get(module)
-            for part in qualname.split("."):
-                found = getattr(found, part, None)
-            if references.plain(found) is self._plain:
-                return references.by_name, (module, qualname)
-        return references.same, (self._plain,)
+        is_there = module != "__main__" or asks.f_globals.get("__name__") == "multiprocessing.reduction"
+        if not module or not is_there or "<" in qualname:
+            return None
+        found: object = sys.modules.get(module)
+        for part in qualname.split("."):
+            found = getattr(found, part, None)
+        return (module, qualname) if references.plain(found) is self._plain else None
+
+    def _submitter(self) -> RemoteCallable[P, R]:
+        """Return itself, as what its methods are bound to; always the same, as methods are compared by that."""
+        if "_submits" not in self.__dict__:
+            self._submits = _Submitter.__new__(_Submitter)
+            self._submits.__dict__ = self.__dict__
+        return self._submits
 
     def _for_the_job(self) -> tuple[Any, ...]:
         """Reduce a function of a script for a job, where it is decorated as well.
@@ -369,6 +379,20 @@ class RemoteCallable(Generic[P, R]):
         if not classes:
             return self
         return RemoteCallable(self._plain, self._options, leading=tuple(classes.values()))
+
+
+class _Submitter(RemoteCallable[P, R]):
+    """A decorated function as the owner of its methods: pickled with one, it arrives decorated, not as the plain one.
+
+    ``pool.map(train.run_async, inputs)`` of a pool of processes would wait forever for a worker that finds no
+    ``run_async``.
+    """
+
+    __kinetic_wrapped__ = RemoteCallable.__kinetic_wrapped__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        name = None if self._leading else self._name_for(sys._getframe(1))  # noqa: SLF001 - as above
+        return (references.decorated, name) if name else self._for_the_job()
 
 
 def _blank() -> RemoteCallable[..., Any]:

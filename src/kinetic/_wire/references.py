@@ -28,11 +28,16 @@ def same(found: object) -> object:
 
 def by_name(module: str, qualname: str) -> object:
     """Import a module and return the plain function of this name in it."""
+    return plain(decorated(module, qualname))
+
+
+def decorated(module: str, qualname: str) -> object:
+    """Import a module and return what has this name in it."""
     __import__(module)
     found: object = sys.modules[module]
     for name in qualname.split("."):
         found = getattr(found, name)
-    return plain(found)
+    return found
 
 
 def named(module: str, qualname: str, python: str, by_value: bytes) -> object:

@@ -242,6 +242,10 @@ def test_the_pickle_says_nothing_of_options(theirs: ModuleType) -> None:
     assert b"RemoteCallable" not in data
 
 
+def test_a_method_that_submits_pickles_as_that_of_the_decorated_function(theirs: ModuleType) -> None:
+    assert pickle.loads(pickle.dumps(theirs.train.run_async)) == theirs.train.run_async
+
+
 def test_a_nested_one_travels_by_value() -> None:
     offset = 3
 
@@ -250,6 +254,7 @@ def test_a_nested_one_travels_by_value() -> None:
         return number + offset
 
     assert pickle.loads(cloudpickle.dumps(nested))(1) == 4
+    assert pickle.loads(cloudpickle.dumps(nested.local))(1) == 4
 
 
 @pytest.mark.parametrize("do", [copy.copy, copy.deepcopy])
