@@ -887,6 +887,35 @@ def test_a_script_may_replace_its_streams_by_whatever_print_can_use(name: str, i
     assert out.endswith("[1, 2]\n")
 
 
+def test_a_value_arrives_where_its_jobs_log_cannot_be_written(project) -> None:
+    project.write(
+        "full.py",
+        """
+        import os, sys
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def train(number):
+            print("training", number)
+            return number
+
+        kept = os.dup(1)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
+        first = train(1)
+        sys.stdout = open(os.devnull, "w")
+        sys.stdout.close()
+        os.write(kept, f"{first} {train(2)}".encode())
+        """,
+    )
+
+    done = project.run("full.py")
+
+    assert done.stdout == "1 2", done.stderr
+    assert "is not shown any more: standard output cannot be written to\nwhy:   [Errno 9]" in done.stderr
+    assert "why:   I/O operation on closed file" in done.stderr
+    assert done.stderr.count("next:  kinetic jobs logs cpu-train-") == 2
+
+
 def test_a_current_directory_that_was_removed_is_named(project) -> None:
     project.write(
         "script.py", "import kinetic\n\n@kinetic.run()\ndef train(): pass\n\nif __name__ == '__main__': train()\n"

@@ -287,7 +287,7 @@ class JobHandle(JobRecord, Generic[R]):
         if self._exception is not None:
             job_wait.notify(on_status_change, JobStatus.FAILED)
             raise self._exception
-        follow = job_wait.to_stdout if stream_logs else None
+        follow = job_wait.BesideValue(self.job_id) if stream_logs else None
         with job_wait.detaching(self):
             seen = job_wait.wait(self, timeout=timeout, on_change=on_status_change, follow=follow)
         return self._deliver(seen, cleanup=cleanup, wait=most, body=seen.body)  # type: ignore[no-any-return] # as above

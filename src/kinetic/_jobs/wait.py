@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import sys
@@ -461,6 +462,33 @@ class _ToStdout:
 
 
 to_stdout = _ToStdout()
+
+
+class BesideValue:
+    """Writes a job's log to standard output as long as that is possible: the value arrives also on a full disk."""
+
+    def __init__(self, job_id: str) -> None:
+        self._job_id = job_id
+        self._is_over = False
+
+    def __call__(self, text: str) -> None:
+        self._attempt(functools.partial(to_stdout, text))
+
+    def end(self) -> None:
+        self._attempt(to_stdout.end)
+
+    def _attempt(self, write: Callable[[], object]) -> None:
+        if self._is_over:
+            return
+        try:
+            write()
+        except (OSError, ValueError) as error:
+            is_closed = getattr(sys.stdout, "closed", False)
+            if not is_closed and getattr(error, "errno", None) in {None, errno.EPIPE}:  # a reader like `head` left
+                raise
+            self._is_over = True
+            what = f"the log of {self._job_id} is not shown any more: standard output cannot be written to"
+            output.warn(what, why=str(error), next=f"kinetic jobs logs {self._job_id}")
 
 
 def _end(follow: Callable[[str], object]) -> None:
