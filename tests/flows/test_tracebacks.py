@@ -183,7 +183,7 @@ def test_pytest_shows_the_users_frames_and_what_an_assert_in_a_job_says(theirs: 
     assert not is_ours_seen(done.stdout)
 
 
-def test_a_notebook_shows_the_users_frames_and_of_a_mistake_its_three_parts(theirs: Any) -> None:
+def test_a_notebook_shows_the_users_frames_and_of_mistakes_and_interrupts_a_message(theirs: Any) -> None:
     done = theirs.run(
         "-c",
         """
@@ -193,15 +193,24 @@ shell.run_cell("import kinetic, theirs")
 assert isinstance(shell.run_cell("theirs.calls_it()").error_in_exec, ValueError)
 print("second cell")
 shell.run_cell("kinetic.run(accelerator='gpu-l5')")
+print("third cell")
+shell.run_cell(
+    "import asyncio\\n"
+    "asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)\\n"  # as "interrupt kernel" does
+    "await theirs.fail.run_async(3)"
+)
 """,
     )
 
-    first, _, second = done.stdout.partition("second cell\n")
+    first, _, more = done.stdout.partition("second cell\n")
+    second, _, third = more.partition("third cell\n")
     assert done.returncode == 0, done.stderr
     assert "return fail(3)" in first
     assert "kinetic jobs logs cpu-fail-" in first
     assert not is_ours_seen(done.stdout), done.stdout
     assert [line[:7] for line in second.splitlines()] == ["kinetic", "why:   ", "next:  "]
+    assert third.strip() == ""  # Ctrl-C, and no error
+    assert [line.split()[1] for line in done.stderr.splitlines()[-3:]] == ["detached:", "follow:", "cancel:"]
 
 
 def test_the_frames_of_the_users_own_code_below_ours_stay(theirs: Any) -> None:

@@ -21,6 +21,7 @@ from kinetic._output import tracebacks
 from kinetic._wire import python_runtime
 from kinetic.errors import (
     BackendUnavailableError,
+    CallableError,
     CredentialsError,
     OptionTypeError,
     StoreUnreachableError,
@@ -173,7 +174,14 @@ class Value(Generic[R]):
     def __await__(self) -> Generator[Any, None, R]:
         import asyncio  # 40 ms; whoever awaits has it
 
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise CallableError(
+                f"{self._end.name} cannot be awaited here",
+                why="`await` needs an event loop of asyncio, and none runs in this thread",
+                next="call result() on a thread; with Trio: await trio.to_thread.run_sync(job.result)",
+            ) from None
         future: asyncio.Future[R] = loop.create_future()
 
         def tell(error: BaseException | None) -> None:
@@ -198,6 +206,6 @@ class Value(Generic[R]):
         add(Wait(self._end, tell, lambda: not future.cancelled()))
         try:
             return (yield from future)
-        except asyncio.CancelledError:
-            tracebacks.note_cancelled_await(self._report)
+        except asyncio.CancelledError as error:
+            tracebacks.note_cancelled_await(self._report, error)
             raise

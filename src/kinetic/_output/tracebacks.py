@@ -82,13 +82,23 @@ def interrupt(words: str) -> KeyboardInterrupt:
 
 def was_told(error: BaseException) -> bool:
     """Return whether this is such a Ctrl-C, which an inner wait has told of."""
-    return _TOLD in getattr(error, "__dict__", ())
+    return bool(getattr(error, "__dict__", {}).get(_TOLD))
 
 
-def note_cancelled_await(report: Callable[[], object]) -> None:
-    """Record that an ``await`` was cancelled, and what says so if that was Ctrl-C: asyncio tells only at the end."""
+def note_cancelled_await(report: Callable[[], object], error: BaseException) -> None:
+    """Record that an ``await`` was cancelled, and what says so if that was Ctrl-C: asyncio tells only at the end.
+
+    In a notebook, what is shown of the cancelled cell says so.
+    """
     now = time.monotonic()
     _awaits[:] = [(at, earlier) for at, earlier in _awaits if now - at < _JUST_SECONDS] + [(now, report)]
+
+    def lines() -> list[str]:  # IPython asks several times
+        error.__dict__[_TOLD] = was_told(error) or _report_awaits()
+        return [] if was_told(error) else _last_lines(error).splitlines()
+
+    if not is_debug():
+        error.__dict__["_render_traceback_"] = lines
     install()
 
 
@@ -134,6 +144,7 @@ class _Leaving:
         if error is None or is_debug():
             return
         is_told = isinstance(error, KineticError | BatchError | KeyboardInterrupt) or _remote_of(error) is not None
+        is_told |= type(error).__name__ == "CancelledError"  # of asyncio, which is not imported for this
         if isinstance(error, GeneratorExit | StopIteration) and not is_told:
             return  # of a generator, that is its end
         install()
@@ -186,7 +197,9 @@ def _remote_of(error: BaseException) -> str | None:
 def _text_of(error: BaseException, at: TracebackType | None) -> str | None:
     """Return what is printed of an error that ends a program; None where Python prints it."""
     if isinstance(error, KeyboardInterrupt):
-        return "" if "_render_traceback_" in error.__dict__ or _report_awaits(error) else None
+        if "_render_traceback_" in error.__dict__:
+            return ""
+        return "" if type(error.__context__).__name__ == "CancelledError" and _report_awaits() else None
     remote = _remote_of(error)
     if remote is not None:
         return _text_of_job(error, at, remote)
@@ -195,10 +208,10 @@ def _text_of(error: BaseException, at: TracebackType | None) -> str | None:
     return _last_lines(error) + _place(at) if isinstance(error, KineticError) else None
 
 
-def _report_awaits(error: KeyboardInterrupt) -> bool:
+def _report_awaits() -> bool:
     """Report which awaits Ctrl-C cancelled, as a wait does that is no ``await``; return whether there were any."""
     reports = [report for at, report in _awaits if time.monotonic() - at < _JUST_SECONDS]  # not a time that was over
-    if type(error.__context__).__name__ != "CancelledError" or not reports:
+    if not reports:
         return False
     from kinetic._output import terminal
 

@@ -16,7 +16,7 @@ from servers import user_module
 from kinetic import testing
 from kinetic._backends.fake import FakeClock
 from kinetic._jobs import done_callbacks
-from kinetic.errors import BatchError, OptionTypeError, StoreUnreachableError
+from kinetic.errors import BatchError, CallableError, OptionTypeError, StoreUnreachableError
 from kinetic.job_status import JobStatus
 
 USER = """
@@ -140,6 +140,13 @@ def test_an_await_that_is_cancelled_leaves_the_job_and_its_result_alone(tmp_path
 
     assert seen is JobStatus.PENDING
     assert (value, job.result()) == (20, 20)
+
+
+def test_an_await_without_an_event_loop_of_asyncio_says_what_to_write(user) -> None:
+    job = user.act.run_async(1)
+
+    with pytest.raises(CallableError, match=r"(?s)cannot be awaited here.*trio\.to_thread\.run_sync\(job\.result\)"):
+        job.__await__().send(None)  # as Trio does
 
 
 def test_callbacks_get_the_handle_of_a_job_whatever_its_end_and_collect_nothing(user) -> None:

@@ -17,7 +17,7 @@ def test_an_await_that_was_over_long_before_ctrl_c_is_not_named(
     monkeypatch.setattr(tracebacks.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(tracebacks, "_awaits", [])
     monkeypatch.setattr(tracebacks, "install", lambda: None)
-    tracebacks.note_cancelled_await(lambda: told.append("job"))
+    tracebacks.note_cancelled_await(lambda: told.append("job"), asyncio.CancelledError())
     error = KeyboardInterrupt()
     error.__context__ = asyncio.CancelledError()
 
