@@ -743,9 +743,14 @@ def test_without_limit_and_retries_everything_is_submitted_before_the_call_retur
     assert found == [[True] * 5, [], [0]]
 
 
-def test_ctrl_c_while_waiting_says_how_to_go_on_and_ends_no_job(batches: Any, wait_until: Callable[..., None]) -> None:
+@pytest.mark.parametrize("prompt", ["", ">>> "])
+def test_ctrl_c_while_waiting_says_how_to_go_on_and_ends_no_job(
+    batches: Any, wait_until: Callable[..., None], prompt: str
+) -> None:
     client = batches.start(
-        """
+        f"""
+        if {prompt!r}:
+            sys.ps1 = {prompt!r}  # a notebook, or a console
         batch = run(plans(3, until=go), max_concurrent=2)
         tell(batch.group_id)
         batch.results()
@@ -763,6 +768,7 @@ def test_ctrl_c_while_waiting_says_how_to_go_on_and_ends_no_job(batches: Any, wa
 
     assert client.returncode in {1, 130, -signal.SIGINT}
     assert f"detached: {group} keeps running" in said
+    assert ("Ctrl-C once more ends it" in said, "this session submits the other inputs" in said) == (not prompt, bool(prompt))
     assert f"kinetic batch resume {group}     submits the rest" in said
     assert batches.run("tell(kinetic.attach_batch(words[0]).results())", group) == [0, 10, 20]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -235,7 +236,9 @@ def report_detached(batch: Batch, *, ends: bool = False) -> str:
     output.report(f"follow:   kinetic batch status {group_id}")
     output.report(f"cancel:   kinetic batch cancel {group_id}")
     if not batch._poll.attached and not batch._submission_complete.is_set():
-        if not ends:
+        if not ends and hasattr(sys, "ps1"):  # a notebook or a console, which Ctrl-C does not end
+            output.report("this session submits the other inputs; if it is closed or restarted before that,")
+        elif not ends:
             output.report("this process stays to submit the other inputs; Ctrl-C once more ends it, and then")
         output.report(f"          kinetic batch resume {group_id}     submits the rest")
     return f"{group_id} keeps running; cancel it with: kinetic batch cancel {group_id}"
