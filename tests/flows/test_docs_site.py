@@ -181,6 +181,24 @@ def test_the_search_finds_a_page(browser, address: str, site: Path, opened: str)
         assert visit.strangers == []
 
 
+def test_the_button_of_a_console_copies_what_is_typed(browser, address: str, site: Path):
+    typed = []
+    with browsers.visit(browser, f"{address}/{site.name}/jobs.html") as visit:
+        visit.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        for text in ("kinetic jobs list  ", "python flaky.py"):
+            block = visit.page.locator(".highlight", has_text=text).first
+            block.locator("button").evaluate("button => button.click()")
+            visit.page.locator(".md-dialog--active").wait_for(timeout=20_000)
+            typed += visit.page.evaluate("navigator.clipboard.readText()").split("\n")
+
+    assert [line.split("  ")[0] for line in typed] == [
+        "kinetic jobs list",
+        "kinetic jobs status cpu-train-20261120-134402-1f0c9ab",
+        "kinetic jobs logs cpu-train-20261120-134402-1f0c9ab --follow",
+        "python flaky.py",
+    ]
+
+
 def test_a_reader_changes_the_version(browser, address: str, site: Path):
     with browsers.visit(browser, f"{address}/{site.name}/jobs.html") as visit:
         versions = visit.page.locator(".md-version__link")
