@@ -168,6 +168,7 @@ def test_inputs_that_cannot_be_submitted_are_told_one_by_one_and_harm_no_other(b
         batch = act.run_async_map([plan(0), threading.Lock(), plan(2), {1, kinetic.Data(".")}], input_mode="single")
         batch.wait()
         errors = batch.submission_failures
+        again = kinetic.attach_batch(batch.group_id).submission_failures
         try:
             batch.results(cleanup=False)
         except kinetic.BatchError as error:
@@ -179,6 +180,7 @@ def test_inputs_that_cannot_be_submitted_are_told_one_by_one_and_harm_no_other(b
         tell({
             "errors": {index: [isinstance(error, TypeError), isinstance(error, ValueError)]
                        for index, error in errors.items()},
+            "again": [[repr(each[index]), str(each[index])] for each in (errors, again) for index in (1, 3)],
             "jobs": [job is None for job in batch.jobs],
             "caught": caught,
             "kept": [value if isinstance(value, int) else "error" for value in kept],
@@ -192,6 +194,7 @@ def test_inputs_that_cannot_be_submitted_are_told_one_by_one_and_harm_no_other(b
     assert set(found["errors"]) == {"1", "3"}
     assert found["errors"]["1"][0]
     assert found["errors"]["3"][1]
+    assert found["again"][2:] == found["again"][:2]  # another process gets the same errors
     assert found["jobs"] == [False, True, False, True]
     failures, partial, text = found["caught"]
     assert failures == 0

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kinetic._batches import control, state
+from kinetic._batches.display import first_line
 from kinetic._jobs import locate, notifications
 from kinetic._jobs.status import observe_many
 from kinetic._output.format import plain, shortened
@@ -136,7 +137,8 @@ def rows_of(batch: Batch, *, only_failed: bool, limit: int | None) -> tuple[list
         chosen.sort(key=lambda index: first.index(states[index]) if states[index] in first else len(first))
     rows = []
     for index in chosen[:limit]:
-        job, why = batch.handle.jobs[index], " ".join(str(refused.get(index, "")).split())
+        job, error = batch.handle.jobs[index], refused.get(index)
+        why = first_line(error) if error is not None else ""
         attempt, job_id = (tracker.attempts[index], job.job_id) if job is not None else (None, None)
         rows.append(Row(index, states[index], attempt, job_id, why))
     jobs = [job for row in rows if (job := batch.handle.jobs[row.index]) is not None]

@@ -9,6 +9,7 @@ machine. ``BatchHandle`` is a ``Batch`` that users call; nothing here knows the 
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from array import array
@@ -18,6 +19,7 @@ from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
 
+from kinetic import errors
 from kinetic._backends.protocol import SYSTEM, Clock
 from kinetic._batches.control import ControlLog
 from kinetic._jobs import locate
@@ -28,7 +30,15 @@ from kinetic._stores import open_store
 from kinetic._wire import NamedTuple, dataclass, documents, keys, outcomes
 from kinetic._wire.order import Predecessor
 from kinetic._wire.records import MANIFEST, Group, JobRecord, Table, read_table
-from kinetic.errors import BatchNotFoundError, IntegrityError, KeyMissingError, KineticError, OptionError
+from kinetic.errors import (
+    BatchNotFoundError,
+    CallableError,
+    IntegrityError,
+    KeyMissingError,
+    KineticError,
+    OptionError,
+    PackingError,
+)
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -209,7 +219,17 @@ def connect(batch: Batch, group: Group, store: Store) -> None:
         batch._table = read_table(store, group)
     if batch._table is not None and not batch._submission_errors:
         refused = {index: item.error for index, item in enumerate(batch._table.inputs) if item.arguments is None}
-        batch._submission_errors = {index: OptionError(text) for index, text in refused.items()}
+        batch._submission_errors = {index: _refusal(text) for index, text in refused.items()}
+
+
+def _refusal(text: str) -> KineticError:
+    """Make the error of an input that could not be submitted from what is stored: its class and its ``str()``."""
+    kind, _, message = text.partition(": ")
+    made = getattr(errors, kind, None)
+    parts = re.fullmatch(r"(.*?) \[([a-z-]+)\](?:\nwhy:   (.*?))?(?:\nnext:  (.*))?", message, re.DOTALL)
+    if parts is None or not isinstance(made, type) or not issubclass(made, CallableError | OptionError | PackingError):
+        return OptionError(text)
+    return made(parts[1], code=parts[2], why=parts[3], next=parts[4])
 
 
 def load_group(store: Store, group_id: str) -> Group:

@@ -358,14 +358,14 @@ def _job_id(batch: Batch, index: int, attempt: int | None) -> str:
             why=f"it has {total} inputs, counted from 0",
             next=f"kinetic batch logs {group_id} {total - 1}",
         )
-    from kinetic._batches import state
+    from kinetic._batches import display, state
 
     newest = state.refreshed(batch.handle).attempts[index]
     if newest < 0:
         error = batch.handle.submission_failures.get(index)
         raise OptionError(
             f"input {index} of {group_id} has no log",
-            why=f"it could not be submitted: {error}" if error else "it is not submitted yet",
+            why=f"it could not be submitted: {display.first_line(error)}" if error else "it is not submitted yet",
             next=f"kinetic batch status {group_id}",
         )
     if attempt is not None and attempt > newest:
