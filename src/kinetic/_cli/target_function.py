@@ -185,10 +185,11 @@ def _only_one(module: types.ModuleType, place: str) -> Target:
         return Target(f"{place}::{decorated[0]}", getattr(module, decorated[0]))
     known = decorated or _plain(module)
     why = f"{len(decorated)} of its functions are decorated: " if decorated else "it has "
+    next_ = f"{_program()} {place}::{known[0]}" if known else f"define a function in {place}"
     raise OptionError(
         f"{place} has {'more than one candidate' if decorated else 'no decorated'} function",
         why=why + (names_text(known, _MANY) or "no functions"),
-        next=f"{_program()} {place}::{known[0]}" if known else f"define a function in {place}",
+        next=next_ if decorated else f"{next_}     or, as a command: kinetic run -- python {shlex.quote(place)}",
     )
 
 
@@ -224,6 +225,7 @@ def _import_error(error: BaseException, file: Path, real: str) -> KineticError:
     if isinstance(error, SystemExit):
         what = f"{file} ended the program while it was imported: exit({error.code!r})"
         next_ = 'put what runs the script below: if __name__ == "__main__":'
+        next_ += f"     or, as a command: kinetic run -- python {shlex.quote(str(file))}"
     elif isinstance(error, ModuleNotFoundError) and error.name:
         what = f"{file} cannot be imported: there is no module {error.name}"
         next_ = f"install it: {sys.executable} -m pip install {error.name.partition('.')[0]}"

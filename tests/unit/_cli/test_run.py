@@ -216,7 +216,7 @@ def test_where_none_is_decorated_the_plain_ones_are_listed(write) -> None:
 
     assert refused.what == "plain.py has no decorated function"
     assert refused.why == "it has a, c"
-    assert refused.next == "kinetic run plain.py::a"
+    assert refused.next == "kinetic run plain.py::a     or, as a command: kinetic run -- python plain.py"
 
 
 # ------------------------------------------------------------------------------------------ errors of the user's file
@@ -276,6 +276,7 @@ def test_a_script_that_ends_the_program_is_told_to_guard_itself(write) -> None:
     assert refused.what == "broken.py ended the program while it was imported: exit(3)"
     assert refused.why == "line 2 of broken.py: sys.exit(3)"
     assert '__name__ == "__main__"' in str(refused.next)
+    assert str(refused.next).endswith("or, as a command: kinetic run -- python broken.py")
 
 
 def test_a_decorator_that_refuses_keeps_its_own_words_and_on_request_shows_the_line(
