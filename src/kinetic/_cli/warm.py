@@ -171,7 +171,7 @@ def _backend(place: dict[str, Any]) -> KubeBackend:
         raise OptionError(
             "warm pods belong to a cluster, and jobs run on this machine",
             why="here a process always waits for the next job",
-            next="export KINETIC_PROJECT=your-project     or KINETIC_KUBE_CONTEXT=a-context",
+            next="export KINETIC_PROJECT=your-project     or export KINETIC_BACKEND=gke KINETIC_KUBE_CONTEXT=a-context",
         )
     found: KubeBackend = locate.backend_at(target)  # type: ignore[assignment] # the only kind with containers
     return found

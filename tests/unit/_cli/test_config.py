@@ -50,6 +50,17 @@ def test_without_any_configuration_all_is_a_default_and_means_this_machine(setti
     assert {source for _, source in found.values()} == {"default", "KINETIC_HOME"}
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_a_command_for_clusters_advises_selects_a_cluster(settings, kinetic, monkeypatch, number: int) -> None:
+    (advice,) = [line for line in kinetic("warm", "list").stderr.splitlines() if line.startswith("next:")]
+    _, _, words = advice.partition("export ")
+
+    for word in words.split("     or export ")[number].split():
+        monkeypatch.setenv(*word.split("="))
+
+    assert settings()["backend"][0] == "gke"
+
+
 def test_each_source_is_named(settings, kinetic, folder, monkeypatch) -> None:
     kinetic("profile", "create", "team", *PLACE, "--option", "spot=true")
     (folder / "pyproject.toml").write_text('[tool.kinetic]\naccelerator = "gpu-l4"\nby_value = ["plugins"]\n')
