@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic._backends import registry
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
+from kinetic._output.format import names_text
 from kinetic._runner.supervisor import attempts, predecessors
 from kinetic._stores import put_many
 from kinetic._wire import NamedTuple, documents, keys
@@ -427,7 +428,8 @@ def _is_batch_open(store: Store, group_id: str) -> bool:
 def keep_for(store: Store, job_id: str, readers: Sequence[str]) -> None:
     """Note that a collected job is to be removed when its readers have ended."""
     store.put(f"{keys.followers(job_id)}{_LATER}", b"")
-    output.report(f"{job_id} is kept until {' and '.join(readers[:3])} has read its value")
+    verb = "has" if len(readers) == 1 else "have"
+    output.report(f"{job_id} is kept until {names_text(readers, 3)} {verb} read its value")
 
 
 def kept_before(job: JobRecord, store: Store, has_ended: HasEnded) -> list[str]:
