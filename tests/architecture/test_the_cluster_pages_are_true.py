@@ -14,7 +14,8 @@ import yaml
 
 from kinetic._backends.kube import discovery
 from kinetic._backends.kube.client import JOB, JOB_SET, Kind
-from kinetic._backends.kube.job_manifests import JobRequest, resources
+from kinetic._backends.kube.job_manifests import JobRequest, resources, tolerations
+from kinetic._config.cluster import ClusterSettings
 from kinetic._google.clusters import NodePools
 from kinetic._hardware import GPUS, TPUS, place
 
@@ -153,7 +154,8 @@ def test_every_label_and_every_taint_is_on_the_page():
     placements = [*map(place, names), place("tpu-v6e-2x4", multi_host=True)]
 
     labels = {label for placement in placements for label in placement.node_selector}
-    taints = {toleration["key"] for placement in placements for toleration in placement.tolerations}
+    settings = ClusterSettings(queue="research")
+    taints = {toleration["key"] for placement in placements for toleration in tolerations(placement, settings)}
 
     assert [name for name in sorted(labels | taints) if name not in page] == []
 
