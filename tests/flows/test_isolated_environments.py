@@ -6,19 +6,21 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from servers.wheels import Index, made_wheel
 
 from kinetic._images import isolated_environment, uv
 from kinetic._project import dependencies
 from kinetic._project.root import Plan
 from kinetic._stores.files import FileStore
 from kinetic._wire import python_runtime
-from kinetic.errors import ImageBuildError
+from kinetic.errors import AccessDeniedError, ImageBuildError
 
 SOURCE = Path(__file__).parents[2] / "src"
 PACKAGE = "roman"  # tiny, pure, needed by nothing that we use
@@ -128,6 +130,30 @@ def test_what_the_project_declares_is_there_and_what_the_client_has_is_not(cache
     here = run_in(python, f"import {PACKAGE}, sys; print({PACKAGE}.toRoman(7), *sys.version_info[:2])")
     assert here.stdout.split() == ["VII", *map(str, sys.version_info[:2])], here.stderr
     assert "ModuleNotFoundError" in run_in(python, "import pytest").stderr
+
+
+def test_the_login_in_the_address_of_an_index_is_used_and_stored_nowhere(cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
+    monkeypatch.setenv("INDEX_PASSWORD", "hunter2")
+    index = Index()
+    index(made_wheel(tmp_path, "alpha", "1.0", {"alpha.py": "value = 7"}))
+    index.login = ("ann", "hunter2")
+    lines = [f"--extra-index-url {index.simple.replace('://', '://ann:${INDEX_PASSWORD}@')}", "alpha"]
+    try:
+        python = ready(cache, lines)
+        found = run_in(python, "import alpha; print(alpha.value)").stdout
+
+        index.login = ("ann", "changed")
+        for folder in (cache, tmp_path / "uv-cache"):
+            shutil.rmtree(folder)
+        with pytest.raises(AccessDeniedError) as refused:
+            ready(cache, lines)
+    finally:
+        index.close()
+
+    assert found == "7\n"
+    assert refused.value.code == "index-login"
+    assert not any(b"hunter2" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
 def test_two_processes_that_need_the_same_environment_build_it_once(cache, slow, wait_until):

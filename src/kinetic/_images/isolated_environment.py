@@ -120,7 +120,7 @@ def ready(
         found = _complete(place)
         if found is None:
             with _alone(place.with_suffix(".lock"), say):
-                found = _complete(place) or _build(place, lock, python, say, source)
+                found = _complete(place) or _build(place, lock, python, say, source, locks.indexes(lines, environ))
         (place / "used").touch()
     except OSError as error:
         raise ImageBuildError(
@@ -186,7 +186,7 @@ def _alone(lock: Path, say: Say) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _build(place: Path, lock: Lock, python: str, say: Say, source: Path | None) -> Path:
+def _build(place: Path, lock: Lock, python: str, say: Say, source: Path | None, indexes: Sequence[str]) -> Path:
     from kinetic._images import uv
 
     uv.uv_command()  # before anything is announced
@@ -198,7 +198,7 @@ def _build(place: Path, lock: Lock, python: str, say: Say, source: Path | None) 
     try:
         _create(build, say)
         if lock.text:
-            _install(build, lock, say, source)
+            _install(build, lock, say, source, indexes)
         _mark(place, build.name)
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
@@ -220,14 +220,16 @@ def _create(build: Path, say: Say) -> None:
         )
 
 
-def _install(build: Path, lock: Lock, say: Say, source: Path | None) -> None:
+def _install(build: Path, lock: Lock, say: Say, source: Path | None, indexes: Sequence[str]) -> None:
     from kinetic._images import lock as locks
     from kinetic._images import uv
 
     (build / locks.FILE).write_text(lock.text)
     python = str(build / "bin" / "python")
     words = ["pip", "install", "--preview-features", "pylock", "--python", python, "--requirement", locks.FILE]
-    done = uv.run_uv(words, build, say)
+    done = uv.run_uv(words, build, say, indexes=indexes)  # a lock has addresses of files, and no login
+    if done.status and (refused := locks.refusal(done)):
+        raise refused
     if done.status:
         raise ImageBuildError(
             f"the isolated environment{f' for {source}' if source else ''} could not be built",

@@ -37,6 +37,8 @@ _NO_LOGIN = re.compile(r"authentication credentials|\b40[13] (?:Unauthorized|For
 _SILENT = re.compile(r"failed to fetch|request failed|error sending request|dns error|connect(?:ion)? ", re.IGNORECASE)
 _HASH = re.compile(r"--hash[= ]sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_INDEX = re.compile(r"\s*(?:-i|--(?:extra-)?index-url)[\s=]+(\S+)")
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _LOGIN = re.compile(r"://(?P<user>[^/@\s:]*)(?P<password>:[^/@\s]*)?@")
 _SECRET_FIELDS = re.compile(r"token|secret|password|signature|credential|api_?key|^sig$", re.IGNORECASE)
 # What decides from where and how packages come; values may hold passwords, so only their hashes are in a key.
@@ -213,13 +215,8 @@ def _compile(folder: Path, platform: Platform, say: Callable[[str], None], stop:
 def _unresolved(done: UvResult, lines: Sequence[str], platform: Platform, source: Path | None) -> Exception:
     """Return the error for lines that uv did not resolve."""
     written = "\n".join(done.words)
-    if _NO_LOGIN.search(written):
-        return AccessDeniedError(
-            "a package index rejected our credentials",
-            why=done.reason,
-            next="add a line for its host to ~/.netrc, or set UV_INDEX_<NAME>_USERNAME and _PASSWORD",
-            code="index-login",
-        )
+    if refused := refusal(done):
+        return refused
     if _SILENT.search(written) and "No solution" not in written:
         return ImageBuildError(
             "the package index did not answer",
@@ -234,6 +231,24 @@ def _unresolved(done: UvResult, lines: Sequence[str], platform: Platform, source
         next=suggest_line(done.reason, lines, source),
         code="no-solution",
     )
+
+
+def refusal(done: UvResult) -> AccessDeniedError | None:
+    """Return the error of a run of uv that an index refused for lack of a login; None of any other run."""
+    if not _NO_LOGIN.search("\n".join(done.words)):
+        return None
+    return AccessDeniedError(
+        "a package index rejected our credentials",
+        why=done.reason,
+        next="add a line for its host to ~/.netrc, or set UV_INDEX_<NAME>_USERNAME and _PASSWORD",
+        code="index-login",
+    )
+
+
+def indexes(lines: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return the addresses of indexes that requirement lines name, with the values of their variables, as in uv."""
+    found = filter(None, (_INDEX.match(line) for line in lines))
+    return [_VARIABLE.sub(lambda name: environ.get(name[1], name[0]), each[1]) for each in found]
 
 
 def _without_unlisted_files(text: str, lines: Sequence[str]) -> str:
@@ -287,7 +302,7 @@ def read(platform: Platform, text: str) -> Lock:
     for package in packages:
         for value in _texts(package):
             if secret := secret_in(value):
-                raise _has_secret(str(package["name"]), value, secret)
+                raise _has_secret(str(package["name"]), value, secret, from_git="vcs" in package)
     wheels = sorted(wheel for wheel in found.values() if wheel is not None)
     return Lock(platform, tuple(wheels), tuple(sorted(name for name, wheel in found.items() if wheel is None)), text)
 
@@ -314,12 +329,13 @@ def secret_in(text: str) -> str:
     return next((f"the field {name!r}" for name in names if _SECRET_FIELDS.search(name)), "")
 
 
-def _has_secret(package: str, address: str, secret: str) -> ImageBuildError:
+def _has_secret(package: str, address: str, secret: str, *, from_git: bool) -> ImageBuildError:
     host = urllib.parse.urlsplit(address).hostname or "an address"
     return ImageBuildError(
         f"the lock would contain the login of {host}",
         why=f"the address of {package} has {secret} in it, and locks are kept in the store",
-        next="take it out of the address, and set UV_INDEX_<NAME>_USERNAME and _PASSWORD, or use ~/.netrc",
+        next=f"take it out of the address, and add a line for {host} to ~/.netrc"
+        + (", which git reads" if from_git else ", or set UV_INDEX_<NAME>_USERNAME and _PASSWORD"),
         code="lock-credentials",
     )
 

@@ -115,15 +115,28 @@ def uv_command() -> list[str]:
 
 
 def run_uv(
-    words: Sequence[str], folder: Path, say: Callable[[str], None], *, overrides: str = "", stop: Stop | None = None
+    words: Sequence[str],
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    overrides: str = "",
+    indexes: Sequence[str] = (),
+    stop: Stop | None = None,
 ) -> UvResult:
-    """Run uv in a folder, and report what it writes; ``overrides`` names a file with overrides, or is ""."""
+    """Run uv in a folder, and report what it writes.
+
+    ``overrides`` names a file with overrides, or is "". ``indexes`` are addresses whose logins uv is to use, too; its
+    arguments would show them to every user of this machine.
+    """
     last: deque[str] = deque(maxlen=_LAST)
     killing = stop.killing if stop is not None else contextlib.nullcontext
+    environ = _uv_environment()
+    if indexes:
+        environ["UV_EXTRA_INDEX_URL"] = " ".join([*environ.get("UV_EXTRA_INDEX_URL", "").split(), *indexes])
     with subprocess.Popen(
         [*uv_command(), *words],
         cwd=folder,
-        env=python_runtime.with_overrides(_uv_environment(), overrides) if overrides else _uv_environment(),
+        env=python_runtime.with_overrides(environ, overrides) if overrides else environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -110,6 +110,7 @@ def test_a_lock_with_a_login_anywhere_is_refused(entry: str) -> None:
 
     assert "hunter2" not in str(caught.value)
     assert caught.value.code == "lock-credentials"
+    assert ("git reads" in str(caught.value.next)) == entry.startswith("vcs")
 
 
 def test_the_user_of_an_ssh_server_is_no_login() -> None:
