@@ -135,6 +135,8 @@ def test_the_site_shows_every_page_of_the_manual():
 
     assert sorted({page.name for page in MANUAL[1:]} - {"index.md", *listed}) == [], "name them in nav of mkdocs.yml"
     assert [name for name in listed if not (ROOT / "docs" / name).is_file()] == []
+    in_index = re.findall(r"^\* \[[^\]]+\]\(([\w-]+\.md)\)", text_of(ROOT / "docs" / "index.md"), re.MULTILINE)
+    assert [name for name in listed if "/" not in name] == in_index  # readers find a page in one order
 
 
 def test_the_badges_of_the_readme_say_what_the_project_says(monkeypatch):
