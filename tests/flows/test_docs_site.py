@@ -157,6 +157,20 @@ def test_a_page_fits_its_window_and_is_accessible(browser, address: str, site: P
             assert visit.errors == []
 
 
+def test_a_variable_in_a_table_on_a_phone_breaks_between_its_words(browser, address: str, site: Path):
+    settings = f"{address}/{site.name}/settings.html"
+    with browsers.visit(browser, settings, width=browsers.WIDTHS["phone"]) as visit:
+        words = visit.page.evaluate("""() => [...document.querySelectorAll("td:first-child code")].flatMap(code =>
+            [...code.childNodes].filter(node => node.data).map(node => {
+              const range = document.createRange()
+              range.selectNodeContents(node)
+              return [node.data, range.getClientRects().length]
+            }))""")
+
+    assert ["KINETIC_", 1] in words
+    assert [word for word, lines in words if lines > 1 and len(word) < 10] == []
+
+
 def test_the_dark_theme_follows_the_system(browser, address: str, site: Path):
     shown = {}
     for dark in (False, True):
