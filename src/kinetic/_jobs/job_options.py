@@ -211,8 +211,12 @@ def _check_flags(options: Options) -> None:
     if options.debug and options.spot:
         import warnings  # 1 ms; a rare pair
 
+        ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+        level, frame = 1, sys._getframe()  # noqa: SLF001 - inspect is heavy, and asks the same
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):  # it is about the user's line
+            level, frame = level + 1, frame.f_back
         words = "debug=True with spot=True: the machine may be taken away while you debug"
-        warnings.warn(words, UserWarning, stacklevel=5)  # the door of `run` and `with_options` is one frame of them
+        warnings.warn(words, UserWarning, stacklevel=level)
 
 
 def _check_volumes(volumes: object) -> None:

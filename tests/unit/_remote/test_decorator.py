@@ -143,11 +143,14 @@ def test_a_flag_is_true_or_false(name: str, value) -> None:
 
 
 def test_debugging_on_machines_that_may_be_taken_away_is_warned_of() -> None:
+    on_spot = kinetic.run(accelerator="gpu-l4", spot=True)(train)
     with pytest.warns(UserWarning, match="debug=True with spot=True") as warned:
         decorated = kinetic.run(accelerator="gpu-l4", spot=True, debug=True)(train)
+    with pytest.warns(UserWarning, match="debug=True with spot=True") as warned_later:
+        on_spot.with_options(debug=True)
 
     assert decorated._options.debug
-    assert warned[0].filename == __file__
+    assert (warned[0].filename, warned_later[0].filename) == (__file__, __file__)
 
 
 def test_all_thirteen_may_be_given_by_position() -> None:
