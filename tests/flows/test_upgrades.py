@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import kinetic
 from kinetic._jobs import locate
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import documents, keys, outcomes
@@ -383,12 +384,12 @@ def _tombstone(store: MemoryStore) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize("page", [_record, _order, _note, _outcome, _tombstone])
-def test_every_page_of_the_version_before_is_read_and_of_the_one_after_refused(
+def test_every_page_of_the_version_before_is_read_and_each_refusal_names_the_version_that_reads_it(
     page: Callable[[MemoryStore], Callable[[], object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     this = documents.SCHEMA
     read = {}
-    for version in (this - 1, this, this + 1):
+    for version in (this - 2, this - 1, this, this + 1):
         with monkeypatch.context() as patch:
             patch.setattr(documents, "SCHEMA", version)
             read[version] = page(MemoryStore(f"version-{version}"))
@@ -399,3 +400,6 @@ def test_every_page_of_the_version_before_is_read_and_of_the_one_after_refused(
 
     assert caught.value.code == "schema"
     assert caught.value.next == "pip install --upgrade kinetic-jobs"
+    with pytest.raises(IntegrityError, match="was written by an older version of kinetic") as caught:
+        read[this - 2]()
+    assert caught.value.next == f'in an environment of its own: pip install "kinetic-jobs<{kinetic.__version__}"'

@@ -128,10 +128,15 @@ def read(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES) -> dict[
         raise fields.damaged(what, "the page is not an object")
     version = page.get("schema")
     if type(version) is not int or version not in {SCHEMA, SCHEMA - 1}:
+        from kinetic._version import __version__  # on the way to an error
+
+        is_older = type(version) is int and version < SCHEMA
         raise IntegrityError(
-            f"{what} was written by another version of kinetic",
+            f"{what} was written by {'an older' if is_older else 'another'} version of kinetic",
             why=f"its schema is {fields.shown(version)}; this version reads {SCHEMA - 1} and {SCHEMA}",
-            next="pip install --upgrade kinetic-jobs",
+            next=f'in an environment of its own: pip install "kinetic-jobs<{__version__}"'
+            if is_older
+            else "pip install --upgrade kinetic-jobs",
             code="schema",
         )
     return page
