@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 
 import kinetic
-from kinetic._jobs import locate
+from kinetic._jobs import locate, wait
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import documents, keys, outcomes
 from kinetic._wire.order import Artifact, Order
@@ -226,6 +227,30 @@ def test_a_client_that_waits_while_kinetic_is_replaced_under_it_gets_its_value(
     assert client.returncode == 0, err
     assert json.loads(out)["version"] == OLD
     assert installed.run("print(json.dumps([job.job_id for job in kinetic.list_jobs()]))") == []
+
+
+def test_clients_that_have_waited_need_no_file_of_kinetic_more_and_others_are_told_that_it_is_gone(
+    site: Site, installed: Installed, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
+) -> None:
+    monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "4")
+    gone, go = site.home.parent / "gone", f"{str(site.notes)!r}, {str(site.until)!r}"
+    call = installed.start(f"print(json.dumps(tell({go})))")
+    batch = installed.start(f"print(json.dumps(list(tell.run_async_map([({go})]).results())))")
+    late = installed.start(
+        f"job = tell.run_async({go})\nwhile not os.path.exists({str(gone)!r}):\n    time.sleep(0.01)\njob.result()"
+    )
+    wait_until(lambda: len(site.begun()) == 3, "three jobs", 20)
+    time.sleep(wait._LONG_SECONDS + 1.5)
+
+    installed.folder.rename(installed.folder.with_name("old"))
+    gone.touch()
+    site.until.touch()
+    (value, _), (values, _), (_, told) = (each.communicate(timeout=50) for each in (call, batch, late))
+
+    assert json.loads(value.splitlines()[-1])["version"] == OLD
+    assert [each["version"] for each in json.loads(values)] == [OLD]
+    assert "ImportError" in told
+    assert f"kinetic {OLD} was removed while this process ran. Start it again" in told
 
 
 def test_two_versions_at_once_share_one_queue_in_order_and_read_each_others_jobs(

@@ -48,7 +48,8 @@ def completions(
         LaunchError: The process that submitted is gone, and inputs are left.
     """
     timeout = wait.seconds_to_wait(timeout)
-    limit = None if timeout is None else time.monotonic() + timeout
+    began = time.monotonic()
+    limit = None if timeout is None else began + timeout
     tracker, watch = batch._get_tracker(), _DriverWatch(batch, accept_missing=accept_missing)
     read, held, yielded = 0, set[int](), bytearray(len(batch.jobs))
     while True:
@@ -72,7 +73,9 @@ def completions(
             break
         if view is not None:
             view.look(tracker)
-        left = _POLL_SECONDS if limit is None else limit - time.monotonic()
+        now = time.monotonic()
+        wait.load_what_the_end_needs(now - began)
+        left = _POLL_SECONDS if limit is None else limit - now
         if left <= 0:
             raise JobTimeoutError(
                 f"{batch.group_id} has not ended within {timeout:g} s",

@@ -190,10 +190,12 @@ def _report_other(error: BaseException, called: Called | None) -> int:
             next="free some space, or redirect the output, and run it again; a submitted job keeps running",
         )
     else:
+        from kinetic._output import tracebacks
+
         print_parts(
             ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split())))),
             code="unexpected",
-            why="an unexpected error; it may be a bug in kinetic",
+            why=tracebacks.why_replaced() or "an unexpected error; it may be a bug in kinetic",
             next="to see the traceback, run it again with --debug after kinetic",
         )
     return ERROR

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -45,6 +46,13 @@ _CLAIM_SECONDS = 60.0
 _BAR_COLUMNS = 20
 _REPORTED_SECONDS = 0.5  # between two looks at what a job reports of its progress: it writes as often
 _FOLLOWER_SECONDS = 5.0  # between two looks at a job on a cluster that waits for another one, which may have ended
+_LONG_SECONDS = 1.0  # of waiting, after which 10 ms count for nothing
+_AT_THE_END = (
+    "kinetic._jobs.activity",
+    "kinetic._jobs.resource_usage",
+    "kinetic._output.job_text",
+    "kinetic._wire.device_tensors",
+)
 
 OnChange = Callable[[JobStatus], None]
 
@@ -71,6 +79,7 @@ def wait(
     clock = backend.clock
     limit = None if timeout is None else clock.monotonic() + timeout
     display, reader = _Display(job, follow, progress), StatusReader(job)
+    began = clock.monotonic()
     notified: JobStatus | None = None
     with contextlib.ExitStack() as waits:
         waits.callback(backend.stop_watching, job.job_id)
@@ -91,6 +100,7 @@ def wait(
                 _check_circle(job, os.environ.get("KINETIC_JOB_ID", ""))
                 waits.enter_context(backend.without_slot())
             looked = clock.monotonic()
+            load_what_the_end_needs(looked - began)
             if seen.observation is not None and seen.observation.waits_for_others:
                 looked -= max(0.0, backend.poll_seconds - _FOLLOWER_SECONDS)
             while not has_news(backend, job, pause=display.pause, looked=looked, limit=limit):
@@ -172,6 +182,13 @@ def has_news(backend: Backend, job: JobRecord, *, pause: float, looked: float, l
     changed = backend.watch(job.job_id, seconds=left)
     now = backend.clock.monotonic()
     return backend.is_here or changed or now - looked >= backend.poll_seconds or (limit is not None and now >= limit)
+
+
+def load_what_the_end_needs(waited: float) -> None:
+    """Load it during a long wait: an upgrade of kinetic may replace its files before the job ends."""
+    if waited >= _LONG_SECONDS and _AT_THE_END[-1] not in sys.modules:
+        for name in _AT_THE_END:
+            importlib.import_module(name)
 
 
 class _Display:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
+from kinetic._version import __version__
 from kinetic.errors import BatchError, JobError, KineticError, correct_advice, printable
 
 REMOTE = "Remote traceback:\n"  # how the note begins that carries the traceback of a job
@@ -134,6 +135,19 @@ def show(kind: type[BaseException], error: BaseException, at: TracebackType | No
         colors.write(sys.stderr, printable(text))
 
 
+def why_replaced() -> str:
+    """Return a sentence if the files of this kinetic are not those that this process began with, else ""."""
+    try:
+        with open(os.path.join(_OURS, "_version.py"), encoding="utf-8") as file:
+            there = "replaced by another version" if f'"{__version__}"' not in file.read() else ""
+    except OSError:
+        there = "removed"
+    return there and (
+        f"kinetic {__version__} was {there} while this process ran. Start it again (in a notebook, restart the kernel); "
+        "jobs are kept: kinetic jobs list"
+    )
+
+
 class _Leaving:
     """Remove our frames from what leaves; a class, because a generator would add frames of its own."""
 
@@ -154,6 +168,8 @@ class _Leaving:
             _shorten(error, {id(error)})  # it says by itself what happened
         else:  # a bug of ours, or of code that we call, e.g. of the user's iterator of inputs
             error.__traceback__ = _without_ours(error.__traceback__) or error.__traceback__
+            if (why := why_replaced()) and why not in getattr(error, "__notes__", ()):
+                error.add_note(why)
 
 
 def _shorten(error: BaseException, seen: set[int]) -> None:
