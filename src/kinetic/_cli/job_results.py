@@ -7,8 +7,11 @@ What is printed is not a copy: a value may not be printable, a terminal forgets.
 from __future__ import annotations
 
 import codecs
+import functools
+import re
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
@@ -19,10 +22,12 @@ from kinetic._cli import error_output, shared_options
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.job_text import FileText, JobOutput, write_value
+from kinetic._wire import NamedTuple, keys
 from kinetic.errors import KineticError, OptionError
 
 if TYPE_CHECKING:
-    from kinetic._jobs.logs import Follower
+    from kinetic._backends.protocol import LiveLog
+    from kinetic._jobs.log_times import Timeline
     from kinetic._jobs.status import Snapshot
     from kinetic._wire.outcomes import Outcome
     from kinetic._wire.records import JobRecord
@@ -49,8 +54,6 @@ def load_value(handle: JobRecord, outcome: Outcome) -> Any:
 
 def job_page(handle: JobRecord, outcome: Outcome | None, *, status: str = "SUCCEEDED") -> dict[str, Any]:
     """Return for JSON which job it was, and when it ran."""
-    from kinetic._wire import keys
-
     return {
         "job_id": handle.job_id,
         "function": handle.func_name,
@@ -227,14 +230,19 @@ class _Bytes(Protocol):
     def end(self) -> None: ...
 
 
-class PrefixedLog:
-    """Writes one host's bytes as lines with a prefix; half a line waits for its other half."""
+class LogLines:
+    """Writes the lines of one host's log with what comes before each, or only those that have a text in them.
 
-    def __init__(self, out: _Bytes, host: int) -> None:
-        self._out = out
-        self._prefix = f"[host {host}] ".encode()
+    Half a line waits for its other half.
+    """
+
+    def __init__(self, out: _Bytes, *, host: int | None = None, times: bool = False, search: str = "") -> None:
+        self._out, self._times, self._search = out, times, search
+        self._folds = search == search.lower()
+        self._prefix = b"" if host is None else f"[host {host}] ".encode()
         self._half = bytearray()
         self._text, self._decoder = FileText(), codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self.time = 0.0  # at which what comes next was there (Unix time)
 
     def write_bytes(self, data: bytes) -> int:
         """Write the lines that are complete by now."""
@@ -250,8 +258,16 @@ class PrefixedLog:
             self._end_line(b"")
 
     def _end_line(self, rest: bytes) -> None:
-        self._out.write_bytes(b"".join((self._prefix, self._half, rest, b"\n")))
+        line = bytes(self._half + rest)
         self._half.clear()
+        if self._search and not self._is_in(line):
+            return
+        time_ = f"{keys.format_utc(self.time)} ".encode() if self._times else b""
+        self._out.write_bytes(b"".join((self._prefix, time_, line, b"\n")))
+
+    def _is_in(self, line: bytes) -> bool:
+        text = re.sub("\x1b\\[[0-9;:]*m", "", line.decode(errors="replace"))
+        return self._search in (text.lower() if self._folds else text)
 
     def end(self) -> None:
         """Write the last line, if it has no line break."""
@@ -270,46 +286,122 @@ class _RawLog:
         pass
 
 
+class _LastLines:
+    """Holds the last lines that were written, each in one piece, until the end."""
+
+    def __init__(self, out: _Bytes, count: int) -> None:
+        self._out, self._lines = out, deque[bytes](maxlen=count)
+
+    def write_bytes(self, data: bytes) -> int:
+        self._lines.append(data)
+        return len(data)
+
+    def end(self) -> None:
+        for line in self._lines:
+            self._out.write_bytes(line)
+        self._out.end()
+
+
+class _LogRequest(NamedTuple):
+    """What of a log is asked for."""
+
+    attempt: int | None
+    tail: int | None
+    since: float | None
+    until: float | None
+    timestamps: bool
+    search: str
+
+    @property
+    def needs_times(self) -> bool:
+        return self.timestamps or self.since is not None or self.until is not None
+
+
 @click.command
 @shared_options.job_argument
 @shared_options.log_options
-def logs(handle: JobRecord, follow: bool, tail: int | None, attempt: int | None, host: str, raw: bool) -> None:
+def logs(handle: JobRecord, follow: bool, host: str, raw: bool, **given: Any) -> None:
     """Print the log of a job.
 
     Without options, it prints the log so far. Ctrl-C stops printing and does not end the job. A progress bar is one
     line that changes; in a file or a pipe, its last state. --raw writes every byte as the job printed it.
 
-    Example: kinetic jobs logs @last --follow
+    Times are known to a second at the beginning of a job, later to five, and less exactly in old parts of a long log:
+    --since and --until print all lines that may be meant.
+
+    Examples: kinetic jobs logs @last --follow; kinetic jobs logs @last --since 10m --search error --timestamps
     """
-    from kinetic._jobs import logs as job_logs
     from kinetic._jobs.status import past_of
 
-    _check(handle, follow=follow, tail=tail, attempt=attempt)
+    request = _LogRequest(**{**given, "search": given["search"] or ""})
+    _check(handle, request, follow=follow)
     hosts = _hosts(handle, host)
     out: _Bytes = _RawLog() if raw else JobOutput(lambda: sys.stdout)
+    if request.search and request.tail is not None:
+        out = _LastLines(out, request.tail)
     outs: dict[int, _Bytes] = dict.fromkeys(hosts, out)
-    if host == "all":
-        outs = {number: PrefixedLog(out, number) for number in hosts}
+    if host == "all" or request.timestamps or request.search:
+        line = functools.partial(LogLines, out, times=request.timestamps, search=request.search)
+        outs = {number: line(host=number if host == "all" else None) for number in hosts}
     if follow and past_of(handle) is None:  # there is nothing to follow of a collected job, only a log to print
         with error_output.job_keeps_running(handle):
-            seen = _follow(handle, outs, attempt=attempt)
+            seen = _follow(handle, outs, request)
         if seen.status.is_final and (seen.outcome is None or not seen.outcome.succeeded):
             from kinetic._inspect import explanation
 
             raise explanation.job_error(handle, seen, log_is_shown=True)
         return
-    for number, out in outs.items():
-        log = job_logs.log_of(handle, attempt=attempt, host=number)
-        if log is None:
-            _report_no_log(handle, number)
-        elif tail is not None:
-            out.write_bytes(job_logs.tail_bytes(log, tail))
-        else:  # up to its present end, in pieces: it may be larger than the memory
-            position, size = 0, log.size()
-            while position < size and (data := log.read(position, min(_BLOCK_BYTES, size - position))):
-                out.write_bytes(data)
-                position += len(data)
+    for number, each in outs.items():
+        _print_log(handle, number, each, request)
+        each.end()
+    if isinstance(out, _LastLines):
         out.end()
+
+
+def _print_log(handle: JobRecord, host: int, out: _Bytes, request: _LogRequest) -> None:
+    """Write what there is now of one host's log."""
+    from kinetic._jobs import logs as job_logs
+
+    attempt = request.attempt
+    if request.needs_times and attempt is None:
+        attempt = job_logs.newest_attempt(handle, host=host)
+    log = job_logs.log_of(handle, attempt=attempt, host=host)
+    if log is None:
+        _report_no_log(handle, host)
+        return
+    timeline, start, end = _selected(handle, log, attempt, host, request)
+    if request.tail is not None and not request.search:
+        from kinetic._jobs import log_times
+
+        data = job_logs.tail_bytes(log_times.LogPart(log, start, end), request.tail)
+        _write(out, timeline, end - len(data), data)
+        return
+    while start < end and (data := log.read(start, min(_BLOCK_BYTES, end - start))):  # it may exceed the memory
+        _write(out, timeline, start, data)
+        start += len(data)
+
+
+def _selected(
+    handle: JobRecord, log: LiveLog, attempt: int | None, host: int, request: _LogRequest
+) -> tuple[Timeline | None, int, int]:
+    """Return when the parts of a log were written, where that matters, and from where to where to write it."""
+    if attempt is None or not request.needs_times:
+        return None, 0, log.size()
+    from kinetic._jobs import log_times
+
+    left_out = getattr(log, "left_out", 0)  # of a collected job
+    timeline = log_times.timeline_of(handle, attempt=attempt, host=host, left_out=left_out)
+    return timeline, *log_times.selected(log, timeline, request.since, request.until)
+
+
+def _write(out: _Bytes, timeline: Timeline | None, position: int, data: bytes) -> None:
+    if timeline is None:
+        out.write_bytes(data)
+        return
+    for when, piece in timeline.split(position, data):
+        if isinstance(out, LogLines):
+            out.time = when
+        out.write_bytes(piece)
 
 
 def _hosts(handle: JobRecord, wanted: str) -> list[int]:
@@ -328,17 +420,30 @@ def _hosts(handle: JobRecord, wanted: str) -> list[int]:
     )
 
 
-def _check(handle: JobRecord, *, follow: bool, tail: int | None, attempt: int | None) -> None:
-    """Refuse --follow with --tail, and an attempt that does not exist."""
+def _check(handle: JobRecord, request: _LogRequest, *, follow: bool) -> None:
+    """Refuse options that exclude each other, and an attempt that does not exist."""
     from kinetic._jobs import locate
     from kinetic._jobs import logs as job_logs
     from kinetic._jobs.status import past_of
 
-    if follow and tail is not None:
+    attempt = request.attempt
+    if follow and request.tail is not None:
         raise OptionError(
             "--follow and --tail cannot be used together",
             why="--follow prints the whole log and new lines, --tail only its end",
-            next=f"kinetic jobs logs {handle.job_id} --follow",
+            next=f"kinetic jobs logs {handle.job_id} --follow     or from some minutes ago: --follow --since 10m",
+        )
+    if follow and request.until is not None:
+        raise OptionError(
+            "--follow and --until cannot be used together",
+            why="--follow prints what is still to come, --until only what was there before",
+            next=f"kinetic jobs logs {handle.job_id} --follow --since 10m",
+        )
+    if request.since is not None and request.until is not None and request.since > request.until:
+        raise OptionError(
+            "--since is later than --until",
+            why=f"from {keys.format_utc(request.since)} to {keys.format_utc(request.until)} there is no time",
+            next=f"kinetic jobs logs {handle.job_id} --since 2h --until 1h     from two hours to one hour ago",
         )
     if attempt is None:
         return
@@ -354,48 +459,55 @@ def _check(handle: JobRecord, *, follow: bool, tail: int | None, attempt: int | 
         )
 
 
-def _follow(handle: JobRecord, outs: dict[int, _Bytes], *, attempt: int | None) -> Snapshot:
+def _follow(handle: JobRecord, outs: dict[int, _Bytes], request: _LogRequest) -> Snapshot:
     """Print a log as it grows, until the job ends or an attempt begins that is later than the requested one."""
-    from kinetic._jobs import activity, locate, wait
-    from kinetic._jobs.status import observe
+    from kinetic._jobs import activity, wait
 
-    backend, newest, reported = locate.backend_of(handle), wait.Attempt(handle), ""
-    stall = activity.StallWatch(handle)
+    stall, reported = activity.StallWatch(handle), ""
 
-    def wanted() -> int:
-        return newest() if attempt is None else attempt
+    def look(seen: Snapshot) -> None:
+        nonlocal reported
+        sys.stdout.flush()
+        reason = seen.observation.reason if seen.observation is not None else ""
+        if reason and reason != reported:
+            click.echo(f"{seen.status.value}: {output_format.plain(reason)}", err=True)
+        reported = reason
+        stall.look(seen)
 
-    followers = [(wait.make_follower(handle, attempt=wanted, host=host), out) for host, out in outs.items()]
+    timelines, positions = _starts(handle, outs, request)
+    news = wait.follow_logs(handle, outs, attempt=request.attempt, start=positions, look=look)
     try:
         while True:
-            seen = observe(handle)
-            newest.see(seen)
-            is_over = seen.status.is_final or newest() > wanted()
-            _print_news(followers, last=is_over)
-            if is_over:
-                return seen
-            reason = seen.observation.reason if seen.observation is not None else ""
-            if reason and reason != reported:
-                click.echo(f"{seen.status.value}: {output_format.plain(reason)}", err=True)
-            reported = reason
-            stall.look(seen)  # here as well: on this machine the loop below ends after each wait
-            looked = backend.clock.monotonic()
-            while not wait.has_news(backend, handle, pause=backend.log_poll_seconds, looked=looked):
-                _print_news(followers)
-                stall.look(seen)
+            try:
+                host, data = next(news)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return] # what the generator returns
+            _write(outs[host], timelines.get(host), positions.get(host, 0), data)
+            positions[host] = positions.get(host, 0) + len(data)
     finally:
-        for follower, out in followers:
-            follower.close()
+        news.close()
+        for out in outs.values():
             out.end()
         sys.stdout.flush()
-        backend.stop_watching(handle.job_id)
 
 
-def _print_news(followers: Iterable[tuple[Follower, _Bytes]], *, last: bool = False) -> None:
-    for follower, out in followers:
-        for data in follower.new_bytes(last=last):
-            out.write_bytes(data)
-    sys.stdout.flush()
+def _starts(handle: JobRecord, outs: Iterable[int], request: _LogRequest) -> tuple[dict[int, Timeline], dict[int, int]]:
+    """Return when what is there already was written, and from where on to follow each host's log."""
+    if not request.needs_times:
+        return {}, {}
+    from kinetic._jobs import log_times
+    from kinetic._jobs import logs as job_logs
+
+    timelines, positions = {}, {}
+    for host in outs:
+        timelines[host] = log_times.NOW
+        attempt = job_logs.newest_attempt(handle, host=host) if request.attempt is None else request.attempt
+        log = job_logs.log_of(handle, attempt=attempt, host=host)
+        if log is not None:
+            found, positions[host], _ = _selected(handle, log, attempt, host, request)
+            timelines[host] = found or log_times.NOW
+            job_logs.close(log)
+    return timelines, positions
 
 
 def _report_no_log(handle: JobRecord, host: int) -> None:

@@ -123,6 +123,26 @@ class Duration(_Type):
         return found[0]
 
 
+class Moment(_Type):
+    """A Unix time: some time ago, or a date and time of ISO 8601, by the clock of this machine if it names no zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the Unix time."""
+        if isinstance(value, int | float):
+            return float(value)
+        found = seconds_of(str(value))
+        if found is not None and found[1]:
+            return time.time() - found[0]
+        from kinetic._wire.keys import parse_utc  # not for every command
+
+        moment = parse_utc(str(value))
+        if moment is None or found is not None:
+            self.fail(f"{value!r} is not a time: use 10m, 2h or 1d (ago), or such as 2026-11-20T14:30Z", param, ctx)
+        return moment
+
+
 def duration_argument(seconds: float) -> str:
     """Write a duration as it can be typed again, in the largest unit that keeps it whole."""
     for unit in "dhm":
@@ -187,6 +207,15 @@ def log_options(function: Command) -> Command:
         ),
         click.option("--attempt", type=number, metavar="N", help="Show attempt N, from 0.  [default: the newest]"),
         click.option("-n", "--tail", type=number, metavar="N", help="Show only the last N lines."),
+        click.option("--search", metavar="TEXT", help="Show only lines with this text; small letters find any."),
+        click.option("--timestamps", is_flag=True, help="Show before each line when it was there, in UTC."),
+        click.option("--until", type=Moment(), metavar="TIME", help="Show only lines written before this time."),
+        click.option(
+            "--since",
+            type=Moment(),
+            metavar="TIME",
+            help="Show only lines written since this time: 10m (ago), or such as 2026-11-20T14:30Z.",
+        ),
         click.option(
             "-f", "--follow", is_flag=True, help="Follow the log until the job ends; exit code 125 if it failed."
         ),

@@ -359,14 +359,14 @@ def _history_logs(
         for attempt, host, log in _logs_of(job, store, inside, succeeded=succeeded):
             sealed = logs.sealed_digest(job, attempt=attempt, host=host, outcome=outcome)
             checked = logs.checked_log(log, sealed, job.job_id)
-            data = _end_of(checked)
+            data, left_out = _end_of(checked)
             # A job that is being deleted is not kept: only a part of its log may have been read.
             if data and not (locate.read_page(store, job.job_id) or {}).get("artifacts_removed"):
                 writer = zlib.compressobj(_LEVEL, zlib.DEFLATED, GZIP)
                 written.append((keys.history_log(job.job_id, attempt, host), writer.compress(data) + writer.flush()))
                 found = {"size_bytes": len(data), "sha256": digests.of_bytes(data)}
                 changed = isinstance(checked, logs.CheckedLog) and checked.is_changed
-                kept.append({"attempt": attempt, "host": host, **found, "changed": changed})
+                kept.append({"attempt": attempt, "host": host, **found, "changed": changed, "left_out": left_out})
     except KeyMissingError:  # another process collected it, and deletes it
         return [], []
     return kept, written
@@ -423,8 +423,8 @@ def _count_attempts(job_id: str, inside: Iterable[Entry]) -> int:
     return len(keys.numbered(entry for entry in inside if entry.key.startswith(keys.attempts(job_id))))
 
 
-def _end_of(log: LiveLog) -> bytes:
-    """Read the end of a log, from the start of a line on, below a line that says what is missing."""
+def _end_of(log: LiveLog) -> tuple[bytes, int]:
+    """Read the end of a log, from the start of a line on, below a line that says what is missing; and that in bytes."""
     try:
         size = log.size()
         start = max(0, size - HISTORY_LOG_BYTES)
@@ -434,9 +434,10 @@ def _end_of(log: LiveLog) -> bytes:
     finally:
         logs.close(log)
     if start == 0:
-        return bytes(found)
+        return bytes(found), 0
     cut = found.find(b"\n", 0, _PIECE) + 1  # 0 where that line is longer
-    return f"kinetic: the first {start + cut} bytes of this log were not kept\n".encode() + found[cut:]
+    line = f"kinetic: the first {start + cut} bytes of this log were not kept\n".encode()
+    return line + found[cut:], start + cut - len(line)
 
 
 def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, wait: float) -> None:

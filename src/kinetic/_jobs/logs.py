@@ -144,7 +144,11 @@ class CheckedLog:
 
 
 class HistoryLog(BytesLog):
-    """The end of a log of a collected job, as the history has it."""
+    """The end of a log of a collected job, as the history has it, without so many bytes before it."""
+
+    def __init__(self, data: bytes, left_out: int = 0) -> None:
+        super().__init__(data)
+        self.left_out = left_out
 
 
 def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> LiveLog | None:
@@ -270,7 +274,7 @@ def history_log(store: Store, job_id: str, *, attempt: int | None, host: int) ->
         report(job_id, "its bytes differ from what the history kept")
     elif found.get("changed"):
         report(job_id, "that was so before it was collected")
-    return HistoryLog(data)
+    return HistoryLog(data, found.get("left_out", 0))
 
 
 def latest_attempt_in_history(page: Mapping[str, Any]) -> int:
@@ -284,6 +288,13 @@ def logs_in_history(page: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(found, list):
         return []
     return [each for each in found if isinstance(each, dict) and {"attempt", "host"} <= each.keys()]
+
+
+def newest_attempt(job: JobRecord, *, host: int) -> int:
+    """Return the attempt whose log ``log_of`` opens."""
+    if job._past is not None:  # noqa: SLF001 - as there
+        return max((each["attempt"] for each in logs_in_history(job._past) if each["host"] == host), default=0)  # noqa: SLF001
+    return latest_attempt(locate.backend_of(job), locate.store_of(job), job.job_id)
 
 
 def latest_attempt(backend: Backend, store: Store, job_id: str) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic._backends import registry
 from kinetic._jobs import locate, logs
 from kinetic._wire import documents, fields, keys, measurements
-from kinetic._wire.measurements import CPU, DEVICES, DISK, MEMORY, PAGE, READ, SECONDS, WRITTEN, Measurements
+from kinetic._wire.measurements import CPU, DEVICES, DISK, MEMORY, PAGE, READ, SECONDS, WRITTEN, Measurements, Row
 from kinetic.errors import KeyMissingError, KineticError, OptionError
 
 if TYPE_CHECKING:
@@ -343,7 +343,11 @@ def to_keep(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) ->
         with contextlib.suppress(KineticError):  # what cannot be read is not kept, and the result is worth more
             found += _measured(job, store, attempt)
     most = max(min(_KEPT_ROWS, _KEPT_IN_ALL // max(len(found), 1)), 2)
-    return [replace(each, rows=tuple(measurements.thinned(each.rows, most))).to_json() for each in found]
+
+    def thin(rows: Sequence[Row]) -> tuple[Row, ...]:
+        return tuple(measurements.thinned(rows, most))
+
+    return [replace(each, rows=thin(each.rows), log=thin(each.log)).to_json() for each in found]
 
 
 def _hosts(found: Sequence[Measurements], most: int | None) -> tuple[HostUsage, ...]:

@@ -8,7 +8,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -431,6 +431,53 @@ def make_follower(
     report = functools.partial(logs.report, job.job_id)
     pause = 0.0 if backend.is_here else _ATTEMPT_SECONDS
     return logs.Follower(reopen, attempt, stored, sealed=sealed, report=report, store_seconds=pause, start=start)
+
+
+def follow_logs(
+    job: JobRecord,
+    hosts: Iterable[int] = (0,),
+    *,
+    attempt: int | None = None,
+    start: Mapping[int, int] | None = None,
+    look: Callable[[Snapshot], object] = lambda _: None,
+) -> Generator[tuple[int, bytes], None, Snapshot]:
+    """Yield which host has written what, until the job ends or an attempt begins that is later than the wanted one.
+
+    Args:
+        job: The job.
+        hosts: Which hosts.
+        attempt: Which attempt; None means the newest, and each that follows it.
+        start: Positions in the logs of these hosts from which on they are read; by default from their beginning.
+        look: Called with what was seen last, after each time that all was read.
+    """
+    backend, newest = locate.backend_of(job), Attempt(job)
+
+    def wanted() -> int:
+        return newest() if attempt is None else attempt
+
+    begin = start or {}
+    followers = {each: make_follower(job, attempt=wanted, host=each, start=begin.get(each, 0)) for each in hosts}
+
+    def news(*, last: bool = False) -> Iterator[tuple[int, bytes]]:
+        return ((each, data) for each, follower in followers.items() for data in follower.new_bytes(last=last))
+
+    try:
+        while True:
+            seen = observe(job)
+            newest.see(seen)
+            is_over = seen.status.is_final or newest() > wanted()
+            yield from news(last=is_over)
+            if is_over:
+                return seen
+            look(seen)
+            looked = backend.clock.monotonic()
+            while not has_news(backend, job, pause=backend.log_poll_seconds, looked=looked):
+                yield from news()
+                look(seen)
+    finally:
+        for follower in followers.values():
+            follower.close()
+        backend.stop_watching(job.job_id)
 
 
 class detaching:  # noqa: N801 - reads as a context manager; a class, because a generator would add frames of its own

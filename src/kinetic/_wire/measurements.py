@@ -3,6 +3,8 @@
 A row has, in this order: seconds since the job began, CPU seconds so far, bytes of memory now, bytes read from and
 written to disks so far, bytes used on the file system of its working folder now; and of each device how busy it was (%)
 and how many bytes of its memory were used. What was not to be measured is None.
+
+The log has rows of its own: in which seconds it was seen first and last with this length, and its length in bytes.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class Measurements:
     peak_cores: float = 0.0  # between two measurements
     peak_memory_bytes: int = 0
     rows: tuple[Row, ...] = field(default=(), repr=False)
+    log: tuple[Row, ...] = field(default=(), repr=False)
     progress: Progress | None = None  # as its own code reported it last
     active: float = 0.0  # Unix time at which it last printed, computed or reported; 0 where that is not known
 
@@ -97,6 +100,13 @@ def _rows(value: object) -> tuple[Row, ...]:
     return tuple(map(tuple, found))
 
 
+def _log_rows(value: object) -> tuple[Row, ...]:
+    found = fields.list_of(fields.list_of(fields.number(0, fields.BYTES), 3), 4 * MOST_ROWS)(value)
+    if any(len(row) != 3 for row in found):
+        raise fields.FieldError("must have 3 columns")
+    return found
+
+
 _NUMBER = fields.optional(fields.number(0, fields.BYTES))
 _AMOUNT = fields.integer(0, fields.BYTES)
 _DEVICE = {"kind": fields.one_of(GPU, TPU), "name": fields.text(fields.NAME), "memory_bytes": _AMOUNT}
@@ -110,6 +120,7 @@ READERS: dict[str, fields.Reader[Any]] = {
     **fields.each(_AMOUNT, "memory_limit_bytes", "disk_bytes", "peak_memory_bytes"),
     "devices": fields.list_of(fields.nested(Device, _DEVICE), _MOST_DEVICES),
     "rows": _rows,
+    "log": _log_rows,
     "progress": fields.optional(progress.READER),
     "active": fields.number(0, fields.SECONDS),
 }

@@ -95,6 +95,7 @@ _LOG = {
     "size_bytes": fields.integer(0, fields.BYTES),
     "sha256": fields.sha256,
     "changed": fields.boolean,
+    "left_out": fields.integer(0, fields.BYTES),  # bytes of its beginning
 }
 _TIME = fields.optional(fields.number(0, fields.SECONDS))
 _PAST = {

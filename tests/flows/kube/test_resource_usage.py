@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ JOBS = """
     @kinetic.run(accelerator="cpu")
     def hold(mebibytes, until, seconds=0.0):
         data = b"x" * (mebibytes << 20)
+        print("held", time.time(), flush=True)
         began = time.monotonic()
         while time.monotonic() < began + seconds or (until and not os.path.exists(until)):
             pass
@@ -33,7 +35,7 @@ JOBS = """
 
 @pytest.mark.real_node
 def test_memory_and_cpu_of_a_pod_are_read_while_it_runs_and_kept_when_it_is_collected(
-    clients: Any, shared: Any, site: Any
+    clients: Any, shared: Any, site: Any, kinetic: Any
 ) -> None:
     clients.project.write("held.py", JOBS)
 
@@ -62,6 +64,10 @@ def test_memory_and_cpu_of_a_pod_are_read_while_it_runs_and_kept_when_it_is_coll
     assert host["seconds"] > live["hosts"][0]["seconds"]
     assert kept == ended
     assert site.bucket.names(f"{job_id}/") == []
+    seen, word, printed = kinetic("jobs", "logs", job_id, "--timestamps", "--search", "held").out.split()
+    assert (word, abs(datetime.fromisoformat(seen).timestamp() - float(printed)) < 5) == ("held", True)
+    until = datetime.fromtimestamp(float(printed) - 5, UTC).isoformat()
+    assert kinetic("jobs", "logs", job_id, "--until", until, "--search", "held").out == ""
 
 
 def test_a_pod_of_less_than_a_second_writes_nothing_and_one_of_two_seconds_one_page(clients: Any, site: Any) -> None:

@@ -73,3 +73,15 @@ def test_more_rows_than_a_host_writes_are_refused() -> None:
 
     with pytest.raises(IntegrityError, match="at most"):
         measurements.PAGE.build(page, "the usage")
+
+
+@pytest.mark.parametrize("row", [(1.0, 2.0), (1.0, 2.0, 3, 4), (None, 1.0, 2), (0.0, 1.0, -1), ("x", 1.0, 2)])
+def test_a_length_of_a_log_that_cannot_be_is_refused(row: object) -> None:
+    with pytest.raises(IntegrityError, match="damaged"):
+        measurements.PAGE.build({**measured().to_json(), "log": [row]}, "the usage")
+
+
+def test_a_thinned_log_keeps_the_last_look_before_each_later_part() -> None:
+    rows = [(1.0, 1.0, 5), (2.0, 60.0, 9), (61.0, 61.0, 11)]
+
+    assert thinned(rows, 2) == [(2.0, 60.0, 9), (61.0, 61.0, 11)]

@@ -191,6 +191,7 @@ class Meter:
         self._before = 0.0 if group is None else max(group.read().cpu_seconds - tree.read().cpu_seconds, 0.0)
         self._reaped = reaped
         self._rows: list[Row] = []
+        self._log: list[Row] = []
         self._peak_cores = self._computed = 0.0  # the second: when it last used CPU, in seconds
         self._last = (0.0, 0.0)  # seconds and CPU seconds
         self._peak_bytes = self._disk_bytes = 0
@@ -215,6 +216,7 @@ class Meter:
         row = (seconds, cpu, *kernel, self._disk_used(), *read_devices)
         rounded = tuple(round(value, 2) if isinstance(value, float) else value for value in row)
         self._rows = measurements.thinned([*self._rows, rounded])
+        self._look_at_log(seconds)
         pace = next(each for until, each in _PACES if seconds < until)
         self.due = self._clock() + pace
         return self._page(seconds)
@@ -231,7 +233,17 @@ class Meter:
         self._peak_bytes = max(self._peak_bytes, peak_bytes)
         if self._kernel.source == measurements.PROCESSES:
             self._last = self._last[0], max(self._last[1], self._reaped())
-        return self._page(self._clock() - self._began)
+        self._look_at_log(seconds := self._clock() - self._began)
+        return self._page(seconds)
+
+    def _look_at_log(self, seconds: float) -> None:
+        """Note how long the log is now; what was there before stays with the time of the first look that saw it."""
+        with contextlib.suppress(OSError):
+            size, now = os.stat(self._task.log).st_size, round(seconds, 1)
+            if size and self._log and self._log[-1][2] == size:
+                self._log[-1] = self._log[-1][0], now, size
+            else:
+                self._log = measurements.thinned([*self._log, (now, now, size)])
 
     def _page(self, seconds: float) -> Measurements:
         return Measurements(
@@ -249,6 +261,7 @@ class Meter:
             peak_cores=round(self._peak_cores, 2),
             peak_memory_bytes=self._peak_bytes,
             rows=tuple(self._rows),
+            log=tuple(self._log),
             progress=(reported := progress.read(self._task.progress)),
             active=round(self._active(reported), 3),
         )

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,22 @@ def test_the_rows_have_what_was_read_and_the_end_has_the_cpu_time_of_what_was_re
     assert last is not None
     assert (last.seconds, last.cpu_seconds, last.peak_memory_bytes) == (3.0, 7.5, 900 * MIB)
     assert last.rows == first.rows
+
+
+def test_the_length_of_the_log_is_noted_with_the_first_and_the_last_look_that_found_it(tmp_path: Path) -> None:
+    clock = Clock()
+    own = replace(task(), base=str(tmp_path))
+    meter = Meter(own, 100.0, list, lambda: 0.0, clock=clock)
+    lengths = (0, 5, 5, 5, 9)
+    for second, length in enumerate(lengths, 1):
+        own.log.write_bytes(b"x" * length)
+        clock.now = 100.0 + second
+        found = meter.measure()
+    own.log.write_bytes(b"x" * 12)
+    clock.now = 107.0
+
+    assert found.log == ((1.0, 1.0, 0), (2.0, 4.0, 5), (5.0, 5.0, 9))
+    assert (meter.finish() or found).log == (*found.log, (7.0, 7.0, 12))
 
 
 def test_a_container_counts_from_the_beginning_of_the_job_and_not_from_its_own(tmp_path: Path) -> None:
