@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -431,12 +433,48 @@ def test_an_id_is_enough_for_a_job_that_was_sent_to_another_store_than_the_usual
     (home / "index").mkdir()
     (home / "index" / "damaged.place").write_bytes(b"\xff")
     monkeypatch.setenv("KINETIC_STORE", f"file://{home.parent}/other")
-    submit = "from jobs import *\nbatch = talk.run_async_map([['', 1]])\nbatch.wait()\n"
+    submit = "from jobs import *\nbatch = talk.run_async_map([['', 1]], name='evening')\nbatch.wait()\n"
     job_id, group_id = pair.run(submit + "print(json.dumps([takes.run_async(1).job_id, batch.group_id]))")
     monkeypatch.delenv("KINETIC_STORE")
 
+    words = ["@last", job_id[:-3]], [group_id[:-2], "@last", "evening"]
+    seen = [_told(pair, "jobs", "status", word) for word in words[0]]
+    seen += [_told(pair, "batch", "status", word) for word in words[1]]
     collected = pair.run(f"print(json.dumps(kinetic.attach({job_id!r}).result()))")
     batch = pair.run(f"print(json.dumps(kinetic.attach_batch({group_id!r}).results()))")
     status = pair.run(f"print(json.dumps(kinetic.attach({job_id!r}).status().value))")
+    newer = pair.run("from jobs import *\nprint(json.dumps(takes.run_async(1).job_id))")
 
+    assert seen == [job_id] * 2 + [group_id] * 3
     assert (collected, batch, status) == ("ran", [{"lines": 1}], "NOT_FOUND")
+    assert _told(pair, "jobs", "status", "@last") == newer
+
+
+def _told(pair: Pair, *words: str) -> str:
+    """Return the id with which the answer of a command begins."""
+    done = pair.project.run("", instead=[sys.executable, "-m", "kinetic", *words])
+    assert done.returncode == 0, done.stderr
+    return re.split(r"[: ]", done.stdout, maxsplit=1)[0]
+
+
+def test_a_name_stands_for_the_only_job_that_has_it_also_once_it_was_collected(project: Any, home: Path) -> None:
+    pair = Pair(project, home)
+    submit = "from jobs import *\nnamed = takes.with_options(name={!r})\nprint(json.dumps(named.run_async(1).job_id))"
+    job_id = pair.run(submit.format("Night run"))
+
+    live = _told(pair, "jobs", "wait", "Night run")
+    result = pair.run("print(json.dumps(kinetic.attach('Night run').result()))")
+    collected = _told(pair, "jobs", "status", "Night run")
+    second = pair.run(submit.format("Night run"))
+    several = project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "cancel", "Night run"])
+    none = project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "cancel", "Night"])
+
+    assert (live, result, collected) == (job_id, "ran", job_id)
+    assert (several.returncode, several.stdout) == (2, "")
+    assert "2 jobs have the name 'Night run'" in several.stderr
+    assert f"why:   newest first: {second}, {job_id}\n" in several.stderr
+    assert "next:  use the id of one of them     to see them: kinetic jobs list --all\n" in several.stderr
+    assert none.returncode == 2
+    assert "'Night' cannot be a job id" in none.stderr
+    with pytest.raises(AssertionError, match="cannot be a job id"):
+        _told(pair, "jobs", "status", "")

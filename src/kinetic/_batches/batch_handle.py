@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from kinetic._batches import collection, display, driver, removal, state
 from kinetic._batches.collection import Detaching, completions
 from kinetic._batches.state import Batch, Poll
-from kinetic._jobs import environment, job_list
+from kinetic._jobs import environment, find, job_list
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.locate import Untrusted, untrusted_warnings
 from kinetic._jobs.wait import check_flags, seconds_to_wait
@@ -21,7 +21,7 @@ from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._wire import keys
 from kinetic._wire.records import Group
-from kinetic.errors import BatchNotFoundError, JobTimeoutError, KineticError
+from kinetic.errors import BatchNotFoundError, JobTimeoutError, KineticError, OptionError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -304,25 +304,28 @@ def attached_handle(group: Group, store: Store, poll: Poll | None = None) -> Bat
 
 
 def find_batch(word: str, stores: Sequence[Store]) -> tuple[Group, Store]:
-    """Return the batch with this id, or the only one whose id starts so, and its store.
+    """Return the batch with this id, the only one whose id starts so, or the only one with this name; and its store.
 
     Raises:
         BatchNotFoundError: There is none.
-        OptionError: It cannot be the start of an id, or several batches match.
+        OptionError: It is neither the start of an id nor a name, or several batches match.
     """
-    if _ID_PREFIX.fullmatch(word) is None:
-        keys.check_group_id(word)
+    is_name = _ID_PREFIX.fullmatch(word) is None
+    look = _with_name if is_name else _with_id
     for store in reversed(stores):  # this machine's own needs no network
-        if keys.is_group_id(word):
-            with contextlib.suppress(BatchNotFoundError):
-                return state.load_group(store, word), store
-        else:
-            found = [name for name in store.folders(keys.GROUPS) if keys.is_group_id(name) and name.startswith(word)]
-            if one := keys.only_match(word, found, "ids of batches"):
-                return state.load_group(store, one), store
-    for store in environment.noted_stores(stores) if keys.is_group_id(word) else ():
-        with contextlib.suppress(KineticError):  # it may be of a cluster that is gone
-            return state.load_group(store, word), store
+        if (group := look(store, word)) is not None:
+            return group, store
+    for store, _ in environment.noted_stores(stores):
+        try:
+            group = look(store, word)
+        except OptionError:  # several match
+            raise
+        except KineticError:  # it may be of a cluster that is gone
+            continue
+        if group is not None:
+            return group, store
+    if is_name:
+        keys.check_group_id(word)
     raise BatchNotFoundError(
         f"no batch {word} was found",
         why=f"looked in {' and '.join(store.url for store in stores)}; "
@@ -331,10 +334,43 @@ def find_batch(word: str, stores: Sequence[Store]) -> tuple[Group, Store]:
     )
 
 
+def _with_id(store: Store, word: str) -> Group | None:
+    if keys.is_group_id(word):
+        with contextlib.suppress(BatchNotFoundError):
+            return state.load_group(store, word)
+        return None
+    found = [name for name in store.folders(keys.GROUPS) if keys.is_group_id(name) and name.startswith(word)]
+    one = keys.only_match(word, found, "ids of batches")
+    return state.load_group(store, one) if one else None
+
+
+def _with_name(store: Store, name: str) -> Group | None:
+    found = [group for group in list_groups(store) if name and group.group_name == name]
+    if len(found) > 1:
+        newest_first = sorted(found, key=lambda group: group.created, reverse=True)
+        raise find.ambiguous_name(name, [group.group_id for group in newest_first], "batches", "kinetic batch list")
+    return found[0] if found else None
+
+
 def newest_batch(stores: Sequence[Store]) -> tuple[Group, Store] | None:
-    """Return the batch that was made last and its store, or None where there is none."""
-    found = ((group, store) for store in stores for group in list_groups(store))
-    return max(found, key=lambda each: each[0].created, default=None)
+    """Return the batch that was made last and its store, or None where there is none; see ``job_list.newest``."""
+    last = _newest_of(stores)
+    for store, noted in environment.noted_stores(stores):
+        if last is not None and noted < last[0].created:
+            break
+        try:
+            last = max(filter(None, (last, _newest_of([store]))), key=_created, default=None)
+        except KineticError as error:
+            output.warn(job_list.unread(store, error))
+    return last
+
+
+def _newest_of(stores: Sequence[Store]) -> tuple[Group, Store] | None:
+    return max(((group, store) for store in stores for group in list_groups(store)), key=_created, default=None)
+
+
+def _created(found: tuple[Group, Store]) -> float:
+    return found[0].created
 
 
 def list_groups(store: Store) -> Iterator[Group]:

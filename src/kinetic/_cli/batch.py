@@ -47,7 +47,7 @@ _REFRESH_SECONDS = 0.2
 
 
 def _find(name: str, project: str | None, _zone: str | None, cluster: str | None) -> Batch:
-    """Return the batch with this id or a unique beginning of it, or the newest for "@last" or "-"."""
+    """Return the batch with this id, a unique beginning of it or this name, or the newest for "@last" or "-"."""
     from kinetic._batches import batch_handle, report
 
     stores = batch_handle.stores_of(project, cluster)
@@ -103,8 +103,8 @@ def wait_for(batch: Batch, timeout: float | None) -> None:
 @click.group(
     cls=LazyGroup,
     path=["batch"],
-    epilog="GROUP is the id of a batch, a unique beginning of it, or @last or - for the newest one. "
-    "INDEX is the position of an input in the submitted list, from 0.",
+    epilog="GROUP is the id of a batch, a unique beginning of it, the name that only it has, or @last or - for the "
+    "newest one. INDEX is the position of an input in the submitted list, from 0.",
 )
 def batch() -> None:
     """List, inspect, collect, cancel and resume batches.

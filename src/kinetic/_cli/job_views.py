@@ -49,7 +49,8 @@ _WATCH_SECONDS = 2.0
 @click.group(
     cls=LazyGroup,
     path=["jobs"],
-    epilog="JOB_ID is the id of a job, a unique beginning of it, or @last or - for the newest job.",
+    epilog="JOB_ID is the id of a job, a unique beginning of it, the --name that only it has, or @last or - for "
+    "the newest job.",
 )
 def jobs() -> None:
     """List, inspect, collect and cancel jobs.

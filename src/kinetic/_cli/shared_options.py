@@ -288,7 +288,7 @@ def found_argument(
 
 
 def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> JobRecord:
-    """Return the job with this id or a unique beginning of it, or the newest job for "@last" or "-".
+    """Return the job with this id, a unique beginning of it or this name, or the newest job for "@last" or "-".
 
     The newest job may be a cancelled one: after ``kinetic jobs cancel @last``, "@last" is still that job.
     """

@@ -119,14 +119,14 @@ def note_store(store: Store) -> None:
             folders.write_whole(path, store.url.encode())
 
 
-def noted_stores(known: Iterable[Store]) -> Iterator[Store]:
-    """Yield the stores to which jobs were sent lately, without the known ones."""
+def noted_stores(known: Iterable[Store]) -> Iterator[tuple[Store, float]]:
+    """Yield the stores to which jobs were sent lately, and when (Unix time), the last first, without the known ones."""
     urls = {store.url for store in known}
-    found = sorted((home() / "index").glob(f"*{_PLACE}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in found[:_MOST_PLACES]:
+    found = sorted(((path.stat().st_mtime, path) for path in (home() / "index").glob(f"*{_PLACE}")), reverse=True)
+    for noted, path in found[:_MOST_PLACES]:
         with contextlib.suppress(OSError, ValueError, KineticError):  # a damaged file
             if (url := path.read_text()) not in urls:
-                yield open_store(url)
+                yield open_store(url), noted
 
 
 def folders_not_sent(needed: Iterable[str], output_dir: str | None, store: Store) -> tuple[Path, ...]:

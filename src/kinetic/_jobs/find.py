@@ -10,16 +10,18 @@ from kinetic._jobs import environment, index, job_list, locate
 from kinetic._jobs.locate import Untrusted
 from kinetic._output import tracebacks
 from kinetic._output.format import plain
+from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys
 from kinetic._wire.records import JobRecord
-from kinetic.errors import JobNotFoundError, KeyMissingError, KineticError
+from kinetic.errors import JobNotFoundError, KeyMissingError, KineticError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._config.target import Target
     from kinetic._jobs.handle import JobHandle
 
 T = TypeVar("T")
+_NAMED = 5  # in a message
 
 
 @tracebacks.hides_frames
@@ -27,7 +29,7 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
     """Rebuild the handle of a job from its durable record; of a collected job, from the history.
 
     Args:
-        job_id: The id, or the start of it if only one job's id starts so.
+        job_id: The id, or the start of it if only one job's id starts so, or the name that only one job has.
         project: Google Cloud project; falls back to KINETIC_PROJECT, the profile, then GOOGLE_CLOUD_PROJECT.
         cluster: GKE cluster; falls back to KINETIC_CLUSTER, then the profile.
 
@@ -37,34 +39,68 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
 
     Raises:
         JobNotFoundError: No job has this id, or it was removed by hand; nearest ones are named.
-        OptionError: This cannot be an id, or several jobs match.
+        OptionError: This is neither an id nor a name of a job, or several jobs match.
     """
     return handle_of(find_record(job_id, project=project, cluster=cluster))
 
 
 def find_record(job_id: str, project: str | None = None, cluster: str | None = None) -> JobRecord:
     """Return the record of a job, with its page of the history if it was collected; see ``attach``."""
-    if not isinstance(job_id, str) or not keys.is_job_id(job_id.rstrip("-")):  # the beginning of an id may end with one
+    if not isinstance(job_id, str):
         keys.check_job_id(job_id)
     stores = job_list.stores(job_list.resolve(project, cluster=cluster))
     for store in reversed(stores) if keys.is_job_id(job_id) else ():  # this machine's own needs no network
         if (found := _known(store, job_id)) is not None:
             return found
-    for store in stores:
-        name = keys.only_match(job_id, [name for name in job_list.ids(store) if name.startswith(job_id)])
+    if (found := _by_word(stores, job_id)) is not None:
+        return found
+    for store, _ in environment.noted_stores(stores):
+        try:
+            found = _known(store, job_id) if keys.is_made(job_id) else _by_word([store], job_id)
+        except OptionError:  # several match
+            raise
+        except KineticError:  # it may be of a cluster that is gone
+            continue
+        if found is not None:
+            return found
+    if not keys.is_job_id(job_id.rstrip("-")):
+        keys.check_job_id(job_id)
+    raise _not_found(stores, job_id)
+
+
+def _by_word(stores: Sequence[Store], word: str) -> JobRecord | None:
+    """Return the job whose id begins with a word, else the one that has it as its name; None where there is none."""
+    may_be_id = keys.is_job_id(word.rstrip("-"))  # the beginning of an id may end with one
+    for store in stores if may_be_id else ():
+        name = keys.only_match(word, [name for name in job_list.ids(store) if name.startswith(word)])
         if name:
             with contextlib.suppress(KeyMissingError):  # half submitted, or half removed
                 return _load(store, name)
-    for store in stores:
-        pages = (locate.read_page(store, name) for name in index.page_ids(store) if name.startswith(job_id))
+    for store in stores if may_be_id else ():
+        pages = (locate.read_page(store, name) for name in index.page_ids(store) if name.startswith(word))
         past = [handle for page in pages if (handle := _collected(store, page)) is not None]
-        if keys.only_match(job_id, [handle.job_id for handle in past], "ids of collected jobs"):
+        if keys.only_match(word, [handle.job_id for handle in past], "ids of collected jobs"):
             return past[0]
-    for store in environment.noted_stores(stores) if keys.is_made(job_id) else ():
-        with contextlib.suppress(KineticError):  # it may be of a cluster that is gone
-            if (found := _known(store, job_id)) is not None:
-                return found
-    raise _not_found(stores, job_id)
+    named = job_list.named(stores, word) if word else []
+    if len(named) > 1:
+        raise ambiguous_name(word, [job.job_id for job in named], "jobs", "kinetic jobs list --all")
+    for job in named:
+        if isinstance(job, JobRecord):
+            return job
+        if (found := _known(open_store(job.store), job.job_id)) is not None:
+            return found
+    return None
+
+
+def ambiguous_name(name: str, ids: Sequence[str], what: str, command: str) -> OptionError:
+    """Return the error that several jobs or batches, newest first, have a name; ``command`` lists them."""
+    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+    return OptionError(
+        f"{len(ids)} {what} have the name {name!r}",
+        why=f"newest first: {', '.join(ids[:_NAMED])}{more}",
+        next=f"use the id of one of them     to see them: {command}",
+        code="ambiguous-name",
+    )
 
 
 def _known(store: Store, job_id: str) -> JobRecord | None:

@@ -90,9 +90,39 @@ def live_and_past(target: Target) -> list[Job]:
 
 
 def newest(target: Target, *, removed: bool = False) -> Job | None:
-    """Return the job that was submitted last, which may be a cancelled or collected one, or ``removed`` as well."""
-    stored = _known((store, ids(store), page_names(store)) for store in stores(target))
-    past = [_last([row for row in rows if removed or row.collected_at is not None]) for rows in _past(target)]
+    """Return the job that was submitted last, which may be a cancelled or collected one, or ``removed`` as well.
+
+    A store to which a job was sent later than the newest one here is looked at, too, though it is not the target's.
+    """
+    found = stores(target)
+    last = _newest_of(found, removed=removed)
+    for store, noted in environment.noted_stores(found):
+        if last is not None and noted < made(last):
+            break
+        try:
+            last = _newest_of([*found, store], removed=removed)
+            found.append(store)
+        except KineticError as error:
+            environment.log().warning("%s", unread(store, error))
+    return last
+
+
+def unread(store: Store, error: KineticError) -> str:
+    """Return what to say where the newest job may be in a store that cannot be read."""
+    return f"something newer was sent to {store.url}, which cannot be read: {error.what}"
+
+
+def named(found: Iterable[Store], name: str) -> list[Job]:
+    """Return the jobs to which the user gave this name and that were not removed, newest first."""
+    found = list(found)
+    stored = _known((store, ids(store), page_names(store)) for store in found)
+    past = [[row for row in past_of(store) if row.collected_at is not None and row.name == name] for store in found]
+    return newest_first([job for job in stored if job.name == name], *past)
+
+
+def _newest_of(found: Sequence[Store], *, removed: bool) -> Job | None:
+    stored = _known((store, ids(store), page_names(store)) for store in found)
+    past = [_last([row for row in past_of(store) if removed or row.collected_at is not None]) for store in found]
     places = _places(stored)
     return next(iter(newest_first(_latest(stored, places), *past, places=places)), None)
 
