@@ -50,13 +50,16 @@ _COLUMNS = (
 @click.option(
     "--project", metavar="NAME", help="Google Cloud project that asks.  [default: KINETIC_PROJECT, or the profile]"
 )
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, for a spreadsheet.")
 @shared_options.json_option
-def cost(names: tuple[str, ...], region: str | None, spot: bool, project: str | None, as_json: bool) -> None:
+def cost(
+    names: tuple[str, ...], region: str | None, spot: bool, project: str | None, as_csv: bool, as_json: bool
+) -> None:
     """Show what accelerators cost per hour.
 
     Prices are from Google's price list (the Cloud Billing Catalog), which is read once a day and kept. Without a login,
     or where Google does not answer, they are from a dated table, which has no prices of Spot and of the newest GPUs.
-    The exit code is 1 if a price is not known.
+    The exit code is 1 if a price is not known. --csv has the columns of --json.
 
     Example: kinetic cost l4 v5litepod-16 --region us-west4
     """
@@ -64,6 +67,8 @@ def cost(names: tuple[str, ...], region: str | None, spot: bool, project: str | 
     from kinetic._google.locations import region_of
     from kinetic._hardware import prices
 
+    if as_csv and as_json:
+        raise click.UsageError("--csv and --json cannot be used together")
     wanted = [hardware.place(name, spot=spot) for name in names]
     for each in wanted:
         if each.kind == "cpu":
@@ -78,7 +83,10 @@ def cost(names: tuple[str, ...], region: str | None, spot: bool, project: str | 
         pages = [_page(each, price) for each, price in found]
         output_format.print_document(prices=pages, not_included=[*NOT_INCLUDED], problem=problem)
     else:
-        output_format.print_table(_COLUMNS, [_cells(each, price) for each, price in found])
+        if as_csv:
+            _print_csv([_page(each, price) for each, price in found])
+        else:
+            output_format.print_table(_COLUMNS, [_cells(each, price) for each, price in found])
         _explain(found, problem)
     if any(price is None for _, price in found):
         sys.exit(ERROR)
@@ -146,6 +154,18 @@ def _page(wanted: Placement, price: Price | None) -> dict[str, Any]:
             }
         ),
     }
+
+
+def _print_csv(pages: list[dict[str, Any]]) -> None:
+    """Print values as in JSON: true and false, and nothing for null."""
+    import csv
+
+    writer = csv.DictWriter(sys.stdout, [*pages[0]], lineterminator="\n")
+    writer.writeheader()
+    for page in pages:
+        writer.writerow(
+            {name: str(value).lower() if isinstance(value, bool) else value for name, value in page.items()}
+        )
 
 
 def _cells(wanted: Placement, price: Price | None) -> list[str]:

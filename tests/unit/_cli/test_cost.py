@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Iterator
 
@@ -43,6 +45,15 @@ def test_they_are_kept_for_a_day(kinetic, cloud) -> None:
     assert cloud.calls == []
     (page,) = json.loads(second.stdout)["prices"]
     assert (page["dollars_per_hour"], page["live"]) == (20.0, True)
+    table = kinetic("cost", "v6e-8", "l4", "--csv")
+    first, unknown = csv.DictReader(io.StringIO(table.stdout))
+    assert first == {
+        name: str(value).lower() if value is True or value is False else str(value) for name, value in page.items()
+    }
+    assert (unknown["accelerator"], unknown["spot_wanted"]) == ("gpu-l4", "false")
+    assert "not included: disks" in table.stderr
+    both = kinetic("cost", "v6e-8", "--csv", "--json")
+    assert (both.exit_code, both.stdout) == (2, "")
 
 
 def test_spot_has_its_own_price_or_is_below_that_of_the_table(kinetic, cloud) -> None:
