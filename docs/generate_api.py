@@ -36,7 +36,7 @@ CHAPTERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Running a function",
         "[Getting started](getting-started.md) and [Command jobs](commands.md) tell how they are used.",
-        ("run", "run_command", "RemoteCallable", "current"),
+        ("run", "run_command", "RemoteCallable", "current", "is_remote"),
     ),
     ("Jobs", "[Jobs](jobs.md) tells how they are used.", ("JobHandle", "JobStatus", "attach", "list_jobs")),
     ("Batches", "[Batches](batches.md) tells how they are used.", ("BatchHandle", "attach_batch", "collections")),

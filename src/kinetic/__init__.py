@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kinetic._data.data import Data
     from kinetic._jobs.command_jobs import run_command
     from kinetic._remote.callable import RemoteCallable, run
-    from kinetic._remote.current_job import current
+    from kinetic._remote.current_job import current, is_remote
     from kinetic._remote.function_paths import checkpoint_dir, output_dir
     from kinetic._version import __version__
     from kinetic._wire.progress import progress
@@ -38,6 +38,7 @@ __all__ = [
     "current",
     "debug",
     "errors",
+    "is_remote",
     "job_status",
     "jobs",
     "list_jobs",
@@ -60,6 +61,7 @@ _MODULE_OF = {
     "attach_batch": "collections",
     "checkpoint_dir": "_remote.function_paths",
     "current": "_remote.current_job",
+    "is_remote": "_remote.current_job",
     "list_jobs": "jobs",
     "output_dir": "_remote.function_paths",
     "progress": "_wire.progress",

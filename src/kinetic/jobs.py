@@ -11,11 +11,13 @@ from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._jobs.resource_usage import DeviceSample, HostUsage, Usage, UsageDevice, UsageSample, UsageSummary
+    from kinetic._jobs.wait import JobEvent
     from kinetic._remote.current_job import CurrentJob
     from kinetic._wire.progress import Progress
 
 _LATER = {
     "CurrentJob": "_remote.current_job",
+    "JobEvent": "_jobs.wait",
     "Progress": "_wire.progress",
     **dict.fromkeys(
         ("DeviceSample", "HostUsage", "Usage", "UsageDevice", "UsageSample", "UsageSummary"), "_jobs.resource_usage"
@@ -26,6 +28,7 @@ __all__ = [
     "CurrentJob",
     "DeviceSample",
     "HostUsage",
+    "JobEvent",
     "JobHandle",
     "JobStatus",
     "Progress",

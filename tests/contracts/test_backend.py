@@ -19,7 +19,7 @@ from kinetic import JobStatus, testing
 from kinetic._backends import registry
 from kinetic._hardware import place as placed
 from kinetic._jobs import locate, logs
-from kinetic.errors import CommandError, PredecessorError
+from kinetic.errors import CommandError, JobTimeoutError, PredecessorError
 
 __all__ = ["add_node", "agent", "bucket", "machine", "namespace", "plane", "shared", "why_not"]
 
@@ -307,6 +307,42 @@ def test_a_log_is_read_by_position_from_the_backend_or_once_it_let_go_of_it_from
     at = log.read(0, log.size()).index(expected)
     assert log.read(at + 7, 5) == b"3 and"
     assert log.read(log.size(), 10) == b""
+
+
+def test_changes_of_a_job_and_lines_of_its_log_come_one_by_one_until_it_has_ended(place):
+    job = place.submit_long()
+    lines, first = job.log_lines(follow=True), ""
+    seen = []
+    for event in job.events(timeout=120):
+        seen.append(event.status)
+        if event.status is JobStatus.RUNNING:
+            if not isinstance(place.backend, testing.FakeBackend):  # it runs a job when it is released
+                first = next(lines)
+            place.release(job)
+
+    rest = list(lines)
+
+    assert seen in (
+        [JobStatus.RUNNING, JobStatus.SUCCEEDED],
+        [JobStatus.PENDING, JobStatus.RUNNING, JobStatus.SUCCEEDED],
+    )
+    assert [first, *rest].count("here") == 1
+    assert list(job.log_lines()) == [*([first] if first else []), *rest]
+    assert job.result() == "gone"
+    assert [event.status for event in job.events()] == [JobStatus.NOT_FOUND]
+    assert list(job.log_lines(follow=True)) == list(job.log_lines())
+
+
+def test_waiting_for_changes_ends_with_its_time_and_leaves_the_job_alone(place):
+    job = place.submit_long()
+    place.wait_for_start(job)
+
+    with pytest.raises(JobTimeoutError, match="has not ended within"):
+        list(job.events(timeout=0.2))
+
+    assert job.running()
+    place.release(job)
+    assert job.result() == "gone"
 
 
 def test_what_a_job_uses_is_told_while_it_runs_and_afterwards_or_nothing_where_nothing_can_be_measured(place):

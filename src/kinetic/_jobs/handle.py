@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from kinetic._jobs.done_callbacks import End
     from kinetic._jobs.resource_usage import Usage
+    from kinetic._jobs.wait import JobEvent
     from kinetic._wire.order import Predecessor
     from kinetic._wire.progress import Progress
 
@@ -192,6 +193,35 @@ class JobHandle(JobRecord, Generic[R]):
                 job_wait.wait(self, follow=job_wait.to_stdout)
             return None
         return logs.text_of(logs.log_of(self))
+
+    def log_lines(self, follow: bool = False) -> Iterator[str]:
+        """Yield the lines of the log one by one, without line breaks; with ``follow``, until the job has ended.
+
+        It needs no more memory than a line. Of a retried job, ``follow`` gives the lines of the newest attempt and of
+        those that come after it. A loop that is left early leaves the job alone.
+
+        Example:
+            ``losses = [line for line in job.log_lines(follow=True) if line.startswith("loss")]``
+        """
+        is_live = follow and past_of(self) is None
+        with job_wait.detaching(self):
+            found = (data for _, data in job_wait.follow_logs(self)) if is_live else logs.pieces_of(logs.log_of(self))
+            yield from logs.lines_of(found)
+
+    def events(self, timeout: float | None = None) -> Iterator[JobEvent]:
+        """Yield how the job is now, and then each change of its status, attempt or reason, until it has ended.
+
+        Args:
+            timeout: Seconds for all of it; None means no limit.
+
+        Raises:
+            JobTimeoutError: The time is over; the job keeps running (also a TimeoutError).
+
+        Example:
+            ``next(event for event in job.events() if event.status is not kinetic.JobStatus.PENDING)``
+        """
+        with job_wait.detaching(self):
+            yield from job_wait.events(self, timeout=timeout)
 
     def tail(self, n: int = 100) -> str:
         """Return exactly the last ``n`` lines of the log, "" while the job is pending; of the last 10 MiB at most."""

@@ -316,6 +316,27 @@ def text_of(log: LiveLog | None) -> str:
     return log.read(0, log.size()).decode(errors="replace")
 
 
+def pieces_of(log: LiveLog | None) -> Iterator[bytes]:
+    """Yield what there is of a log now, in pieces: it may be larger than the memory."""
+    position, size = 0, log.size() if log is not None else 0
+    while log is not None and position < size and (data := log.read(position, min(_LARGEST_BLOCK, size - position))):
+        position += len(data)
+        yield data
+
+
+def lines_of(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Yield the lines of a log, without their line breaks; bytes that are not UTF-8 are replaced."""
+    half: list[bytes] = []
+    for data in pieces:
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            yield b"".join((*half, line)).decode(errors="replace")
+            half.clear()
+        half.append(rest)
+    if any(half):
+        yield b"".join(half).decode(errors="replace")
+
+
 def close(log: LiveLog | None) -> None:
     """Close a log that has something open: a file, a connection."""
     closing = getattr(log, "close", None)

@@ -8,16 +8,17 @@ import functools
 import importlib
 import os
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import locate, logs, notifications
 from kinetic._jobs.status import Snapshot, lock_key, observe, past_of
 from kinetic._output import colors, terminal, tracebacks
 from kinetic._output import terminal as output
-from kinetic._wire import python_runtime
+from kinetic._wire import NamedTuple, python_runtime
 from kinetic.errors import (
     BackendUnavailableError,
     CredentialsError,
@@ -108,11 +109,70 @@ def wait(
                 display.keep_up(seen)
             check()
             if limit is not None and clock.monotonic() >= limit:
-                raise JobTimeoutError(
-                    f"{job.job_id} has not ended within {timeout:g} s",
-                    why=f"it is {seen.status.value}, and keeps running",
-                    next=f"kinetic jobs logs {job.job_id} --follow     or wait again",
-                )
+                raise _too_late(job, seen, timeout)
+
+
+def _too_late(job: JobRecord, seen: Snapshot, timeout: float | None) -> JobTimeoutError:
+    return JobTimeoutError(
+        f"{job.job_id} has not ended within {timeout:g} s",
+        why=f"it is {seen.status.value}, and keeps running",
+        next=f"kinetic jobs logs {job.job_id} --follow     or wait again",
+    )
+
+
+class JobEvent(NamedTuple):
+    """A change of a job, as it was seen.
+
+    Attributes:
+        at: Unix time at which it was seen.
+        status: The status from then on.
+        attempt: Which attempt, from 0; None while that is not known, as on a cluster before it has begun.
+        reason: Why it waits, or how it failed; "" where there is nothing to say.
+    """
+
+    at: float
+    status: JobStatus
+    attempt: int | None
+    reason: str
+
+
+def events(job: JobRecord, *, timeout: float | None = None) -> Iterator[JobEvent]:
+    """Yield how a job is now, and each change, until it has ended."""
+    last: JobEvent | None = None
+    for seen in _looks(job, seconds_to_wait(timeout)):
+        times = seen.outcome or seen.observation
+        event = JobEvent(time.time(), seen.status, times.attempt if times is not None else None, seen.reason)
+        if last is None or event[1:] != last[1:]:
+            last = event
+            yield event
+
+
+def _looks(job: JobRecord, timeout: float | None) -> Iterator[Snapshot]:
+    if past_of(job) is not None:
+        yield observe(job)
+        return
+    backend, reader = locate.backend_of(job), StatusReader(job)
+    limit = None if timeout is None else backend.clock.monotonic() + timeout
+    try:
+        while True:
+            seen = reader.read(limit)
+            yield seen
+            if seen.status.is_final:
+                return
+            looked = backend.clock.monotonic()
+            while not _has_news_without_slot(backend, job, pause=backend.poll_seconds, looked=looked, limit=limit):
+                pass
+            if limit is not None and backend.clock.monotonic() >= limit:
+                raise _too_late(job, seen, timeout)
+    finally:
+        backend.stop_watching(job.job_id)
+
+
+def _has_news_without_slot(backend: Backend, job: JobRecord, **times: Any) -> bool:
+    """Return the same as ``has_news``; a job that waits here, between whose looks its own code runs, lends its slot."""
+    _check_circle(job, os.environ.get("KINETIC_JOB_ID", ""))
+    with backend.without_slot():
+        return has_news(backend, job, **times)
 
 
 def seconds_to_wait(timeout: object, name: str = "timeout") -> float | None:
@@ -450,7 +510,7 @@ def follow_logs(
         start: Positions in the logs of these hosts from which on they are read; by default from their beginning.
         look: Called with what was seen last, after each time that all was read.
     """
-    backend, newest = locate.backend_of(job), Attempt(job)
+    backend, newest, reader = locate.backend_of(job), Attempt(job), StatusReader(job)
 
     def wanted() -> int:
         return newest() if attempt is None else attempt
@@ -463,7 +523,7 @@ def follow_logs(
 
     try:
         while True:
-            seen = observe(job)
+            seen = reader.read(None)
             newest.see(seen)
             is_over = seen.status.is_final or newest() > wanted()
             yield from news(last=is_over)
@@ -471,7 +531,7 @@ def follow_logs(
                 return seen
             look(seen)
             looked = backend.clock.monotonic()
-            while not has_news(backend, job, pause=backend.log_poll_seconds, looked=looked):
+            while not _has_news_without_slot(backend, job, pause=backend.log_poll_seconds, looked=looked):
                 yield from news()
                 look(seen)
     finally:

@@ -39,3 +39,8 @@ def current() -> CurrentJob:
         int(os.environ.get("KINETIC_HOST_INDEX") or 0),
         int(os.environ.get("KINETIC_HOST_COUNT") or 1),
     )
+
+
+def is_remote() -> bool:
+    """Return whether this process belongs to a job, wherever that runs; it is ``current().job_id is not None``."""
+    return current().job_id is not None

@@ -57,6 +57,17 @@ def stored(store: MemoryStore, *segments: bytes, attempt: int = 0) -> StoredLog:
     return StoredLog(store, keys.logs("job", attempt, 0))
 
 
+def test_the_pieces_of_a_log_are_whole_lines_wherever_they_were_cut() -> None:
+    log = Counting(b"one\n\ntwo \xc3\xa9 \xff\nno end")
+
+    for size in range(1, log.size() + 1):
+        pieces = [log.data[start : start + size] for start in range(0, log.size(), size)]
+        assert list(logs.lines_of(pieces)) == ["one", "", "two é \ufffd", "no end"]
+    assert list(logs.lines_of(logs.pieces_of(log))) == ["one", "", "two é \ufffd", "no end"]
+    assert list(logs.lines_of([b"end\n"])) == ["end"]
+    assert list(logs.pieces_of(None)) == []
+
+
 # ------------------------------------------------------------------------------------------------- segments
 
 

@@ -152,6 +152,31 @@ def test_a_store_that_does_not_answer_for_a_while_is_waited_for(user, backend, m
     assert len(seen) > 100
 
 
+@pytest.mark.parametrize(
+    "follow",
+    [
+        lambda job: [line for line in job.log_lines(follow=True) if line == "number 1"],
+        lambda job: [event.status.value for event in job.events()][1:],
+        lambda job: [data for _, data in wait.follow_logs(job)],
+    ],
+    ids=["lines", "events", "kinetic jobs logs --follow"],
+)
+def test_a_store_that_does_not_answer_for_a_while_ends_no_following(user, monkeypatch, follow) -> None:
+    job = user.act.run_async(1)
+    seen = []
+
+    def observe(of):
+        seen.append(of)
+        if 2 <= len(seen) <= 20:
+            raise StoreUnreachableError("the store does not answer")
+        return status.observe(of)
+
+    monkeypatch.setattr(wait, "observe", observe)
+
+    assert follow(job) in (["number 1"], ["RUNNING", "SUCCEEDED"], [b"number 1\n"])
+    assert len(seen) > 20
+
+
 def test_a_store_that_does_not_answer_for_ten_minutes_ends_the_waiting(user, backend, monkeypatch) -> None:
     job = user.act.run_async(1)
     seen = []

@@ -15,6 +15,7 @@ def test_outside_of_a_job_it_is_the_only_host_of_a_first_attempt(monkeypatch: py
         monkeypatch.delenv(name, raising=False)
 
     assert kinetic.current() == (None, 0, 0, 1)
+    assert not kinetic.is_remote()
 
 
 def test_in_a_job_it_is_what_the_job_was_started_with(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +28,4 @@ def test_in_a_job_it_is_what_the_job_was_started_with(monkeypatch: pytest.Monkey
 
     assert (job.job_id, job.attempt) == ("cpu-train-20261120-143000-1a2b3c4", 2)
     assert (job.host_index, job.host_count) == (3, 4)
+    assert kinetic.is_remote()
