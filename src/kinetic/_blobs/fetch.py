@@ -241,21 +241,20 @@ def _copied_here(store: Store, part: Part, descriptor: int, at: int) -> bool:
         if os.fstat(reading).st_size != part.length:
             return False
         return (
-            copy_range(reading, descriptor, part.length, start=0, at=at)
-            and _digest_of(descriptor, at, part.length) == part.blob
+            copy_range(reading, descriptor, part.length, at=at) and _digest_of(descriptor, at, part.length) == part.blob
         )
     finally:
         os.close(reading)
 
 
-def copy_range(reading: int, writing: int, length: int, *, start: int, at: int) -> bool:
-    """Copy bytes inside the kernel, which shares blocks where it can; False when it cannot do it at all."""
+def copy_range(reading: int, writing: int, length: int, *, at: int) -> bool:
+    """Copy the first bytes inside the kernel, which shares blocks where it can; False when it cannot do it at all."""
     if not hasattr(os, "copy_file_range") or is_portable():
         return False
     done = 0
     while done < length:
         try:
-            count = os.copy_file_range(reading, writing, length - done, start + done, at + done)
+            count = os.copy_file_range(reading, writing, length - done, done, at + done)
         except OSError as error:
             if error.errno in DISK_FULL:
                 raise

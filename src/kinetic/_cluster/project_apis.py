@@ -38,6 +38,7 @@ _PAUSE_SECONDS = 5.0
 _OTHER_PROJECT = ("USER_PROJECT_DENIED", "SERVICE_DISABLED")
 _NOT_READY = frozenset({"resourceNotReady", "operationInProgress"})
 _BUSY = ("incompatible operation", "operation is in progress", "Another activation")
+_UNSEEN_SECONDS = 90.0
 _UNSEEN = ("does not exist", "Identity Pool does not exist")
 
 Query = Mapping[str, str | Sequence[str]]
@@ -134,9 +135,9 @@ class ProjectApis:
             return True
         return error.status in {400, 409} and any(words in error.message for words in _BUSY)
 
-    def retry_unseen(self, send: Callable[[], Page], seconds: float = 90.0) -> Page:
+    def retry_unseen(self, send: Callable[[], Page]) -> Page:
         """Send something that names what was just made, again while it is not seen everywhere."""
-        ends = self._clock() + seconds
+        ends = self._clock() + _UNSEEN_SECONDS
         while True:
             try:
                 return send()

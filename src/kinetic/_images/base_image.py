@@ -72,9 +72,9 @@ class BaseImage:
         return version if version.startswith(f"{self.python}.") else ""
 
 
-def tag_for(python: str, suite: str = SUITE) -> str:
+def tag_for(python: str) -> str:
     """Return the tag of the official image, e.g. "3.12-slim-bookworm": the suite named, for plain tags move on."""
-    return f"{python}-slim-{suite}"
+    return f"{python}-slim-{SUITE}"
 
 
 def read(registry: Registry, reference: str, *, machine: str, python: str, glibc: str) -> BaseImage:

@@ -6,7 +6,7 @@ Registries do not tell when an image was last used, and a rule by age would remo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -108,7 +108,7 @@ def remove(image: ImageNote, registry: Registry, store: Store) -> None:
     store.delete(keys.image(image.tag))
 
 
-def remove_unused_layers(registry: Registry, report: Callable[[str], object] = lambda _: None) -> int:
+def remove_unused_layers(registry: Registry) -> int:
     """Remove the layers that no image of the repository has any more; return how many.
 
     Images of other users are looked at as well: whoever may remove layers sees all tags.
@@ -123,7 +123,6 @@ def remove_unused_layers(registry: Registry, report: Callable[[str], object] = l
         if tag.startswith(_LAYER) and (digests := _digests(registry, tag)) and not used.intersection(digests):
             digest = registry.find_manifest(tag)
             if digest and registry.delete_manifest(digest):
-                report(tag)
                 count += 1
     return count
 

@@ -386,7 +386,7 @@ def old_jax(found: Lock, now: dt.datetime, stop: Stop | None = None) -> str:
     That is what a resolution looks like that found no libtpu or CUDA for the platform and went back in time, without
     an error. The newest one is asked for only where the resolved one is old.
     """
-    uploaded = _uploaded(found.text, "jax")
+    uploaded = _uploaded(found.text)
     if uploaded is None or (now - uploaded).days < OLD_DAYS:
         return ""
     with tempfile.TemporaryDirectory(prefix="kinetic-lock-") as name:
@@ -394,19 +394,19 @@ def old_jax(found: Lock, now: dt.datetime, stop: Stop | None = None) -> str:
         (folder / "requirements.txt").write_text("jax\n")
         done = _compile(folder, found.platform, lambda _: None, stop, "--no-deps")
         text = (folder / FILE).read_text() if not done.status else ""
-    newest = _uploaded(text, "jax")
+    newest = _uploaded(text)
     if newest is None or (newest - uploaded).days < OLD_DAYS:
         return ""
     ours, theirs = found.versions()["jax"], read(found.platform, text).versions()["jax"]
     return f"the requirements resolve to jax {ours} of {uploaded:%B %Y}; the newest is {theirs} of {newest:%B %Y}"
 
 
-def _uploaded(text: str, name: str) -> dt.datetime | None:
-    """Return when the files of a package came to the index, where the index says it."""
+def _uploaded(text: str) -> dt.datetime | None:
+    """Return when the files of JAX came to the index, where the index says it."""
     with contextlib.suppress(tomllib.TOMLDecodeError, KeyError, TypeError):
         for package in tomllib.loads(text)["packages"]:
             times: list[dt.datetime] = [each["upload-time"] for each in _files(package) if "upload-time" in each]
-            if package["name"] == name and times:
+            if package["name"] == "jax" and times:
                 return max(times)
     return None
 

@@ -33,11 +33,11 @@ _MOST_ASKED = 30  # running jobs of clusters in one list: two requests each
 _LOOK_SECONDS = {True: 10.0, False: 60.0}  # between two looks of a follower, on this machine and elsewhere: a request
 
 
-def progress_of(job: JobRecord, *, attempt: int | None = None) -> Progress | None:
+def progress_of(job: JobRecord) -> Progress | None:
     """Return what the code of a job reported last of its progress; of several hosts, the first that did."""
     from kinetic._jobs import resource_usage  # only where somebody asks
 
-    return progress_from(job, *resource_usage.measurements_of(job, attempt=attempt))
+    return progress_from(job, *resource_usage.measurements_of(job))
 
 
 def progress_from(job: JobRecord, attempt: int, measured: Sequence[Measurements]) -> Progress | None:

@@ -227,13 +227,12 @@ def _rounded(found: UsageSummary) -> dict[str, Any]:
     return {name: round(value, 2) if isinstance(value, float) else value for name, value in vars(found).items()}
 
 
-def usage_of(job: JobRecord, *, attempt: int | None = None, most_samples: int | None = None) -> Usage:
+def usage_of(job: JobRecord, *, attempt: int | None = None) -> Usage:
     """Return what a job used, as far as that is known now: where it runs, from the store, or from the history.
 
     Args:
         job: The job.
         attempt: Which attempt, from 0; by default the last one that began.
-        most_samples: Of all hosts together; by default all that are known.
 
     Raises:
         OptionError: The attempt is not a number from 0.
@@ -247,7 +246,7 @@ def usage_of(job: JobRecord, *, attempt: int | None = None, most_samples: int | 
             why="the attempts of a job are counted from 0",
             next="job.usage(attempt=0), or job.usage() for the last attempt",
         )
-    return usage_from(job, *measurements_of(job, attempt=attempt), most_samples=most_samples)
+    return usage_from(job, *measurements_of(job, attempt=attempt))
 
 
 def usage_from(

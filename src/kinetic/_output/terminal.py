@@ -325,7 +325,7 @@ class Progress:
         about = f": {self._detail}" if self._detail else ""
         return f"{self._phase}, {duration_text(seconds)}{about}" if seconds >= SLOW_SECONDS else ""
 
-    def show_still(self, detail: str = "") -> None:
+    def show_still(self, detail: str) -> None:
         """Report once that the phase still runs, where no line counts its seconds."""
         if self._phase and not self._is_live and not self._written:
             about = f": {detail}" if detail else ""

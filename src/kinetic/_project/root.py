@@ -75,9 +75,9 @@ def plan_for_file(path: str | os.PathLike[str], *, environ: Mapping[str, str] = 
     return _plan(os.path.abspath(path), environ, None)
 
 
-def plan_for_command(script: str | None, *, environ: Mapping[str, str] = os.environ) -> Plan:
+def plan_for_command(script: str | None) -> Plan:
     """Find the project of a command that starts in the current directory; ``script``: the Python file that it runs."""
-    return replace(_plan(None, environ, None), source=os.path.abspath(script) if script else "")
+    return replace(_plan(None, os.environ, None), source=os.path.abspath(script) if script else "")
 
 
 def _plan(file: str | None, environ: Mapping[str, str], cwd: Path | None) -> Plan:

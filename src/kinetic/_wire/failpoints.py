@@ -130,13 +130,13 @@ def _armed(name: str) -> None:
     except FileExistsError:
         return
     if not _LATER:
-        _die()
+        _die(0.0)
     import threading
 
     threading.Thread(target=_die, args=(float(_LATER),), daemon=True).start()
 
 
-def _die(seconds: float = 0.0) -> None:
+def _die(seconds: float) -> None:
     import signal
     import time
 

@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,11 +193,11 @@ def main(claimed: str) -> None:
     path.unlink(missing_ok=True)
 
 
-def send_to(target: str, body: Mapping[str, Any], *, sleep: Callable[[float], None] = time.sleep) -> str:
+def send_to(target: str, body: Mapping[str, Any]) -> str:
     """Send a notification to a target; return why that failed, or ""."""
     try:
         if is_webhook(target):
-            return _post(target, body, sleep)
+            return _post(target, body)
         if target == DESKTOP:
             return _show(body)
         return _run(target, body)
@@ -215,7 +215,7 @@ def shown(target: str) -> str:
     return f"{parts.scheme}://{parts.hostname}/…"
 
 
-def _post(url: str, body: Mapping[str, Any], sleep: Callable[[float], None]) -> str:
+def _post(url: str, body: Mapping[str, Any]) -> str:
     """Post to a webhook; try again where it was not reached or says that it cannot answer now."""
     from kinetic._wire.http_client import RETRYABLE, HttpClient
 
@@ -224,7 +224,7 @@ def _post(url: str, body: Mapping[str, Any], sleep: Callable[[float], None]) -> 
     why = ""
     for number in range(_TRIES):
         if number:
-            sleep(2.0**number)
+            time.sleep(2.0**number)
         try:
             answer = client.send("POST", url, body=data, headers=headers, follow=False)
         except OSError as error:

@@ -409,7 +409,7 @@ class QueueSource:
     def try_again(self, reason: str) -> None:
         self._requeue(self._tasks, counted=False)
 
-    def _requeue(self, tasks: Sequence[Task], *, counted: bool = True) -> None:
+    def _requeue(self, tasks: Sequence[Task], *, counted: bool) -> None:
         """Remove the files of an attempt, and put its job back to its old place, where any supervisor may take it."""
         recovery.clear_scratch(tasks)
         recovery.drop_data(self._paths, self.task.job_id)

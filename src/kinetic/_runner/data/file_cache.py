@@ -272,7 +272,7 @@ def copy_tree(source: Path, target: Path, *, way: Way) -> None:
 
 
 def _copy(reading: int, writing: int, size: int) -> None:
-    if blobs.copy_range(reading, writing, size, start=0, at=0):
+    if blobs.copy_range(reading, writing, size, at=0):
         return
     done = 0
     while piece := os.pread(reading, _CHUNK, done):

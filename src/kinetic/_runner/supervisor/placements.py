@@ -10,6 +10,7 @@ from kinetic._wire.warm_pods import NUMBERED, PLACEMENT, Placement
 from kinetic.errors import KeyMissingError
 
 _LONGEST_WHY = 500
+_KEPT = 2  # keys of old assignments
 
 
 def take(store: Store, job_id: str, pod: str, key: bytes, *, ended: str = "", why: str = "") -> bool:
@@ -72,11 +73,11 @@ def assigned(store: Store, pod: str, sequence: int, key: bytes) -> str:
         return ""
 
 
-def next_sequence(store: Store, pod: str, least: int = 0, *, keeps: int = 2) -> int:
+def next_sequence(store: Store, pod: str, least: int = 0) -> int:
     """Return the number after the last one that was assigned; remove the keys of old ones."""
     last = least - 1
     for number, entry in keys.numbered(store.entries(keys.warm_tasks(pod))):
         last = max(last, number)
-        if number < least - keeps:
+        if number < least - _KEPT:
             store.delete(entry.key)
     return last + 1

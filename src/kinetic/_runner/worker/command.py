@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -243,9 +243,9 @@ def _is_worker() -> bool:
     return "KINETIC_JOB_ID" in os.environ and threading.current_thread() is threading.main_thread()
 
 
-def _wait_for_group(group: int, sleep: Callable[[float], None] = time.sleep) -> None:
+def _wait_for_group(group: int) -> None:
     """Wait until nothing of a command is left that may still save its work; the supervisor limits the time."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         while True:
             os.killpg(group, 0)
-            sleep(_LOOK_SECONDS)
+            time.sleep(_LOOK_SECONDS)
