@@ -29,7 +29,7 @@ from kinetic._jobs.status import Snapshot, has_ended, observe_many
 from kinetic._stores import open_store
 from kinetic._wire import NamedTuple, dataclass, documents, keys, outcomes
 from kinetic._wire.order import Predecessor
-from kinetic._wire.records import MANIFEST, Group, JobRecord, Table, read_table
+from kinetic._wire.records import Group, JobRecord, Table, read_table
 from kinetic.errors import (
     BatchNotFoundError,
     CallableError,
@@ -243,7 +243,7 @@ def load_group(store: Store, group_id: str) -> Group:
 def read_manifest(store: Store, group_id: str) -> Group | Untrusted:
     """Read the manifest of a batch, or what can be shown of one that cannot be verified here."""
     try:
-        group = locate.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
+        group = locate.read_group(store, group_id)
     except KeyMissingError:
         raise BatchNotFoundError(
             f"no batch {group_id} was found",

@@ -382,7 +382,7 @@ def _images_in_use() -> set[str]:
     store = _store()
     for group_id in store.folders(keys.GROUPS):
         with contextlib.suppress(KineticError):  # being removed, or damaged
-            group = locate.open_claimed(records.MANIFEST, store, keys.group_manifest(group_id), group_id)
+            group = locate.read_group(store, group_id)
             if isinstance(group, records.Group):
                 used.add(str(group.handle.get("image_uri") or ""))
     return used

@@ -18,7 +18,7 @@ from kinetic._output import format as output_format
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys, outcomes
 from kinetic._wire import order as orders
-from kinetic._wire.records import MANIFEST, Group
+from kinetic._wire.records import Group
 from kinetic.errors import CredentialsError, DataMissingError, KineticError, OptionError, ResultMissingError
 
 if TYPE_CHECKING:
@@ -62,15 +62,8 @@ def job_page(handle: JobHandle) -> Page:
         "data": [ref.path for ref in order.data] if order is not None else [],
         "fingerprint": dict(order.fingerprint) if order is not None else {},
         "deadline_seconds": order.deadline if order is not None else None,
-        "hosts": _hosts(handle),
+        "hosts": locate.hosts_or_one(handle),
     }
-
-
-def _hosts(handle: JobHandle) -> int:
-    try:
-        return locate.hosts_of(handle)
-    except KineticError:  # an accelerator of another version of kinetic
-        return 1
 
 
 def _order_of(handle: JobHandle) -> Order | None:
@@ -82,8 +75,7 @@ def _order_of(handle: JobHandle) -> Order | None:
             if isinstance(record, dict):
                 return orders.read(store, keys.order(handle.job_id), str(record.get("order_sha256")))
         else:
-            at = keys.group_manifest(handle.group_id)
-            group = locate.open_claimed(MANIFEST, store, at, handle.group_id)
+            group = locate.read_group(store, handle.group_id)
             if isinstance(group, Group):
                 return orders.read(store, keys.group_order(handle.group_id), group.order_sha256)
     return None

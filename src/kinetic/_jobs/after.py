@@ -284,10 +284,7 @@ def _start_held(group_id: str, store: Store, backend: Backend) -> None:
 
 def _group_of(job: JobRecord, store: Store) -> Group | None:
     """Return the batch of a child; None where it cannot be verified here."""
-    from kinetic._wire.records import MANIFEST  # only for children on a cluster
-
-    group_id = job.group_id or ""
-    found = locate.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
+    found = locate.read_group(store, job.group_id or "")
     return None if isinstance(found, locate.Untrusted) else found
 
 
@@ -356,11 +353,11 @@ def _predecessors_of(job: JobRecord, store: Store) -> tuple[Predecessor, ...]:
     """Return what a job follows, by the order that its sealed record names."""
     at = store.url, job.group_id or job.job_id
     if at not in _orders:
-        from kinetic._wire import order, records  # only for a job that waits
+        from kinetic._wire import order  # only for a job that waits
 
         sha256, key = "", keys.order(job.job_id)
         if job.group_id:
-            group = locate.open_claimed(records.MANIFEST, store, keys.group_manifest(job.group_id), job.group_id)
+            group = locate.read_group(store, job.group_id)
             key = keys.group_order(job.group_id)
             sha256 = "" if isinstance(group, locate.Untrusted) else group.order_sha256
         else:
@@ -411,10 +408,8 @@ def _is_open(store: Store, name: str, has_ended: HasEnded) -> bool:
 
 
 def _is_batch_open(store: Store, group_id: str) -> bool:
-    from kinetic._wire.records import MANIFEST  # only where a batch follows
-
     try:
-        group = locate.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
+        group = locate.read_group(store, group_id)
     except KeyMissingError:
         return False
     if isinstance(group, locate.Untrusted):

@@ -28,7 +28,7 @@ from kinetic._wire import digests, documents, folders, keys, order, outcomes, py
 from kinetic._wire import order as orders
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import CANCELLED, Outcome
-from kinetic._wire.records import MANIFEST, read_table
+from kinetic._wire.records import read_table
 from kinetic.errors import (
     BackendError,
     CommandError,
@@ -222,7 +222,7 @@ def _sent_with(store: Store, page: dict[str, object]) -> tuple[Iterable[str], It
     if not group_id:
         order = orders.read(store, keys.order(str(page["job_id"])), str(page.get("order_sha256")))
         return order.packs, order.data
-    group = locate.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
+    group = locate.read_group(store, group_id)
     if isinstance(group, locate.Untrusted):
         return (), ()
     shared = orders.read(store, keys.group_order(group_id), group.order_sha256)

@@ -174,6 +174,14 @@ def hosts_of(job: JobRecord) -> int:
     return hardware.place(job.accelerator, multi_host=registry.spans_hosts(job.backend)).hosts
 
 
+def hosts_or_one(job: JobRecord) -> int:
+    """Return how many hosts a job has (count), as far as this version of kinetic knows its accelerator."""
+    try:
+        return hosts_of(job)
+    except KineticError:
+        return 1
+
+
 def machine_of(backend: Backend) -> str:
     """Return the machine that sees a backend's jobs: this one, or "" where every machine does."""
     return machine() if backend.is_here else ""
@@ -216,6 +224,11 @@ def seal_record(handle: dict[str, Any], more: dict[str, Any], key: bytes) -> byt
 def read_record(store: Store, job_id: str) -> dict[str, Any] | Untrusted:
     """Read the record of a job, or what can be shown of one that cannot be verified here."""
     return open_claimed(RECORD, store, keys.record(job_id), job_id)
+
+
+def read_group(store: Store, group_id: str) -> Group | Untrusted:
+    """Read the manifest of a batch, or what can be shown of one that cannot be verified here."""
+    return open_claimed(records.MANIFEST, store, keys.group_manifest(group_id), group_id)
 
 
 def _record(page: dict[str, Any], what: str) -> dict[str, Any]:

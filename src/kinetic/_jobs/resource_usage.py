@@ -280,7 +280,7 @@ def _latest(job: JobRecord, store: Store) -> int:
 def _measured(job: JobRecord, store: Store, attempt: int) -> list[Measurements]:
     """Read what is known of the hosts of an attempt that was not collected, host 0 first."""
     found: dict[int, Measurements] = {}
-    hosts = _hosts_of(job)
+    hosts = locate.hosts_or_one(job)
     backend = _backend_here(job)
     for host in range(hosts) if backend is not None else ():
         data = backend.live_usage(job.job_id, host=host, attempt=attempt)  # type: ignore[union-attr] # asked above
@@ -318,13 +318,6 @@ def _stored(store: Store, at: str, key: bytes | None) -> Measurements | None:
 def _backend_here(job: JobRecord) -> Backend | None:
     """Return the backend that has the files of a job on this machine, or None."""
     return locate.backend_of(job) if registry.is_here(job.backend) and locate.is_here(job) else None
-
-
-def _hosts_of(job: JobRecord) -> int:
-    try:
-        return locate.hosts_of(job)
-    except KineticError:  # an accelerator of another version of kinetic
-        return 1
 
 
 def _kept_in(page: dict[str, Any]) -> list[Measurements]:

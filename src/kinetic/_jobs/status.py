@@ -420,7 +420,7 @@ def lock_key(job: JobRecord) -> str:
     store, at = locate.store_of(job), None
     with contextlib.suppress(KineticError):
         if job.group_id is not None:
-            group = locate.open_claimed(records.MANIFEST, store, keys.group_manifest(job.group_id), job.group_id)
+            group = locate.read_group(store, job.group_id)
             at = group.more.get("lock") if isinstance(group, records.Group) else None
         else:
             page = locate.read_record(store, job.job_id)
