@@ -254,20 +254,16 @@ class NodeRole(Resource):
     def _policy(self) -> policies.ProjectPolicy:
         return policies.ProjectPolicy(self.apis)
 
-    @property
-    def _member(self) -> str:
-        return f"serviceAccount:{self.spec.account}"
-
     def read(self) -> Found:
         policy = self._policy().read()
-        if policies.has(policy, NODE_ROLE, self._member):
+        if policies.has(policy, NODE_ROLE, self.spec.account_member):
             return Found("ours", policy)
         # Of an account that was removed before its binding, the policy keeps a name with its number.
-        left = policies.deleted_members(policy, self._member)
+        left = policies.deleted_members(policy, self.spec.account_member)
         return Found("missing", policy, "a binding of a removed account is left" if left else "")
 
     def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
-        policies.add(self._policy(), NODE_ROLE, self._member)
+        policies.add(self._policy(), NODE_ROLE, self.spec.account_member)
 
     def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
-        policies.remove(self._policy(), self._member)
+        policies.remove(self._policy(), self.spec.account_member)

@@ -120,7 +120,7 @@ def _node_account(step: Step) -> list[str]:
 
 def _node_role(step: Step) -> list[str]:
     spec = step.resource.spec
-    binding = {"member": f"serviceAccount:{spec.account}", "role": NODE_ROLE, "condition": "None"}
+    binding = {"member": spec.account_member, "role": NODE_ROLE, "condition": "None"}
     return [_line("gcloud", "projects", "add-iam-policy-binding", spec.project, **binding)]
 
 
@@ -151,7 +151,7 @@ def _repository(step: Step) -> list[str]:
     spec, place = step.resource.spec, {"project": step.resource.spec.project, "location": step.resource.setup.region}
     command = ("gcloud", "artifacts", "repositories")
     made = _line(*command, "create", spec.own_name, **place, repository_format="docker", labels=_labels(spec.labels))
-    binding = {"member": f"serviceAccount:{spec.account}", "role": storage.READER_ROLE}
+    binding = {"member": spec.account_member, "role": storage.READER_ROLE}
     read = _line(*command, "add-iam-policy-binding", spec.own_name, **place, **binding)
     return [read] if step.action == "change" else [made, read]
 

@@ -101,6 +101,11 @@ class Spec:
         return self.node_account or f"kn-{self.cluster}-nodes@{self.project}.iam.gserviceaccount.com"
 
     @property
+    def account_member(self) -> str:
+        """The same, as policies name it."""
+        return f"serviceAccount:{self.account}"
+
+    @property
     def bucket(self) -> str:
         return f"{self.project}-kn-{self.cluster}-jobs"
 

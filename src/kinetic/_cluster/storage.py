@@ -219,10 +219,6 @@ class Repository(Resource):
     def _place(self) -> artifacts.Repository:
         return artifacts.Repository(self.spec.project, self.setup.region, self.spec.own_name)
 
-    @property
-    def _member(self) -> str:
-        return f"serviceAccount:{self.spec.account}"
-
     def read(self) -> Found:
         found = self.marked(self.apis.read(ARTIFACTS, self._place.path), self.spec.labels, "labels")
         if found.state != "ours":
@@ -230,7 +226,7 @@ class Repository(Resource):
         return found._replace(page={**found.page, "policy": _RepositoryPolicy(self).read()})
 
     def diff(self, found: Found) -> list[Change]:
-        if policies.has(found.page.get("policy") or {}, READER_ROLE, self._member):
+        if policies.has(found.page.get("policy") or {}, READER_ROLE, self.spec.account_member):
             return []
         return [Change("read access of the nodes", "none", READER_ROLE)]
 
@@ -246,7 +242,7 @@ class Repository(Resource):
         self.change(found, ())
 
     def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
-        policies.add(_RepositoryPolicy(self), READER_ROLE, self._member)
+        policies.add(_RepositoryPolicy(self), READER_ROLE, self.spec.account_member)
 
     def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
         try:

@@ -14,11 +14,11 @@ from kinetic._batches.report import Batch
 from kinetic._dashboard import job_pages
 from kinetic._dashboard.job_feed import problem_page
 from kinetic._jobs import locate
-from kinetic._jobs.locate import Untrusted
 from kinetic._wire import NamedTuple, keys
 from kinetic.errors import BatchNotFoundError, KineticError, LaunchError
 
 if TYPE_CHECKING:
+    from kinetic._batches.report import BatchState
     from kinetic._dashboard.job_feed import JobFeed
     from kinetic._dashboard.places import Place
 
@@ -72,7 +72,7 @@ class BatchPages:
             return seen.page
         batch = self._batch(group_id, place)
         current = report.batch_state(batch)
-        page = {**report.batch_page(batch, current), "place": place.name, "is_over": current.is_over}
+        page = _page_of(batch, current, place)
         self._seen[group_id] = _Seen(page, version, now)
         return page
 
@@ -82,9 +82,7 @@ class BatchPages:
         if known is not None:
             return known[1]
         store = place.store
-        group = state.read_manifest(store, group_id)
-        if isinstance(group, Untrusted):
-            raise group.error()
+        group = state.load_group(store, group_id)
         batch = Batch(group, batch_handle.attached_handle(group, store))
         with self._lock:
             return self._found.setdefault(group_id, (place, batch))[1]
@@ -111,8 +109,7 @@ class BatchPages:
         place, batch = self.find(group_id)
         current = report.batch_state(batch)
         rows, _ = report.rows_of(batch, only_failed=False, limit=None)
-        page = {**report.batch_page(batch, current), "place": place.name, "is_over": current.is_over}
-        return {"batch": page, "jobs": [report.row_page(batch, row) for row in rows]}
+        return {"batch": _page_of(batch, current, place), "jobs": [report.row_page(batch, row) for row in rows]}
 
     def values_page(self, group_id: str) -> Page:
         """Return the values of inputs that succeeded; each is verified with this user's own key before it is opened."""
@@ -141,8 +138,7 @@ class BatchPages:
         """Cancel a batch; return it as it is then."""
         place, batch = self.find(group_id)
         batch.handle.cancel()
-        current = report.batch_state(batch)
-        return {"batch": {**report.batch_page(batch, current), "place": place.name, "is_over": current.is_over}}
+        return {"batch": _page_of(batch, report.batch_state(batch), place)}
 
     def retry_failed(self, group_id: str) -> Page:
         """Run the failed inputs of a batch again, in a process that outlives the dashboard.
@@ -175,3 +171,7 @@ class BatchPages:
                 next=f"kinetic batch resume {group_id} --failed",
             )
         return {"started": True}
+
+
+def _page_of(batch: Batch, current: BatchState, place: Place) -> Page:
+    return {**report.batch_page(batch, current), "place": place.name, "is_over": current.is_over}

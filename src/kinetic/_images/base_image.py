@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kinetic._images.container_registry import Reference, Registry
-from kinetic._images.lock import GLIBC, NEWEST_GLIBC
+from kinetic._images.lock import GLIBC, NEWEST_GLIBC, Platform
 from kinetic._wire import folders
 from kinetic.errors import ImageError, ImageUnavailableError, KineticError
 
@@ -58,6 +58,11 @@ class BaseImage:
     def from_json(cls, page: Mapping[str, Any]) -> BaseImage:
         """Read what ``to_json`` returned."""
         return cls(**{**page, "layers": tuple(page["layers"]), "diff_ids": tuple(page["diff_ids"])})
+
+    @classmethod
+    def unknown(cls, platform: Platform) -> BaseImage:
+        """Return what stands for an image of which only the Python and the glibc are known."""
+        return cls("", (), (), {}, "", platform.python, platform.glibc)
 
     @property
     def python_folder(self) -> str:
@@ -138,11 +143,9 @@ def find(
                 if named:
                     found = dataclasses.replace(found, glibc=_known_glibc(found, registry, cache))
             return found, reference
-        except ImageError as error:
+        except KineticError as error:
             if error.code == "base-glibc":
                 raise
-            tried.append(f"{reference.host}: {error.what}" + (f" ({error.why})" if error.why else ""))
-        except KineticError as error:
             tried.append(f"{reference.host}: {error.what}" + (f" ({error.why})" if error.why else ""))
     raise ImageUnavailableError(
         f"no base image for Python {python} on {machine} can be read",

@@ -76,7 +76,9 @@ def ensure(lock: Lock, store: Store, environ: Mapping[str, str]) -> tuple[Stored
         return found
     begun = time.monotonic()
     cache = WheelCache(home.kinetic_home(environ) / "cache" / "wheels", environ)
-    parts = [part for part in image.parts_of(lock, _no_base(lock)) if part.kind in {"wheels", "bytecode"}]
+    parts = [
+        part for part in image.parts_of(lock, BaseImage.unknown(lock.platform)) if part.kind in {"wheels", "bytecode"}
+    ]
     with ThreadPoolExecutor(_SIDE_BY_SIDE, "kinetic-layers") as pool:
         known = list(pool.map(lambda part: _read(part.key, store, environ), parts))
     absent = [part for part, found in zip(parts, known, strict=True) if found is None]
@@ -116,10 +118,6 @@ def page_of(found: Sequence[StoredLayer]) -> bytes:
 
 def _refused(why: str) -> ImageBuildError:
     return ImageBuildError("the packages do not go through the store", why=why)
-
-
-def _no_base(lock: Lock) -> BaseImage:
-    return BaseImage("", (), (), {}, "", lock.platform.python, lock.platform.glibc)
 
 
 def _packages(lock: Lock) -> str:

@@ -81,7 +81,7 @@ def verify(
     diff_ids = config["rootfs"]["diff_ids"]
     kinds = str(config["config"]["Labels"][image.KINDS_LABEL]).split()
     groups = layers.group_into_layers(lock.wheels, lock.platform.python)
-    base = BaseImage("", (), (), {}, "", lock.platform.python, lock.platform.glibc)
+    base = BaseImage.unknown(lock.platform)
     if (
         not len(digests) == len(diff_ids) == len(kinds)
         or [kind for kind in kinds if kind in _FROM_LOCK] != ["environment", *("wheels" for _ in groups), "lock"]

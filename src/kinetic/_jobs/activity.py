@@ -13,7 +13,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kinetic._backends import registry
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
 from kinetic._output.format import duration_text, plain
@@ -48,7 +47,7 @@ def progress_from(job: JobRecord, attempt: int, measured: Sequence[Measurements]
 
 def progress_of_many(jobs: Sequence[JobRecord]) -> dict[str, Progress]:
     """Return what running jobs reported, by id, of those that did; of jobs elsewhere, at most some are asked."""
-    here = {job.job_id: job for job in jobs if registry.is_here(job.backend) and locate.is_here(job)}
+    here = {job.job_id: job for job in jobs if locate.is_here(job)}
     elsewhere = [job for job in jobs if job.job_id not in here]
     rows = locate.local().queue.jobs([*here]) if here else {}
     reported = ((job_id, live_progress_of(here[job_id], row.attempt)) for job_id, row in rows.items())
@@ -76,7 +75,7 @@ def live_progress_of(job: JobRecord, attempt: int) -> Progress | None:
 
 
 def _live_progress(job: JobRecord, attempt: int) -> Progress | None:
-    if not (registry.is_here(job.backend) and locate.is_here(job)):
+    if not locate.is_here(job):
         return None
     backend = locate.backend_of(job)
     with contextlib.suppress(KineticError):

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from kinetic._backends import registry
 from kinetic._jobs import locate, logs, notifications
 from kinetic._jobs import status as job_status
 from kinetic._jobs.logs import GZIP, HISTORY_LOG_BYTES, StoredLog
@@ -676,7 +675,7 @@ def _usage_to_keep(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | N
 
 def _is_usage_coming(job: JobRecord, outcome: Outcome) -> bool:
     """Return whether a job of this machine has usage that the listing did not: it follows the verdict."""
-    if not (registry.is_here(job.backend) and locate.is_here(job)):
+    if not locate.is_here(job):
         return False
     if locate.backend_of(job).live_usage(job.job_id, host=0, attempt=outcome.attempt) is not None:
         return True

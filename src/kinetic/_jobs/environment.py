@@ -65,11 +65,6 @@ def machine() -> str:
     return _machines[setting]
 
 
-def is_here_by(backend: str, host: str | None) -> bool:
-    """Return whether this machine can see the processes of the jobs of a backend and a host."""
-    return registry.is_here(backend) and (not host or host == machine())
-
-
 def runtime() -> Path:
     """Return the folder for host-local state; found once for each setting, as that reads the list of mounts."""
     setting = tuple(os.environ.get(name, "") for name in _RUNTIME)

@@ -23,7 +23,6 @@ from kinetic._jobs import index
 from kinetic._jobs.environment import (
     backend_at,
     home,
-    is_here_by,
     is_supervised,
     key_ids,
     local_store,
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 __all__ = [  # with what goes with it, of ``environment``
     "backend_at",
     "home",
-    "is_here_by",
     "is_supervised",
     "key_ids",
     "local_store",
@@ -162,7 +160,7 @@ def can_be_seen(job: JobRecord) -> bool:
 
 def is_here(job: JobRecord) -> bool:
     """Return whether this machine can see the job's processes."""
-    return is_here_by(job.backend, job.host)
+    return registry.is_here(job.backend) and (not job.host or job.host == machine())
 
 
 def hosts_of(job: JobRecord) -> int:

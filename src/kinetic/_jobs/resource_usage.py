@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from kinetic._backends import registry
 from kinetic._jobs import locate, logs
 from kinetic._wire import documents, fields, keys, measurements
 from kinetic._wire.measurements import CPU, DEVICES, DISK, MEMORY, PAGE, READ, SECONDS, WRITTEN, Measurements, Row
@@ -317,7 +316,7 @@ def _stored(store: Store, at: str, key: bytes | None) -> Measurements | None:
 
 def _backend_here(job: JobRecord) -> Backend | None:
     """Return the backend that has the files of a job on this machine, or None."""
-    return locate.backend_of(job) if registry.is_here(job.backend) and locate.is_here(job) else None
+    return locate.backend_of(job) if locate.is_here(job) else None
 
 
 def _kept_in(page: dict[str, Any]) -> list[Measurements]:

@@ -133,10 +133,10 @@ class Client:
                 self.transport.pause(attempt)
                 continue
             if reply.status != 409 or not name:
-                return self._object(reply, "create", kind, name)
+                return _complete(kind, self._object(reply, "create", kind, name))
             found = self.get(kind, name)
             if found is not None:  # else what had the name is gone
-                return self._ours(kind, manifest, found)
+                return _complete(kind, self._ours(kind, manifest, found))
         raise self.error_for("create", kind, name, reply)
 
     def get(self, kind: Kind, name: str) -> Object | None:
@@ -368,7 +368,7 @@ def is_same(wanted: Object, found: Object) -> bool:
 
 
 def _complete(kind: Kind, found: Object) -> Object:
-    """Fill in what lists leave out."""
+    """Fill in what lists, and some answers, leave out."""
     return {"apiVersion": kind.api_version, "kind": kind.name, **found}
 
 

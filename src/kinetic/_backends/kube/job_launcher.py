@@ -112,16 +112,14 @@ class JobLauncher:
         kind, digest = self.kind_of(launch), runner_bundle.build().sha256
         manifest = manifest_of(request, launch, kind, key_offset=0, runner_sha256=digest, umask=umask)
         manifest["metadata"]["annotations"] |= {job_manifests.DIFFERS_ANNOTATION: "true"} if differs else {}
-        entries = {KEY_FILE: launch.key, ENVIRONMENT_FILE: json.dumps(dict(launch.captured)).encode()}
-        entries |= {CACHE_KEY_FILE: launch.cache_key} if launch.cache_key else {}
 
         def make_job() -> Object:
-            made: Object = {"apiVersion": kind.api_version, "kind": kind.name, **client.create(kind, manifest)}
+            made = client.create(kind, manifest)
             step("client:job-created")
             return made
 
         def make_secret(owner: Object) -> Object:
-            return client.create(SECRET, job_manifests.secret(request, entries, owner))
+            return client.create(SECRET, job_manifests.secret(request, _secret_entries(launch), owner))
 
         if keeper is not None:
             try:
@@ -172,13 +170,10 @@ class JobLauncher:
         if shared is not None and hosts == 1:
             manifest["spec"]["suspend"] = bool(request.settings.queue or waits_for)
             return client.create(kind, manifest)
-        made = {"apiVersion": kind.api_version, "kind": kind.name, **client.create(kind, manifest)}
+        made = client.create(kind, manifest)
         step("client:job-created")
         if shared is None:
-            entries = {KEY_FILE: launch.key, ENVIRONMENT_FILE: json.dumps(dict(launch.captured)).encode()}
-            entries |= {CACHE_KEY_FILE: launch.cache_key} if launch.cache_key else {}
-            entries |= {FOLLOWED_FILE: launch.followed} if launch.followed else {}
-            client.create(SECRET, job_manifests.secret(request, entries, made))
+            client.create(SECRET, job_manifests.secret(request, _secret_entries(launch), made))
             step("client:secret-created")
         if kind is JOB and hosts > 1:
             client.create(SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
@@ -372,6 +367,13 @@ def manifest_of(
             next=fewer if data > jobs else "follow one job that waits for the others, or a batch",
         )
     return job_manifests.manifest(replace(request, command=("python3", RUNNER_PATH, argument)), kind)
+
+
+def _secret_entries(launch: Launch) -> dict[str, bytes]:
+    """Return what the Secret of one job holds, by the names of the files in its pod."""
+    entries = {KEY_FILE: launch.key, ENVIRONMENT_FILE: json.dumps(dict(launch.captured)).encode()}
+    entries |= {CACHE_KEY_FILE: launch.cache_key} if launch.cache_key else {}
+    return entries | ({FOLLOWED_FILE: launch.followed} if launch.followed else {})
 
 
 def _store_requirements(launch: Launch) -> str:

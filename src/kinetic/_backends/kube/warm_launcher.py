@@ -177,8 +177,7 @@ class WarmLauncher:
             ),
             job_manifests.WARM_ANNOTATION: page.to_argument(),
         }
-        found = client.create(kind, job_manifests.warm_job(request, kind, annotations, page.most_seconds))
-        made: Object = {"apiVersion": kind.api_version, "kind": kind.name, **found}
+        made = client.create(kind, job_manifests.warm_job(request, kind, annotations, page.most_seconds))
         step("client:warm-job-created")
         try:
             entries = {KEY_FILE: key} | ({warm_pods.ASSIGNMENT_FILE: assignment} if assignment else {})

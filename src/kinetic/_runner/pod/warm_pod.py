@@ -109,7 +109,7 @@ class WarmProcess:
         self._cleaner = cleanup.Cleaner(base, runner, self.libc)
         self._children: dict[int, Callable[[int], None]] = {}  # that hear or look, and what follows their end
         self._decided = ""  # the last job that has its verdict
-        self._server = ForkServer(get_ready, runner, self.libc)
+        self._server = self._new_server()
         self._next_server: ForkServer | None = None  # which still imports
         self._next_variables = ""  # the file that it reads
         self._sequence = 0  # of the task that it has or takes next
@@ -257,6 +257,9 @@ class WarmProcess:
                 for server in self._servers():
                     server.is_over = server.is_over or server.pid == pid
 
+    def _key(self) -> contextlib.AbstractContextManager[bytes]:
+        return documents.temporary_key(Path(self.page.secret, wire_task.KEY_FILE))
+
     def _servers(self) -> list[ForkServer]:
         return [each for each in (self._server, self._next_server) if each is not None]
 
@@ -310,7 +313,7 @@ class WarmProcess:
             elif warm_pods.confirmed_job(line):
                 why = "this pod does not hold that task any more"
             else:
-                with documents.temporary_key(Path(self.page.secret, wire_task.KEY_FILE)) as key:
+                with self._key() as key:
                     found = Assignment.from_bytes(line, key, nonce)
                     why = self._stage(found, key)
                 held = found.job_id if found.is_held and not why else ""
@@ -423,7 +426,7 @@ class WarmProcess:
         from kinetic._runner.pod import warm_slice  # most warm pods have one host
 
         def stage(assignment: bytes) -> str:
-            with documents.temporary_key(Path(self.page.secret, wire_task.KEY_FILE)) as key:
+            with self._key() as key:
                 return self._stage(Assignment.from_bytes(assignment, key), key)
 
         def after(code: int) -> None:
@@ -460,7 +463,7 @@ class WarmProcess:
         self._secret_stamp = stamp
 
         def read() -> int:
-            with documents.temporary_key(Path(self.page.secret, wire_task.KEY_FILE)) as key:
+            with self._key() as key:
                 return 1 if self._stage(Assignment.from_bytes(path.read_bytes(), key), key) else 0
 
         self._fork(read, lambda _: None)
@@ -535,9 +538,13 @@ class WarmProcess:
         """Have a fork server that fits fork the supervisor of the task at hand."""
         wanted = (self._about or {}).get("environment")
         if self._server.is_over or (self._server.environment and self._server.environment != wanted):
-            self._replace(ForkServer(self._get_ready, self.runner, self.libc))  # it imports nothing: soon ready
+            self._replace(self._new_server())
         self._tries += 1
         self._server.start(self.task)
+
+    def _new_server(self) -> ForkServer:
+        """Start a fork server that imports nothing, so it is soon ready."""
+        return ForkServer(self._get_ready, self.runner, self.libc)
 
     def _replace(self, server: ForkServer) -> None:
         was, self._server = self._server, server
@@ -548,7 +555,7 @@ class WarmProcess:
     def _see_servers(self) -> None:
         self._server.read()
         if self._server.is_over and self._about is None:
-            self._replace(ForkServer(self._get_ready, self.runner, self.libc))
+            self._replace(self._new_server())
         server = self._next_server
         if server is None:
             return
@@ -640,7 +647,7 @@ class WarmProcess:
                 say(f"{(self._about or {}).get('job_id')} changed the packages that this pod keeps; they are removed")
                 shutil.rmtree(root, ignore_errors=True)
                 self._kept.clear()
-                self._replace(ForkServer(self._get_ready, self.runner, self.libc))
+                self._replace(self._new_server())
                 return ""
         return str(root / name) if name in self._kept else ""
 
