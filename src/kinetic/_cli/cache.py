@@ -12,7 +12,6 @@ from kinetic._cli.command_tree import LazyGroup
 from kinetic._config.options import read_size
 from kinetic._output import format as output_format
 from kinetic._output.format import Column, age_text, count_text, size_text
-from kinetic._stores.protocol import Store
 from kinetic.errors import OptionError
 
 _COLUMNS = (
@@ -51,7 +50,7 @@ def list_(as_json: bool) -> None:
     from kinetic._maintenance import compiled_programs
     from kinetic._wire import documents, keys
 
-    store = _store()
+    store = shared_options.target_store()
     _, key = home.own_key(settings.ensure_home(os.environ))
     found = compiled_programs.usage(store, documents.cache_key(key, store.url))
     known = [each for each in found if each.files]
@@ -110,7 +109,7 @@ def prune(older: float, keep: str, yes: bool, dry_run: bool, as_json: bool) -> N
             why="a size is a number and its unit, such as 2Gi or 500Mi; 0 removes everything",
             next="kinetic cache prune --keep 2Gi",
         )
-    store = _store()
+    store = shared_options.target_store()
     now = garbage_collection.now_in(store, time.time())
     found = compiled_programs.prune(store, now, seconds=older, most_bytes=most_bytes, dry_run=True)
     if any(found) and not dry_run:
@@ -128,10 +127,3 @@ def prune(older: float, keep: str, yes: bool, dry_run: bool, as_json: bool) -> N
     else:
         word = "would remove" if dry_run else "removed"
         click.echo(f"{word} {count_text(found.files, 'compiled file')}, {size_text(found.size_bytes)}", err=True)
-
-
-def _store() -> Store:
-    from kinetic._config import target as settings
-    from kinetic._stores import open_store
-
-    return open_store(settings.resolve().store.value)

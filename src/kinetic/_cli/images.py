@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kinetic._images.container_registry import Registry
-    from kinetic._images.docker_login import GoogleToken
     from kinetic._images.image_notes import ImageNote, Listed
 
 _COLUMNS = (
@@ -67,7 +66,7 @@ def list_(as_json: bool) -> None:
     """
     from kinetic._images import image_notes
 
-    found, others = image_notes.images(_store(), os.environ)
+    found, others = image_notes.images(shared_options.target_store(), os.environ)
     now = time.time()
     if as_json:
         output_format.print_document(images=[_page(each) for each in found], of_others=others)
@@ -113,7 +112,7 @@ def show(name: str, as_json: bool) -> None:
     from kinetic._images import lock_store
 
     note = _find(name)
-    locked = lock_store.read_lock(_store(), note.lock, os.environ)
+    locked = lock_store.read_lock(shared_options.target_store(), note.lock, os.environ)
     if as_json:
         wheels = [{"name": each.name, "version": each.version, "file": each.filename, "sha256": each.sha256}
                   for each in locked.lock.wheels]  # fmt: skip
@@ -165,7 +164,7 @@ def prune(older: float, yes: bool, dry_run: bool, as_json: bool) -> None:
     """
     from kinetic._images import image_notes
 
-    store, now = _store(), time.time()
+    store, now = shared_options.target_store(), time.time()
     found, _ = image_notes.images(store, os.environ)
     old = [each for each in found if now - each.used_at > older]
     if old:
@@ -237,6 +236,7 @@ def build_image(
 
     Example: kinetic build-image --repo us-docker.pkg.dev/team/kinetic --category tpu
     """
+    from kinetic._google import login
     from kinetic._images import bundled, image_choice
     from kinetic._version import __version__
     from kinetic._wire import python_runtime
@@ -248,7 +248,7 @@ def build_image(
             why="it says where the images go",
             next="kinetic build-image --repo us-docker.pkg.dev/PROJECT/kinetic",
         )
-    here = ".".join(python_runtime.python_version().split(".")[:2])
+    here = python_runtime.python_minor()
     if dockerfile:
         if python and not _PYTHON.fullmatch(python):
             raise OptionError(f"--python={python!r} is not a version", next=f"write it as in {here}")
@@ -285,14 +285,14 @@ def build_image(
     if not yes and not shared_options.confirm("Build these?", refused=_REFUSED):
         return
     for kind, name in plan:
-        token = _google_token()
+        token = login.token_source(os.environ)
         try:
             found = bundled.ensure(
                 image_choice.base_packages(kind, ()),
                 name,
                 python=python,
                 machine=_MACHINES[platform],
-                store=_store(),
+                store=shared_options.target_store(),
                 environ=os.environ,
                 google_token=token,
                 base=read_variable("KINETIC_BASE_IMAGE", os.environ) or "",
@@ -348,25 +348,12 @@ def _build_dockerfile(
         click.echo(f"{name}:{tags[1]}")
 
 
-def _google_token() -> GoogleToken | None:
-    """Return what gives a token of Google's, where this machine has a login."""
-    from kinetic._google import login
-
-    return login.Tokens(os.environ).get if login.credentials_file(os.environ) else None
-
-
-def _store() -> Any:
-    from kinetic._config import target as settings
-    from kinetic._stores import open_store
-
-    return open_store(settings.resolve().store.value)
-
-
 def _registry(repository: str) -> Registry:
+    from kinetic._google import login
     from kinetic._images import bundled
     from kinetic._images.container_registry import Reference
 
-    connect = bundled.connector(_google_token(), os.environ)
+    connect = bundled.connector(login.token_source(os.environ), os.environ)
     return connect(Reference.parse(f"{repository}:env"))
 
 
@@ -379,7 +366,7 @@ def _images_in_use() -> set[str]:
 
     jobs = [job for job in job_find.list_stored_jobs() if job.image_uri]
     used = {job.image_uri for job, seen in zip(jobs, observe_many(jobs), strict=True) if not seen.status.is_final}
-    store = _store()
+    store = shared_options.target_store()
     for group_id in store.folders(keys.GROUPS):
         with contextlib.suppress(KineticError):  # being removed, or damaged
             group = locate.read_group(store, group_id)
@@ -391,7 +378,7 @@ def _images_in_use() -> set[str]:
 def _find(name: str) -> ImageNote:
     from kinetic._images import image_notes
 
-    found = image_notes.find(name, _store(), os.environ)
+    found = image_notes.find(name, shared_options.target_store(), os.environ)
     if found is None:
         raise ImageError(
             f"no image is named {name!r}",

@@ -146,7 +146,7 @@ class _ListRequest(NamedTuple):
 @click.option("--children", is_flag=True, help="Show each job of a batch instead of one row for the batch.")
 @click.option("--cost", is_flag=True, help="Also show what each job cost so far, at list price.")
 @click.option("-w", "--watch", is_flag=True, help="Refresh the table every two seconds, until Ctrl-C.")
-@click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE, or the profile]")
+@shared_options.namespace_option
 @shared_options.place_options
 @shared_options.json_option
 def list_(watch: bool, as_json: bool, **given: Any) -> None:

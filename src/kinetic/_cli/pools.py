@@ -59,7 +59,7 @@ def pool() -> None:
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Most nodes.  [default: 1, or a slice]")
 @click.option("--slices", type=click.IntRange(min=1), metavar="N", help="Pools, one for each slice.  [default: 1]")
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@shared_options.yes_option
 def add(name: str, spot: bool, dry_run: bool, yes: bool, **given: Any) -> None:
     """Add a node pool for an accelerator, or change how far one grows.
 
@@ -147,7 +147,7 @@ def _warn_of_price(wanted: Any, least: int) -> None:
 @click.command
 @click.argument("name", metavar="POOL")
 @shared_options.place_options
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@shared_options.yes_option
 def remove(name: str, yes: bool, **given: Any) -> None:
     """Remove a node pool that kinetic made; its jobs are named before.
 

@@ -122,7 +122,7 @@ class RunCommand(click.Command):
 )
 @click.option("--backend", metavar="NAME", help=f"The place: {registry.listed()}.")
 @shared_options.place_options
-@click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE, or the profile]")
+@shared_options.namespace_option
 @click.option("--output-dir", metavar="PLACE", help="Its output folder, KINETIC_OUTPUT_DIR in the job.")
 @click.option(
     "--env",

@@ -361,7 +361,7 @@ def show(name: str | None, as_json: bool) -> None:
 
 @click.command
 @click.argument("name", metavar="NAME", shell_complete=shared_options.complete_profiles)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@shared_options.yes_option
 def remove(name: str, yes: bool) -> None:
     """Remove a profile.
 

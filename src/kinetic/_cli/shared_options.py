@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from kinetic._jobs.index import Row
+    from kinetic._stores.protocol import Store
     from kinetic._wire.records import JobRecord
 
 Command = Callable[..., Any]
@@ -151,6 +152,12 @@ def duration_argument(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+namespace_option = click.option(
+    "--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE, or the profile]"
+)
+
+
 def place_options(function: Command) -> Command:
     """Add --project, --zone and --cluster."""
     for name, what in (("cluster", "GKE cluster"), ("zone", "Google Cloud zone"), ("project", "Google Cloud project")):
@@ -241,7 +248,7 @@ def removal_options(function: Command) -> Command:
     stored = "Remove the stored files: results, logs and records."
     function = click.option("--gcs/--no-gcs", default=True, help=stored)(function)
     function = click.option("--k8s/--no-k8s", default=True, help=resources)(function)
-    function = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)
+    function = yes_option(function)
     return click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")(function)
 
 
@@ -257,7 +264,7 @@ def prune_options(default: str) -> Callable[[Command], Command]:
 
     def decorate(function: Command) -> Command:
         function = click.option("--dry-run", is_flag=True, help="Only show what would be removed.")(function)
-        function = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)
+        function = yes_option(function)
         help_ = f"Not used for so long, such as 7d.  [default: {default}]"
         return click.option("--older", type=Duration(), default=default, metavar="TIME", help=help_)(function)
 
@@ -341,6 +348,14 @@ def job_command(job_id: str) -> str:
     name = click.get_current_context().info_name or ""
     own = {theirs: ours for ours, theirs in reversed(_OF_BATCHES.items())}
     return f"kinetic jobs {own.get(name, 'status')} {job_id}"
+
+
+def target_store() -> Store:
+    """Return the store of the jobs that are submitted from here."""
+    from kinetic._config import target as settings
+    from kinetic._stores import open_store
+
+    return open_store(settings.resolve().store.value)
 
 
 job_argument = found_argument("job_id", "JOB_ID", complete_jobs, find_job)

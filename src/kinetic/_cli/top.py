@@ -118,7 +118,7 @@ class Looker:
     metavar="TIME",
     help=f"Refresh this often, at least every {_LEAST_SECONDS:g} s.  [default: {_SECONDS:g}s]",
 )
-@click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE, or the profile]")
+@shared_options.namespace_option
 @shared_options.place_options
 @shared_options.json_option
 def top(once: bool, interval: float, as_json: bool, **place: str | None) -> None:

@@ -52,7 +52,7 @@ def _run_options(function: Command) -> Command:
     limit = shared_options.Duration(bare=True)
     help_ = "Stop waiting after this time, such as 40m.  [default: 40m]"
     function = click.option("--timeout", type=limit, default=_LIMIT_SECONDS, metavar="TIME", help=help_)(function)
-    function = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)
+    function = shared_options.yes_option(function)
     return click.option("--dry-run", is_flag=True, help="Only print the plan; nothing is written.")(function)
 
 

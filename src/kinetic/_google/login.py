@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,6 +128,11 @@ def credentials_file(environ: Mapping[str, str]) -> Path | None:
     folder = Path(environ.get("APPDATA", "")) / "gcloud" if windows else Path.home() / ".config" / "gcloud"
     written = Path(environ.get("CLOUDSDK_CONFIG") or folder) / "application_default_credentials.json"
     return written if written.is_file() else None
+
+
+def token_source(environ: Mapping[str, str]) -> Callable[[str], str] | None:
+    """Return what gives access tokens, see ``Tokens.get``; None where this machine has no login."""
+    return Tokens(environ).get if credentials_file(environ) else None
 
 
 def credentials_kind(environ: Mapping[str, str]) -> str:

@@ -178,7 +178,7 @@ def requirements_of(
             needs=ResourceRequests(*asked),
             settings=settings,
             require_accelerator=job_options.is_wanted("require_accelerator", plan.root, profile, environ),
-            python=".".join(python_runtime.python_version().split(".")[:2]),
+            python=python_runtime.python_minor(),
         )
 
     def finish(unfinished: Unfinished) -> PodRequirements:
@@ -218,8 +218,8 @@ def _published(image: Image, environ: Mapping[str, str]) -> Image:
     from kinetic._images import bundled
 
     name, _, version = image.uri.rpartition(":")
-    python = ".".join(python_runtime.python_version().split(".")[:2])
-    token = login.Tokens(environ).get if login.credentials_file(environ) else None
+    python = python_runtime.python_minor()
+    token = login.token_source(environ)
     try:
         tag = bundled.find_published(name, version, python, token, environ)
     except ImageUnavailableError:
@@ -245,7 +245,7 @@ def rebuild_image(job: JobRecord) -> bool:
     from kinetic._google import login
     from kinetic._images import bundled
 
-    token = login.Tokens(os.environ).get if login.credentials_file(os.environ) else None
+    token = login.token_source(os.environ)
     return bundled.rebuild(job.image_uri, at, locate.store_of(job), os.environ, token)
 
 
@@ -320,15 +320,14 @@ def _bundle(
     from kinetic._google import login  # only for images
     from kinetic._images import bundled
 
-    tokens = login.Tokens(environ)
     return bundled.ensure(
         lines,
         repository,
-        python=".".join(python_runtime.python_version().split(".")[:2]),
+        python=python_runtime.python_minor(),
         machine=placement.machine,
         store=store,
         environ=environ,
-        google_token=tokens.get if login.credentials_file(environ) else None,
+        google_token=login.token_source(environ),
         project=str(plan.root),
         base=read_variable("KINETIC_BASE_IMAGE", environ) or "",
         remotes=remotes,
@@ -355,7 +354,7 @@ def _stored_layers(
     try:
         lock, key = bundled.lock_without_image(
             lines,
-            python=".".join(python_runtime.python_version().split(".")[:2]),
+            python=python_runtime.python_minor(),
             machine=placement.machine,
             store=store,
             environ=environ,

@@ -146,6 +146,11 @@ def python_version() -> str:
     return ".".join(map(str, sys.version_info[:3]))
 
 
+def python_minor() -> str:
+    """Return the X.Y of this interpreter's version."""
+    return ".".join(map(str, sys.version_info[:2]))
+
+
 def version_mismatch(client: str) -> str | None:
     """Return why pickles of that Python cannot be read here, or None when they can.
 
