@@ -93,7 +93,7 @@ class KineticError(Exception):
         Raises:
             AttributeError: A job failed, or KINETIC_DEBUG is set: then IPython shows the traceback.
         """
-        if isinstance(self, JobError) or os.environ.get("KINETIC_DEBUG", "") not in {"", "0"}:
+        if isinstance(self, JobError) or is_debug():
             raise AttributeError("_render_traceback_")
         kind = type(self)
         return f"{kind.__module__}.{kind.__qualname__}: {self}".splitlines
@@ -101,6 +101,16 @@ class KineticError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by parts, so that keyword arguments survive the trip out of a job."""
         return rebuilt, (type(self), self.args, self.__dict__.copy())
+
+
+def what_of(error: BaseException) -> str:
+    """Return what an error says in one sentence: of another one than ours, its class and its text."""
+    return error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
+
+
+def is_debug() -> bool:
+    """Return whether the user wants to see tracebacks with our frames."""
+    return os.environ.get("KINETIC_DEBUG", "") not in {"", "0"}
 
 
 def correct_advice(error: KineticError) -> None:

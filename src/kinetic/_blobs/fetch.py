@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinetic._stores.parallel import in_parallel, parallelism
-from kinetic._wire import NamedTuple, folders, keys, order
+from kinetic._wire import NamedTuple, folders, keys, order, python_runtime
 from kinetic._wire.order import ManifestFile, Part
 from kinetic.errors import IntegrityError, KeyMissingError
 
@@ -43,11 +43,6 @@ class Destination(NamedTuple):
     path: Callable[[ManifestFile], str]
     mode: Callable[[ManifestFile], int]
     parts: Path | None
-
-
-def is_portable() -> bool:
-    """Return whether to do without what only some systems can do; the variable is among the job's own."""
-    return os.environ.get("KINETIC_PORTABLE") == "1"
 
 
 def read_blob(store: Store, blob: str, what: str) -> bytes:
@@ -249,7 +244,7 @@ def _copied_here(store: Store, part: Part, descriptor: int, at: int) -> bool:
 
 def copy_range(reading: int, writing: int, length: int, *, at: int) -> bool:
     """Copy the first bytes inside the kernel, which shares blocks where it can; False when it cannot do it at all."""
-    if not hasattr(os, "copy_file_range") or is_portable():
+    if not hasattr(os, "copy_file_range") or python_runtime.is_portable():
         return False
     done = 0
     while done < length:

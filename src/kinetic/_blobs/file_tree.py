@@ -549,8 +549,7 @@ def _read(files: Sequence[File], numbers: Sequence[int], root: str) -> Iterator[
         return
     from concurrent.futures import ThreadPoolExecutor  # 8 ms, only where there is much to read
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads_ = min(_MOST_THREADS, max(_FEWEST_THREADS, cores))
+    threads_ = min(_MOST_THREADS, max(_FEWEST_THREADS, python_runtime.allowed_cores()))
     with TransferProgress("reading", root, len(numbers), total) as progress, ThreadPoolExecutor(threads_) as pool:
         try:
             for reading in [pool.submit(_read_batch, files, each, stop, progress) for each in _batches(files, numbers)]:

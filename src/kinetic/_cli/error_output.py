@@ -60,7 +60,9 @@ def report(error: BaseException, *, called: Called | None = None, debug: bool = 
         _redirect_stdout_if_broken()
     if isinstance(error, BrokenPipeError):
         return PIPE_CLOSED
-    if debug or os.environ.get("KINETIC_DEBUG", "") not in {"", "0"}:
+    from kinetic.errors import is_debug  # only on the way to an error
+
+    if debug or is_debug():
         import traceback
 
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)

@@ -282,10 +282,9 @@ class _Reporter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if isinstance(error, Exception):
-            from kinetic.errors import JobError, KineticError
+            from kinetic.errors import JobError, what_of
 
-            text = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
-            self.tell(failed=text, has_ended=isinstance(error, JobError))
+            self.tell(failed=what_of(error), has_ended=isinstance(error, JobError))
 
     def tell(self, **page: object) -> None:
         """Write one message; whether it is read does not matter here."""

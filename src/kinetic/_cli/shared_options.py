@@ -17,7 +17,7 @@ from kinetic._cli import error_output
 from kinetic._config.options import BY_NAME, JOB_OPTIONS
 from kinetic._output import terminal as output
 from kinetic._wire.fields import UNITS, seconds_of
-from kinetic.errors import OptionError
+from kinetic.errors import OptionError, what_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -404,10 +404,8 @@ def warn_if_unlisted(name: str) -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001 - as above
         from kinetic._output import format as output_format
-        from kinetic.errors import KineticError
 
-        what = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
-        click.echo(f"warning: {name} is not listed: {output_format.plain(what)}", err=True)
+        click.echo(f"warning: {name} is not listed: {output_format.plain(what_of(error))}", err=True)
 
 
 def is_interactive() -> bool:

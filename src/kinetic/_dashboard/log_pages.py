@@ -14,7 +14,6 @@ from kinetic._jobs import locate, logs, wait
 from kinetic._jobs.logs import CheckedLog
 from kinetic._jobs.status import past_of
 from kinetic._wire import NamedTuple
-from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import LiveLog
@@ -191,8 +190,3 @@ def _events(texts: Iterator[str]) -> Iterator[dict[str, Any]]:
     for text in texts:
         for at in range(0, len(text), _PIECE_CHARACTERS):
             yield {"text": text[at : at + _PIECE_CHARACTERS]}
-
-
-def what_of(error: Exception) -> str:
-    """Return what an error says."""
-    return error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"

@@ -30,6 +30,7 @@ from kinetic.errors import (
     OptionError,
     ResultMissingError,
     StoreUnreachableError,
+    what_of,
 )
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ class Dashboard:
                         if not stream.put(event):
                             return
             except Exception as error:  # noqa: BLE001 - the page says it
-                stream.put({"problem": log_pages.what_of(error)})
+                stream.put({"problem": what_of(error)})
             finally:
                 stream.finish()
 

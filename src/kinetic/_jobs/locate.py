@@ -40,7 +40,7 @@ from kinetic._stores.protocol import Store
 from kinetic._wire import dataclass, documents, fields, keys, outcomes, records
 from kinetic._wire.outcomes import Outcome
 from kinetic._wire.records import HANDLE, HISTORY, REQUIRED, JobRecord
-from kinetic.errors import CredentialsError, IntegrityError, KeyMissingError, KineticError
+from kinetic.errors import CredentialsError, IntegrityError, KeyMissingError, KineticError, what_of
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend, Launcher
@@ -437,6 +437,5 @@ def _try_to_read(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None
     except KeyMissingError:  # being submitted or removed this moment
         return None
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one page, the others are listed
-        what = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
-        log().warning("%s is not listed: %s", plain(job_id), plain(what))
+        log().warning("%s is not listed: %s", plain(job_id), plain(what_of(error)))
         return None

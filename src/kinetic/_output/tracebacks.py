@@ -17,7 +17,7 @@ from types import CodeType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
 from kinetic._version import __version__
-from kinetic.errors import BatchError, JobError, KineticError, correct_advice, printable
+from kinetic.errors import BatchError, JobError, KineticError, correct_advice, is_debug, printable
 
 REMOTE = "Remote traceback:\n"  # how the note begins that carries the traceback of a job
 LOG = "The job's log: "  # how the last line of that note begins
@@ -113,11 +113,6 @@ def install() -> None:
     """Print uncaught errors of ours in one piece, unless the program has its own hook."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = show
-
-
-def is_debug() -> bool:
-    """Return whether the user wants to see our frames."""
-    return os.environ.get("KINETIC_DEBUG", "") not in {"", "0"}
 
 
 def show(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from kinetic._wire import python_runtime
+
 CHECK_SECONDS = 1.0
 TOLERANCE = 0.1  # of the limit: a job that runs at its limit is not ended for an error of measurement
 
@@ -29,14 +31,9 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")  # how the kernel writes a space, a tab, 
 _ARGUMENTS = 45, 46  # of /proc/PID/stat behind the name: where the arguments begin and end in memory
 
 
-def is_portable() -> bool:
-    """Return whether to avoid what only some systems support, as KINETIC_PORTABLE=1 asks."""
-    return os.environ.get("KINETIC_PORTABLE") == "1"
-
-
 def load_libc() -> Any:
     """Return libc on Linux, where a process can be notified of its parent's death, else None."""
-    if sys.platform != "linux" or is_portable():
+    if sys.platform != "linux" or python_runtime.is_portable():
         return None
     import ctypes  # 5 ms; once in a supervisor's life
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -28,8 +27,7 @@ MAX_FILE_PARALLELISM = 8  # a disk gains little from more, and each thread holds
 def parallelism(store: Addressed) -> int:
     """Return how many requests to this store are worth having under way at once."""
     if store.url.startswith(("file://", "memory://")):
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, min(MAX_FILE_PARALLELISM, cores))
+        return min(MAX_FILE_PARALLELISM, python_runtime.allowed_cores())
     return CLOUD_PARALLELISM
 
 

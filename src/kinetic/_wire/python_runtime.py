@@ -151,6 +151,16 @@ def python_minor() -> str:
     return ".".join(map(str, sys.version_info[:2]))
 
 
+def is_portable() -> bool:
+    """Return whether to avoid what only some systems support, as KINETIC_PORTABLE=1 asks."""
+    return os.environ.get("KINETIC_PORTABLE") == "1"
+
+
+def allowed_cores() -> int:
+    """Return how many cores this process may run on, where the system says it (count)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def version_mismatch(client: str) -> str | None:
     """Return why pickles of that Python cannot be read here, or None when they can.
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinetic._wire import NamedTuple
+from kinetic._wire import NamedTuple, python_runtime
 from kinetic.errors import CapacityError, OptionError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _names(setting: str) -> tuple[str, ...]:
 
 def cores() -> int:
     """Return the cores that affinity and the control group's quota allow, at least one."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = python_runtime.allowed_cores()
     quota = _quota()
     return max(1, min(allowed, math.ceil(quota)) if quota else allowed)
 

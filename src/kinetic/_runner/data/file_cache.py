@@ -32,10 +32,9 @@ from pathlib import Path
 from typing import Literal
 
 from kinetic._blobs import fetch as blobs
-from kinetic._runner import processes
 from kinetic._stores import Store, open_store
 from kinetic._stores.parallel import in_parallel
-from kinetic._wire import NamedTuple, folders, keys
+from kinetic._wire import NamedTuple, folders, keys, python_runtime
 from kinetic._wire.order import DataRef, Manifest, ManifestFile, file_digest
 from kinetic.errors import DataMissingError, IntegrityError, KeyMissingError
 
@@ -291,7 +290,7 @@ def _reflink(reading: int, writing: int) -> bool:
 
 
 def _can_reflink(kept: Path, own: Path) -> bool:
-    if sys.platform != "linux" or processes.is_portable():
+    if sys.platform != "linux" or python_runtime.is_portable():
         return False
     name = f".reflink-{os.getpid():x}-{os.urandom(4).hex()}"
     try:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from kinetic._runner import processes
-from kinetic._wire import NamedTuple
+from kinetic._wire import NamedTuple, python_runtime
 from kinetic.errors import RunnerError
 
 _NEWNS, _NEWUSER = 0x00020000, 0x10000000
@@ -55,7 +55,7 @@ def mount_privately(mounts: Sequence[Mount], staging: str) -> str:
 
     A target may be inside an earlier one; ``staging`` is an empty folder of the job's own.
     """
-    if sys.platform != "linux" or processes.is_portable():
+    if sys.platform != "linux" or python_runtime.is_portable():
         return "this system has no private mounts" if sys.platform != "linux" else "KINETIC_PORTABLE=1"
     from kinetic._runner.worker import process_setup  # a client that runs a command beside a job needs none of it
 
