@@ -588,12 +588,8 @@ def launcher_of(group: Group, tracker: BatchTracker) -> ChildLauncher:
     store = tracker.store
     key = home.find_key(locate.home(), group.key_id)
     if key is None:
-        raise CredentialsError(
-            f"{group.group_id} cannot be driven from here",
-            why=f"its children are sealed with the key {group.key_id}, which is not in {locate.home() / 'keys'}",
-            next=f"on the machine that made it: kinetic key export {group.key_id}     then here: kinetic key import",
-            code="key-missing-here",
-        )
+        what = f"{group.group_id} cannot be driven from here"
+        raise locate.key_missing(what, "its children are sealed with", group.key_id)
     order = orders.read(store, keys.group_order(group.group_id), group.order_sha256)
     _check_pickles(group, order)
     kept = tracker.backend.kept(group.group_id)

@@ -230,8 +230,7 @@ def _checked_settings(
     if retries is not None:
         retries = job_options.whole_number("retries", retries)
     for name, value in (("fail_fast", fail_fast), ("cancel_running_on_fail", cancel_running_on_fail)):
-        if not isinstance(value, bool):
-            raise OptionTypeError(f"{name}={value!r} is neither True nor False")
+        job_options.check_flag(name, value)
     if max_concurrent is not None and max_concurrent < 1:
         raise OptionError(
             f"max_concurrent must be 1 or more, got {max_concurrent!r}",

@@ -11,7 +11,7 @@ from kinetic._backends import registry
 from kinetic._backends.kube import discovery, preflight
 from kinetic._backends.kube.client import JOB_SET, NAMESPACE, NODE, SERVICE_ACCOUNT, response_json, response_message
 from kinetic._backends.kube.connection import ClusterAddress, client_of, pools_of
-from kinetic._cluster import policies, quotas, rights
+from kinetic._cluster import node_pools, policies, quotas, rights
 from kinetic._cluster.accounts import Services
 from kinetic._cluster.checks import Check, Problem, texts_of
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, PROJECTS, STORAGE, ProjectApis, check_operation
@@ -398,12 +398,8 @@ class ClusterChecks:
         preflight.check_store(self._target.store.value, self._environ)
         return f"the store is {self._target.store.value} ({self._target.store.source})"
 
-    @cached_property
-    def _bucket_apis(self) -> ProjectApis:
-        return ProjectApis(self._project, login.Tokens(self._environ), self._environ, retry=_RETRY)
-
     def _store_answers(self) -> str:
-        service = self._bucket_apis.services[STORAGE]
+        service = self.apis.services[STORAGE]
         path = f"storage/v1/b/{self._bucket}/iam/testPermissions"
         try:
             page = service.get(path, permissions=[*_BUCKET_PERMISSIONS])
@@ -467,10 +463,7 @@ class ClusterChecks:
 
     def _sold(self) -> str:
         machine = str(self.placement.machine_type)
-        query = {"filter": f"name={machine}", "fields": "items/*/machineTypes(name,zone)"}
-        path = f"compute/v1/projects/{self._project}/aggregated/machineTypes"
-        items = self.apis.call(COMPUTE, "GET", path, query=query).get("items") or {}
-        zones = sorted(str(zone).rpartition("/")[2] for zone, each in items.items() if each.get("machineTypes"))
+        zones = node_pools.zones_selling(self.apis, machine)
         here = [zone for zone in zones if region_of(zone) == self.region]
         if not here:
             raise Problem(

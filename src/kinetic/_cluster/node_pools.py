@@ -218,6 +218,14 @@ def account_of(cluster: Page) -> str:
     return next((each for each in accounts if each and each != "default"), "")
 
 
+def zones_selling(apis: ProjectApis, machine: str) -> list[str]:
+    """Return the zones that sell a type of machine, sorted."""
+    query = {"filter": f"name={machine}", "fields": "items/*/machineTypes(name,zone)"}
+    path = f"compute/v1/projects/{apis.project}/aggregated/machineTypes"
+    items: Mapping[str, Any] = apis.call(COMPUTE, "GET", path, query=query).get("items") or {}
+    return sorted(str(zone).rpartition("/")[2] for zone, each in items.items() if each.get("machineTypes"))
+
+
 def zone_for(apis: ProjectApis, cluster: Page, wanted: Placement) -> str:
     """Return a zone of the cluster that sells the machine.
 
@@ -225,10 +233,7 @@ def zone_for(apis: ProjectApis, cluster: Page, wanted: Placement) -> str:
         CapacityError: There is none.
     """
     machine, location = str(wanted.machine_type), str(cluster.get("location", ""))
-    query = {"filter": f"name={machine}", "fields": "items/*/machineTypes(name,zone)"}
-    path = f"compute/v1/projects/{apis.project}/aggregated/machineTypes"
-    items: Mapping[str, Any] = apis.call(COMPUTE, "GET", path, query=query).get("items") or {}
-    sold = sorted(str(zone).rpartition("/")[2] for zone, each in items.items() if each.get("machineTypes"))
+    sold = zones_selling(apis, machine)
     sold.sort(key=lambda zone: zone != parent_zone(zone))
     zones = [*(cluster.get("locations") or ()), *(zone for zone in sold if region_of(zone) == region_of(location))]
     found = next((zone for zone in zones if zone in sold), "")

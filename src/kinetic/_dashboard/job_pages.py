@@ -19,7 +19,7 @@ from kinetic._stores.protocol import Store
 from kinetic._wire import keys, outcomes
 from kinetic._wire import order as orders
 from kinetic._wire.records import Group
-from kinetic.errors import CredentialsError, DataMissingError, KineticError, OptionError, ResultMissingError
+from kinetic.errors import DataMissingError, KineticError, OptionError, ResultMissingError
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
@@ -145,12 +145,8 @@ def verified_outcome(handle: JobHandle) -> Outcome | None:
 def _own_key(handle: JobHandle) -> bytes:
     key = locate.key_for(handle.job_id, handle.key_id or "", locate.store_of(handle).url)
     if key is None:
-        raise CredentialsError(
-            f"the result of {handle.job_id} cannot be verified here, so it is not opened",
-            why=f"it is sealed with the key {handle.key_id or '(none)'}, which is not in your key ring",
-            next=f"there: kinetic key export {handle.key_id}     then here: kinetic key import",
-            code="key-missing-here",
-        )
+        what = f"the result of {handle.job_id} cannot be verified here, so it is not opened"
+        raise locate.key_missing(what, "it is sealed with", handle.key_id or "")
     return key
 
 

@@ -132,12 +132,7 @@ def _keys_of(each: Predecessor, about: Mapping[str, Any], here: Here) -> Iterabl
     key_id = str(about.get("key_id") or "")
     root = locate.namespace_key(key_id)
     if root is None:
-        raise CredentialsError(
-            f"this job cannot follow {each.shown} from here",
-            why=f"it is sealed with the key {key_id or '(none)'}, which is not in {locate.home() / 'keys'}",
-            next=f"on the machine that submitted it: kinetic key export {key_id}     then here: kinetic key import",
-            code="key-missing-here",
-        )
+        raise locate.key_missing(f"this job cannot follow {each.shown} from here", "it is sealed with", key_id)
     return [documents.job_key(root, name, here.store_url) for name in each.ids()]
 
 

@@ -203,11 +203,17 @@ class Options(NamedTuple):
         return place(name, spot=bool(self.spot), multi_host=registry.spans_hosts(self.backend))
 
 
+def check_flag(name: str, value: object) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise OptionTypeError(f"{name}={value!r} is neither True nor False")
+
+
 def _check_flags(options: Options) -> None:
     for name in ("spot", "debug"):
         value = getattr(options, name)
-        if value is not UNSET and not isinstance(value, bool):
-            raise OptionTypeError(f"{name}={value!r} is neither True nor False")
+        if value is not UNSET:
+            check_flag(name, value)
     if options.debug and options.spot:
         import warnings  # 1 ms; a rare pair
 

@@ -144,13 +144,18 @@ def key_to_attach(job: JobRecord) -> bytes:
 def _key(name: str, key_id: str, store_url: str, what: str, why: str) -> bytes:
     key = key_for(name, key_id, store_url)
     if key is None:
-        raise CredentialsError(
-            what,
-            why=f"{why} the key {key_id or '(none)'}, which is not in {home() / 'keys'}",
-            next=f"on the machine that submitted it: kinetic key export {key_id}     then here: kinetic key import",
-            code="key-missing-here",
-        )
+        raise key_missing(what, why, key_id)
     return key
+
+
+def key_missing(what: str, why: str, key_id: str) -> CredentialsError:
+    """Return the error about a key of another machine; ``why`` says what it does: "it is sealed with"."""
+    return CredentialsError(
+        what,
+        why=f"{why} the key {key_id or '(none)'}, which is not in {home() / 'keys'}",
+        next=f"on the machine that submitted it: kinetic key export {key_id}     then here: kinetic key import",
+        code="key-missing-here",
+    )
 
 
 def can_be_seen(job: JobRecord) -> bool:

@@ -138,8 +138,8 @@ def why_replaced() -> str:
     except OSError:
         there = "removed"
     return there and (
-        f"kinetic {__version__} was {there} while this process ran. Start it again (in a notebook, restart the kernel); "
-        "jobs are kept: kinetic jobs list"
+        f"kinetic {__version__} was {there} while this process ran. "
+        "Start it again (in a notebook, restart the kernel); jobs are kept: kinetic jobs list"
     )
 
 

@@ -133,10 +133,10 @@ class Client:
                 self.transport.pause(attempt)
                 continue
             if reply.status != 409 or not name:
-                return _complete(kind, self._object(reply, "create", kind, name))
+                return self._object(reply, "create", kind, name)
             found = self.get(kind, name)
             if found is not None:  # else what had the name is gone
-                return _complete(kind, self._ours(kind, manifest, found))
+                return self._ours(kind, manifest, found)
         raise self.error_for("create", kind, name, reply)
 
     def get(self, kind: Kind, name: str) -> Object | None:
@@ -183,7 +183,7 @@ class Client:
             if page is None:
                 found.clear()
                 continue
-            items = (_complete(kind, each) for each in page.get("items") or ())
+            items = (complete(kind, each) for each in page.get("items") or ())
             found += map(reduce, items) if reduce is not None else items
             version = str((page.get("metadata") or {}).get("resourceVersion", ""))
         return Listing(found, version)
@@ -318,7 +318,7 @@ class Client:
         """
         leaving = found["metadata"].get("deletionTimestamp")
         if not leaving and is_same(wanted, found):
-            return _complete(kind, found)
+            return complete(kind, found)
         name = found["metadata"]["name"]
         raise LaunchError(
             f"the name {name} is taken in the namespace {self.namespace}",
@@ -367,7 +367,7 @@ def is_same(wanted: Object, found: Object) -> bool:
     )
 
 
-def _complete(kind: Kind, found: Object) -> Object:
+def complete(kind: Kind, found: Object) -> Object:
     """Fill in what lists, and some answers, leave out."""
     return {"apiVersion": kind.api_version, "kind": kind.name, **found}
 

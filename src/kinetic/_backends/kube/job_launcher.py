@@ -114,7 +114,7 @@ class JobLauncher:
         manifest["metadata"]["annotations"] |= {job_manifests.DIFFERS_ANNOTATION: "true"} if differs else {}
 
         def make_job() -> Object:
-            made = client.create(kind, manifest)
+            made = kube_client.complete(kind, client.create(kind, manifest))
             step("client:job-created")
             return made
 
@@ -170,7 +170,7 @@ class JobLauncher:
         if shared is not None and hosts == 1:
             manifest["spec"]["suspend"] = bool(request.settings.queue or waits_for)
             return client.create(kind, manifest)
-        made = client.create(kind, manifest)
+        made = kube_client.complete(kind, client.create(kind, manifest))
         step("client:job-created")
         if shared is None:
             client.create(SECRET, job_manifests.secret(request, _secret_entries(launch), made))

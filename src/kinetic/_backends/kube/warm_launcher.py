@@ -177,7 +177,8 @@ class WarmLauncher:
             ),
             job_manifests.WARM_ANNOTATION: page.to_argument(),
         }
-        made = client.create(kind, job_manifests.warm_job(request, kind, annotations, page.most_seconds))
+        job = job_manifests.warm_job(request, kind, annotations, page.most_seconds)
+        made = kube_client.complete(kind, client.create(kind, job))
         step("client:warm-job-created")
         try:
             entries = {KEY_FILE: key} | ({warm_pods.ASSIGNMENT_FILE: assignment} if assignment else {})

@@ -46,7 +46,7 @@ def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) 
         add_to_path(packages)
         return
     file = base / _REQUIREMENTS
-    file.write_bytes(function_call.fetch_artifact(store, Artifact(**artifact), "the file with the requirements"))
+    file.write_bytes(_fetch_lines(store, artifact))
     lines = (line.strip() for line in file.read_text(errors="replace").splitlines())
     if all(not line or line.startswith("#") for line in lines):
         return
@@ -59,6 +59,10 @@ def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) 
         words += ["--target", str(folder)]
     _run([*uv(base), *words], _without(base))
     add_to_path(folder)
+
+
+def _fetch_lines(store: Store, artifact: Mapping[str, Any]) -> bytes:
+    return function_call.fetch_artifact(store, Artifact(**artifact), "the file with the requirements")
 
 
 class Missing(NamedTuple):
@@ -85,7 +89,7 @@ class Missing(NamedTuple):
 def find_missing(store: Store, artifact: Mapping[str, Any], base: Path) -> Missing:
     """Ask uv what it would install for the lines of a job, with their dependencies, and what it would replace."""
     file = base / _REQUIREMENTS
-    file.write_bytes(function_call.fetch_artifact(store, Artifact(**artifact), "the file with the requirements"))
+    file.write_bytes(_fetch_lines(store, artifact))
     words = [*uv(base), *"pip install --dry-run --color never --break-system-packages --python".split(), sys.executable]
     words += ["--requirements", str(file)]
     done = subprocess.run(words, env=_without(base), stderr=subprocess.PIPE, text=True, check=False)
