@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kinetic._jobs.collect import attach_remote_traceback
 from kinetic._jobs.find import attach, list_jobs
 from kinetic._jobs.handle import JobHandle
+from kinetic._jobs.results import attach_remote_traceback
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:

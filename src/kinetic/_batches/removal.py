@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kinetic._batches import state
 from kinetic._batches.state import REMOVED, BatchTracker
-from kinetic._jobs import collect, locate, notifications
+from kinetic._jobs import cancellation, collect, locate, notifications
 from kinetic._jobs.handle import seen_if_ended
 from kinetic._jobs.status import observe
 from kinetic._output import terminal as output
@@ -89,7 +89,7 @@ def close_attempt(job: JobRecord, store: Store) -> None:
     """Create the verdict of an attempt that has none and is to be followed by another one."""
     if store.size(keys.result(job.job_id)) is None:
         why = "its process was lost; another attempt took its place"
-        collect.seal_outcome_of(job, store, collect.outcome_of(job, FAILED, "lost", message=why))
+        cancellation.seal_outcome_of(job, store, cancellation.outcome_of(job, FAILED, "lost", message=why))
 
 
 def cancel_attempts(indexes: Iterable[int], tracker: BatchTracker) -> None:
@@ -102,7 +102,7 @@ def cancel_attempts(indexes: Iterable[int], tracker: BatchTracker) -> None:
 
 
 def _seal_cancelled(job: JobRecord, tracker: BatchTracker) -> None:
-    if collect.seal_outcome_of(job, tracker.store, collect.outcome_of(job)):
+    if cancellation.seal_outcome_of(job, tracker.store, cancellation.outcome_of(job)):
         _note_end(job, tracker, CANCELLED)
 
 

@@ -39,12 +39,12 @@ def cancel(handle: JobRecord, cleanup_timeout: float, cleanup_poll_interval: flo
 
     Example: kinetic jobs cancel @last
     """
-    from kinetic._jobs import collect
+    from kinetic._jobs import cancellation
 
-    if collect.cancel(handle, wait=cleanup_timeout):
+    if cancellation.cancel(handle, wait=cleanup_timeout):
         click.echo(f"{handle.job_id} is cancelled; its log: kinetic jobs logs {handle.job_id}", err=True)
     else:
-        click.echo(collect.why_not_cancelled(handle), err=True)
+        click.echo(cancellation.why_not_cancelled(handle), err=True)
 
 
 class CleanupRequest(NamedTuple):

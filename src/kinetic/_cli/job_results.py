@@ -38,11 +38,11 @@ _BLOCK_BYTES = 1 << 20
 
 def load_value(handle: JobRecord, outcome: Outcome) -> Any:
     """Open the value; where its modules are missing, advise how to load it."""
-    from kinetic._jobs import collect, locate
+    from kinetic._jobs import locate, results
     from kinetic.errors import ResultUnreadableError
 
     try:
-        return collect.value_of(locate.store_of(handle), outcome, handle.func_name)
+        return results.value_of(locate.store_of(handle), outcome, handle.func_name)
     except ResultUnreadableError as error:
         if isinstance(error.__cause__, ImportError):
             error.next = (
@@ -207,10 +207,10 @@ def _deliver(handle: JobRecord, outcome: Outcome, save: Path | None, *, as_json:
 
 
 def _save(handle: JobRecord, outcome: Outcome, path: Path) -> int:
-    from kinetic._jobs import collect, locate
+    from kinetic._jobs import locate, results
 
     try:
-        return collect.save(locate.store_of(handle), outcome, path)
+        return results.save(locate.store_of(handle), outcome, path)
     except OSError as error:
         if isinstance(error, KineticError):
             raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._dashboard import pickled_names
 from kinetic._inspect import explanation
-from kinetic._jobs import collect, job_cost, locate, outputs
+from kinetic._jobs import job_cost, locate, outputs, results
 from kinetic._jobs import status as job_status
 from kinetic._output import format as output_format
 from kinetic._stores.protocol import Store
@@ -155,7 +155,7 @@ def value_of(store: Store, outcome: Outcome) -> Page:
     about = {"value_type": outcome.value_type, "size_bytes": outcome.body_length}
     if outcome.body_length > MOST_VALUE_BYTES:
         return {**about, "left_out": f"it has more than {output_format.size_text(MOST_VALUE_BYTES)}"}
-    page = output_format.value_page(collect.body_of(store, outcome))
+    page = output_format.value_page(results.body_of(store, outcome))
     if isinstance(page.get("value"), str) and len(page["value"]) > _LONGEST_TEXT:
         page["value"] = f"{page['value'][:_LONGEST_TEXT]}…"
     if len(page.get("repr", "")) > _LONGEST_TEXT:

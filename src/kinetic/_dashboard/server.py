@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic._dashboard import access, job_pages, log_pages, places, usage_pages
 from kinetic._dashboard.batch_pages import BatchPages
 from kinetic._dashboard.job_feed import JobFeed
-from kinetic._jobs import collect
+from kinetic._jobs import cancellation
 from kinetic._output.format import SCHEMA_VERSION
 from kinetic._wire import python_runtime
 from kinetic.errors import (
@@ -189,10 +189,10 @@ class Dashboard:
 
     def _cancel(self, request: Request) -> dict[str, Any]:
         job = self._job(request)
-        cancelled = collect.cancel(job, wait=_CANCEL_SECONDS)
+        cancelled = cancellation.cancel(job, wait=_CANCEL_SECONDS)
         for place in self.feed.places:
             place.notify()
-        return {"cancelled": cancelled, "told": "" if cancelled else collect.why_not_cancelled(job)}
+        return {"cancelled": cancelled, "told": "" if cancelled else cancellation.why_not_cancelled(job)}
 
     # ---------------------------------------------------------------------------------------------------------- logs
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kinetic._jobs import activity, collect, locate, logs
+from kinetic._jobs import activity, locate, logs, results
 from kinetic._jobs import status as job_status
 from kinetic._output.format import plain
 from kinetic._wire import NamedTuple
@@ -164,7 +164,7 @@ def _host_names(hosts: Sequence[int], count: int) -> str:
 def _explain_failed(handle: JobRecord, seen: Snapshot) -> Explanation:
     error, outcome = job_error(handle, seen, log_is_shown=True), seen.outcome
     log = _last_lines(handle, outcome.host if outcome is not None else 0)
-    log_command = collect.log_command(outcome) if outcome is not None else f"kinetic jobs logs {handle.job_id}"
+    log_command = results.log_command(outcome) if outcome is not None else f"kinetic jobs logs {handle.job_id}"
     phase = _PHASES.get(outcome.phase, outcome.phase) if outcome is not None else ""
     has_reason = not log or (outcome is not None and outcome.cause in _CAUSES_WITH_A_REASON)
     advice = str(outcome.error.get("next") or "") if outcome is not None else ""
@@ -192,16 +192,16 @@ def job_error(handle: JobRecord, seen: Snapshot, *, log_is_shown: bool = False) 
         kind = error["type"] if error.get("module") in {None, "builtins"} else f"{error['module']}.{error['type']}"
         first, *_ = str(error.get("message", "")).splitlines() or [""]
         raised = JobError(
-            f"{handle.func_name} raised {kind}{collect.on_host(outcome)}"
+            f"{handle.func_name} raised {kind}{results.on_host(outcome)}"
             + (f": {first[:_LONGEST_SENTENCE]}" if first else ""),
             why="it was raised in the job; the traceback above is the job's",
-            next=collect.log_command(outcome),
+            next=results.log_command(outcome),
             code="job-failed",
         )
         if not log_is_shown:
-            collect.attach_remote_traceback(raised, error.get("traceback"))
+            results.attach_remote_traceback(raised, error.get("traceback"))
         return raised
-    failed = collect.failure_of(locate.store_of(handle), replace(outcome, body_length=0), handle.func_name)
+    failed = results.failure_of(locate.store_of(handle), replace(outcome, body_length=0), handle.func_name)
     if log_is_shown and isinstance(failed, CommandError) and failed.code == CommandError.default_code:
         failed.why = None  # the last lines of a log that was just printed
     return failed if isinstance(failed, KineticError) else JobError(str(failed))

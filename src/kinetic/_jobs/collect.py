@@ -1,350 +1,40 @@
-"""Collecting, removing, cancelling: how a verdict becomes a value or an exception, and what goes and remains then."""
+"""Removing jobs, when they were collected or are not wanted any more: what goes, and what remains as history."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
-import io
 import os
 import time
 import zlib
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._jobs import locate, logs, notifications
 from kinetic._jobs import status as job_status
 from kinetic._jobs.logs import GZIP, HISTORY_LOG_BYTES, StoredLog
 from kinetic._jobs.status import Snapshot, has_ended, observe
 from kinetic._output import terminal as output
-from kinetic._output import tracebacks
-from kinetic._runner.supervisor import attempts, predecessors
-from kinetic._stores import open_store, put_many
+from kinetic._stores import put_many
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, documents, folders, keys, order, outcomes, python_runtime, records
-from kinetic._wire import order as orders
+from kinetic._wire import digests, documents, keys, order, records
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import CANCELLED, Outcome
-from kinetic._wire.records import read_table
-from kinetic.errors import (
-    BackendError,
-    CommandError,
-    IntegrityError,
-    JobCancelledError,
-    JobError,
-    KeyMissingError,
-    KineticError,
-    PredecessorError,
-    ResultNotPicklableError,
-    ResultUnreadableError,
-    RunnerError,
-    StoreError,
-)
+from kinetic.errors import KeyMissingError, KineticError, StoreError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    from kinetic._backends.protocol import LiveLog, Observation
+    from kinetic._backends.protocol import LiveLog
     from kinetic._stores.protocol import Entry
-    from kinetic._wire.order import DataRef
     from kinetic._wire.records import JobRecord
 
-
 _MEASURED_SECONDS = 1.0  # a job that took less time was not measured
-_PIECE, _BLOCK = 1 << 20, 1 << 16
-_IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened from the same bytes
+_PIECE = 1 << 20
+_LOGS_IN_MEMORY = 16 << 20  # of many jobs that are collected together
 _PAGES_AT_ONCE = 500
-_COMPILED = b"_make_function"  # cloudpickle's name for what makes a function of its bytecode
+_LEVEL = 1  # 10 MiB in 60 ms; a user waits for the value of this job
 
 T = TypeVar("T")
-
-
-def body_of(store: Store, outcome: Outcome, data: bytes | None = None) -> Any:
-    """Verify the whole body, which may have been read already, then unpickle it."""
-    from kinetic._wire import device_tensors  # with pickle, 3 ms; only when a value is opened
-
-    name = keys.result(outcome.job_id)
-    if outcome.body_length <= _IN_MEMORY:
-        data = store.get(name, length=outcome.body_length) if data is None else data
-        outcomes.check_body(outcome, digests.of_bytes(data))
-        if _COMPILED in data:
-            _check_python(store, outcome)
-        return _open(functools.partial(device_tensors.load, functools.partial(io.BytesIO, data), _moved), outcome)
-    with _as_file(store, name) as file:
-        verified = functools.partial(_Verified, file, outcome)
-        return _open(lambda: device_tensors.load(lambda: io.BufferedReader(verified(), _BLOCK), _moved), outcome)
-
-
-def _check_python(store: Store, outcome: Outcome) -> None:
-    """Refuse a function that another Python compiled: calling it would end this process."""
-    theirs = ours = python_runtime.python_version()
-    with contextlib.suppress(KineticError):  # without a note it is opened
-        theirs = outcomes.read_note(store, outcome.job_id, outcome.attempt, None).python
-    if python_runtime.version_mismatch(theirs):
-        raise ResultUnreadableError(
-            f"the result of {outcome.job_id} cannot be opened by this Python",
-            why=f"it contains a function that Python {theirs} compiled, and this is Python {ours}",
-            next=f"collect it with Python {theirs}; its bytes stay in the store",
-        )
-
-
-def _moved() -> None:
-    output.report("the tensors of this result were on a device that is not here: they are on the CPU now")
-
-
-def save(store: Store, outcome: Outcome, to: Path) -> int:
-    """Write the verified body, an ordinary pickle, into a file, and return its size."""
-    name = keys.result(outcome.job_id)
-    with _as_file(store, name) as file, folders.replaced(to, mode=0o666) as target:  # it may be removed from the store
-        digest, left = hashlib.sha256(), outcome.body_length
-        while left and (piece := file.read(min(left, _PIECE))):
-            digest.update(piece)
-            target.write(piece)
-            left -= len(piece)
-        outcomes.check_body(outcome, digest.hexdigest())  # of what was written, not of what is there now
-    return outcome.body_length
-
-
-class _Verified(io.RawIOBase):
-    """A body too large for memory, read twice: no byte is returned that differs from what was verified.
-
-    The first pass notes the digest of everything up to each piece; the second compares before it returns a piece. So a
-    change of the file in between is found.
-    """
-
-    def __init__(self, file: IO[bytes], outcome: Outcome) -> None:
-        self._file, self._outcome = file, outcome
-        self._left, self._ready = outcome.body_length, memoryview(b"")
-        digest, self._expected = hashlib.sha256(), deque[bytes]()
-        file.seek(0)
-        while self._left and (piece := file.read(min(self._left, _PIECE))):
-            digest.update(piece)
-            self._expected.append(digest.digest())
-            self._left -= len(piece)
-        outcomes.check_body(outcome, digest.hexdigest())
-        file.seek(0)
-        self._left, self._digest = outcome.body_length, hashlib.sha256()
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, into: Any, /) -> int:
-        """Fill a buffer with verified bytes; return how many these are."""
-        if not self._ready and self._left:
-            piece = self._file.read(min(self._left, _PIECE))
-            self._digest.update(piece)
-            if self._digest.digest() != self._expected.popleft():
-                outcomes.check_body(self._outcome, self._digest.hexdigest())
-            self._ready, self._left = memoryview(piece), self._left - len(piece)
-        count = min(len(into), len(self._ready))
-        into[:count], self._ready = self._ready[:count], self._ready[count:]
-        return count
-
-
-def _as_file(store: Store, name: str) -> IO[bytes]:
-    """Return a private, open file with an object: one descriptor for verifying and for opening."""
-    if store.local is not None:
-        return io.BufferedReader(io.FileIO(store.local.open(name), "rb"), 1 << 16)
-    import tempfile  # 3 ms; only for large values in a store that has no files
-
-    with tempfile.TemporaryDirectory(prefix="kinetic-") as folder:  # closed to others
-        path = Path(folder, "result")
-        store.fetch(name, path)
-        return path.open("rb")  # the descriptor stays
-
-
-def _open(load: Callable[[], Any], outcome: Outcome) -> Any:
-    try:
-        return load()
-    except IntegrityError:
-        raise
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        if isinstance(error, (ImportError, AttributeError)):
-            name = ""
-            with contextlib.suppress(AttributeError):
-                name = error.name or ""  # ModuleNotFoundError and AttributeError have it
-            raise ResultUnreadableError(
-                f"the result of {outcome.job_id} cannot be opened here: {name or 'what it is made of'} is missing",
-                why=f"{f'it is a {outcome.value_type}' if outcome.value_type else 'its type'}, and {said}",
-                next="collect it from the project that submitted it; its bytes stay in the store",
-            ) from error
-        raise ResultUnreadableError(
-            f"the result of {outcome.job_id} is whole, and cannot be opened here",
-            why=said,
-            next=f"kinetic jobs result {outcome.job_id} --save result.pkl     keeps its bytes",
-        ) from error
-
-
-_DATA_ERRORS = frozenset({"integrity", "key-missing", "data-missing"})
-_broken: dict[tuple[str, str], int] = {}  # by the batch or job that failed, and the manifest: checked once
-
-
-def repair_data(store: Store, outcome: Outcome) -> str:
-    """Verify project and data of a job again, and remove what is damaged: the next submission sends it."""
-    from kinetic._blobs import fetch  # only when something is wrong
-
-    broken = 0
-    with contextlib.suppress(KineticError), output.phase("checking the data again"):
-        page = locate.read_record(store, outcome.job_id)
-        if isinstance(page, locate.Untrusted):
-            return ""
-        complaint = str(page.get("group_id") or outcome.job_id)
-        packs, refs = _sent_with(store, page)
-        broken += _once((complaint, ""), lambda: fetch.remove_damaged(store, dict.fromkeys(packs, 0)))
-        for ref in dict.fromkeys(refs):
-            if ref.kind == "shipped":
-                broken += _once((complaint, ref.manifest), functools.partial(_recheck, ref))
-    return "what was damaged in the store was removed: submit again, and it is sent again" if broken else ""
-
-
-def _once(which: tuple[str, str], check: Callable[[], int]) -> int:
-    if which not in _broken:
-        _broken[which] = check()
-    return _broken[which]
-
-
-def _recheck(ref: DataRef) -> int:
-    from kinetic._data import ship  # only when something is wrong
-
-    return ship.recheck(ref, open_store(ref.uri))
-
-
-def _sent_with(store: Store, page: dict[str, object]) -> tuple[Iterable[str], Iterable[DataRef]]:
-    """Return the blobs of a job's project, and its data; of a batch's child, also what all children share.
-
-    Each page is the one whose digest the one before it promised, from the sealed record on: an order names addresses.
-    """
-    group_id, index = str(page.get("group_id") or ""), page.get("group_index")
-    if not group_id:
-        order = orders.read(store, keys.order(str(page["job_id"])), str(page.get("order_sha256")))
-        return order.packs, order.data
-    group = locate.read_group(store, group_id)
-    if isinstance(group, locate.Untrusted):
-        return (), ()
-    shared = orders.read(store, keys.group_order(group_id), group.order_sha256)
-    inputs = read_table(store, group).inputs
-    own = inputs[index].data if isinstance(index, int) and index < len(inputs) else ()
-    return shared.packs, (*shared.data, *own)
-
-
-_LOG_LINES = 5
-_OUR_FRAME = "/runners/"  # frames of the runner below the user's own: they explain nothing
-
-
-def attach_remote_traceback(exception: BaseException, remote_traceback: str | None) -> BaseException:
-    """Add the job's traceback to an exception as a note, where there is one, and return the same exception."""
-    if remote_traceback and hasattr(exception, "add_note"):
-        with contextlib.suppress(Exception):  # user classes may refuse notes
-            exception.add_note(f"{tracebacks.REMOTE}{remote_traceback}")
-    return exception
-
-
-def value_of(store: Store, outcome: Outcome, function: str) -> Any:
-    """Return the value of a job that succeeded, or raise the exception of its failure."""
-    if outcome.succeeded:
-        return body_of(store, outcome)
-    raise failure_of(store, outcome, function)
-
-
-def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
-    """Return the exception of a failed or cancelled job."""
-    if outcome.status == outcomes.CANCELLED:
-        return JobCancelledError(
-            f"{outcome.job_id} was cancelled", why="it left no result", next=f"kinetic jobs cleanup {outcome.job_id}"
-        )
-    raised = None
-    if outcome.body_length and not _is_of_command(outcome):  # the log says more than its exception
-        with contextlib.suppress(ResultUnreadableError, IntegrityError):
-            raised = body_of(store, outcome)
-    if not isinstance(raised, BaseException):
-        raised = _error_without_exception(outcome, function)
-    failed_on_data = outcome.cause == "runner" and outcome.error.get("code") in _DATA_ERRORS
-    if failed_on_data and (repaired := repair_data(store, outcome)):
-        raised.add_note(repaired)
-    if where := on_host(outcome):
-        raised.add_note(f"It happened{where}.")
-    if traceback := outcome.error.get("traceback"):
-        traceback = f"{str(traceback).rstrip()}\n{tracebacks.LOG}{log_command(outcome)}"
-    return attach_remote_traceback(raised, traceback)
-
-
-def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
-    error = outcome.error
-    message = str(error.get("message", ""))
-    if outcome.cause == "runner":
-        return RunnerError(
-            error.get("what") or f"{function} did not begin: {error.get('type')}: {message}",
-            phase=outcome.phase,
-            why=error.get("why") or f"it failed in the phase {outcome.phase!r}",
-            next=error.get("next") or log_command(outcome),
-        )
-    if outcome.cause == predecessors.CAUSE:
-        what, why, code = error.get("what") or f"{function} did not start", error.get("why"), error.get("code")
-        return PredecessorError(f"{outcome.job_id}: {what}", why=why, next=error.get("next"), code=code)
-    if outcome.cause in {"exception", "exit"} and "type" in error:
-        lost = error.get("not_delivered")
-        return JobError(
-            f"{function} raised {error.get('module')}.{error.get('type')}: {message}",
-            why=f"the exception itself could not be sent: {lost}" if lost else "its class is not on this machine",
-            next=log_command(outcome),
-            code="exception-not-here",
-        )
-    if outcome.cause == "serialization":
-        return _not_picklable(outcome, function)
-    if _is_of_command(outcome):
-        return command_error(outcome)
-    lines = [line for line in error.get("log", "").splitlines() if line.strip() and _OUR_FRAME not in line]
-    return JobError(
-        f"{function} failed{on_host(outcome)}: {message}",
-        why="the last lines of its log:\n       " + "\n       ".join(lines[-_LOG_LINES:]) if lines else None,
-        next=error.get("next") or log_command(outcome),
-        code=outcome.cause or "job-failed",
-    )
-
-
-def log_command(outcome: Outcome) -> str:
-    """Return the command that shows the log of a job, or of the host of a slice that decided."""
-    return f"kinetic jobs logs {outcome.job_id}" + (f" --host {outcome.host}" if outcome.host else "")
-
-
-def on_host(outcome: Outcome) -> str:
-    """Return which host of a slice decided, for a sentence; "" where there is one only."""
-    hosts = outcome.error.get("hosts", 1)
-    return f" on host {outcome.host} of {hosts}" if hosts > 1 else ""
-
-
-def _is_of_command(outcome: Outcome) -> bool:
-    return outcome.cause == "exit" and "what" in outcome.error
-
-
-def command_error(outcome: Outcome) -> CommandError:
-    """Return the error of a command that failed."""
-    error, logs = outcome.error, log_command(outcome)
-    lines = [line for line in str(error.get("log", "")).splitlines() if line.strip()][-_LOG_LINES:]
-    why = error.get("why") or ("the last lines of its log:\n       " + "\n       ".join(lines) if lines else None)
-    code, next_ = int(error.get("exit_code", 1)), error.get("next") or logs
-    return CommandError(str(error["what"]), exit_code=code, why=why, next=next_, code=error.get("code"))
-
-
-def _not_picklable(outcome: Outcome, function: str) -> JobError:
-    error = outcome.error
-    kind, path = error.get("value_type"), error.get("path")
-    what = f"{function} returned a {kind} that cannot be pickled"
-    why = f"{error.get('type')}: {error.get('message')}"
-    if path and error.get("too_deep"):
-        what = f"{function} returned a {kind}, and {path} is nested too deeply to be pickled"
-    elif path:
-        why = f"{path} is {error.get('culprit')}, a {error.get('culprit_type')}: {why}"
-    advice = "return plain data, or write it into KINETIC_OUTPUT_DIR"
-    failed = ResultNotPicklableError(what, why=why, next=advice, code="not-picklable")
-    failed.add_note(f"The value was: {error.get('repr')}")
-    return failed
-
-
-_LEVEL = 1  # 10 MiB in 60 ms; a user waits for the value of this job
 
 
 def _history_logs(
@@ -450,7 +140,7 @@ def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, w
     notifications.see(job, seen)
     notifications.forget(job.job_id)  # of a job that runs: who removes it knows of its end
     if seen.status is not JobStatus.NOT_FOUND or store.size(keys.record(job.job_id)) is not None:
-        page = _history_page(job, seen) | {"artifacts_removed": artifacts, "resource_removed": resource}
+        page = history_page(job, seen) | {"artifacts_removed": artifacts, "resource_removed": resource}
 
         def write() -> None:
             locate.write_page(store, page, locate.key_to_seal(job))
@@ -521,7 +211,7 @@ def _delete(
             locate.log().warning("%s was asked to end and has not ended within %g s", job.job_id, wait)
         backend.remove([job.job_id], then=delete_artifacts if artifacts and later else None)
         if not seen.status.is_final:
-            _report_another_host(job)
+            report_another_host(job)
     if artifacts and not (resource and later):
         delete_artifacts()
 
@@ -544,18 +234,6 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
         locate.log().warning("%s was collected, and could not be removed: %s", job.job_id, error)
         return None
     return page
-
-
-def _settle_followers(job: JobRecord, store: Store) -> None:
-    """Look at what follows a job on a cluster that was cancelled, which closes it; on this machine supervisors do."""
-    prefix = keys.followers(job.group_id or job.job_id)
-    for entry in list(store.entries(prefix)):
-        name = entry.key.removeprefix(prefix)
-        if keys.is_job_id(name) and not keys.is_group_id(name):
-            with contextlib.suppress(KineticError):  # it is closed by the next look
-                record = locate.read_record(store, name)
-                if not isinstance(record, locate.Untrusted):
-                    has_ended(locate.record_of(record))
 
 
 def is_kept_for_followers(job: JobRecord, store: Store, inside: Sequence[Entry] = ()) -> bool:
@@ -617,7 +295,7 @@ def write_collected_pages(collected: Iterable[tuple[JobRecord, Snapshot]], store
         sealed.append((at, data))
         if mark := mark_of(job):
             marks.append((documents.sealed_name(mark, "removed", key), b""))
-        if len(sealed) >= _PAGES_AT_ONCE or sum(len(data) for _, data in kept) > _IN_MEMORY:
+        if len(sealed) >= _PAGES_AT_ONCE or sum(len(data) for _, data in kept) > _LOGS_IN_MEMORY:
             _write_together(store, kept, sealed, marks, pages)
     _write_together(store, kept, sealed, marks, pages)
 
@@ -646,7 +324,7 @@ def _page_and_logs(
     """Return the page of a collected job for the history, and its logs, by their keys."""
     inside = list(store.entries(keys.job(job.job_id))) if inside is None else inside
     logs_of_it, kept = _history_logs(job, store, inside, seen.outcome)
-    page = _history_page(job, seen, inside)
+    page = history_page(job, seen, inside)
     page |= {"collected": time.time(), "artifacts_removed": True, "resource_removed": True, "logs": logs_of_it}
     if usage := _usage_to_keep(job, inside, seen.outcome):
         page["usage"] = usage
@@ -683,113 +361,13 @@ def _is_usage_coming(job: JobRecord, outcome: Outcome) -> bool:
     return store.local is not None and store.size(keys.usage(job.job_id, outcome.attempt, 0)) is not None
 
 
-def cancel(job: JobRecord, *, wait: float) -> bool:
-    """Cancel a job: first the verdict, then the processes; False when the job had ended already."""
-    store = locate.store_of(job)
-    try:
-        seen = observe(job)
-    except IntegrityError:  # its result is damaged: it has ended, unless it runs all the same
-        observation = locate.backend_of(job).observe([job.job_id]).get(job.job_id)
-        if observation is None or observation.status.is_final:
-            return False
-        _finish_cancel(job, outcome_of(job, observation=observation), wait=wait)
-        return True
-    verdict = seen.outcome
-    if verdict is not None and verdict.status == CANCELLED and locate.read_page(store, job.job_id) is None:
-        _finish_cancel(job, verdict, wait=wait)  # the process that cancelled it died before it was done
-        return True
-    if seen.status.is_final:
-        return False
-    verdict = outcome_of(job, observation=seen.observation)
-    if not seal_outcome_of(job, store, verdict):
-        return False
-    step("canceller:sealed")
-    _finish_cancel(job, verdict, wait=wait)
-    return True
-
-
-def outcome_of(
-    job: JobRecord,
-    status: str = CANCELLED,
-    cause: str = "cancelled",
-    *,
-    message: str = "",
-    observation: Observation | None = None,
-) -> Outcome:
-    """Return the outcome that a client gives to a job that has none: it is cancelled, or nothing is left of it."""
-    return Outcome(
-        job_id=job.job_id,
-        status=status,
-        attempt=observation.attempt if observation and observation.attempt is not None else -1,
-        cause=cause,
-        phase="",
-        error={"message": message} if message else {},
-        started=observation.started if observation else None,
-        ended=time.time(),
-        witness="client",
-        key_id=job.key_id or "",
-    )
-
-
-def seal_outcome_of(job: JobRecord, store: Store, outcome: Outcome) -> bool:
-    """Create the outcome of a job, and the mark that its batch sees; False when it has another outcome already."""
-    return attempts.seal_outcome(store, outcome, locate.key_to_seal(job), mark=mark_of(job))
-
-
-def why_not_cancelled(job: JobRecord) -> str:
-    """Return why there was nothing to cancel, after ``cancel`` returned False."""
-    job_id = job.job_id
-    try:
-        seen = observe(job)
-    except IntegrityError as error:
-        return f"{job_id} has ended, and {error.what}; kinetic jobs cleanup {job_id} removes it"
-    if locate.is_collected(seen.past):
-        how = f"it was {(seen.past or {}).get('status')}, and was collected afterwards"
-    elif seen.status is not JobStatus.NOT_FOUND:
-        how = f"it is {seen.status.value}"
-    elif seen.outcome is None:
-        was_removed = locate.read_page(locate.store_of(job), job_id) is not None
-        return f"{job_id} was {'removed before' if was_removed else 'never launched'}: there is nothing to cancel"
-    elif seen.outcome.status == CANCELLED:
-        return f"{job_id} was cancelled before"
-    else:
-        how = f"it was {seen.outcome.status.upper()}, and was removed afterwards"
-    return f"{job_id} had ended before it could be cancelled: {how}"
-
-
-def _finish_cancel(job: JobRecord, verdict: Outcome, *, wait: float) -> None:
-    """End the processes of a cancelled job and forget it; its artifacts stay."""
-    store, backend = locate.store_of(job), locate.backend_of(job)
-    if not backend.stop([job.job_id], wait=wait):
-        raise BackendError(
-            f"{job.job_id} is cancelled, but its processes have not ended within {wait:g} s",
-            why="they were asked to end, and are killed 5 s after that",
-            next=f"kinetic jobs status {job.job_id}",
-            code="still-ending",
-        )
-    step("canceller:stopped")
-    page = _history_page(job, Snapshot(JobStatus.NOT_FOUND, verdict))
-    locate.write_page(store, page, locate.key_to_seal(job))
-    step("canceller:history-written")
-    backend.remove([job.job_id])
-    if not backend.is_here:
-        _settle_followers(job, store)
-        if job.group_id:
-            from kinetic._jobs import after  # as above
-
-            with contextlib.suppress(KineticError):  # the next look does it
-                after.start_others(job, store)
-    notifications.see(job, Snapshot(JobStatus.NOT_FOUND, verdict))
-    _report_another_host(job)
-
-
-def _report_another_host(job: JobRecord) -> None:
+def report_another_host(job: JobRecord) -> None:
     """Print that a job elsewhere ends a little later: only its own supervisor can end it, and checks once a minute."""
     if not locate.can_be_seen(job):
         output.report(f"{job.job_id} runs on {job_status.place_of(job)}; its processes there end within a minute")
 
 
-def _history_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None = None) -> dict[str, Any]:
+def history_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None = None) -> dict[str, Any]:
     """Return what is remembered of a job: no payload, no secret."""
     outcome, emulation, reason = seen.outcome, None, ""
     if outcome is not None and not outcome.succeeded:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
 from kinetic._backends.registry import is_here
-from kinetic._jobs import collect, locate, logs
+from kinetic._jobs import collect, locate, logs, results
 from kinetic._jobs import wait as job_wait
 from kinetic._jobs.status import Snapshot, decide, history_of, observe, observe_many, past_of
 from kinetic._output import tracebacks
@@ -177,7 +177,7 @@ class JobHandle(JobRecord, Generic[R]):
             if seen.outcome.succeeded:
                 return None
             locate.key_to_read(self)  # an exception is unpickled, too
-            self._exception = collect.failure_of(locate.store_of(self), seen.outcome, self.func_name)
+            self._exception = results.failure_of(locate.store_of(self), seen.outcome, self.func_name)
         return self._exception
 
     def logs(self, follow: bool = False) -> str | None:
@@ -361,10 +361,11 @@ class JobHandle(JobRecord, Generic[R]):
             cleanup_timeout: Seconds to wait until its processes are gone.
             cleanup_poll_interval: Accepted for compatibility: the end is watched, not polled.
         """
+        from kinetic._jobs import cancellation  # only where a job is cancelled
         from kinetic._output import terminal as output
 
-        if not collect.cancel(self, wait=job_wait.seconds_to_wait(cleanup_timeout, "cleanup_timeout") or 0.0):
-            output.report(collect.why_not_cancelled(self))
+        if not cancellation.cancel(self, wait=job_wait.seconds_to_wait(cleanup_timeout, "cleanup_timeout") or 0.0):
+            output.report(cancellation.why_not_cancelled(self))
 
     def cleanup(
         self,
@@ -401,7 +402,7 @@ class JobHandle(JobRecord, Generic[R]):
             locate.key_to_read(self)  # nothing of a store is unpickled unverified
         if outcome.succeeded:
             try:
-                value = collect.body_of(locate.store_of(self), outcome, body)
+                value = results.body_of(locate.store_of(self), outcome, body)
             except KeyMissingError as error:  # somebody else collected and removed it between our two looks
                 return self._taken_meanwhile(Snapshot(JobStatus.NOT_FOUND), error)
             self._ended = seen if seen.body is None else replace(seen, body=None)  # the value is enough
@@ -413,7 +414,7 @@ class JobHandle(JobRecord, Generic[R]):
                     self._value = _NOTHING  # so that the next result() removes what is left
                     raise
             return value
-        failure = collect.failure_of(locate.store_of(self), outcome, self.func_name)
+        failure = results.failure_of(locate.store_of(self), outcome, self.func_name)
         if not isinstance(failure, JobCancelledError):
             self._exception = failure
             if cleanup:

@@ -64,7 +64,7 @@ import json, os, sys
 import kinetic
 import time
 from kinetic._backends.local import backend, recovery  # loaded here, and not in every child
-from kinetic._jobs import collect as reading, wait as waiting
+from kinetic._jobs import collect as removing, results as reading, wait as waiting
 
 recovery._boot_time = time.time  # the machine has been started again
 

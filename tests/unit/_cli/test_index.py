@@ -123,6 +123,7 @@ def test_a_list_of_jobs_that_have_ended_loads_no_more_than_it_shows(kinetic, mad
 NOT_FOR_A_LOOK = (
     *("kinetic._google", "kinetic._backends.kube", "kinetic._images", "kinetic._batches"),
     *("kinetic._backends.local.recovery", "kinetic._backends.local.scheduler", "kinetic._jobs.collect"),
+    *("kinetic._jobs.cancellation", "kinetic._jobs.results"),
     *("kinetic._jobs.handle", "kinetic._jobs.wait", "kinetic._wire.order", "kinetic._stores.parallel"),
 )
 MOST_MODULES_OF_A_LOOK = {"status": 90, "logs": 90, "show": 100}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kinetic._cli import job_results
-from kinetic._jobs import collect, locate
+from kinetic._jobs import locate, results
 from kinetic.errors import ResultUnreadableError
 
 
@@ -20,7 +20,7 @@ def test_only_a_missing_module_is_looked_for_in_the_folder_of_the_project(monkey
     def fail(*_: object) -> Any:
         raise ResultUnreadableError("it cannot be opened here", next="collect it with Python 3.11.7") from cause
 
-    monkeypatch.setattr(collect, "value_of", fail)
+    monkeypatch.setattr(results, "value_of", fail)
     monkeypatch.setattr(locate, "store_of", lambda _: None)
     handle: Any = SimpleNamespace(job_id="cpu-f", func_name="f")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kinetic._jobs import collect
+from kinetic._jobs import results
 from kinetic._stores.files import FileStore
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys, outcomes
@@ -70,7 +70,7 @@ def swap(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
 def test_a_value_of_any_size_comes_back(store: Store, size: int) -> None:
     value = {"bytes": os.urandom(size), "list": list(range(1000))}
 
-    assert collect.body_of(store, seal(store, value)) == value
+    assert results.body_of(store, seal(store, value)) == value
 
 
 @pytest.mark.parametrize("size", [10, LARGE])
@@ -82,7 +82,7 @@ def test_a_value_that_is_swapped_after_the_check_runs_nothing(
     sign = swap(outcome)
 
     try:
-        found = collect.body_of(store, outcome)
+        found = results.body_of(store, outcome)
     except IntegrityError:  # the file itself was changed under our hands
         found = value
 
@@ -97,7 +97,7 @@ def test_the_end_of_a_large_value_is_verified_as_well(store: Store) -> None:
     store.put(keys.result(JOB), data.replace(b"the end", b"the ENd"))
 
     with pytest.raises(IntegrityError, match="not what the job wrote"):
-        collect.body_of(store, outcome)
+        results.body_of(store, outcome)
 
 
 def test_a_file_has_what_was_verified(store: Store, swap: Callable[[Outcome], Path], tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_file_has_what_was_verified(store: Store, swap: Callable[[Outcome], Pa
     outcome = seal(store, value)
     swap(outcome)
 
-    collect.save(store, outcome, tmp_path / "saved.pkl")
+    results.save(store, outcome, tmp_path / "saved.pkl")
 
     assert pickle.loads((tmp_path / "saved.pkl").read_bytes()) == value
 
@@ -115,7 +115,7 @@ def test_a_result_that_is_not_right_becomes_no_file(store: Store, tmp_path: Path
     store.put(keys.result(JOB), bytes(outcome.body_length))
 
     with pytest.raises(IntegrityError):
-        collect.save(store, outcome, tmp_path / "saved.pkl")
+        results.save(store, outcome, tmp_path / "saved.pkl")
 
     assert [path.name for path in tmp_path.glob("*.pkl*")] + [path.name for path in tmp_path.glob(".saved*")] == []
 
@@ -125,7 +125,7 @@ def test_a_link_beside_the_target_is_not_written_through(store: Store, tmp_path:
     theirs.write_text("precious")
     (tmp_path / f".saved.pkl.{os.getpid()}.part").symlink_to(theirs)
 
-    collect.save(store, outcome, tmp_path / "saved.pkl")
+    results.save(store, outcome, tmp_path / "saved.pkl")
 
     assert theirs.read_text() == "precious"
     assert pickle.loads((tmp_path / "saved.pkl").read_bytes()) == 3
@@ -140,7 +140,7 @@ def test_a_saved_result_and_its_name_are_on_the_disk_when_the_job_may_be_removed
     folder = tmp_path / "results"
     folder.mkdir()
 
-    collect.save(store, outcome, folder / "saved.pkl")
+    results.save(store, outcome, folder / "saved.pkl")
 
     of_file, *rest = forced
     assert (os.path.dirname(of_file), rest) == (str(folder), [str(folder)])
@@ -154,4 +154,4 @@ def test_a_large_value_that_cannot_be_opened_here_says_so_and_stays(store: Store
     store.put(keys.result(JOB), broken + again.footer(bytes(32)))
 
     with pytest.raises(ResultUnreadableError, match="whole, and cannot be opened here"):
-        collect.body_of(store, again)
+        results.body_of(store, again)

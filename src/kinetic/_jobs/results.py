@@ -1,0 +1,325 @@
+"""From a verdict to a value, or to the exception of the failure; see ``outcomes`` for how a verdict is read."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from kinetic._jobs import locate
+from kinetic._output import terminal as output
+from kinetic._output import tracebacks
+from kinetic._runner.supervisor import predecessors
+from kinetic._stores import open_store
+from kinetic._stores.protocol import Store
+from kinetic._wire import digests, folders, keys, outcomes, python_runtime
+from kinetic._wire import order as orders
+from kinetic._wire.outcomes import Outcome
+from kinetic._wire.records import read_table
+from kinetic.errors import (
+    CommandError,
+    IntegrityError,
+    JobCancelledError,
+    JobError,
+    KineticError,
+    PredecessorError,
+    ResultNotPicklableError,
+    ResultUnreadableError,
+    RunnerError,
+)
+
+if TYPE_CHECKING:
+    from kinetic._wire.order import DataRef
+
+_PIECE, _BLOCK = 1 << 20, 1 << 16
+_IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened from the same bytes
+_COMPILED = b"_make_function"  # cloudpickle's name for what makes a function of its bytecode
+
+
+def body_of(store: Store, outcome: Outcome, data: bytes | None = None) -> Any:
+    """Verify the whole body, which may have been read already, then unpickle it."""
+    from kinetic._wire import device_tensors  # with pickle, 3 ms; only when a value is opened
+
+    name = keys.result(outcome.job_id)
+    if outcome.body_length <= _IN_MEMORY:
+        data = store.get(name, length=outcome.body_length) if data is None else data
+        outcomes.check_body(outcome, digests.of_bytes(data))
+        if _COMPILED in data:
+            _check_python(store, outcome)
+        return _open(functools.partial(device_tensors.load, functools.partial(io.BytesIO, data), _moved), outcome)
+    with _as_file(store, name) as file:
+        verified = functools.partial(_Verified, file, outcome)
+        return _open(lambda: device_tensors.load(lambda: io.BufferedReader(verified(), _BLOCK), _moved), outcome)
+
+
+def _check_python(store: Store, outcome: Outcome) -> None:
+    """Refuse a function that another Python compiled: calling it would end this process."""
+    theirs = ours = python_runtime.python_version()
+    with contextlib.suppress(KineticError):  # without a note it is opened
+        theirs = outcomes.read_note(store, outcome.job_id, outcome.attempt, None).python
+    if python_runtime.version_mismatch(theirs):
+        raise ResultUnreadableError(
+            f"the result of {outcome.job_id} cannot be opened by this Python",
+            why=f"it contains a function that Python {theirs} compiled, and this is Python {ours}",
+            next=f"collect it with Python {theirs}; its bytes stay in the store",
+        )
+
+
+def _moved() -> None:
+    output.report("the tensors of this result were on a device that is not here: they are on the CPU now")
+
+
+def save(store: Store, outcome: Outcome, to: Path) -> int:
+    """Write the verified body, an ordinary pickle, into a file, and return its size."""
+    name = keys.result(outcome.job_id)
+    with _as_file(store, name) as file, folders.replaced(to, mode=0o666) as target:  # it may be removed from the store
+        digest, left = hashlib.sha256(), outcome.body_length
+        while left and (piece := file.read(min(left, _PIECE))):
+            digest.update(piece)
+            target.write(piece)
+            left -= len(piece)
+        outcomes.check_body(outcome, digest.hexdigest())  # of what was written, not of what is there now
+    return outcome.body_length
+
+
+class _Verified(io.RawIOBase):
+    """A body too large for memory, read twice: no byte is returned that differs from what was verified.
+
+    The first pass notes the digest of everything up to each piece; the second compares before it returns a piece. So a
+    change of the file in between is found.
+    """
+
+    def __init__(self, file: IO[bytes], outcome: Outcome) -> None:
+        self._file, self._outcome = file, outcome
+        self._left, self._ready = outcome.body_length, memoryview(b"")
+        digest, self._expected = hashlib.sha256(), deque[bytes]()
+        file.seek(0)
+        while self._left and (piece := file.read(min(self._left, _PIECE))):
+            digest.update(piece)
+            self._expected.append(digest.digest())
+            self._left -= len(piece)
+        outcomes.check_body(outcome, digest.hexdigest())
+        file.seek(0)
+        self._left, self._digest = outcome.body_length, hashlib.sha256()
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, into: Any, /) -> int:
+        """Fill a buffer with verified bytes; return how many these are."""
+        if not self._ready and self._left:
+            piece = self._file.read(min(self._left, _PIECE))
+            self._digest.update(piece)
+            if self._digest.digest() != self._expected.popleft():
+                outcomes.check_body(self._outcome, self._digest.hexdigest())
+            self._ready, self._left = memoryview(piece), self._left - len(piece)
+        count = min(len(into), len(self._ready))
+        into[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+
+def _as_file(store: Store, name: str) -> IO[bytes]:
+    """Return a private, open file with an object: one descriptor for verifying and for opening."""
+    if store.local is not None:
+        return io.BufferedReader(io.FileIO(store.local.open(name), "rb"), 1 << 16)
+    import tempfile  # 3 ms; only for large values in a store that has no files
+
+    with tempfile.TemporaryDirectory(prefix="kinetic-") as folder:  # closed to others
+        path = Path(folder, "result")
+        store.fetch(name, path)
+        return path.open("rb")  # the descriptor stays
+
+
+def _open(load: Callable[[], Any], outcome: Outcome) -> Any:
+    try:
+        return load()
+    except IntegrityError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        if isinstance(error, (ImportError, AttributeError)):
+            name = ""
+            with contextlib.suppress(AttributeError):
+                name = error.name or ""  # ModuleNotFoundError and AttributeError have it
+            raise ResultUnreadableError(
+                f"the result of {outcome.job_id} cannot be opened here: {name or 'what it is made of'} is missing",
+                why=f"{f'it is a {outcome.value_type}' if outcome.value_type else 'its type'}, and {said}",
+                next="collect it from the project that submitted it; its bytes stay in the store",
+            ) from error
+        raise ResultUnreadableError(
+            f"the result of {outcome.job_id} is whole, and cannot be opened here",
+            why=said,
+            next=f"kinetic jobs result {outcome.job_id} --save result.pkl     keeps its bytes",
+        ) from error
+
+
+_DATA_ERRORS = frozenset({"integrity", "key-missing", "data-missing"})
+_broken: dict[tuple[str, str], int] = {}  # by the batch or job that failed, and the manifest: checked once
+
+
+def repair_data(store: Store, outcome: Outcome) -> str:
+    """Verify project and data of a job again, and remove what is damaged: the next submission sends it."""
+    from kinetic._blobs import fetch  # only when something is wrong
+
+    broken = 0
+    with contextlib.suppress(KineticError), output.phase("checking the data again"):
+        page = locate.read_record(store, outcome.job_id)
+        if isinstance(page, locate.Untrusted):
+            return ""
+        complaint = str(page.get("group_id") or outcome.job_id)
+        packs, refs = _sent_with(store, page)
+        broken += _once((complaint, ""), lambda: fetch.remove_damaged(store, dict.fromkeys(packs, 0)))
+        for ref in dict.fromkeys(refs):
+            if ref.kind == "shipped":
+                broken += _once((complaint, ref.manifest), functools.partial(_recheck, ref))
+    return "what was damaged in the store was removed: submit again, and it is sent again" if broken else ""
+
+
+def _once(which: tuple[str, str], check: Callable[[], int]) -> int:
+    if which not in _broken:
+        _broken[which] = check()
+    return _broken[which]
+
+
+def _recheck(ref: DataRef) -> int:
+    from kinetic._data import ship  # only when something is wrong
+
+    return ship.recheck(ref, open_store(ref.uri))
+
+
+def _sent_with(store: Store, page: dict[str, object]) -> tuple[Iterable[str], Iterable[DataRef]]:
+    """Return the blobs of a job's project, and its data; of a batch's child, also what all children share.
+
+    Each page is the one whose digest the one before it promised, from the sealed record on: an order names addresses.
+    """
+    group_id, index = str(page.get("group_id") or ""), page.get("group_index")
+    if not group_id:
+        order = orders.read(store, keys.order(str(page["job_id"])), str(page.get("order_sha256")))
+        return order.packs, order.data
+    group = locate.read_group(store, group_id)
+    if isinstance(group, locate.Untrusted):
+        return (), ()
+    shared = orders.read(store, keys.group_order(group_id), group.order_sha256)
+    inputs = read_table(store, group).inputs
+    own = inputs[index].data if isinstance(index, int) and index < len(inputs) else ()
+    return shared.packs, (*shared.data, *own)
+
+
+_LOG_LINES = 5
+_OUR_FRAME = "/runners/"  # frames of the runner below the user's own: they explain nothing
+
+
+def attach_remote_traceback(exception: BaseException, remote_traceback: str | None) -> BaseException:
+    """Add the job's traceback to an exception as a note, where there is one, and return the same exception."""
+    if remote_traceback and hasattr(exception, "add_note"):
+        with contextlib.suppress(Exception):  # user classes may refuse notes
+            exception.add_note(f"{tracebacks.REMOTE}{remote_traceback}")
+    return exception
+
+
+def value_of(store: Store, outcome: Outcome, function: str) -> Any:
+    """Return the value of a job that succeeded, or raise the exception of its failure."""
+    if outcome.succeeded:
+        return body_of(store, outcome)
+    raise failure_of(store, outcome, function)
+
+
+def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
+    """Return the exception of a failed or cancelled job."""
+    if outcome.status == outcomes.CANCELLED:
+        return JobCancelledError(
+            f"{outcome.job_id} was cancelled", why="it left no result", next=f"kinetic jobs cleanup {outcome.job_id}"
+        )
+    raised = None
+    if outcome.body_length and not _is_of_command(outcome):  # the log says more than its exception
+        with contextlib.suppress(ResultUnreadableError, IntegrityError):
+            raised = body_of(store, outcome)
+    if not isinstance(raised, BaseException):
+        raised = _error_without_exception(outcome, function)
+    failed_on_data = outcome.cause == "runner" and outcome.error.get("code") in _DATA_ERRORS
+    if failed_on_data and (repaired := repair_data(store, outcome)):
+        raised.add_note(repaired)
+    if where := on_host(outcome):
+        raised.add_note(f"It happened{where}.")
+    if traceback := outcome.error.get("traceback"):
+        traceback = f"{str(traceback).rstrip()}\n{tracebacks.LOG}{log_command(outcome)}"
+    return attach_remote_traceback(raised, traceback)
+
+
+def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
+    error = outcome.error
+    message = str(error.get("message", ""))
+    if outcome.cause == "runner":
+        return RunnerError(
+            error.get("what") or f"{function} did not begin: {error.get('type')}: {message}",
+            phase=outcome.phase,
+            why=error.get("why") or f"it failed in the phase {outcome.phase!r}",
+            next=error.get("next") or log_command(outcome),
+        )
+    if outcome.cause == predecessors.CAUSE:
+        what, why, code = error.get("what") or f"{function} did not start", error.get("why"), error.get("code")
+        return PredecessorError(f"{outcome.job_id}: {what}", why=why, next=error.get("next"), code=code)
+    if outcome.cause in {"exception", "exit"} and "type" in error:
+        lost = error.get("not_delivered")
+        return JobError(
+            f"{function} raised {error.get('module')}.{error.get('type')}: {message}",
+            why=f"the exception itself could not be sent: {lost}" if lost else "its class is not on this machine",
+            next=log_command(outcome),
+            code="exception-not-here",
+        )
+    if outcome.cause == "serialization":
+        return _not_picklable(outcome, function)
+    if _is_of_command(outcome):
+        return command_error(outcome)
+    lines = [line for line in error.get("log", "").splitlines() if line.strip() and _OUR_FRAME not in line]
+    return JobError(
+        f"{function} failed{on_host(outcome)}: {message}",
+        why="the last lines of its log:\n       " + "\n       ".join(lines[-_LOG_LINES:]) if lines else None,
+        next=error.get("next") or log_command(outcome),
+        code=outcome.cause or "job-failed",
+    )
+
+
+def log_command(outcome: Outcome) -> str:
+    """Return the command that shows the log of a job, or of the host of a slice that decided."""
+    return f"kinetic jobs logs {outcome.job_id}" + (f" --host {outcome.host}" if outcome.host else "")
+
+
+def on_host(outcome: Outcome) -> str:
+    """Return which host of a slice decided, for a sentence; "" where there is one only."""
+    hosts = outcome.error.get("hosts", 1)
+    return f" on host {outcome.host} of {hosts}" if hosts > 1 else ""
+
+
+def _is_of_command(outcome: Outcome) -> bool:
+    return outcome.cause == "exit" and "what" in outcome.error
+
+
+def command_error(outcome: Outcome) -> CommandError:
+    """Return the error of a command that failed."""
+    error, logs = outcome.error, log_command(outcome)
+    lines = [line for line in str(error.get("log", "")).splitlines() if line.strip()][-_LOG_LINES:]
+    why = error.get("why") or ("the last lines of its log:\n       " + "\n       ".join(lines) if lines else None)
+    code, next_ = int(error.get("exit_code", 1)), error.get("next") or logs
+    return CommandError(str(error["what"]), exit_code=code, why=why, next=next_, code=error.get("code"))
+
+
+def _not_picklable(outcome: Outcome, function: str) -> JobError:
+    error = outcome.error
+    kind, path = error.get("value_type"), error.get("path")
+    what = f"{function} returned a {kind} that cannot be pickled"
+    why = f"{error.get('type')}: {error.get('message')}"
+    if path and error.get("too_deep"):
+        what = f"{function} returned a {kind}, and {path} is nested too deeply to be pickled"
+    elif path:
+        why = f"{path} is {error.get('culprit')}, a {error.get('culprit_type')}: {why}"
+    advice = "return plain data, or write it into KINETIC_OUTPUT_DIR"
+    failed = ResultNotPicklableError(what, why=why, next=advice, code="not-picklable")
+    failed.add_note(f"The value was: {error.get('repr')}")
+    return failed
