@@ -1,5 +1,6 @@
 """The fixtures of the test cluster, for the tests of the cluster itself."""
 
+import contextlib
 from pathlib import Path
 
 import lightkube
@@ -8,6 +9,10 @@ from cluster import containers
 from cluster.fixtures import add_node, agent, cloud, kubeconfig, namespace, node, plane, why_not, why_not_here
 from cluster.manifests import Objects
 from lightkube.config.kubeconfig import KubeConfig
+
+from kinetic._backends.kube.client import Client
+from kinetic._backends.kube.connection import context_access
+from kinetic._stores.parallel import Retry
 
 SECONDS = 90  # the server may be restarted, and starts with whichever test is first
 WITHOUT = {"test_ports.py", "test_node_host.py"}  # what needs no cluster
@@ -35,6 +40,14 @@ def objects(plane, namespace):
 def client(kubeconfig):
     """The client that the backend uses, through the proxy."""
     with lightkube.Client(config=KubeConfig.from_file(kubeconfig), trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture
+def kube(plane, namespace):
+    """The same client without the proxy, in the namespace of the test."""
+    access = context_access("", {"KUBECONFIG": str(plane.kubeconfig)})
+    with contextlib.closing(Client(access, namespace, Retry(8, 0.05, 1.0, 60.0))) as client:
         yield client
 
 

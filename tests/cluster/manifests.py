@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from cluster.plane import wait_for
 
 if TYPE_CHECKING:
     from cluster.access import Access
 
 IMAGE = "python:3-test"
+
+
+def objects_on(page: str) -> dict[str, dict[str, Any]]:
+    """Return the objects on a page of the manual, by kind."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    found = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return {each["kind"]: each for part in found for each in yaml.safe_load_all(part)}
 
 
 def container(code: str, **more: Any) -> dict[str, Any]:

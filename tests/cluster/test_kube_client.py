@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -53,13 +53,6 @@ ROWS = [f"gpu-{name}x{max(family.machines)}" for name, family in GPUS.items()] +
     for topology in (family.machines[-1].own_topology, family.largest)
     if topology
 ]
-
-
-@pytest.fixture
-def kube(plane, namespace) -> Iterator[Client]:
-    access = context_access("", {"KUBECONFIG": str(plane.kubeconfig)})
-    with contextlib.closing(Client(access, namespace, Retry(8, 0.05, 1.0, 60.0))) as client:
-        yield client
 
 
 @pytest.fixture

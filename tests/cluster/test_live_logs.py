@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
@@ -22,7 +21,6 @@ from servers.gcs import GcsServer
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import job_manifests, pod_logs
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.connection import context_access
 from kinetic._backends.kube.job_manifests import RUNNER_FILE, RUNNER_PATH, JobRequest
 from kinetic._backends.kube.pod_logs import PodLog
 from kinetic._config.cluster import ClusterSettings, PodRequirements
@@ -31,7 +29,6 @@ from kinetic._jobs import logs
 from kinetic._project import runner_bundle
 from kinetic._stores import protocol
 from kinetic._stores.bucket import BucketStore
-from kinetic._stores.parallel import Retry
 from kinetic._wire import digests, keys, python_runtime
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.task import PodSettings, Task
@@ -74,13 +71,6 @@ own.finish(5)
 log_pump.say(podlog.VERDICT)
 own.drain(5)
 """
-
-
-@pytest.fixture
-def kube(plane, namespace) -> Iterator[Client]:
-    access = context_access("", {"KUBECONFIG": str(plane.kubeconfig)})
-    with contextlib.closing(Client(access, namespace, Retry(8, 0.05, 1.0, 60.0))) as client:
-        yield client
 
 
 def on(node: str) -> PodRequirements:

@@ -30,7 +30,7 @@ from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import job_manifests, object_status
 from kinetic._backends.kube.backend import KubeBackend
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.connection import ClusterAddress, FixedCredential, context_access
+from kinetic._backends.kube.connection import ClusterAddress, FixedCredential
 from kinetic._backends.kube.job_manifests import RUNNER_FILE, RUNNER_PATH, JobRequest
 from kinetic._backends.protocol import DebugAddress
 from kinetic._config import home
@@ -78,13 +78,6 @@ def stay(port):
     print("started", flush=True)
     remain()
 """
-
-
-@pytest.fixture
-def kube(plane, namespace) -> Iterator[Client]:
-    access = context_access("", {"KUBECONFIG": str(plane.kubeconfig)})
-    with contextlib.closing(Client(access, namespace, Retry(8, 0.05, 1.0, 60.0))) as client:
-        yield client
 
 
 @pytest.fixture

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from cluster.access import RefusedError
+from cluster.manifests import objects_on
 from cluster.test_preflight import RBAC, allowed, bind, connect_as
 
 from kinetic._backends.kube import client, job_manifests
@@ -21,19 +19,13 @@ __all__ = ["connect_as"]
 
 pytestmark = pytest.mark.timeout(120)
 
-PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
-
-
-def documents() -> dict[str, dict[str, Any]]:
-    """Return the objects on the page, by kind."""
-    found = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    return {each["kind"]: each for text in found for each in yaml.safe_load_all(text)}
+PAGE = "clusters.md"
 
 
 @pytest.fixture
 def submitter(plane: Any, namespace: str, connect_as: Callable[..., Client]) -> Client:
     """Somebody who has the rights on the page, and no other."""
-    role = documents()["Role"]
+    role = objects_on(PAGE)["Role"]
     plane.api.create(f"{RBAC}/namespaces/{namespace}/roles", role | {"metadata": {"name": role["metadata"]["name"]}})
     client = connect_as("submitter")
     bind(plane, namespace, "submitter", {"kind": "Role", "name": role["metadata"]["name"]}, "submitter")
@@ -71,7 +63,7 @@ def test_whoever_has_the_role_can_keep_and_forget_what_a_batch_needs(submitter: 
 
 
 def test_the_api_server_takes_the_binding_on_the_page(plane: Any, namespace: str) -> None:
-    binding = documents()["RoleBinding"]
+    binding = objects_on(PAGE)["RoleBinding"]
     binding["metadata"]["namespace"] = namespace
 
     try:

@@ -43,6 +43,16 @@ def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     end_supervisors(found)
 
 
+@pytest.fixture(scope="session")
+def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the code that travels into pods."""
+    from kinetic._project import runner_bundle
+
+    path = tmp_path_factory.mktemp("zip") / "runner.zip"
+    path.write_bytes(runner_bundle.build().data)
+    return path
+
+
 def share_runner(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Have the supervisors of a new home run the code that is there for all homes of this process of the run."""
     shared = tmp_path_factory.getbasetemp() / "runners"

@@ -33,7 +33,7 @@ from servers.moto_s3 import MotoServer
 from servers.wheels import environment_with_pip
 
 from kinetic._jobs import logs
-from kinetic._project import archive, runner_bundle
+from kinetic._project import archive
 from kinetic._project.root import Plan
 from kinetic._runner.worker import command
 from kinetic._stores import open_store, protocol
@@ -51,13 +51,6 @@ SOURCE = Path(__file__).parents[2] / "src"
 KEY = bytes(range(32))
 JOB = "cpu-train-20261121-120000-abcdef0"
 NO_OBSTORE = "raise ImportError('this image has no obstore')\n"
-
-
-@pytest.fixture(scope="session")
-def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("zip") / "runner.zip"
-    path.write_bytes(runner_bundle.build().data)
-    return path
 
 
 def function(text: str) -> Any:

@@ -26,7 +26,6 @@ from servers.gcs import GcsServer
 from servers.image_fixtures import index
 from unit._runner.test_what_tasks_may_not_change import may_mount
 
-from kinetic._project import runner_bundle
 from kinetic._runner import processes
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
@@ -234,13 +233,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Pod]]:
             return pod.start(zipped, program)
 
         yield run
-
-
-@pytest.fixture(scope="module")
-def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("zip") / "runner.zip"
-    path.write_bytes(runner_bundle.build().data)
-    return path
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -74,14 +75,7 @@ class FaultyProxy:
         self._server = _Server((host, 0), _Handler)
         self._server.proxy = self
         self.url = f"http://{host}:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=lambda: self._server.serve_forever(poll_interval=0.01), daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.hang_up()
-        self._server.server_close()
+        self.close = self._server.serve()
 
     def remembered(self, target: str, answer: Answer, *, stale: bool) -> Answer:
         """Return the answer that a listing had before, if that is asked for, and keep this one for the next."""
@@ -115,6 +109,19 @@ class BrokenServer(ThreadingHTTPServer):
         self._sockets.discard(request)
         super().shutdown_request(request)
 
+    def serve(self) -> Callable[[], None]:
+        """Serve on a thread, and return what ends that."""
+        thread = threading.Thread(target=lambda: self.serve_forever(poll_interval=0.01), daemon=True)
+        thread.start()
+
+        def close() -> None:
+            self.shutdown()
+            thread.join()
+            self.hang_up()
+            self.server_close()
+
+        return close
+
     def hang_up(self) -> None:
         """End the connections that clients keep open, so that their threads end."""
         for each in list(self._sockets):
@@ -134,6 +141,13 @@ class QuietHandler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the base's name
         """Be quiet."""
 
+    def reset(self) -> None:
+        """End the connection the hard way: the client sees a reset, not an end."""
+        self.close_connection = True
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with contextlib.suppress(OSError):
+            self.connection.close()
+
 
 class _Server(BrokenServer):
     proxy: FaultyProxy
@@ -147,17 +161,17 @@ class _Handler(QuietHandler):
         kind = "" if fault is None else fault.kind
         length = int(self.headers.get("Content-Length") or 0)
         if kind == "drop":
-            return self._reset()
+            return self.reset()
         if kind == "half":
             self.rfile.read(length // 2)
-            return self._reset()
+            return self.reset()
         body = self.rfile.read(length)
         if fault is not None and kind == "status":
             return self._answer(fault.status, {"Content-Type": "text/plain"}, b"injected")
         status, headers, data = self._upstream(body, without=CONDITIONS if kind == "careless" else set())
         status, headers, data = self.server.proxy.remembered(self.path, (status, headers, data), stale=kind == "stale")
         if kind == "lose":
-            return self._reset()
+            return self.reset()
         self._answer(status, headers, data, kind)
         return None
 
@@ -191,7 +205,7 @@ class _Handler(QuietHandler):
         if kind == "cut":
             self.wfile.write(data[: len(data) // 2])
             self.wfile.flush()
-            return self._reset()
+            return self.reset()
         if kind == "slow":
             for start in range(0, len(data), 4096):
                 self.wfile.write(data[start : start + 4096])
@@ -199,10 +213,3 @@ class _Handler(QuietHandler):
             return None
         self.wfile.write(data)
         return None
-
-    def _reset(self) -> None:
-        """End the connection the hard way: the client sees a reset, not an end."""
-        self.close_connection = True
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        with contextlib.suppress(OSError):
-            self.connection.close()

@@ -12,7 +12,6 @@ import json
 import re
 import secrets
 import socket
-import struct
 import threading
 import time
 import urllib.parse
@@ -84,20 +83,13 @@ class RegistryProxy:
         self._server.proxy = self
         self.port = self._server.server_address[1]
         self.address = f"127.0.0.1:{self.port}"
-        self._thread = threading.Thread(target=lambda: self._server.serve_forever(poll_interval=0.01), daemon=True)
-        self._thread.start()
+        self.close = self._server.serve()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.hang_up()
-        self._server.server_close()
 
     def forget(self) -> None:
         """Count from zero again."""
@@ -172,10 +164,10 @@ class _Handler(QuietHandler):
         if fault is not None and fault.kind == "status":
             return self._refuse(fault.status, "UNAVAILABLE", headers={"Retry-After": "3"})
         if fault is not None and fault.kind == "drop":
-            return self._reset()
+            return self.reset()
         if fault is not None and fault.kind == "half":
             self._skip(self._left // 2)
-            return self._reset()
+            return self.reset()
         if path == "/token":
             return self._issue()
         if path.startswith(UPLOADS):
@@ -256,7 +248,7 @@ class _Handler(QuietHandler):
                 headers["Location"] = self._elsewhere(headers["Location"])
             if fault is not None and fault.kind == "lose":
                 answer.read()
-                return self._reset()
+                return self.reset()
             self.send_response_only(answer.status)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -273,7 +265,7 @@ class _Handler(QuietHandler):
                 self.wfile.write(piece)
             if end < length:
                 self.wfile.flush()
-                return self._reset()
+                return self.reset()
         except OSError:
             self.close_connection = True
         finally:
@@ -316,10 +308,3 @@ class _Handler(QuietHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
-
-    def _reset(self) -> None:
-        """End the connection the hard way: the client sees a reset, not an end."""
-        self.close_connection = True
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        with contextlib.suppress(OSError):
-            self.connection.close()

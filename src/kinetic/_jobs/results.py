@@ -217,7 +217,7 @@ _OUR_FRAME = "/runners/"  # frames of the runner below the user's own: they expl
 
 def attach_remote_traceback(exception: BaseException, remote_traceback: str | None) -> BaseException:
     """Add the job's traceback to an exception as a note, where there is one, and return the same exception."""
-    if remote_traceback and hasattr(exception, "add_note"):
+    if remote_traceback:
         with contextlib.suppress(Exception):  # user classes may refuse notes
             exception.add_note(f"{tracebacks.REMOTE}{remote_traceback}")
     return exception

@@ -6,14 +6,13 @@ docs/chained-jobs.md, or none.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 from cluster.images import Image
+from cluster.manifests import objects_on
 from cluster.plane import wait_for
 from cluster.test_preflight import RBAC
 
@@ -21,13 +20,7 @@ from kinetic._cluster.namespace import FollowerBinding, FollowerRole, ServiceAcc
 
 pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
-PAGE = Path(__file__).parents[3] / "docs" / "chained-jobs.md"
-
-
-def documents() -> dict[str, dict[str, Any]]:
-    """Return the objects on the page, by kind."""
-    found = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    return {each["kind"]: each for text in found for each in yaml.safe_load_all(text)}
+PAGE = "chained-jobs.md"
 
 
 def test_the_page_has_what_kinetic_up_makes() -> None:
@@ -35,7 +28,7 @@ def test_the_page_has_what_kinetic_up_makes() -> None:
     made = [kind(setup).manifest() for kind in (ServiceAccount, FollowerRole, FollowerBinding)]
 
     for each in made:
-        written = documents()[each["kind"]]
+        written = objects_on(PAGE)[each["kind"]]
         for page in (each, written):
             page["metadata"].pop("labels", None)
             page["metadata"].pop("namespace", None)
@@ -45,7 +38,7 @@ def test_the_page_has_what_kinetic_up_makes() -> None:
 @pytest.fixture
 def account(site: Any) -> None:
     """Give pods the account and the rights of the page."""
-    objects = documents()
+    objects = objects_on(PAGE)
     paths = {
         "ServiceAccount": f"{site.core}/serviceaccounts",
         "Role": f"{RBAC}/namespaces/{site.namespace}/roles",
