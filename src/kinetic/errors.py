@@ -110,7 +110,7 @@ def what_of(error: BaseException) -> str:
 
 def is_debug() -> bool:
     """Return whether the user wants to see tracebacks with our frames."""
-    return os.environ.get("KINETIC_DEBUG", "") not in {"", "0"}
+    return os.environ.get("KINETIC_DEBUG") == "1"
 
 
 def correct_advice(error: KineticError) -> None:

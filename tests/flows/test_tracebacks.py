@@ -97,6 +97,7 @@ def test_a_mistake_shows_its_three_parts_and_nothing_else(
 ) -> None:
     script = f"import kinetic, theirs\n{mistake}\n"
 
+    monkeypatch.setenv("KINETIC_DEBUG", "false")
     done = theirs.run("-c", script)
     monkeypatch.setenv("KINETIC_DEBUG", "1")
     debugged = theirs.run("-c", script)
