@@ -194,6 +194,7 @@ shell.run_cell("import kinetic, theirs")
 assert isinstance(shell.run_cell("theirs.calls_it()").error_in_exec, ValueError)
 print("second cell")
 shell.run_cell("kinetic.run(accelerator='gpu-l5')")
+shell.run_cell("@kinetic.run(accelerator='cpu')\\ndef lists():\\n    !ls\\nlists()")
 print("third cell")
 shell.run_cell(
     "import asyncio\\n"
@@ -209,7 +210,8 @@ shell.run_cell(
     assert "return fail(3)" in first
     assert "kinetic jobs logs cpu-fail-" in first
     assert not is_ours_seen(done.stdout), done.stdout
-    assert [line[:7] for line in second.splitlines()] == ["kinetic", "why:   ", "next:  "]
+    assert [line[:7] for line in second.splitlines()] == ["kinetic", "why:   ", "next:  "] * 2
+    assert "the function lists uses a magic or a command of the notebook" in second
     assert third.strip() == ""  # Ctrl-C, and no error
     assert [line.split()[1] for line in done.stderr.splitlines()[-3:]] == ["detached:", "follow:", "cancel:"]
 

@@ -34,6 +34,12 @@ def unpicklable(
             next='make the arguments less deeply nested, or write them to a file and pass kinetic.Data("file")',
         )
     path, value, reason = found
+    if "InteractiveShell.get_ipython()" in path:
+        return ArgumentNotPicklableError(
+            f"{roots[0][0]} uses a magic or a command of the notebook",
+            why="a line with % or ! calls get_ipython(), which is there in the notebook and not in the job",
+            next="write it in Python, as subprocess.run(...) for a command",
+        )
     if pickle_diagnosis.is_too_deep(reason):
         return ArgumentNotPicklableError(
             f"{path} is nested too deeply to be pickled",

@@ -356,9 +356,15 @@ def redirects_to_nowhere() -> Any:
     raise ValueError("redirected")
 
 
-@raises("EOFError", "EOF when reading")
+@raises("EOFError", "EOF when reading", "a job has no terminal")
 def asks_a_question() -> Any:
     return input("who? ")
+
+
+@raises("BdbQuit", "debug=True")
+def stops_for_a_debugger_of_a_terminal() -> Any:
+    breakpoint()  # noqa: T100 - what users write
+    return "not reached"
 
 
 @gives("")

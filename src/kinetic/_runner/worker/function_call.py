@@ -61,6 +61,10 @@ _NO_PATH = (
     "kinetic: this is an address in a bucket, as the output and checkpoint folders of a job on a cluster are. open() "
     "and pathlib do not understand it; write through a library that supports buckets (docs/clusters.md, Files of a job)"
 )
+_NO_TERMINAL = (
+    "kinetic: a job has no terminal to read from. Pass what it needs as arguments; to stop in the function, attach a "
+    "debugger to a job with @kinetic.run(debug=True) (docs/debugging.md)"
+)
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _BLOCK = 1 << 16
 _SEARCH_SECONDS = 60.0
@@ -132,6 +136,9 @@ def _failure(delivered: BaseException, raised: BaseException, cause: str) -> Fai
     name = getattr(raised, "filename", None)
     if isinstance(raised, OSError) and isinstance(name, str) and name.startswith(_ADDRESSES):
         raised.add_note(_NO_PATH)
+    is_input = type(raised) is EOFError and raised.args == ("EOF when reading a line",)
+    if is_input or type(raised).__name__ == "BdbQuit":  # of breakpoint()
+        raised.add_note(_NO_TERMINAL)
     return Failure(delivered, describe(raised, skip=1), cause)
 
 
