@@ -287,8 +287,10 @@ def test_a_large_object_comes_back_whatever_form_it_came_in(store, tmp_path, for
     source = {"bytes": LARGE, "file": tmp_path / "source", "generator": in_chunks(LARGE)}[form]
 
     assert store.put("a/b", source, if_absent=if_absent) is True
-    store.fetch("a/b", tmp_path / "target")
+    counted = []
+    store.fetch("a/b", tmp_path / "target", counted.append)
 
+    assert sum(counted) == len(LARGE)
     assert store.get("a/b") == LARGE
     assert (tmp_path / "target").read_bytes() == LARGE
     assert (store.size("a/b"), keys(store)) == (len(LARGE), ["a/b"])

@@ -83,9 +83,16 @@ def remove_damaged(store: Store, blobs: Mapping[str, int]) -> int:
 
 
 def fetch_files(
-    store: Store, files: Sequence[ManifestFile], destination: Destination, have: Mapping[str, bytes] | None = None
+    store: Store,
+    files: Sequence[ManifestFile],
+    destination: Destination,
+    have: Mapping[str, bytes] | None = None,
+    received: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Fetch files and put them in their places, each verified."""
+    """Fetch files and put them in their places, each verified.
+
+    ``received`` is called with the number of bytes that are in their places with each piece, on any thread.
+    """
     packs: dict[str, list[ManifestFile]] = {}
     large: list[_PartialFile] = []
     for file in files:
@@ -101,8 +108,8 @@ def fetch_files(
     if destination.parts is None and store.local is not None:
         many = 1  # a project on this machine: no threads before the user's code
     try:
-        for _ in in_parallel(store, _tasks(store, packs, large, destination, have or {}), limit=many):
-            pass
+        for size in in_parallel(store, _tasks(store, packs, large, destination, have or {}), limit=many):
+            received(size)
     except Exception as error:  # nothing runs anymore
         for each in large:
             each.give_up(keep=not isinstance(error, OSError))  # a full disk must not stay full of our halves
@@ -115,7 +122,7 @@ def _tasks(
     large: Sequence[_PartialFile],
     destination: Destination,
     have: Mapping[str, bytes],
-) -> Iterator[Callable[[], object]]:
+) -> Iterator[Callable[[], int]]:
     for blob, files in packs.items():
         yield functools.partial(_unpack, store, blob, files, destination, have.get(blob))
     for partial in large:
@@ -135,7 +142,7 @@ def _span(files: Sequence[ManifestFile]) -> tuple[int, int]:
 
 def _unpack(
     store: Store, blob: str, files: Sequence[ManifestFile], destination: Destination, data: bytes | None
-) -> None:
+) -> int:
     start, length = _span(files)
     if data is None and (blob.endswith(order.COMPRESSED) or not all(file.digest for file in files)):
         data = read_blob(store, blob, repr(files[0].path))  # files without a digest are verified with their pack
@@ -144,9 +151,10 @@ def _unpack(
     for file in files:
         offset = file.parts[0].offset - start
         _place(file, view[offset : offset + file.size], destination)
+    return length
 
 
-def _place(file: ManifestFile, data: bytes | memoryview, destination: Destination) -> None:
+def _place(file: ManifestFile, data: bytes | memoryview, destination: Destination) -> int:
     digest = order.file_digest(file.path)
     digest.update(data)
     if (file.digest and digest.hexdigest() != file.digest) or len(data) != file.size:
@@ -157,7 +165,7 @@ def _place(file: ManifestFile, data: bytes | memoryview, destination: Destinatio
             folders.write_all(descriptor, data)
         finally:
             os.close(descriptor)
-        return
+        return file.size
     part = destination.parts / f"{file.digest}-{os.getpid():x}-{os.urandom(4).hex()}"  # small: nothing to continue
     try:
         with open(part, "xb", buffering=0, opener=folders.opener) as writing:
@@ -166,6 +174,7 @@ def _place(file: ManifestFile, data: bytes | memoryview, destination: Destinatio
         part.replace(destination.path(file))
     finally:
         part.unlink(missing_ok=True)
+    return file.size
 
 
 class _PartialFile:
@@ -187,7 +196,8 @@ class _PartialFile:
             else Path(self._destination.path(self.file))
         )
 
-    def add(self, store: Store, part: Part, at: int) -> None:
+    def add(self, store: Store, part: Part, at: int) -> int:
+        """Put one chunk in its place, and with the last one the file; return how long it is."""
         descriptor = self._open()
         is_there = self._continues and _digest_of(descriptor, at, part.length) == part.blob
         if not is_there and not _copied_here(store, part, descriptor, at):
@@ -198,12 +208,13 @@ class _PartialFile:
         with self._lock:
             self._left -= 1
             if self._left:
-                return
+                return part.length
         if self._destination.parts is not None:
             with contextlib.suppress(FileNotFoundError):  # another job's manifest with the same file was faster
                 self._path.replace(self._destination.path(self.file))
             os.fchmod(descriptor, self._destination.mode(self.file))  # not before: others must be able to continue it
         self.give_up()
+        return part.length
 
     def give_up(self, *, keep: bool = True) -> None:
         """Close the file, and remove what is there of it unless another download may continue it."""

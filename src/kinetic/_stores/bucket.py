@@ -66,8 +66,8 @@ class BucketStore:
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         return read_range(self, key, start, length)
 
-    def fetch(self, key: str, to: os.PathLike[str]) -> None:
-        fetch_file(self, key, to)
+    def fetch(self, key: str, to: os.PathLike[str], received: Callable[[int], object] | None = None) -> None:
+        fetch_file(self, key, to, received)
 
     def piece(self, key: str, start: int, length: int, *, version: str | None = None) -> Piece:
         """Return a piece of an object; see RangeReader."""
@@ -237,7 +237,9 @@ def read_range(store: RangeReader, key: str, start: int, length: int | None) -> 
     return _of_one_version(once, key)
 
 
-def fetch_file(store: RangeReader, key: str, to: os.PathLike[str]) -> None:
+def fetch_file(
+    store: RangeReader, key: str, to: os.PathLike[str], received: Callable[[int], object] | None = None
+) -> None:
     """Copy an object into a local file, which appears whole or not at all; at most eight pieces are in memory."""
     target = Path(to)
     beside = target.with_name(f".{target.name}.{os.getpid():x}-{os.urandom(4).hex()}.part")
@@ -252,6 +254,8 @@ def fetch_file(store: RangeReader, key: str, to: os.PathLike[str]) -> None:
                 while view:
                     written = os.pwrite(descriptor, view, at)
                     view, at = view[written:], at + written
+                if received is not None:
+                    received(len(data))
 
             keep(0, first.data)
             _read_others(store, key, first, range(len(first.data), first.size, PIECE), first.size, keep)

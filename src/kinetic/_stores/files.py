@@ -183,13 +183,16 @@ class FileStore:
             check_key(key)
             return folders.open_file(self.root, key)
 
-    def fetch(self, key: str, to: os.PathLike[str]) -> None:
+    def fetch(self, key: str, to: os.PathLike[str], received: Callable[[int], object] | None = None) -> None:
         target = Path(to)
         beside = target.with_name(f".{target.name}.{os.getpid():x}-{os.urandom(4).hex()}.part")
         with _translated_errors(key):
             try:
                 with beside.open("wb") as target_file, open(self.open(key), "rb", buffering=0) as file:
-                    _write_all(target_file.fileno(), iter(lambda: file.read(_CHUNK), b""))
+                    while data := file.read(_CHUNK):
+                        folders.write_all(target_file.fileno(), data)
+                        if received is not None:
+                            received(len(data))
                 beside.replace(target)
             finally:
                 beside.unlink(missing_ok=True)

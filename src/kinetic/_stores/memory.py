@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,15 @@ class MemoryStore:
             raise KeyMissingError(f"nothing is stored under {key!r}", why=f"looked in {self.url}")
         return found[0][start:] if length is None else found[0][start : start + length]
 
-    def fetch(self, key: str, to: os.PathLike[str]) -> None:
+    def fetch(self, key: str, to: os.PathLike[str], received: Callable[[int], object] | None = None) -> None:
         """Copy an object into a local file; see the protocol."""
         data = self.get(key)
         target = Path(to)
         beside = target.with_name(f".{target.name}.{os.getpid()}.part")
         beside.write_bytes(data)
         beside.replace(target)
+        if received is not None:
+            received(len(data))
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None; see the protocol."""

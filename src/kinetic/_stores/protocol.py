@@ -54,8 +54,10 @@ class Store(Protocol):
             KeyMissingError: There is no such object.
         """
 
-    def fetch(self, key: str, to: os.PathLike[str]) -> None:
+    def fetch(self, key: str, to: os.PathLike[str], received: Callable[[int], object] | None = None) -> None:
         """Copy an object into a local file, which appears whole or not at all.
+
+        ``received`` is called with the number of bytes of each piece that has arrived, on any thread.
 
         Raises:
             KeyMissingError: There is no such object.

@@ -24,9 +24,9 @@ class Bucket(MemoryStore):
         super().__init__(name)
         self.fetched = []
 
-    def fetch(self, key, to):
+    def fetch(self, key, to, received=None):
         self.fetched.append(key)
-        super().fetch(key, to)
+        super().fetch(key, to, received)
 
     def force(self, key, content=b""):
         *above, name = key.split("/")
@@ -220,7 +220,7 @@ def test_an_object_below_which_others_lie_is_refused(tmp_path, bucket):
 def test_what_changes_while_it_is_fetched_is_noticed(tmp_path, bucket, monkeypatch, kind, how):
     bucket.put("dir/f", b"1")
 
-    def meanwhile(key, to):
+    def meanwhile(key, to, _received=None):
         bucket.force("dir/f", b"1234") if how == "grew" else bucket.delete("dir/f")
         Bucket.fetch(bucket, key, to)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner.data import file_cache, mounted_data, provision
+from kinetic._runner.data import file_cache, mounted_data, provision, transfer
 from kinetic._runner.data.file_cache import Cache, stamp_of
 from kinetic._stores import open_store
 from kinetic._wire import keys
@@ -108,6 +108,15 @@ def test_a_tree_arrives_with_its_bytes_its_empty_folders_and_its_executable_file
     assert files == FILES
     assert executable == {"bin/run.sh"}
     assert folders == {"bin", "bin/deep", "bin/void", "bin/void/deeper", "empty"}
+
+
+def test_what_is_shipped_is_counted_while_it_arrives(tmp_path, ship, any_url, monkeypatch, capsys):
+    monkeypatch.setattr(transfer, "_PAUSES", (0.0,))
+    ref = ship(any_url, {"large": os.urandom(300_000), "small": b"x"}, large=("large",))
+
+    provide(tmp_path, "one", ref)
+
+    assert f"kinetic: fetched {ref.path}: 0.3 MB in 0 s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b"x = 1\n", os.urandom(3000)], ids=len)

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Literal
 
 from kinetic._blobs import fetch as blobs
+from kinetic._runner.data.transfer import Transfer, say
 from kinetic._stores import Store, open_store
 from kinetic._stores.parallel import in_parallel
 from kinetic._wire import NamedTuple, folders, keys, python_runtime
@@ -45,10 +46,6 @@ _FICLONE = 0x40049409  # linux/fs.h: _IOW(0x94, 9, int)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1 << 20
 _DAY = 86_400
-
-
-def say(line: str) -> None:
-    sys.stderr.write(f"kinetic: {line}\n")
 
 
 class Stamp(NamedTuple):
@@ -314,9 +311,9 @@ def fetch_shipped(ref: DataRef, path: Path, cache: Cache, home: Path) -> None:
     manifest = _manifest(store, ref, cache)
     way = choose_way(cache.parts, home, writable=ref.writable)
     if way == "copy" and _is_on_same_disk(store, home):
-        _copy_from_store(store, manifest, path, home)
+        _copy_from_store(ref.path, store, manifest, path, home)
     else:
-        fetch = functools.partial(_fetch, store, destination=destination_of(cache))
+        fetch = functools.partial(_fetch, ref.path, store, destination=destination_of(cache))
         copy_kept(cache, manifest, ref.manifest, path, home, way, fetch)
 
 
@@ -398,15 +395,17 @@ def _right_ones(cache: Cache, manifest: Manifest, name: str) -> dict[str, Stamp]
     return right
 
 
-def _fetch(store: Store, files: Sequence[ManifestFile], destination: blobs.Destination) -> None:
+def _fetch(what: str, store: Store, files: Sequence[ManifestFile], destination: blobs.Destination) -> None:
+    transfer = Transfer(what, sum(file.size for file in files))
     try:
-        blobs.fetch_files(store, files, destination)
+        blobs.fetch_files(store, files, destination, received=transfer.received)
     except KeyMissingError as error:
         raise DataMissingError(
             "data of this job is not in the store anymore",
             why=error.why or str(error.what),
             next="submit the job again: missing files are sent again",
         ) from error
+    transfer.end()
 
 
 def destination_of(cache: Cache) -> blobs.Destination:
@@ -419,7 +418,7 @@ def destination_of(cache: Cache) -> blobs.Destination:
     return blobs.Destination(path, mode_of, cache.parts)
 
 
-def _copy_from_store(store: Store, manifest: Manifest, path: Path, home: Path) -> None:
+def _copy_from_store(what: str, store: Store, manifest: Manifest, path: Path, home: Path) -> None:
     parts = home / ".parts"
     parts.mkdir(mode=0o700, exist_ok=True)
     _make_folders(manifest, path)
@@ -429,7 +428,7 @@ def _copy_from_store(store: Store, manifest: Manifest, path: Path, home: Path) -
         lambda file: (0o777 if file.executable else 0o666) & ~mask,
         parts,
     )
-    _fetch(store, manifest.files, destination)
+    _fetch(what, store, manifest.files, destination)
 
 
 def _is_on_same_disk(store: Store, home: Path) -> bool:

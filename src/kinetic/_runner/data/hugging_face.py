@@ -24,8 +24,9 @@ from typing import Any, NoReturn
 from urllib.parse import unquote
 
 from kinetic._runner.data import file_cache
-from kinetic._runner.data.file_cache import Cache, mode_of, say
+from kinetic._runner.data.file_cache import Cache, mode_of
 from kinetic._runner.data.mounted_data import JobFolders
+from kinetic._runner.data.transfer import say
 from kinetic._wire import digests
 from kinetic._wire.order import DataRef, Manifest, ManifestFile, Part, file_digest
 from kinetic._wire.task import DATA

@@ -29,7 +29,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kinetic._runner import processes
-from kinetic._runner.data.file_cache import LINKED_PAGE, Cache, hold_lock, relinked, say, stamp_of
+from kinetic._runner.data.file_cache import LINKED_PAGE, Cache, hold_lock, relinked, stamp_of
+from kinetic._runner.data.transfer import say
 from kinetic._runner.worker import mount_namespace
 from kinetic._runner.worker.mount_namespace import Mount
 from kinetic._wire import NamedTuple, dataclass, folders

@@ -17,6 +17,7 @@ from kinetic._blobs import fetch as blobs
 from kinetic._runner.data import file_cache, mounted_data
 from kinetic._runner.data.file_cache import Cache, hold_lock
 from kinetic._runner.data.mounted_data import JobFolders, MountPoint
+from kinetic._runner.data.transfer import Transfer
 from kinetic._stores import Entry, Store, open_store
 from kinetic._stores.parallel import in_parallel
 from kinetic._wire import NamedTuple, digests, folders
@@ -182,14 +183,16 @@ def _fetch_object(ref: DataRef, path: Path) -> None:
             folder = ref.path.rstrip("/") + "/"
             hint = f"there are objects below it: for all of them, end it with a slash: kinetic.Data({folder!r})"
         raise DataMissingError(f"there is no object {ref.uri}", next=hint)
-    _fetch_entry(store, entry, path, ref)
+    transfer = Transfer(ref.uri, entry.size)
+    _fetch_entry(store, entry, path, ref, transfer)
+    transfer.end()
 
 
 def _fetch_prefix(ref: DataRef, path: Path) -> None:
     """Fetch everything under a prefix into a folder; a misspelt prefix must not look like an empty folder."""
     address = split_address(ref.uri, is_dir=True)
     store = open_store(address.store)
-    found = 0
+    found, transfer = 0, Transfer(ref.uri)
 
     def tasks() -> Iterator[Callable[[], object]]:
         nonlocal found
@@ -200,7 +203,7 @@ def _fetch_prefix(ref: DataRef, path: Path) -> None:
                 _make_folder(target, ref)
             else:
                 _make_folder(target.parent, ref)
-                yield functools.partial(_fetch_entry, store, entry, target, ref)
+                yield functools.partial(_fetch_entry, store, entry, target, ref, transfer)
 
     for _ in in_parallel(store, tasks()):
         pass
@@ -210,11 +213,12 @@ def _fetch_prefix(ref: DataRef, path: Path) -> None:
             why="a prefix exists only as long as there is an object below it",
             next="check the spelling; a single object has no '/' at its end",
         )
+    transfer.end()
 
 
-def _fetch_entry(store: Store, entry: Entry, target: Path, ref: DataRef) -> None:
+def _fetch_entry(store: Store, entry: Entry, target: Path, ref: DataRef, transfer: Transfer) -> None:
     try:
-        store.fetch(entry.key, target)
+        store.fetch(entry.key, target, transfer.received)
         got = target.stat().st_size
     except KeyMissingError as error:
         raise DataChangedError(f"{entry.key!r} was deleted while {ref.uri} was being fetched") from error

@@ -48,7 +48,7 @@ def connected(url: str) -> Client:
     return Client(access, "research", Retry(4, sleep=lambda _: time.sleep(0.001)))
 
 
-def until(holds: Callable[[], Any], seconds: float = 10) -> Any:
+def until(holds: Callable[[], Any], seconds: float = 30) -> Any:
     limit = time.monotonic() + seconds
     while not (found := holds()):
         assert time.monotonic() < limit, "it did not come true"
