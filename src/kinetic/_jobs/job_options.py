@@ -395,7 +395,8 @@ def applied(options: Options, root: Path, profile: Profile | None, environ: Mapp
     from kinetic._output import terminal as output  # only at a submission
 
     open_ = [name for name in OF_CALLS if not is_given(options, name)]
-    found = look_up(root, profile, environ, only=open_)
+    # Also those that are looked up later, or on a cluster only: what cannot work is refused wherever the job goes.
+    found = look_up(root, profile, environ, only=[*open_, *(name for name in NAMES if name not in OF_CALLS)])
     filled: dict[str, Any] = {  # checked, each by its own rule
         name: str(own)
         if isinstance(own := getattr(options, name), Fallback) and each.source == "default"

@@ -275,6 +275,8 @@ def test_a_text_with_a_unit_is_a_deadline_wherever_it_stands(root, environ):
         ("KINETIC_DEADLINE", "0", "is not a positive number of seconds"),
         ("KINETIC_RETRIES", "-1", "retries must be 0 or more, got -1"),
         ("KINETIC_RESOURCES", "cpu", "'cpu' is not NAME=AMOUNT"),
+        ("KINETIC_MAX_COST", "five", "max_cost='five' is not an amount in dollars"),
+        ("KINETIC_WAIT_IMAGE", "later", "wait_image=later is neither true nor false"),
     ],
 )
 def test_a_variable_that_cannot_be_used_is_named(variable, text, words, root, environ):
@@ -319,6 +321,7 @@ def test_an_option_has_one_spelling_in_python_and_on_the_command_line():
         ("retries = -1", "retries must be 0 or more, got -1"),
         ('resources = { memory = "16" }', "memory='16' is not a valid memory size"),
         ("resources = { cpu = 0 }", "cpu=0 is not a valid CPU quantity"),
+        ("max_cost = -1", "max_cost=-1 is not an amount in dollars"),
         ("[tool.kinetic.resources]\nmemmory = '1Gi'", "'memmory' is not a resource"),
     ],
 )
