@@ -30,7 +30,7 @@ from kinetic._runner.worker import function_call
 from kinetic._stores import open_store
 from kinetic._wire import documents, keys, outcomes, references
 from kinetic._wire.outcomes import AttemptNote, Outcome
-from kinetic.errors import BackendError, JobNotFoundError, LaunchError, RunnerError
+from kinetic.errors import BackendError, JobNotFoundError, KineticError, LaunchError, RunnerError
 from kinetic.job_status import JobStatus
 
 MACHINE = "fake"
@@ -386,7 +386,9 @@ class _Roles:
             late = TimeoutError(f"the job was ended at its deadline of {order.deadline:g} s")
             return _failure(late, "deadline"), b""
         if order.data:
-            missing = RunnerError(f"{job.job_id} reads data, which a fake backend does not deliver", phase="data")
+            advice = "use kinetic.testing.temporary_home(folder), where jobs run in processes of their own"
+            what = f"{job.job_id} reads data, which a fake backend does not deliver"
+            missing = RunnerError(what, phase="data", why="functions run in the process of the test", next=advice)
             return _failure(missing, "runner"), b""
         ended: function_call.Value | function_call.Failure
         with contextlib.redirect_stdout(printed):
@@ -472,7 +474,10 @@ class _Roles:
 
 
 def _failure(error: Exception, cause: str) -> function_call.Failure:
-    return function_call.Failure(error, function_call.describe(error), cause=cause)
+    described = function_call.describe(error)
+    if isinstance(error, KineticError):  # as a worker tells what kept a function from beginning
+        described |= {"what": error.what, "why": error.why, "next": error.next, "code": error.code}
+    return function_call.Failure(error, described, cause=cause)
 
 
 class FakeBackend(_Roles):

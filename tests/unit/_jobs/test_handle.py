@@ -25,7 +25,14 @@ from kinetic._stores import open_store
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import digests, documents, keys
 from kinetic._wire.outcomes import FAILED, SUCCEEDED, Outcome
-from kinetic.errors import BackendUnavailableError, CredentialsError, DebugError, OptionError, OptionTypeError
+from kinetic.errors import (
+    BackendUnavailableError,
+    CredentialsError,
+    DebugError,
+    OptionError,
+    OptionTypeError,
+    RunnerError,
+)
 
 JOB = "cpu-train-20261120-143000-1a2b3c4"
 FIELDS = {
@@ -343,6 +350,16 @@ def test_a_small_value_is_read_together_with_its_verdict(tmp_path: Path, monkeyp
 
     of_result = [(name, key) for name, key in asked if key == keys.result(job.job_id)]
     assert (value, of_result) == (3, [("get", keys.result(job.job_id))])
+
+
+def test_a_fake_job_that_reads_data_says_where_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with testing.fake_backend(tmp_path):
+        job = user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(kinetic.Data(__file__), 2)
+        with pytest.raises(RunnerError, match="reads data, which a fake backend does not deliver") as refused:
+            job.result()
+
+    assert str(refused.value).count("[runner]") == 1
+    assert "temporary_home" in str(refused.value.next)
 
 
 def test_a_large_value_is_not_held_by_its_handle_besides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
