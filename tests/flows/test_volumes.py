@@ -73,12 +73,16 @@ def test_volumes_and_arguments_arrive_and_nothing_of_them_stays(project, home, m
 
         if __name__ == "__main__":
             print(read(kinetic.Data("set"), {{"file": kinetic.Data("set/a.txt")}}))
+            hides = read.with_options(volumes={{"/proc": kinetic.Data("set")}}).run_async("", {{}})
+            print(hides.exception().code)  # as the pages on volumes and on errors have it
+            hides.cleanup()
         """,
     )
 
     done = project.run("script.py")
 
     assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\nvolume\n")
     assert done.stdout.startswith("(['a.txt', 'empty', 'sub'], ['a.txt'], ['a.txt', 'empty', 'sub'], 'hello', ")
     wait_until(lambda: not left_of_jobs(home), "the end of what the job read")
 

@@ -261,6 +261,7 @@ def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
             phase=outcome.phase,
             why=error.get("why") or f"it failed in the phase {outcome.phase!r}",
             next=error.get("next") or log_command(outcome),
+            code=error.get("code"),
         )
     if outcome.cause == predecessors.CAUSE:
         what, why, code = error.get("what") or f"{function} did not start", error.get("why"), error.get("code")
