@@ -477,7 +477,8 @@ def find(
     entry = Path(os.path.abspath(plan.root / plan.entry_rel))
     folder, names, in_repository = _nearest(entry, os.path.expanduser(environ.get("HOME") or "~"))
     if not names:
-        note = f"no {' or '.join(_FILES)} from {plan.root / plan.entry_rel} up to {folder}: {_only_base(base=base)}"
+        searched = f"from {entry} up to {folder}" if folder != entry else f"in {folder}"
+        note = f"no {' or '.join(_FILES)} {searched}: {_only_base(base=base)}"
         return Dependencies(None, "none", notes=(note,))
     file = folder / names[0]
     notes = [f"dependencies come from {file}" + (f"; {names[1]} beside it is not read" if names[1:] else "")]

@@ -86,6 +86,14 @@ def test_the_climb_ends_with_the_level_that_holds_git(tree, make):
     assert found.notes == (f"{climbed}: only base packages will be installed",)
 
 
+def test_where_only_one_folder_is_searched_it_is_named_once(tree):
+    (tree.entry / ".git").mkdir()
+
+    (note,) = tree.find().notes
+
+    assert note.startswith(f"no requirements.txt or pyproject.toml in {tree.entry}: only base packages")
+
+
 def test_the_level_that_holds_git_is_looked_at_itself(tree):
     (tree.root / ".git").mkdir()
     file = tree.write("requirements.txt", "six\n")
