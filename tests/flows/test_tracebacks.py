@@ -216,6 +216,20 @@ shell.run_cell(
     assert [line.split()[1] for line in done.stderr.splitlines()[-3:]] == ["detached:", "follow:", "cancel:"]
 
 
+def test_the_lines_of_what_was_typed_into_the_session_of_a_script_are_shown(project: Any) -> None:
+    out = project.out("""
+        import linecache
+        import kinetic
+
+        typed = "def typed(number):\\n    return 1 / number\\n"  # a cell of marimo, or after `python -i`
+        linecache.cache["<cell>"] = (len(typed), None, typed.splitlines(keepends=True), "<cell>")
+        exec(compile(typed, "<cell>", "exec"))
+        print(kinetic.run(accelerator="cpu")(typed).run_async(0).exception().__notes__[0])
+    """)
+
+    assert '  File "<cell>", line 2, in typed\n    return 1 / number\n' in out
+
+
 def test_the_frames_of_the_users_own_code_below_ours_stay(theirs: Any) -> None:
     done = theirs.run(
         "-c",

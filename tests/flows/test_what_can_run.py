@@ -619,7 +619,8 @@ def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_pools_of_processes_work_with_the_scripts_functions_and_classes(project, method: str) -> None:
-    out = project.out(
+    project.write(
+        "pools.py",
         f"""
         import multiprocessing
         import pickle
@@ -652,10 +653,13 @@ def test_pools_of_processes_work_with_the_scripts_functions_and_classes(project,
 
         if __name__ == "__main__":
             print(in_pool(), train(), submitted_by_pool())
-        """
+        """,
     )
 
-    assert out.endswith("([2, 3], [4]) ([2, 3], [4]) [6]\n")
+    done = project.run("pools.py")
+
+    assert done.stdout.endswith("([2, 3], [4]) ([2, 3], [4]) [6]\n"), done.stderr
+    assert "sent by value" not in done.stderr  # the script is __mp_main__ in a process of the pool
 
 
 def test_a_pool_works_with_functions_of_a_module(project) -> None:

@@ -166,7 +166,7 @@ class PickleRules:
             self.by_value[name] = "it is listed in by_value of [tool.kinetic]"
             return "by-value"
         answer = modules.classify(found, self._plan)
-        if answer.kind == "by-value":
+        if answer.kind == "by-value" and name != "__mp_main__":  # the script, in a process of a pool
             self.by_value[name] = answer.reason
         return answer.kind
 
@@ -372,8 +372,10 @@ class _WithSources:
 
 
 def _with_sources(function: Callable[..., Any], rules: PickleRules) -> object:
-    """Return what is pickled in a function's place: in a notebook or a console, code has no file in the job."""
-    return function if getattr(sys.modules.get("__main__"), "__file__", None) else _WithSources(function, rules)
+    """Return what is pickled in a function's place: code of a notebook, or typed into a console, has no file."""
+    code = getattr(function, "__code__", None)
+    file = code.co_filename if code is not None else getattr(sys.modules.get("__main__"), "__file__", None)
+    return function if file and os.path.exists(file) else _WithSources(function, rules)
 
 
 def script_of(plan: Plan) -> str:
