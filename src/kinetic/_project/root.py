@@ -121,8 +121,11 @@ def current_folder() -> str:
 
 def source_file(function: object) -> str | None:
     """Return the file of the module that defines what is really called, or None where there is no file."""
-    module = sys.modules.get(getattr(innermost(function), "__module__", None) or "")
-    file = getattr(module, "__file__", None)
+    called = innermost(function)
+    name = getattr(called, "__module__", None) or ""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if name == "__main__" and isinstance(file, str) and is_installed(os.path.abspath(file)):  # Python's console, joblib
+        file = getattr(getattr(called, "__code__", None), "co_filename", file)
     if not isinstance(file, str):
         return None
     file = os.path.abspath(file)

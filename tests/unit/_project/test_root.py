@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -147,6 +148,25 @@ def test_an_object_that_invents_attributes_does_not_hold_us_for_ever():
             return Inventive()
 
     assert isinstance(innermost(Inventive()), Inventive)
+
+
+@pytest.mark.parametrize("console", [os.__file__, "/env/lib/site-packages/joblib/worker.py"])
+def test_what_was_typed_or_sent_into_a_process_of_another_program_is_not_of_an_installed_package(
+    home, monkeypatch, console: str
+):
+    main, here, script = ModuleType("__main__"), home / "here", home / "theirs" / "script.py"
+    main.__file__ = console  # as of Python's own console, from 3.13 on, and in a process of joblib
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    script.parent.mkdir()
+    script.write_text(SOURCE)
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    for name, folder in (("<python-input-0>", here), (str(script), script.parent)):
+        exec(compile(SOURCE, name, "exec"), vars(main))
+        plan = find_root(main.train)
+
+        assert (plan.root, plan.notes) == (folder, ())
 
 
 def test_a_function_of_an_installed_package_ships_the_current_directory_and_says_so(home, load, monkeypatch):
