@@ -117,7 +117,7 @@ def test_the_rooms_of_clusters_load_no_library_before_a_cluster_is_asked(loaded_
 SUBMITTED = (
     DECORATED
     + """
-import os, sys
+import os, posix, sys
 
 class Started(BaseException):
     pass
@@ -125,7 +125,7 @@ class Started(BaseException):
 def start(*_, **__):
     raise Started
 
-os.posix_spawn = start
+posix.posix_spawn = start
 os.environ["KINETIC_HOME"] = FOLDER
 try:
     train.run_async(0.1)

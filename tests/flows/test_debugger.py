@@ -309,6 +309,26 @@ def test_a_job_without_debug_has_no_server_to_attach_to(theirs) -> None:
     assert job.result() == 3
 
 
+def test_the_debugger_of_a_client_does_not_follow_into_the_supervisors(theirs, home) -> None:
+    theirs.write(
+        "debugged.py",
+        """
+        import os, posix
+        import debugpy
+        import program
+
+        debugpy.listen(("127.0.0.1", 0))  # as an editor starts a script: its child processes wait for the editor
+        assert os.posix_spawn is not posix.posix_spawn
+        print(program.train.with_options(debug=False)(1))
+        """,
+    )
+
+    done = theirs.run("debugged.py")
+
+    assert done.stdout == "3\n", done.stderr
+    assert not [words for words in running(home) if "pydevd" in words]
+
+
 def test_a_worker_that_is_killed_while_it_stands_at_a_breakpoint_takes_the_debugger_along(theirs, home, capsys) -> None:
     job = submit(theirs, "program.train.run_async(20)")
     process, debugger, _ = attach(job, capsys)

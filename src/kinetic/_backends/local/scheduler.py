@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import posix
 import signal
 import sys
 import threading
@@ -136,7 +137,7 @@ def _start(paths: Paths, queue: Queue, supervisor: str, template_id: str) -> int
     words = [*template["arguments"], supervisor, template_id, str(paths.runtime)]
     log = str(paths.supervisor_log(supervisor))
     try:
-        return os.posix_spawn(
+        return posix.posix_spawn(  # not of `os`, where a debugger of the client puts its own, which adds itself
             words[0],
             words,
             environment,
