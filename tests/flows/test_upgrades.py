@@ -12,7 +12,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -94,6 +96,7 @@ class Installed:
 
     def __init__(self, folder: Path, project: Any) -> None:
         self.folder, self.project = folder, project
+        self.python, self.path = sys.executable, str(folder)
         self.install(OLD, [])
 
     def install(self, version: str, changes: list[tuple[str, str, str]]) -> None:
@@ -115,9 +118,9 @@ class Installed:
         head = "import json, os, sys, time\nimport kinetic\nfrom jobs import *\n"
         script = self.project.write(f"client-{abs(hash(code)):x}.py", head + code)
         return subprocess.Popen(
-            [sys.executable, str(script)],
+            [self.python, str(script)],
             cwd=self.project.root,
-            env={**os.environ, "PYTHONPATH": str(self.folder)},
+            env={**os.environ, "PYTHONPATH": self.path},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -273,6 +276,33 @@ def test_two_versions_at_once_share_one_queue_in_order_and_read_each_others_jobs
     assert site.begun() == order
     old_supervisors, new_supervisors = ({value["supervisor"] for value in by_old[start::2]} for start in (0, 1))
     assert not old_supervisors & new_supervisors
+
+
+def test_jobs_whose_environment_is_gone_wait_for_it_and_hold_back_no_others(
+    site: Site, installed: Installed, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    environment = tmp_path / "environment"
+    venv.create(environment, symlinks=True)
+    other = Installed(tmp_path / "other", site.project)
+    other.python = str(environment / "bin" / "python")
+    other.path = os.pathsep.join([other.path, sysconfig.get_path("purelib")])
+    (runs,) = site.submit(installed)
+    wait_until(site.begun, "the first job", 20)
+    (waits,) = site.submit(other)
+
+    environment.rename(tmp_path / "moved")
+    (later,) = site.submit(installed)
+    site.until.touch()
+    installed.run(COLLECT.format(jobs=[runs, later]))
+    listed, explained = installed.kinetic("jobs", "list"), installed.kinetic("jobs", "explain", waits)
+    (tmp_path / "moved").rename(environment)
+    installed.run(COLLECT.format(jobs=[waits]))
+
+    assert f"waits for its Python, {other.python}, which is gone" in listed.stdout
+    assert "supervisor" not in listed.stderr
+    assert "make that environment again, or cancel the job" in explained.stdout
+    assert "supervisor" not in explained.stdout
+    assert site.begun() == [runs, later, waits]
 
 
 def test_either_version_cancels_and_removes_the_others_jobs(site: Site, installed: Installed, tmp_path: Path) -> None:

@@ -435,6 +435,10 @@ class LocalBackend:
             names = self.queue.waits_for(name)
             show = predecessors.command_about(names[0]) if names else ""
             return Diagnosis(f"{name} {self._waits_for(row)}", followers.states(self.queue, name), show)
+        if row.state == "queued" and self.queue.missing_python(row.template_id):
+            why = "the environment that it was submitted from was moved or removed, or its disk is not mounted"
+            again = f"make that environment again, or cancel the job: kinetic jobs cancel {name}"
+            return Diagnosis(f"{name} {self._waits_for(row)}", why=why, next=again)
         if row.state == "queued":
             return Diagnosis(f"{name} {self._waits_for(row)}", why=self._blockers(row), next="kinetic jobs list")
         if reason := _reason(row):
@@ -449,6 +453,8 @@ class LocalBackend:
             from kinetic._backends.local import followers  # as above
 
             return followers.reason(self.queue, row.job_id)
+        if python := self.queue.missing_python(row.template_id):
+            return f"waits for its Python, {python}, which is gone"
         what = f"{row.gpus} of {len(row.limits.gpus)} GPUs" if row.gpus else f"one of {row.slots} slots"
         before = self.queue.count_before(row)
         place = {0: "it is next", 1: "one job is before it"}.get(before, f"{before} jobs are before it")

@@ -24,7 +24,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -308,7 +308,7 @@ class Queue:
     def may_start(self, row: JobRow) -> bool:
         """Return whether a supervisor that claims a job now could get this one."""
         with self._lock:
-            startable = self._patiently(lambda: _startable(self._connection()))
+            startable = self._patiently(lambda: _startable(self._connection(), row.template_id))
         return any(other.seq == row.seq for other in startable)
 
     def supervisors(self) -> list[SupervisorRow]:
@@ -319,6 +319,11 @@ class Queue:
 
         found = self._read("SELECT template FROM templates WHERE template_id = ?", (template_id,))
         return dict(json.loads(found[0][0])) if found else {}
+
+    def missing_python(self, template_id: str) -> str:
+        """Return the path of the Python that a template names if none is there, as after its environment went, else ""."""
+        found = self._read("SELECT template FROM templates WHERE template_id = ?", (template_id,))
+        return _missing_python(found[0][0]) if found else ""
 
     def templates_in_use(self) -> list[str]:
         """Return the templates that a supervisor or a job that has not ended needs, as JSON."""
@@ -400,7 +405,7 @@ class Queue:
     def claim(self, supervisor: str, template_id: str) -> JobRow | None:
         """Give the oldest job that may start now to a supervisor of its kind."""
         with self.change(forced=False) as db:
-            row = next((row for row in _startable(db) if row.template_id == template_id), None)
+            row = next((row for row in _startable(db, template_id) if row.template_id == template_id), None)
             if row is not None:
                 db.execute(
                     "UPDATE jobs SET state = 'claimed', supervisor = ?, devices = ?, started = ? WHERE seq = ?",
@@ -576,29 +581,54 @@ def split_devices(devices: str) -> tuple[str, ...]:
     return tuple(filter(None, devices.split(",")))
 
 
-def _startable(db: sqlite3.Connection) -> list[JobRow]:
+def _startable(db: sqlite3.Connection, own: str = "") -> list[JobRow]:
     """Return the queued rows that may start now, oldest first, with the devices that each would get.
 
     Strictly in order within each class: a small job does not overtake a large one, nor a job with many slots one that
-    wants to run alone. A GPU job that has to wait holds back the devices that it may use, and no others.
+    wants to run alone. A GPU job that has to wait holds back the devices that it may use, and no others. What waits for
+    a Python that is gone holds back nothing; a supervisor that runs, of the template ``own``, still has it.
     """
     busy = db.execute(_HOLDS_A_SLOT).fetchone()[0]
     found: list[JobRow] = []
-    with contextlib.closing(db.execute(f"{_QUEUED} AND gpus = 0 ORDER BY seq")) as waiting:
-        for row in map(JobRow._make, waiting):
+    with contextlib.closing(_queued(db, "gpus = 0", own)) as waiting:
+        for row in waiting:
             if busy + len(found) >= row.slots:
                 break
             found.append(row)
-    return sorted([*found, *_startable_on_gpus(db)])
+    return sorted([*found, *_startable_on_gpus(db, own)])
 
 
-def _startable_on_gpus(db: sqlite3.Connection) -> Iterator[JobRow]:
+def _queued(db: sqlite3.Connection, which: str, own: str) -> Generator[JobRow, None, None]:
+    has_python = {own: True}
+    with contextlib.closing(db.execute(f"{_QUEUED} AND {which} ORDER BY seq")) as rows:
+        for row in map(JobRow._make, rows):
+            name = row.template_id
+            if name not in has_python:
+                found = db.execute("SELECT template FROM templates WHERE template_id = ?", (name,)).fetchone()
+                has_python[name] = not found or not _missing_python(found[0])
+            if has_python[name]:
+                yield row
+
+
+def _missing_python(template: str) -> str:
+    path = _python_of(template)
+    return path if os.path.isabs(path) and not os.path.exists(path) else ""
+
+
+@functools.lru_cache(64)
+def _python_of(template: str) -> str:
+    import json  # as above
+
+    return str(next(iter(json.loads(template).get("arguments", ())), ""))
+
+
+def _startable_on_gpus(db: sqlite3.Connection, own: str) -> Iterator[JobRow]:
     named = _devices_in(db, "SELECT DISTINCT allowed FROM jobs WHERE state = 'queued' AND gpus > 0")
     if not named:
         return
     taken = _devices_in(db, f"SELECT devices FROM jobs WHERE {ACTIVE} AND devices != ''")
-    with contextlib.closing(db.execute(f"{_QUEUED} AND gpus > 0 ORDER BY seq")) as waiting:
-        for row in map(JobRow._make, waiting):
+    with contextlib.closing(_queued(db, "gpus > 0", own)) as waiting:
+        for row in waiting:
             if named <= taken:
                 break
             allowed = row.limits.gpus

@@ -75,6 +75,22 @@ def test_a_supervisor_claims_jobs_of_its_own_template_and_overtakes_nobody(queue
     assert claimed(queue, "s", "sand") == "sandy"
 
 
+def test_what_waits_for_a_python_that_is_gone_holds_back_no_others_and_starts_when_it_is_back(queue, tmp_path):
+    python = tmp_path / "python"
+    for name, gpus in (("gone", 0), ("gone on a gpu", 1)):
+        queue.add([(name, "", gpus)], "sand", f'{{"arguments":["{python}"]}}', Limits(1, ("0",)))
+    add(queue, "here")
+    add(queue, "here on a gpu", gpus=1, limits=Limits(1, ("0",)))
+
+    assert queue.missing_python("sand") == str(python)
+    assert {template for _, template in queue.plan("", 1)[1]} == {"earth"}
+    assert [claimed(queue, f"e{n}") for n in range(3)] == ["here", "here on a gpu", None]
+    queue.end("here", "succeeded")
+    python.touch()
+    assert "sand" in {template for _, template in queue.plan("", 1)[1]}
+    assert queue.missing_python("sand") == ""
+
+
 def test_devices_are_exclusive_and_a_small_job_does_not_overtake_a_large_one(queue):
     limits = Limits(1, ("0", "1"))
     add(queue, "small", gpus=1, limits=limits)
