@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import marshal
 import os
@@ -265,6 +266,24 @@ def test_a_home_with_spaces_and_letters_of_other_alphabets_in_its_name(
     assert (listed.returncode, job in listed.stdout) == (0, True), listed.stderr
     assert log.stdout == "begun\n", log.stderr
     assert [path.name for path in tmp_path.joinpath("home").iterdir()] == [home.name]
+
+
+def test_what_removes_old_files_below_var_tmp_leaves_those_of_a_running_job_alone(
+    clients: Any, wait_until: Callable[..., None]
+) -> None:
+    job = clients.submit()
+    wait_until(clients.sign.exists, "the job", 20)
+    (runtime,) = clients.home.glob("run/*")
+
+    descriptor = os.open(runtime, os.O_RDONLY)  # systemd-tmpfiles takes this lock of each folder, or skips the folder
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(descriptor)
+
+    clients.until.touch()
+    assert clients.collect(job)["written"]
 
 
 def test_a_project_on_a_read_only_disk_runs_and_nothing_is_written_there(

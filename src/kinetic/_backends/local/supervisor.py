@@ -57,6 +57,7 @@ class SupervisorProcess:
             raise SystemExit(f"supervisor {name} is already running")
         self.lock = held
         step("supervisor:alive")
+        runtime_files.keep_from_cleaners(self.paths.runtime)
         runtime_files.make_pipe(self.paths.wake(name))
         self.wake = os.open(self.paths.wake(name), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self.supervisor = Supervisor(worker.work)
