@@ -19,6 +19,7 @@ from kinetic._dashboard import access, job_pages, log_pages, places, usage_pages
 from kinetic._dashboard.batch_pages import BatchPages
 from kinetic._dashboard.job_feed import JobFeed
 from kinetic._jobs import cancellation
+from kinetic._output import tracebacks
 from kinetic._output.format import SCHEMA_VERSION
 from kinetic._wire import python_runtime
 from kinetic.errors import (
@@ -275,6 +276,10 @@ def _answering(page: Callable[[Request], Any]) -> Callable[[Request], Response]:
             found = page(request)
         except KineticError as error:
             return _error(error)
+        except Exception as error:
+            if not (why := tracebacks.why_replaced()):
+                raise
+            return _error(KineticError(f"{type(error).__name__}: {error}", why=why, code="unexpected"))
         if isinstance(found, Response):
             return found
         text = json.dumps({"schema_version": SCHEMA_VERSION, **found}, separators=(",", ":"), allow_nan=False)

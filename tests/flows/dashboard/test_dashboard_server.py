@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pickle
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from kinetic._dashboard import server
+from kinetic._output import tracebacks
 from kinetic._wire import keys
 
 JOBS = """
@@ -224,6 +227,16 @@ def test_a_file_of_a_job_is_never_a_page_of_ours(stored, dashboard):
 
 
 # ------------------------------------------------------------------------------------------------- beginning and end
+
+
+def test_a_page_that_lacks_a_module_after_an_upgrade_says_that_kinetic_was_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracebacks, "_OURS", str(tmp_path))
+
+    answer = server._answering(lambda _: importlib.import_module("kinetic._gone"))(None)
+
+    error = json.loads(answer.body)["error"]
+    assert (answer.status_code, error["what"]) == (500, "ModuleNotFoundError: No module named 'kinetic._gone'")
+    assert "was removed while this process ran. Start it again" in error["why"]
 
 
 def test_ctrl_c_ends_it_at_once_although_pages_are_open(dashboard):
