@@ -132,9 +132,13 @@ def collect(store: Store, home: Path, runtime: Path, *, now: float | None = None
     return Removed(pages_, environments, freed, payloads, data + packages, programs)
 
 
-def named_packs(store: Store) -> frozenset[str] | None:
-    """Return the blobs of projects that an order in the store names; None when an order cannot be read."""
+def needed_data(store: Store) -> frozenset[str] | None:
+    """Return the keys of blobs and manifests that orders in the store name; None when an order cannot be read.
+
+    Of a project, as long as there is the order; of data, until the job has its verdict, and of a batch until its cleanup.
+    """
     found: set[str] = set()
+    manifests: set[str] = set()
     for key in _orders(store):
         try:
             page = documents.read(documents.fetch(store, key, documents.MOST_BYTES, key), key)
@@ -142,9 +146,19 @@ def named_packs(store: Store) -> frozenset[str] | None:
             continue
         except KineticError:
             return None
-        packs = page.get("packs")
-        found.update(map(str, packs if isinstance(packs, list) else ()))
-    return frozenset(found)
+        packs, data, job_id = page.get("packs"), page.get("data"), key.partition("/")[0]
+        found.update(keys.DATA_BLOBS + str(pack) for pack in (packs if isinstance(packs, list) else ()))
+        if data and isinstance(data, list) and (job_id in keys.RESERVED or store.size(keys.result(job_id)) is None):
+            manifests.update(
+                keys.data_manifest(str(each.get("hash")), str(each.get("manifest")))
+                for each in data
+                if isinstance(each, dict) and each.get("kind") == "shipped"
+            )
+    for key in manifests:
+        with contextlib.suppress(KineticError, LookupError, TypeError):  # one that is gone or damaged names nothing
+            data = documents.parse(documents.fetch(store, key, documents.MOST_BYTES, key), key, any_name=True)
+            found.update(keys.DATA_BLOBS + str(blob) for blob in data["blobs"])
+    return frozenset(found | manifests)
 
 
 def _orders(store: Store) -> Iterator[str]:
@@ -178,13 +192,13 @@ def _collect_data(store: LocalStore, now: float) -> tuple[int, int]:
 
     spare = [entry for prefix in (keys.DATA_MANIFESTS, keys.DATA_BLOBS) for entry in store.entries(prefix)]
     spare = [entry for entry in spare if re.search(_DIGEST, folders.name_of(entry.key)) and is_spare(entry)]
-    needed = named_packs(store) if spare else frozenset()
+    needed = needed_data(store) if spare else frozenset()
     gone, freed = 0, 0
     if needed is None:
         return 0, 0
     for entry in spare:
         # a client may have made it young since we listed it
-        if entry.key.removeprefix(keys.DATA_BLOBS) not in needed and is_spare(store.entry(entry.key)):
+        if entry.key not in needed and is_spare(store.entry(entry.key)):
             store.delete(entry.key)
             gone, freed = gone + 1, freed + entry.size
     return gone, freed

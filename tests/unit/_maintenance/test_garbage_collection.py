@@ -15,7 +15,7 @@ from kinetic._project.root import Plan
 from kinetic._stores import open_store
 from kinetic._stores.files import FileStore
 from kinetic._wire import digests, documents, keys
-from kinetic._wire.order import Artifact, Order
+from kinetic._wire.order import Artifact, DataRef, Order
 
 DAY = 24 * 3600.0
 JOB = "cpu-train-20261120-143000-1a2b3c4"
@@ -178,6 +178,23 @@ def test_data_goes_sixty_days_after_it_was_sent_or_touched_last(days, goes, stor
 
     assert [store.size(key) is None for key in (blob, manifest)] == [goes, goes]
     assert swept == (garbage_collection.Removed(data=2, size_bytes=20) if goes else NOTHING)
+
+
+def test_data_stays_however_old_until_the_job_that_reads_it_has_its_verdict(store, home, runtime) -> None:
+    blob, manifest = keys.data_blob("b" * 64), keys.data_manifest("a" * 64, "c" * 64)
+    for key, page in ((blob, b"x"), (manifest, documents.write({"blobs": ["b" * 64]}))):
+        store.put(key, page)
+        aged(store.root / key, 400)
+    data = (DataRef("shipped", store.url, "./set", "set", is_dir=True, hash="a" * 64, manifest="c" * 64),)
+    page = Order(JOB, "train", Artifact.within(b""), Artifact.within(b""), data=data).to_bytes()
+    for key in (keys.order(JOB), "_groups/grp-1/order.json"):
+        store.put(key, page)
+
+    assert sweep(store, home, runtime) == NOTHING
+    store.delete("_groups/grp-1/order.json")
+    assert sweep(store, home, runtime) == NOTHING
+    store.put(keys.result(JOB), b"")
+    assert sweep(store, home, runtime).data == 2
 
 
 class UsedMeanwhile(FileStore):
