@@ -36,6 +36,16 @@ _JOBS = """
         raise ValueError(value)
 
     @kinetic.run(accelerator="cpu")
+    def fail_from(key):
+        try:
+            try:
+                {}[key]
+            except KeyError as error:
+                raise OSError(2, "not there") from error
+        except OSError as error:
+            raise ValueError("no") from error
+
+    @kinetic.run(accelerator="cpu")
     def join(one, other):
         return one + other
 

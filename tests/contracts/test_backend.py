@@ -175,6 +175,18 @@ def test_a_job_that_failed_is_final(place):
     assert job.status() is JobStatus.FAILED
 
 
+def test_an_exception_comes_with_what_it_was_raised_from(place):
+    job = place.submit("fail_from", "x")
+    place.wait_for_end(job)
+
+    error = job.exception()
+
+    assert (type(error), error.args) == (ValueError, ("no",))
+    assert isinstance(error.__cause__, FileNotFoundError)
+    assert repr(error.__cause__.__cause__) == "KeyError('x')"
+    assert error.__cause__.__cause__.__cause__ is None
+
+
 def test_a_command_is_a_job_and_its_exit_code_is_the_result(place):
     good = place.submit_command("sh", "-c", "echo from the command; echo to stderr >&2")
     python = place.submit_command("python", "-c", "import kinetic, sys; print('python'); sys.exit(3)")

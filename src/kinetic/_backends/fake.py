@@ -444,7 +444,8 @@ class _Roles:
             try:
                 buffer = io.BytesIO()
                 function_call.dump_value(result, buffer)
-                body = buffer.getvalue()
+                causes = function_call.causes_of(result) if isinstance(ended, function_call.Failure) else ()
+                body = b"".join((buffer.getvalue(), *causes))
             except Exception as problem:  # noqa: BLE001 - pickling runs user code
                 problem_page = function_call.describe(problem)
                 if error:

@@ -41,8 +41,13 @@ _IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened 
 _COMPILED = b"_make_function"  # cloudpickle's name for what makes a function of its bytecode
 
 
-def body_of(store: Store, outcome: Outcome, data: bytes | None = None) -> Any:
-    """Verify the whole body, which may have been read already, then unpickle it."""
+def body_of(
+    store: Store, outcome: Outcome, data: bytes | None = None, *, opened: list[io.BytesIO] | None = None
+) -> Any:
+    """Verify the whole body, which may have been read already, then unpickle it.
+
+    ``opened`` gets the file that it was read from, behind which there may be more.
+    """
     from kinetic._wire import device_tensors  # with pickle, 3 ms; only when a value is opened
 
     name = keys.result(outcome.job_id)
@@ -51,7 +56,13 @@ def body_of(store: Store, outcome: Outcome, data: bytes | None = None) -> Any:
         outcomes.check_body(outcome, digests.of_bytes(data))
         if _COMPILED in data:
             _check_python(store, outcome)
-        return _open(functools.partial(device_tensors.load, functools.partial(io.BytesIO, data), _moved), outcome)
+        files = opened if opened is not None else []
+
+        def file_again() -> io.BytesIO:
+            files[:] = [io.BytesIO(data)]
+            return files[0]
+
+        return _open(functools.partial(device_tensors.load, file_again, _moved), outcome)
     with _as_file(store, name) as file:
         verified = functools.partial(_Verified, file, outcome)
         return _open(lambda: device_tensors.load(lambda: io.BufferedReader(verified(), _BLOCK), _moved), outcome)
@@ -239,7 +250,7 @@ def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
     raised = None
     if outcome.body_length and not _is_of_command(outcome):  # the log says more than its exception
         with contextlib.suppress(ResultUnreadableError, IntegrityError):
-            raised = body_of(store, outcome)
+            raised = _exception_of(store, outcome)
     if not isinstance(raised, BaseException):
         raised = _error_without_exception(outcome, function)
     failed_on_data = outcome.cause == "runner" and outcome.error.get("code") in _DATA_ERRORS
@@ -250,6 +261,20 @@ def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
     if traceback := outcome.error.get("traceback"):
         traceback = f"{str(traceback).rstrip()}\n{tracebacks.LOG}{log_command(outcome)}"
     return attach_remote_traceback(raised, traceback)
+
+
+def _exception_of(store: Store, outcome: Outcome) -> Any:
+    """Return the exception that a job left, raised from what it was raised from there, as far as that opens here."""
+    files: list[io.BytesIO] = []
+    error = raised = body_of(store, outcome, opened=files)
+    if files and isinstance(raised, BaseException):
+        from kinetic._wire import device_tensors  # loaded by now
+
+        with contextlib.suppress(Exception):  # the end of the file, or a class that is not here: the traceback tells
+            while True:
+                error.__cause__ = device_tensors.load(lambda: files[0], _moved)
+                error = error.__cause__
+    return raised
 
 
 def _error_without_exception(outcome: Outcome, function: str) -> BaseException:

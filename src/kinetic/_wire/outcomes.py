@@ -6,6 +6,8 @@ file is an ordinary pickle if it must be rescued by hand; then a page that says 
 magic word.
 
     [ body: a pickle, may be empty ][ page: JSON ][ length of the page: 8 bytes, big-endian ][ b"KINETIC1" ]
+
+In the body, behind the pickle of an exception, are those of what it was raised from, one after the other.
 """
 
 from __future__ import annotations

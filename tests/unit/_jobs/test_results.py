@@ -155,3 +155,24 @@ def test_a_large_value_that_cannot_be_opened_here_says_so_and_stays(store: Store
 
     with pytest.raises(ResultUnreadableError, match="whole, and cannot be opened here"):
         results.body_of(store, again)
+
+
+def test_an_exception_arrives_also_where_what_it_was_raised_from_cannot_be_opened(store: Store) -> None:
+    known, missing = pickle.dumps(KeyError("x")), b"cno_such_module\nError\n."
+    body = pickle.dumps(ValueError("no")) + known + missing + known
+    outcome = Outcome(
+        JOB,
+        "failed",
+        cause="exception",
+        body_length=len(body),
+        body_sha256=hashlib.sha256(body).hexdigest(),
+        error={"type": "ValueError", "traceback": "as it was"},
+    )
+    store.put(keys.result(JOB), body + outcome.footer(bytes(32)))
+
+    error = results.failure_of(store, outcome, "train")
+
+    assert repr(error) == "ValueError('no')"
+    assert repr(error.__cause__) == "KeyError('x')"
+    assert error.__cause__.__cause__ is None  # what is behind the missing one is not put in its place
+    assert "as it was" in error.__notes__[0]

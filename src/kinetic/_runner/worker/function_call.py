@@ -56,6 +56,7 @@ _REPR_CHARACTERS = 20_000
 _MESSAGE_CHARACTERS = 4_000
 _COPY_BYTES = 1 << 20  # of a class, with what its methods read from the script: more is not worth its bytes
 _TRACEBACK_CHARACTERS = 200_000
+_MOST_CAUSES, _CAUSE_BYTES = 8, 1 << 18
 _ADDRESSES = ("gs:/", "s3:/")  # also with one slash, which is what pathlib leaves of two
 _NO_PATH = (
     "kinetic: this is an address in a bucket, as the output and checkpoint folders of a job on a cluster are. open() "
@@ -304,8 +305,8 @@ class BodyFile:
         self._pid = _getpid()
         self.error: OSError | None = None
 
-    def write(self, value: object) -> tuple[int, str]:
-        """Pickle a value into the file, and return its length and digest.
+    def write(self, value: object, *causes: bytes) -> tuple[int, str]:
+        """Pickle a value into the file, other pickles behind it, and return length and digest of all.
 
         Raises whatever the value's own code raises, or the disk.
         """
@@ -315,6 +316,7 @@ class BodyFile:
             _ftruncate(writer.descriptor, 0)
             _lseek(writer.descriptor, 0, os.SEEK_SET)
         dump_value(value, writer)
+        writer.write(b"".join(causes))
         with self.noting_errors():
             self.descriptor()
             writer.flush()  # who seals it forces it to the disk
@@ -408,13 +410,28 @@ def _deliver_value(value: object, body: BodyFile) -> dict[str, Any]:
 def _deliver_failure(failure: Failure, body: BodyFile) -> dict[str, Any]:
     report = {"status": outcomes.FAILED, "cause": failure.cause, "error": failure.error}
     try:
-        length, digest = body.write(failure.exception)
+        length, digest = body.write(failure.exception, *causes_of(failure.exception))
         body.try_to_open()
     except BaseException as error:  # noqa: BLE001 - pickling runs user code
         body.discard()
         why = f"{type(error).__name__}: {text_of(error)}"[:2000]
         return {**report, "error": {**failure.error, "not_delivered": why}}
     return {**report, "body_length": length, "body_sha256": digest}
+
+
+def causes_of(error: BaseException) -> Iterator[bytes]:
+    """Yield pickles of what an exception was raised from, and that from, as far as each can be opened again."""
+    with contextlib.suppress(BaseException):  # user code; the traceback tells of the rest
+        for _ in range(_MOST_CAUSES):
+            error, file = error.__cause__, io.BytesIO()  # type: ignore[assignment] # None ends it
+            if error is None:
+                return
+            dump_value(error, file)
+            file.seek(0)
+            _load(file)
+            if file.tell() > _CAUSE_BYTES:
+                return
+            yield file.getvalue()
 
 
 def _undeliverable(value: object, error: BaseException, body: BodyFile) -> dict[str, Any]:

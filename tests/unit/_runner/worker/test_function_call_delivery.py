@@ -106,6 +106,35 @@ def test_an_exception_that_cannot_travel_is_told_in_words_with_the_reason(
     assert body.path.stat().st_size == 0
 
 
+@pytest.mark.parametrize(
+    ("causes", "sent"),
+    [
+        ([KeyError("a"), OSError(2, "b")], ["KeyError('a')", "FileNotFoundError(2, 'b')"]),
+        ([KeyError("a"), HoldsALockError("held"), OSError(2, "b")], ["KeyError('a')"]),
+        ([OpensBadlyError("opens badly"), KeyError("a")], []),
+        ([KeyError("a"), ValueError("x" * (1 << 19)), KeyError("b")], ["KeyError('a')"]),
+        ([KeyError(number) for number in range(20)], [f"KeyError({number})" for number in range(8)]),
+    ],
+    ids=["all", "one holds a lock", "one opens badly", "one is large", "many"],
+)
+def test_what_an_exception_was_raised_from_follows_it_as_far_as_it_can_travel(
+    body: function_call.BodyFile, causes: list[BaseException], sent: list[str]
+) -> None:
+    error = raised = ValueError("outer")
+    for cause in causes:
+        error.__cause__ = cause
+        error = cause
+
+    word = function_call.deliver(failure(raised), body)
+
+    with body.path.open("rb") as file:
+        assert repr(pickle.load(file)) == "ValueError('outer')"
+        assert [repr(pickle.load(file)) for _ in sent] == sent
+        assert file.read() == b""
+    assert word["body_sha256"] == digests.of_bytes(body.path.read_bytes())
+    assert word["body_length"] == body.path.stat().st_size
+
+
 def test_an_exit_keeps_its_cause(body: function_call.BodyFile) -> None:
     def leave():
         raise SystemExit(3)
