@@ -441,7 +441,7 @@ def test_an_id_is_enough_for_a_job_that_was_sent_to_another_store_than_the_usual
     seen = [_told(pair, "jobs", "status", word) for word in words[0]]
     seen += [_told(pair, "batch", "status", word) for word in words[1]]
     collected = pair.run(f"print(json.dumps(kinetic.attach({job_id!r}).result()))")
-    batch = pair.run(f"print(json.dumps(kinetic.attach_batch({group_id!r}).results()))")
+    batch = pair.run("print(json.dumps(kinetic.attach_batch('evening').results()))")
     status = pair.run(f"print(json.dumps(kinetic.attach({job_id!r}).status().value))")
     newer = pair.run("from jobs import *\nprint(json.dumps(takes.run_async(1).job_id))")
 

@@ -264,7 +264,7 @@ def attach_batch(
     """Rebuild the handle of a batch from its manifest.
 
     Args:
-        group_id: E.g. "grp-a1b2c3d4".
+        group_id: E.g. "grp-a1b2c3d4"; or a unique beginning of it, or the name that only one batch has.
         project: Google Cloud project; falls back to KINETIC_PROJECT, the profile, then GOOGLE_CLOUD_PROJECT.
         cluster: GKE cluster; falls back to KINETIC_CLUSTER, then the profile.
         poll_interval: Seconds between two checks who submits, while inputs are still missing.
@@ -277,9 +277,10 @@ def attach_batch(
     Raises:
         BatchNotFoundError: There is no batch with this id.
         CredentialsError: ``resume`` needs values of captured variables, or a key, that this machine does not have.
-        OptionError: This cannot be an id; or the batch was stopped and cannot be resumed.
+        OptionError: This is neither an id nor a name, or several batches match; or the batch cannot be resumed.
     """
-    keys.check_group_id(group_id)
+    if not isinstance(group_id, str):
+        keys.check_group_id(group_id)
     check_flags(resume=resume)
     interval = seconds_to_wait(poll_interval, "poll_interval") or 0.0
     poll = Poll(interval, seconds_to_wait(poll_timeout, "poll_timeout"), attached=True)
@@ -291,7 +292,7 @@ def attach_batch(
         return batch
     missing = sum(job is None for job in batch.jobs) - len(batch._submission_errors)
     if missing > 0:
-        output.warn(f"{missing} of {len(batch.jobs)} inputs of {group_id} were not submitted so far")
+        output.warn(f"{missing} of {len(batch.jobs)} inputs of {group.group_id} were not submitted so far")
     return batch
 
 
@@ -311,6 +312,8 @@ def find_batch(word: str, stores: Sequence[Store]) -> tuple[Group, Store]:
         OptionError: It is neither the start of an id nor a name, or several batches match.
     """
     is_name = _ID_PREFIX.fullmatch(word) is None
+    if is_name and keys.is_made(word):  # the id of a job
+        keys.check_group_id(word)
     look = _with_name if is_name else _with_id
     for store in reversed(stores):  # this machine's own needs no network
         if (group := look(store, word)) is not None:

@@ -81,7 +81,7 @@ def _by_word(stores: Sequence[Store], word: str) -> JobRecord | None:
         past = [handle for page in pages if (handle := _collected(store, page)) is not None]
         if keys.only_match(word, [handle.job_id for handle in past], "ids of collected jobs"):
             return past[0]
-    named = job_list.named(stores, word) if word else []
+    named = [] if not word or keys.is_made(word) or keys.is_group_id(word) else job_list.named(stores, word)
     if len(named) > 1:
         raise ambiguous_name(word, [job.job_id for job in named], "jobs", "kinetic jobs list --all")
     for job in named:
