@@ -22,7 +22,7 @@ from kinetic._batches.batch_handle import BatchHandle, handle_of_group
 from kinetic._batches.driver import ChildLauncher
 from kinetic._batches.state import BatchTracker
 from kinetic._config.options import UNSET
-from kinetic._jobs import after, job_options, locate, notifications, submit_context
+from kinetic._jobs import after, data_refs, job_options, locate, notifications, submit_context
 from kinetic._jobs import submit as job_submit
 from kinetic._jobs.handle import JobHandle
 from kinetic._output import terminal as output
@@ -262,9 +262,9 @@ class _Packed(NamedTuple):
     rows: Inputs
     project: Shipped
     errors: dict[int, Exception]
-    found: job_options.FoundData
-    found_by_input: dict[int, job_options.FoundData]
-    handed: job_options.HandedOver  # handles among the arguments: the batch follows all of them
+    found: data_refs.FoundData
+    found_by_input: dict[int, data_refs.FoundData]
+    handed: data_refs.HandedOver  # handles among the arguments: the batch follows all of them
 
 
 def prepare(request: BatchRequest) -> Prepared:
@@ -321,7 +321,7 @@ def _new_group_id(store: Store) -> str:
 
 def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
     call = pickler.Call(request.function, request.leading, {}, request.name)
-    found, handed = job_options.FoundData(), job_options.HandedOver()
+    found, handed = data_refs.FoundData(), data_refs.HandedOver()
     function, notes = pickler.pack_function(
         call,
         shipment.plan,
@@ -345,16 +345,16 @@ def _pack_inputs(
     shipment: Shipment,
     group_id: str,
     first: int,
-    handed: job_options.HandedOver,
+    handed: data_refs.HandedOver,
     errors: dict[int, Exception],
-) -> tuple[Inputs, dict[int, job_options.FoundData]]:
+) -> tuple[Inputs, dict[int, data_refs.FoundData]]:
     """Pickle every input; the error of one that cannot be pickled does not affect the others."""
 
     def check(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         pickler.check_arguments(request.function, args, kwargs, request.name)
 
     rows = Inputs()
-    found_by_input: dict[int, job_options.FoundData] = {}
+    found_by_input: dict[int, data_refs.FoundData] = {}
     with InputPacker(
         shipment.plan,
         shipment.context.store,
@@ -362,10 +362,10 @@ def _pack_inputs(
         by_value=shipment.by_value,
     ) as packer:
         for index, item in enumerate(request.inputs):
-            found = job_options.FoundData(first)
+            found = data_refs.FoundData(first)
             try:
                 arguments = checked_arguments(item, request.input_mode, request.leading, check)
-                kwargs = job_options.with_defaults(request.function, arguments.args, arguments.kwargs)
+                kwargs = data_refs.with_defaults(request.function, arguments.args, arguments.kwargs)
                 placed = packer.add(arguments.args, kwargs, handed.swap(found))
                 found.check(arguments.args, kwargs)
             except _INPUT_ERRORS as error:
@@ -386,7 +386,7 @@ def _ship_data(packed: _Packed, shipment: Shipment) -> tuple[DataRef, ...]:
         The data of the function and the volumes.
     """
     shared = shipment.ship_data(packed.found, shipment.options.volumes)
-    together = job_options.FoundData()
+    together = data_refs.FoundData()
     for data in (data for item in packed.found_by_input.values() for data in item.data):
         together(data)
     refs = shipment.ship_data(together, None)

@@ -231,11 +231,7 @@ def _ends(pressed: Callable[[float], bytes | None], news: threading.Event, secon
 def _keys() -> Iterator[Callable[[float], bytes | None]]:
     """Read keys as they are pressed, without an echo; give a function that waits for some: None where none came."""
     if not sys.stdin.isatty():
-
-        def wait(seconds: float) -> None:
-            time.sleep(seconds)
-
-        yield wait
+        yield time.sleep
         return
     import os
     import termios

@@ -26,7 +26,7 @@ from kinetic.errors import CredentialsError, DataError, KeyMissingError, Kinetic
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend
-    from kinetic._jobs.job_options import HandedOver
+    from kinetic._jobs.data_refs import HandedOver
     from kinetic._stores.protocol import Entry, Store
     from kinetic._wire.records import Group, JobRecord
 

@@ -1,17 +1,16 @@
-"""What a call is given: the decorator's options, validated once and frozen, and the Data among its arguments."""
+"""The decorator's options, validated once and frozen, and where each comes from that the decorator leaves open."""
 
 from __future__ import annotations
 
 import operator
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._config.options import BY_NAME, JOB_OPTIONS, UNSET, read_project_options
 from kinetic._hardware import Placement, place
-from kinetic._wire import NamedTuple, references
+from kinetic._wire import NamedTuple
 from kinetic.errors import OptionError, OptionTypeError
 
 if TYPE_CHECKING:
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
     from kinetic._config.options import JobOption
     from kinetic._config.profiles import Profile
-    from kinetic._data.data import Data
-    from kinetic._stores.protocol import Store
-    from kinetic._wire.order import DataRef
 
 
 # A wildcard never matches these: they describe this machine, and would break another one.
@@ -31,6 +27,7 @@ PROCESS_NAMES = frozenset(
     "HOSTNAME USER LOGNAME SSH_AUTH_SOCK KUBERNETES_SERVICE_HOST KERAS_BACKEND".split()
 )
 _MOST = 1_000_000_000  # retries, and jobs of a batch at once
+FOLLOWED = "_followed"  # the method of handles, of jobs and of batches, that says what they are to a job that follows
 _SECRET_WORDS = ("TOKEN", "SECRET", "KEY", "PASSWORD", "CREDENTIAL")
 
 
@@ -349,7 +346,7 @@ def _checked_after(value: object) -> tuple[Any, ...] | None:
         return None
     handles = tuple(value) if isinstance(value, list | tuple) else (value,)
     for handle in handles:
-        if not hasattr(type(handle), _FOLLOWED):
+        if not hasattr(type(handle), FOLLOWED):
             advice = f'after=[kinetic.attach("{handle}")]' if isinstance(handle, str) else "after=[job]"
             raise OptionTypeError(
                 f"after={str(value)[:80]} names no jobs",
@@ -578,119 +575,6 @@ def _dollars(name: str, value: object) -> float | None:
             f"{name}={value!r} is not an amount in dollars", why="it must be a number above 0", next=f"write {name} = 5"
         )
     return dollars
-
-
-# ----------------------------------------------------------------------------------------------- Data in a call
-# Pickling itself finds it: it reaches Data wherever it is, keeps types and shared objects, and the job's unpickling
-# puts the path in its place. What could not be a path afterwards is refused: a member of a set, or a key of a dict.
-
-_MODULE = "kinetic._data.data"  # while it is not imported, there is no Data anywhere
-
-
-class FoundData:
-    """The Data objects of one call, numbered in the order in which pickling meets them."""
-
-    def __init__(self, first: int = 0) -> None:
-        self._first = first  # a batch's children continue where its function ended
-        self._numbers: dict[int, int] = {}
-        self.data: list[Data] = []
-        module = sys.modules.get(_MODULE)
-        self._kind: type | None = module.Data if module is not None else None
-
-    def __call__(self, obj: object) -> tuple[Any, ...] | None:
-        """Return what travels instead of an object: for Data a number, else None; see ``_project.pickler``."""
-        if self._kind is None or not isinstance(obj, self._kind):
-            return None
-        if id(obj) not in self._numbers:
-            self._numbers[id(obj)] = self._first + len(self.data)
-            self.data.append(obj)  # type: ignore[arg-type] # its class is Data
-        return references.data, (self._numbers[id(obj)],)
-
-    def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Refuse Data where no path can take its place."""
-        if not self.data:
-            return
-        for spot in references.find_objects(args, kwargs, lambda value: id(value) in self._numbers):
-            if spot.where != "value":
-                what = "a member of a set" if spot.where == "set" else "a key of a dict"
-                raise OptionError(
-                    f"{spot.position} is kinetic.Data, and cannot be {what}",
-                    why=f"{spot.found!r} becomes a path in the job, which is another object with another hash",
-                    next="put it into a list, a tuple, or the value of a dict",
-                    code="data-position",
-                )
-
-    def local_paths(self, volumes: Mapping[str, Data] | None) -> list[Path]:
-        """Return the paths that ship as data, and so need not ship with the project."""
-        from pathlib import Path
-
-        everything = [*self.data, *(volumes or {}).values()]
-        return [Path(data.path) for data in everything if data.is_local]
-
-    def copied_paths(self, volumes: Mapping[str, Data] | None) -> list[str]:
-        """Return those of them that are sent as they are now."""
-        return [data.path for data in (*self.data, *(volumes or {}).values()) if data.is_local and not data.fuse]
-
-
-_Swap = Callable[[object], "tuple[Any, ...] | None"]
-_FOLLOWED = "_followed"  # the method of handles, of jobs and of batches, that says what they are to a job that follows
-
-
-class HandedOver:
-    """The handles among the arguments of a call, numbered in the order in which pickling meets them."""
-
-    def __init__(self) -> None:
-        self.handles: dict[str, Any] = {}
-
-    def swap(self, besides: _Swap) -> _Swap:
-        """Return what travels instead of an object: in a handle's place a number, else what ``besides`` says."""
-
-        def swapped(obj: object) -> tuple[Any, ...] | None:
-            if not hasattr(type(obj), _FOLLOWED):
-                return besides(obj)
-            name = str(getattr(obj, "job_id", None) or getattr(obj, "group_id", ""))
-            self.handles.setdefault(name, obj)
-            return references.result, (list(self.handles).index(name),)
-
-        return swapped
-
-
-def with_defaults(function: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments by name, and with them the defaults of the function that hold Data.
-
-    A function that travels by its name gets its defaults in the job, where Data means nothing: so they are sent.
-    """
-    module = sys.modules.get(_MODULE)
-    by_place = getattr(function, "__defaults__", None) or ()
-    by_name = getattr(function, "__kwdefaults__", None) or {}
-    if module is None or not _holds(module.Data, *by_place, *by_name.values()):
-        return kwargs
-    import inspect  # cloudpickle loads it anyway
-
-    signature = inspect.signature(function, follow_wrapped=False)
-    given = signature.bind(*args, **kwargs).arguments
-    open_to_names = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
-    defaults = {
-        name: parameter.default
-        for name, parameter in signature.parameters.items()
-        if name not in given and parameter.kind in open_to_names and _holds(module.Data, parameter.default)
-    }
-    return {**kwargs, **defaults}
-
-
-def _holds(kind: type, *values: object) -> bool:
-    return next(references.find_objects(values, {}, lambda value: isinstance(value, kind)), None) is not None
-
-
-def ship(
-    found: FoundData, volumes: Mapping[str, Data] | None, store: Store, cache: Path, *, is_here: bool = False
-) -> tuple[DataRef, ...]:
-    """Bring data into the store, and return what the order says of it: arguments by their numbers, then volumes."""
-    if not found.data and not volumes:
-        return ()
-    from kinetic._data import ship as data_ship  # hashing, for calls that read data
-
-    return data_ship.ship_all(found.data, volumes or {}, store, cache=cache, is_here=is_here)
 
 
 def why_no_submission(environ: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from kinetic._config import options as config_options
 from kinetic._config import target as settings
 from kinetic._config.options import ResourceRequests, read_variable
 from kinetic._config.target import IN_CLUSTER
-from kinetic._jobs import environment, job_options, locate, submit_context
+from kinetic._jobs import data_refs, environment, job_options, locate, submit_context
 from kinetic._jobs.submit_context import SubmitContext
 from kinetic._output import terminal as output
 from kinetic._output.format import count_text, seconds_text, size_text
@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from kinetic._data.data import Data
     from kinetic._images.builders import RemoteBuilder
     from kinetic._jobs.after import Followed, Here
+    from kinetic._jobs.data_refs import FoundData, HandedOver
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.image_job import BuildCall
-    from kinetic._jobs.job_options import Captured, FoundData, HandedOver, Options
+    from kinetic._jobs.job_options import Captured, Options
     from kinetic._jobs.pod_requirements import Unfinished
     from kinetic._project.archive import Shipped
     from kinetic._project.pickler import Call
@@ -146,7 +147,7 @@ def submit_function(
     from kinetic._project import pickler
 
     pickler.check_arguments(function, args, kwargs, name)
-    kwargs = job_options.with_defaults(function, args, kwargs)
+    kwargs = data_refs.with_defaults(function, args, kwargs)
     return handle.handle_of(_submit(pickler.Call(function, args, kwargs, name), options, context))
 
 
@@ -273,7 +274,7 @@ class Shipment(NamedTuple):
     def ship_data(self, found: FoundData, volumes: Mapping[str, Data] | None) -> tuple[DataRef, ...]:
         """Bring data to where the jobs can get it."""
         cache = settings.kinetic_home(os.environ) / "cache"
-        return job_options.ship(found, volumes, self.context.store, cache, is_here=self.context.backend.is_here)
+        return data_refs.ship(found, volumes, self.context.store, cache, is_here=self.context.backend.is_here)
 
     def here(self) -> Here:
         """Return where jobs of this submission run, for what they follow."""
@@ -595,12 +596,12 @@ def _force() -> None:
         ) from error
 
 
-def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, job_options.FoundData, HandedOver]:
+def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, data_refs.FoundData, HandedOver]:
     """Bring the call and then its project into the store; return the order, and the data and jobs it refers to."""
     from kinetic._project import pickler
 
     options, context, plan = shipment.options, shipment.context, shipment.plan
-    found, handed = job_options.FoundData(), job_options.HandedOver()
+    found, handed = data_refs.FoundData(), data_refs.HandedOver()
     payload = pickler.pack_call(
         call,
         plan,

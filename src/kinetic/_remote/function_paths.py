@@ -23,10 +23,10 @@ def replace_data(
     module = sys.modules.get(_MODULE)
     if module is None:
         return args, dict(kwargs)
-    from kinetic._jobs import job_options
+    from kinetic._jobs import data_refs
 
     kind, paths = module.Data, dict[int, str]()
-    kwargs = dict(job_options.with_defaults(function, (*leading, *args), kwargs))
+    kwargs = dict(data_refs.with_defaults(function, (*leading, *args), kwargs))
     found = list(references.find_objects(args, kwargs, lambda value: isinstance(value, kind)))
     for each in found:
         if each.where != "value":

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kinetic._data.data import Data
-from kinetic._jobs import job_options
-from kinetic._jobs.job_options import FoundData
+from kinetic._jobs import data_refs
+from kinetic._jobs.data_refs import FoundData
 from kinetic._project.pickler import Call, pack_call
 from kinetic._project.root import Plan
 from kinetic._stores.files import FileStore
@@ -104,16 +104,16 @@ def test_arguments_come_before_volumes_in_the_order(folders, tmp_path):
     found = FoundData()
     packed(found, folders[1])
 
-    refs = job_options.ship(found, {"/mnt/set": folders[2]}, store, tmp_path / "cache")
+    refs = data_refs.ship(found, {"/mnt/set": folders[2]}, store, tmp_path / "cache")
 
     assert [(ref.name, ref.mount) for ref in refs] == [("1", ""), ("2", "/mnt/set")]
-    assert job_options.ship(FoundData(), None, store, tmp_path / "cache") == ()
+    assert data_refs.ship(FoundData(), None, store, tmp_path / "cache") == ()
 
 
 def test_without_data_its_room_is_never_loaded():
     code = """
 import sys
-from kinetic._jobs.job_options import FoundData
+from kinetic._jobs.data_refs import FoundData
 assert FoundData()(object()) is None
 assert not [name for name in sys.modules if name.startswith("kinetic._data")]
 """
