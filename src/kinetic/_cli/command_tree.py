@@ -71,13 +71,13 @@ _TREE = """
     warm list      | warm:list_                | List your warm pods, what they do and what they cost.
     warm stop      | warm:stop                 | Stop warm pods, by their names or the beginnings of them.
     config         | settings:config           | Show every setting, its value and its source.
-    profile        | settings:profile          | Save and select profiles: where jobs run, and their options.
-    profile create | settings:create           | Save a profile.
-    profile list   | settings:list_            | List the profiles.
-    profile use    | settings:use              | Make a profile the current one.
-    profile unset  | settings:unset            | Clear the current profile.
-    profile show   | settings:show             | Show a profile.
-    profile rm     | settings:remove           | Remove a profile.
+    profile        | profile:profile           | Save and select profiles: where jobs run, and their options.
+    profile create | profile:create            | Save a profile.
+    profile list   | profile:list_             | List the profiles.
+    profile use    | profile:use               | Make a profile the current one.
+    profile unset  | profile:unset             | Clear the current profile.
+    profile show   | profile:show              | Show a profile.
+    profile rm     | profile:remove            | Remove a profile.
     disk           | machine:disk              | Show the disk space that kinetic uses, and why.
     key            | machine:key               | Export and import the keys that seal results.
     key list       | machine:list_             | List the keys of this machine.

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +20,7 @@ from kinetic._output.format import count_text, duration_text
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from kinetic._cli.shared_options import Command
     from kinetic._cluster.plan import Plan
@@ -180,27 +181,29 @@ def _print_commands(setup: Setup) -> None:
 def _make(plan: Plan) -> None:
     from kinetic._cluster.plan import carry_out
 
+    down = f"kinetic down --project {plan.setup.project} --cluster {plan.setup.spec.cluster}"
+    with _shown(plan.setup, "making the cluster", "makes", f"continues, and {down} removes it"):
+        carry_out(plan, lambda step: output.report(f"made {step.resource.title}"))
+
+
+@contextmanager
+def _shown(setup: Setup, phase: str, verb: str, what_next: str) -> Iterator[None]:
+    """Show what is done; Ctrl-C says what Google continues with: an operation on a cluster cannot be cancelled."""
     doing = [""]
-    plan.setup.report = lambda text: doing.__setitem__(0, text)
+    setup.report = lambda text: doing.__setitem__(0, text)
     try:
-        with output.phase("making the cluster", detail=lambda: doing[0]):
-            carry_out(plan, lambda step: output.report(f"made {step.resource.title}"))
+        with output.phase(phase, detail=lambda: doing[0]):
+            yield
     except KeyboardInterrupt:
-        down = f"kinetic down --project {plan.setup.project} --cluster {plan.setup.spec.cluster}"
-        _explain_interruption(plan.setup, "makes", f"{shared_options.typed_again()} continues, and {down} removes it")
+        output.leave_line()
+        print_parts(
+            "stopped waiting; Google continues with what it began",
+            code="interrupted",
+            why=f"it {verb} {setup.spec.cluster} in {setup.project} if it has begun with that; a cluster without jobs "
+            "costs at most $0.10 per hour, and its NAT less than $0.01",
+            next=f"{shared_options.typed_again()} {what_next}",
+        )
         sys.exit(INTERRUPTED)
-
-
-def _explain_interruption(setup: Setup, verb: str, what_next: str) -> None:
-    """Say what Google continues with: an operation on a cluster cannot be cancelled."""
-    output.leave_line()
-    print_parts(
-        "stopped waiting; Google continues with what it began",
-        code="interrupted",
-        why=f"it {verb} {setup.spec.cluster} in {setup.project} if it has begun with that; a cluster without jobs "
-        "costs at most $0.10 per hour, and its NAT less than $0.01",
-        next=what_next,
-    )
 
 
 def _try(profile: str, accelerator: str, begun: float) -> int:
@@ -269,14 +272,8 @@ def down(
 def _remove(plan: RemovalPlan) -> None:
     from kinetic._cluster import teardown
 
-    doing = [""]
-    plan.setup.report = lambda text: doing.__setitem__(0, text)
-    try:
-        with output.phase("removing the cluster", detail=lambda: doing[0]):
-            remains = teardown.remove(plan, lambda title: output.report(f"removed {title}"))
-    except KeyboardInterrupt:
-        _explain_interruption(plan.setup, "removes", f"{shared_options.typed_again()} continues")
-        sys.exit(INTERRUPTED)
+    with _shown(plan.setup, "removing the cluster", "removes", "continues"):
+        remains = teardown.remove(plan, lambda title: output.report(f"removed {title}"))
     for error in remains.errors:
         print_parts(error.what, code=error.code, why=error.why, next=error.next)
     if remains.names:
