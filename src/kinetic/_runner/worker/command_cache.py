@@ -140,7 +140,7 @@ class CommandCache:
 
 def join(folder: str) -> None:
     """Let the libraries that this process imports use the cache of its job."""
-    from kinetic._runner.worker import process_setup  # only where such a library is imported
+    from kinetic._runner.worker import import_hooks  # only where such a library is imported
 
     def begin() -> _Far | None:
         try:
@@ -148,8 +148,8 @@ def join(folder: str) -> None:
         except OSError:  # the job has ended, and this process has not
             return None
 
-    process = process_setup.JaxProcess(0, 1, "")
-    process_setup.ImportHooks(process, COMPILERS, begin).install()
+    process = import_hooks.JaxProcess(0, 1, "")
+    import_hooks.ImportHooks(process, COMPILERS, begin).install()
 
 
 class _Far:

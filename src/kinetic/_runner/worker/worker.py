@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kinetic._runner import processes
 from kinetic._runner.supervisor import supervise
 from kinetic._runner.supervisor.verdicts import ReportWriter, end_after
-from kinetic._runner.worker import function_call, process_setup, workspace
+from kinetic._runner.worker import function_call, import_hooks, process_setup, workspace
 from kinetic._runner.worker.function_call import Failure, Value
-from kinetic._runner.worker.process_setup import JaxProcess
+from kinetic._runner.worker.import_hooks import JaxProcess
 from kinetic._runner.worker.workspace import Left, Unpacked
 from kinetic._stores import open_store
 from kinetic._wire import order as wire_order
@@ -255,7 +255,7 @@ def _prepare(
     with phase(ENVIRONMENT):
         process_setup.enter_workspace(task.folder, order.plan, task.runner)
         if task.is_in_a_pod:  # on the client's machine every module is there
-            process_setup.install_stand_ins(task.runner)
+            import_hooks.install_stand_ins(task.runner)
         script: str | None = getattr(process_setup.become_main(order.script, task.folder), "__file__", None)
         wire_order.make_output_dir(wire_order.checkpoints_of(order))  # and with it the output folder above it
         _hook_imports(task, order, store)
@@ -334,8 +334,8 @@ def _hook_imports(task: Task, order: Order, store: Store) -> None:
 
             _at_the_end.append(command_cache.CommandCache(task, begin).finish)
         return
-    process = process_setup.JaxProcess(task.host, task.hosts, task.coordinator)
-    hooks = process_setup.ImportHooks(process, COMPILERS if task.cache_key else {}, begin)
+    process = import_hooks.JaxProcess(task.host, task.hosts, task.coordinator)
+    hooks = import_hooks.ImportHooks(process, COMPILERS if task.cache_key else {}, begin)
     hooks.install()
     _at_the_end.append(hooks.finish)
 

@@ -8,8 +8,8 @@ from importlib import import_module
 
 import pytest
 
-from kinetic._runner.worker import process_setup
-from kinetic._runner.worker.process_setup import ImportHooks, JaxProcess
+from kinetic._runner.worker import import_hooks
+from kinetic._runner.worker.import_hooks import ImportHooks, JaxProcess
 from kinetic._wire.task import COMPILERS
 
 ALONE = JaxProcess(0, 1, "")
@@ -54,7 +54,7 @@ def said(tmp_path, monkeypatch) -> list[str]:
         if name.partition(".")[0] in {"jax", "torch", "triton", "vllm"}:
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    monkeypatch.setattr(process_setup, "_join_slice", lambda *_: found.append("join"))
+    monkeypatch.setattr(import_hooks, "_join_slice", lambda *_: found.append("join"))
     yield found
     for name in [*sys.modules]:
         if name.partition(".")[0] in {"jax", "torch", "triton", "vllm"}:
@@ -140,7 +140,7 @@ def test_a_cache_that_breaks_does_not_break_the_import(said, monkeypatch) -> Non
             return NoMonitoring(said, name)
 
     lines: list[str] = []
-    monkeypatch.setattr(process_setup, "write_to_log", lines.append)
+    monkeypatch.setattr(import_hooks, "write_to_log", lines.append)
     ImportHooks(ALONE, COMPILERS, lambda: Broken(said)).install()
 
     import_module("jax")

@@ -1,0 +1,230 @@
+"""What a worker does when a module is imported: a library that compiles, or one of ours that stays with the client."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from kinetic._runner.worker.process_setup import write_to_log
+from kinetic._wire import dataclass
+from kinetic._wire.task import DETECT, LEFT_OUT
+from kinetic.errors import CallableError
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+
+    from kinetic._runner.worker.compile_cache import CompileCache, LibraryCache
+else:
+    Loader = object  # importing it takes 2 ms, and everything that a loader does here is written here
+
+T = TypeVar("T")
+_JOIN_SECONDS = 300  # JAX's own default: the slowest host may still be importing
+
+
+@dataclass(frozen=True)
+class JaxProcess:
+    """One host's place in a slice, from 0; ``coordinator`` as in ``Task``."""
+
+    host: int
+    hosts: int
+    coordinator: str
+
+
+Around = Callable[[ModuleType, Callable[[], None]], None]  # gets a module that is being imported, and what executes it
+
+
+class ImportHooks:
+    """What a worker does when jax, or another library that compiles, is imported; until then nothing is loaded.
+
+    With jax the hosts of a slice meet: a later call of ``jax.distributed.initialize``, the user's own or of Keras, does
+    nothing.
+
+    Args:
+        process: This host.
+        compilers: The modules whose import starts the compile cache, and the library that each belongs to.
+        begin: Makes the compile cache; None where that is not possible.
+    """
+
+    def __init__(self, process: JaxProcess, compilers: Mapping[str, str], begin: Callable[[], Any]) -> None:
+        self._process, self._begin = process, begin
+        self._joins = process.hosts > 1 and bool(process.coordinator)
+        self._made: list[CompileCache | None] = []
+        self._is_cached = "jax" in compilers
+        self._arounds: dict[str, Around] = {
+            module: functools.partial(self._around_library, name) for module, name in compilers.items()
+        }
+        if self._joins or self._is_cached:
+            self._arounds["jax"] = self._around_jax
+
+    def install(self) -> None:
+        for name in [name for name in self._arounds if name in sys.modules]:  # of a warm pod: before this fork
+            self._arounds.pop(name)(sys.modules[name], functools.partial(_configure, name))
+        if self._arounds:
+            sys.meta_path.insert(0, _HookFinder(self._arounds))
+
+    def finish(self, *, succeeded: bool = True) -> None:
+        """End the compile cache, if it ever began: the function has ended."""
+        for cache in filter(None, self._made):
+            cache.finish(succeeded=succeeded)
+
+    def _library(self, name: str) -> LibraryCache | None:
+        if not self._made:
+            self._made.append(self._begin())
+        cache = self._made[0]
+        return None if cache is None else _tried(functools.partial(cache.begin, name))
+
+    def _around_library(self, name: str, module: ModuleType, run: Callable[[], None]) -> None:
+        library = self._library(name)
+        if library is not None and module.__name__ != "vllm":  # importing that takes longer than fetching
+            library.wait()
+        run()
+        if library is not None:
+            library.wait()
+
+    def _around_jax(self, jax: ModuleType, run: Callable[[], None]) -> None:
+        library = self._library("jax") if self._is_cached else None
+        run()
+        if library is not None:
+            _tried(functools.partial(library.listen, jax))
+        if self._joins:
+            _join_slice(jax, self._process)
+
+
+def _tried(do: Callable[[], T]) -> T | None:
+    """Do something for the compile cache, which never fails an import."""
+    try:
+        return do()
+    except Exception as error:  # noqa: BLE001 - the job compiles
+        write_to_log(f"kinetic: compile cache: {type(error).__name__}: {error}\n")
+        return None
+
+
+def _configure(name: str) -> None:
+    """Tell a library that is imported already where its cache is; jax reads variables only when it is imported."""
+    if name == "jax" and (folder := os.environ.get("JAX_COMPILATION_CACHE_DIR")):
+        config = sys.modules["jax"].config
+        config.update("jax_compilation_cache_dir", folder)
+        for setting, kind in (
+            ("jax_persistent_cache_enable_xla_caches", str),
+            ("jax_persistent_cache_min_compile_time_secs", float),
+        ):
+            with contextlib.suppress(AttributeError, KeyError, ValueError):  # an older one does not have it
+                config.update(setting, kind(os.environ[setting.upper()]))
+
+
+class _HookFinder:
+    """Finds each of some modules once, as Python would, and puts something around its import."""
+
+    def __init__(self, arounds: dict[str, Around]) -> None:
+        self._arounds = arounds
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        around = self._arounds.pop(fullname, None)
+        if around is None:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _HookLoader(spec.loader, around)
+        return spec
+
+
+class _HookLoader(Loader):
+    def __init__(self, loader: Loader, around: Around) -> None:
+        self._loader, self._around = loader, around
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._around(module, lambda: self._loader.exec_module(module))
+
+
+def _join_slice(jax: ModuleType, process: JaxProcess) -> None:
+    distributed = __import__("jax.distributed").distributed
+    if process.coordinator == DETECT:
+        distributed.initialize(initialization_timeout=_JOIN_SECONDS)
+    else:
+        distributed.initialize(
+            coordinator_address=process.coordinator,
+            num_processes=process.hosts,
+            process_id=process.host,
+            # A coordinator on this machine stays on it; JAX's default, for pods, binds every interface.
+            coordinator_bind_address=process.coordinator if process.coordinator.startswith("127.") else None,
+            initialization_timeout=_JOIN_SECONDS,
+        )
+    distributed.initialize = lambda *_, **__: None
+    jax.distributed = distributed  # type: ignore[attr-defined] # as its own import would
+
+
+# --------------------------------------------------------------------------------- modules that stay with the client
+
+
+def install_stand_ins(runner: str) -> None:
+    """Let modules of kinetic that do not travel into a pod be imported there; using them raises an error.
+
+    A module of the user's may say ``from kinetic import attach`` at its top and never call it in a job. On the client's
+    own machine every module is there, and nothing of this is needed.
+    """
+    try:
+        names = frozenset(json.loads((Path(runner) / LEFT_OUT).read_bytes()))
+    except FileNotFoundError:  # not a pod's
+        return
+    sys.meta_path.append(_StandInFinder(names))
+
+
+class _StandInFinder(Loader):
+    """Finds a stand-in for each module that is left out; the last finder."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(name, self, is_package=True) if name in self._names else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _StandInModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: a stand-in is complete."""
+
+
+class _StandInModule(types.ModuleType):
+    """Has a stand-in for every name."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        made = type(name, (_StandIn,), {"__module__": self.__name__, "__qualname__": name})
+        setattr(self, name, made)
+        return made
+
+
+class _StandIn:
+    """Stands for a class or a function: an annotation can name it, and nothing can call it."""
+
+    def __new__(cls, *_: object, **__: object) -> NoReturn:
+        raise CallableError(
+            f"{cls.__name__} cannot be used inside a job on a cluster",
+            why=f"{cls.__module__} does not travel into a pod: it works on the machine that submits jobs",
+            next="call it where the job is submitted, and pass what it returns as an argument",
+        )
+
+    def __class_getitem__(cls, _item: object) -> type[_StandIn]:
+        """Stay what it is, as JobHandle[int]."""
+        return cls
