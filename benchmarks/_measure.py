@@ -213,6 +213,26 @@ def alternate(runs: int, *, warm: bool = True, **measured: Callable[[], float]) 
     return values
 
 
+def seconds_of(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def seconds_of_a_look(root: Path) -> float:
+    """Look at every file below a folder once, and return the seconds that took: the least that can be done."""
+    begun = time.perf_counter()
+    folders = [str(root)]
+    for folder in folders:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                else:
+                    entry.stat()
+    return time.perf_counter() - begun
+
+
 class Ground:
     """A home, a project and an environment that belong to one benchmark, and go with it.
 

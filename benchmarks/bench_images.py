@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _measure import Bench, Ground, alternate
+from _measure import Bench, Ground, alternate, seconds_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -189,7 +189,7 @@ def unchanged(bench: Bench, place: Place) -> None:
     run_uv, uv.run_uv = uv.run_uv, lambda *_, **__: started.append(1)  # type: ignore[assignment,return-value]
     proxy.forget()
     try:
-        took = [_seconds(ensure) * 1e3 for _ in range(4 * bench.runs)]
+        took = [seconds_of(ensure) * 1e3 for _ in range(4 * bench.runs)]
     finally:
         uv.run_uv = run_uv
     count = len(took)
@@ -365,12 +365,6 @@ def _unpacked(registry: Registry, page: dict[str, Any], root: Path) -> Path:
 
 def _lock(wheels: Sequence[Wheel]) -> Lock:
     return Lock(Platform(PYTHON, "x86_64", bundled.GLIBC), tuple(sorted(wheels)), (), "")
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from _measure import NOOP, Bench, Ground, alternate
+from _measure import NOOP, Bench, Ground, alternate, seconds_of_a_look
 
 SUBMIT = (
     NOOP
@@ -86,7 +86,7 @@ def _unchanged(bench: Bench, ground: Ground) -> None:
                 session.ask("wait")
                 written.append(ground.written_since(before) / 1e3)
                 ground.quiet()
-                walked.append(_walk(ground) * 1e3)
+                walked.append(seconds_of_a_look(ground.project) * 1e3)
     bench.limit("unchanged, from a fresh process; beside one look at each file", fresh, 150, "ms", walked)
     bench.limit("unchanged, from the same process", again, 150, "ms", walked)
     bench.limit("… newly written to the store, Order and Outcome included", written, 10, "KB")
@@ -116,20 +116,6 @@ def _submit(ground: Ground) -> float:
         session.ask("wait")
     ground.quiet()
     return took
-
-
-def _walk(ground: Ground) -> float:
-    """Look at every file of the project once, and return the seconds that took: the least that can be done."""
-    begun = time.perf_counter()
-    folders = [str(ground.project)]
-    for folder in folders:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                else:
-                    entry.stat()
-    return time.perf_counter() - begun
 
 
 def _zip(ground: Ground, *, forced: bool) -> float:

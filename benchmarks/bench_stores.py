@@ -11,15 +11,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from _measure import Bench, alternate
+from _measure import Bench, alternate, seconds_of
 
 ROOT = Path(__file__).parents[1]
 THREADS = 16  # as many as a store of ours uses for a cloud
@@ -75,22 +73,22 @@ def _small(bench: Bench, folder: Path, count: int) -> None:
 
     def up(kind: dict[str, Any]) -> float:
         uploads = transfer_manager.upload_many_from_filenames
-        return _seconds(lambda: _all_well(uploads(bucket, names, source_directory=str(source), **kind)))
+        return seconds_of(lambda: _all_well(uploads(bucket, names, source_directory=str(source), **kind)))
 
     def down(kind: dict[str, Any]) -> float:
         downloads = transfer_manager.download_many_to_path
         with Target(folder) as target:
-            return _seconds(lambda: _all_well(downloads(bucket, names, destination_directory=str(target), **kind)))
+            return seconds_of(lambda: _all_well(downloads(bucket, names, destination_directory=str(target), **kind)))
 
     def ours_down() -> float:
         with Target(folder) as target:
-            return _seconds(
+            return seconds_of(
                 lambda: list(parallel.in_parallel(store, [partial(store.fetch, name, target / name) for name in names]))
             )
 
     ours_up = alternate(
         bench.runs,
-        ours=lambda: _seconds(
+        ours=lambda: seconds_of(
             lambda: list(parallel.in_parallel(store, [partial(store.put, name, source / name) for name in names]))
         ),
         threads=lambda: up(threads),
@@ -116,9 +114,9 @@ def _large(bench: Bench, folder: Path, size: int) -> None:
     blob = bucket.blob("large")
     up = alternate(
         bench.runs,
-        ours=lambda: _seconds(lambda: store.put("large", source)),
-        created=lambda: _seconds(lambda: store.delete("large") and store.put("large", source, if_absent=True)),
-        google=lambda: _seconds(lambda: blob.upload_from_filename(source)),
+        ours=lambda: seconds_of(lambda: store.put("large", source)),
+        created=lambda: seconds_of(lambda: store.delete("large") and store.put("large", source, if_absent=True)),
+        google=lambda: seconds_of(lambda: blob.upload_from_filename(source)),
     )
     mebibytes = size >> 20
     bench.ratio(f"{mebibytes} MiB up", up["ours"], up["google"], 1, "s")
@@ -126,8 +124,8 @@ def _large(bench: Bench, folder: Path, size: int) -> None:
     with Target(folder) as target:
         down = alternate(
             bench.runs,
-            ours=lambda: _seconds(lambda: store.fetch("large", target / "ours")),
-            google=lambda: _seconds(lambda: blob.download_to_filename(target / "theirs")),
+            ours=lambda: seconds_of(lambda: store.fetch("large", target / "ours")),
+            google=lambda: seconds_of(lambda: blob.download_to_filename(target / "theirs")),
         )
     bench.ratio(f"{mebibytes} MiB down", down["ours"], down["google"], 1, "s")
 
@@ -161,12 +159,6 @@ def _all_well(results: list[Any]) -> None:
     for result in results:
         if isinstance(result, Exception):
             raise result
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
 
 
 if __name__ == "__main__":
