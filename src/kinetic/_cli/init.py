@@ -84,16 +84,13 @@ def _project(given: str | None) -> str:
 
 def _clusters(project: str) -> list[Page]:
     """Return the clusters of a project, ours first."""
-    from kinetic._cluster.project_apis import CONTAINER, ProjectApis, explained
+    from kinetic._cluster.project_apis import CONTAINER, ProjectApis, explaining
     from kinetic._google import login
-    from kinetic._google.api import ApiError
 
     apis = ProjectApis(project, login.Tokens(os.environ), os.environ)
     fields = "clusters(name,location,status,resourceLabels,autopilot/enabled),missingZones"
-    try:
+    with explaining("list the clusters", project):
         page = apis.call(CONTAINER, "GET", f"v1/projects/{project}/locations/-/clusters", query={"fields": fields})
-    except ApiError as error:
-        raise explained(error, "list the clusters", project) from error
     if missing := page.get("missingZones"):
         output.warn(f"the list of clusters is incomplete: {', '.join(missing)} do not answer")
     return sorted(page.get("clusters") or (), key=lambda each: (not _is_ours(each), each["name"], each["location"]))

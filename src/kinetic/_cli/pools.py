@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from kinetic._output.format import Column, names_text
 from kinetic.errors import ClusterError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from kinetic._cluster.node_pools import AddedPool
     from kinetic._cluster.resource import Change, Found, Setup
@@ -72,13 +71,14 @@ def add(name: str, spot: bool, dry_run: bool, yes: bool, **given: Any) -> None:
     from kinetic import _hardware as hardware
     from kinetic._cluster import node_pools
     from kinetic._cluster.node_pools import AddedPool, PoolOptions
+    from kinetic._cluster.project_apis import explaining
 
     wanted = hardware.place(name, spot=spot)
     options = PoolOptions(*(given[each] for each in ("reservation", "flex_start", "queued", "least", "most")))
     slices: int = given["slices"] or 1
     node_pools.check_options(wanted, options, slices=slices)
     setup = _setup(_target(given))
-    with output.phase("reading the cluster", summary=False), _explained(setup, "read the cluster"):
+    with output.phase("reading the cluster", summary=False), explaining("read the cluster", setup.project):
         cluster = node_pools.read_cluster(setup.apis, setup.spec)
         if node_pools.is_autopilot(cluster):
             click.echo(
@@ -155,10 +155,11 @@ def remove(name: str, yes: bool, **given: Any) -> None:
     """
     from kinetic._cluster import node_pools
     from kinetic._cluster.node_pools import RemovedPool
+    from kinetic._cluster.project_apis import explaining
 
     setup = _setup(_target(given))
     removed = RemovedPool(setup, name)
-    with output.phase("reading the cluster", summary=False), _explained(setup, "read the cluster"):
+    with output.phase("reading the cluster", summary=False), explaining("read the cluster", setup.project):
         node_pools.read_cluster(setup.apis, setup.spec)
         found = removed.read()
     if found.state == "missing":
@@ -207,9 +208,10 @@ def list_(as_json: bool, **given: Any) -> None:
     Example: kinetic pool list
     """
     from kinetic._cluster import node_pools
+    from kinetic._cluster.project_apis import explaining
 
     setup = _setup(_target(given))
-    with output.phase("reading the cluster", summary=False), _explained(setup, "read the cluster"):
+    with output.phase("reading the cluster", summary=False), explaining("read the cluster", setup.project):
         cluster = node_pools.read_cluster(setup.apis, setup.spec)
     pages = [_pool_page(each) for each in cluster.get("nodePools") or ()]
     if as_json:
@@ -270,23 +272,13 @@ def _setup(target: Target) -> Setup:
     return Setup(spec, ProjectApis(project, login.Tokens(os.environ), os.environ))
 
 
-@contextmanager
-def _explained(setup: Setup, doing: str) -> Iterator[None]:
-    """Turn a refusal of Google's into an error with what to do about it."""
-    from kinetic._cluster.project_apis import explained
-    from kinetic._google.api import ApiError
-
-    try:
-        yield
-    except ApiError as error:
-        raise explained(error, doing, setup.project) from error
-
-
 def _do(setup: Setup, work: Any, doing: str) -> None:
     """Do something with a pool; Ctrl-C says what Google continues with."""
+    from kinetic._cluster.project_apis import explaining
+
     setup.report = output.report
     try:
-        with _explained(setup, doing):
+        with explaining(doing, setup.project):
             work()
     except KeyboardInterrupt:
         output.leave_line()

@@ -15,6 +15,7 @@ from kinetic._cluster.project_apis import (
     STORAGE,
     billing_error,
     check_operation,
+    ignoring,
     is_disabled,
 )
 from kinetic._cluster.resource import Found, Resource
@@ -231,11 +232,8 @@ class NodeAccount(Resource):
             self.check_is_ours()
 
     def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
-        try:
+        with ignoring(404):
             self.apis.call(IAM, "DELETE", f"{self._path}/{self.spec.account}")
-        except ApiError as error:
-            if error.status != 404:
-                raise
 
 
 class NodeRole(Resource):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from kinetic._cluster.network import choose_subnet
-from kinetic._cluster.project_apis import COMPUTE, CONTAINER, check_operation, is_disabled
+from kinetic._cluster.project_apis import COMPUTE, CONTAINER, check_operation, ignoring, is_disabled
 from kinetic._cluster.resource import Found, Resource, Setup
 from kinetic._google.api import ApiError, Page
 from kinetic._google.clusters import accelerator_label
@@ -393,11 +393,8 @@ class Pool(_ContainerResource):
             return
         policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": self.wanted.topology}
         body = {"name": self.name, "description": self.spec.description, "workloadPolicy": policy}
-        try:
+        with ignoring(409):
             self.apis.write_compute("POST", path, body)
-        except ApiError as error:
-            if error.status != 409:
-                raise
 
     def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
         try:

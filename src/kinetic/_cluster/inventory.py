@@ -10,10 +10,9 @@ from kinetic._cluster.control_plane import Cluster, Pool
 from kinetic._cluster.jobset import JobSet
 from kinetic._cluster.namespace import BuilderAccount, FollowerBinding, FollowerRole, Namespace, Quota, ServiceAccount
 from kinetic._cluster.network import Network, Router, Subnet
-from kinetic._cluster.project_apis import explained
+from kinetic._cluster.project_apis import explaining
 from kinetic._cluster.resource import Found, Resource, Setup
 from kinetic._cluster.storage import Access, Bucket, BucketAccess, BuilderBucketAccess, Repository, RepositoryAccess
-from kinetic._google.api import ApiError
 from kinetic._google.locations import region_of
 from kinetic._stores.parallel import in_parallel
 from kinetic._wire import NamedTuple
@@ -90,10 +89,8 @@ def read_all(
 
     def read(some: Sequence[Resource]) -> None:
         def task(each: Resource) -> tuple[str, Found]:
-            try:
+            with explaining(f"show the {each.title}", setup.project):
                 return each.key, each.read()
-            except ApiError as error:
-                raise explained(error, f"show the {each.title}", setup.project) from error
 
         for key, state in in_parallel(None, (partial(task, each) for each in some), limit=_AT_ONCE):
             found[key] = state

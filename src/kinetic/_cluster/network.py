@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinetic._cluster.project_apis import COMPUTE, explained, is_disabled
+from kinetic._cluster.project_apis import COMPUTE, explained, explaining, ignoring, is_disabled
 from kinetic._cluster.resource import Change, Found, Resource, Setup
 from kinetic._google.api import ApiError, Page
 from kinetic._output.format import names_text
@@ -40,11 +40,8 @@ class _ComputeResource(Resource):
 
     def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
         name = {"name": self.spec.own_name, "description": self.spec.description}
-        try:
+        with ignoring(409):
             self.apis.write_compute("POST", self.path, name | self.body())
-        except ApiError as error:
-            if error.status != 409:
-                raise
         self.check_is_ours()
 
     def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
@@ -165,10 +162,8 @@ def _ranges(setup: Setup) -> dict[str, str]:
     Source: cloud.google.com/kubernetes-engine/docs/how-to/cluster-shared-vpc, read 2026-11.
     """
     spec = setup.spec
-    try:
+    with explaining(f"show the subnet {setup.subnet}", spec.project):
         page = setup.apis.read(COMPUTE, f"compute/v1/{setup.subnet}") or {}
-    except ApiError as error:
-        raise explained(error, f"show the subnet {setup.subnet}", spec.project) from error
     # The largest first: there are more pods than services.
     found = sorted(page.get("secondaryIpRanges") or (), key=lambda each: int(str(each["ipCidrRange"]).split("/")[1]))
     names = [str(each["rangeName"]) for each in found]

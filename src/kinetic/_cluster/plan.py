@@ -12,7 +12,7 @@ from kinetic._cluster.accounts import Billing, Project
 from kinetic._cluster.control_plane import CONTROL_PLANE_DOLLARS, FREE_DOLLARS_A_MONTH, SYSTEM_DOLLARS, Cluster, Pool
 from kinetic._cluster.inventory import Inventory, nothing, read_all, resources_of
 from kinetic._cluster.network import choose_subnet
-from kinetic._cluster.project_apis import COMPUTE, billing_error, explained
+from kinetic._cluster.project_apis import COMPUTE, billing_error, explaining
 from kinetic._cluster.quotas import Quota
 from kinetic._cluster.resource import Change, Found, Resource, Setup, foreign_error
 from kinetic._config import profiles
@@ -217,10 +217,8 @@ def make_plan(setup: Setup) -> Plan:
     _check_hardware(setup)
     notes = _check_region(setup, inventory.of("cluster"))
     is_new = setup.spec.create_project and inventory.of("project").state == "missing"
-    try:
+    with explaining("show where the hardware is sold", setup.project):
         choice = regions.choose(setup, is_made=inventory.of("cluster").state != "missing", can_ask=not is_new)
-    except ApiError as error:
-        raise explained(error, "show where the hardware is sold", setup.project) from error
     setup.location = choice.location
     is_off = is_new or COMPUTE in inventory.of("services").page.get(
         "off", ()
@@ -381,13 +379,11 @@ def carry_out(plan: Plan, report: Callable[[Step], object] = lambda _: None) -> 
 
 def _carry_out(setup: Setup, step: Step) -> Step:
     resource, found = step.resource, step.found
-    try:
+    with explaining(f"make the {resource.title}", setup.project):
         if step.action == "change":
             resource.change(found, step.changes)
         else:
             resource.make(found)
-    except ApiError as error:
-        raise explained(error, f"make the {resource.title}", setup.project) from error
     return step
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from kinetic._google.api import ApiError, Page, Service, constraints_text
@@ -214,6 +215,16 @@ def is_disabled(error: ApiError) -> bool:
     )
 
 
+@contextmanager
+def ignoring(status: int) -> Iterator[None]:
+    """Ignore one answer of Google's: 404 where what is to be removed is gone, 409 where what is to be made is there."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status != status:
+            raise
+
+
 # Operations fail with codes of gRPC; google/rpc/code.proto has the HTTP status of each.
 _STATUS_BY_CODE = {3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501, 14: 503, 16: 401}
 
@@ -248,6 +259,15 @@ def billing_error(project: str, why: str) -> ClusterError:
     link = f"https://console.cloud.google.com/billing/linkedaccount?project={project}"
     step = f"link one: {link}     or kinetic up --billing-account 012345-567890-ABCDEF"
     return ClusterError(f"the project {project} has no billing account", why=why, next=step, code="billing")
+
+
+@contextmanager
+def explaining(doing: str, project: str) -> Iterator[None]:
+    """Turn a refusal of Google's into our error, with what to do about it."""
+    try:
+        yield
+    except ApiError as error:
+        raise explained(error, doing, project) from error
 
 
 def explained(error: ApiError, doing: str, project: str) -> AccessDeniedError | BackendUnavailableError | ClusterError:

@@ -8,7 +8,7 @@ from functools import partial
 
 from kinetic._backends.kube.preflight import ACCOUNT, BUILDER_ACCOUNT
 from kinetic._cluster import policies
-from kinetic._cluster.project_apis import ARTIFACTS, STORAGE, check_operation, is_unpaid
+from kinetic._cluster.project_apis import ARTIFACTS, STORAGE, check_operation, ignoring, is_unpaid
 from kinetic._cluster.resource import Change, Found, Resource
 from kinetic._google import artifacts
 from kinetic._google.api import ApiError, Page
@@ -116,21 +116,15 @@ class Bucket(Resource):
             tasks = (partial(self._remove_object, str(each["name"]), str(each.get("generation", ""))) for each in items)
             for _ in in_parallel(None, tasks, limit=_AT_ONCE):
                 pass
-        try:
+        with ignoring(404):
             self.apis.call(STORAGE, "DELETE", self._path)
-        except ApiError as error:
-            if error.status != 404:
-                raise
 
     def _remove_object(self, name: str, generation: str) -> None:
         from urllib.parse import quote
 
         query = {"generation": generation} if generation else {}
-        try:
+        with ignoring(404):
             self.apis.call(STORAGE, "DELETE", f"{self._path}/o/{quote(name, safe='')}", query=query)
-        except ApiError as error:
-            if error.status != 404:
-                raise
 
 
 class Access(Resource):
@@ -233,11 +227,8 @@ class Repository(Resource):
     def make(self, found: Found) -> None:
         path, query = f"{self._place.parent}/repositories", {"repositoryId": self._place.name}
         body = artifacts.page_of_new(self.spec.labels)
-        try:
+        with ignoring(409):
             self._follow(self.apis.call(ARTIFACTS, "POST", path, body, query=query))
-        except ApiError as error:
-            if error.status != 409:
-                raise
         self.check_is_ours()
         self.change(found, ())
 

@@ -15,7 +15,7 @@ from kinetic._cluster.jobset import JobSet
 from kinetic._cluster.namespace import Quota
 from kinetic._cluster.network import Network
 from kinetic._cluster.plan import Step, levels_of
-from kinetic._cluster.project_apis import COMPUTE, ProjectApis, explained
+from kinetic._cluster.project_apis import COMPUTE, ProjectApis, explained, explaining, ignoring
 from kinetic._cluster.resource import Found, Resource, Setup, Spec
 from kinetic._cluster.storage import Bucket
 from kinetic._config import profiles
@@ -174,10 +174,8 @@ def plan_removal(setup: Setup, *, delete_data: bool = False, keep_cluster: bool 
         # What was given is others', whatever is said about it; of what is missing, a binding may be left.
         if (found := inventory.of(each.key)).state != "given" and (found.state != "missing" or found.why)
     ]
-    try:
+    with explaining("list what is left on the network", setup.project):
         left = _leftovers(setup.apis, setup.spec) if not stays else []
-    except ApiError as error:
-        raise explained(error, "list what is left on the network", setup.project) from error
     if cluster.state != "missing":  # its own firewalls go with it
         own = f"gke-{setup.spec.cluster}-"
         left = [each for each in left if not (each.kind == "firewall" and each.name.startswith(own))]
@@ -402,8 +400,5 @@ def _pages(apis: ProjectApis, path: str) -> Iterator[Page]:
 
 def _remove_leftover(apis: ProjectApis, leftover: Leftover) -> None:
     """Remove one; one that is gone already is success."""
-    try:
+    with ignoring(404):
         apis.write_compute("DELETE", leftover.path)
-    except ApiError as error:
-        if error.status != 404:
-            raise

@@ -135,7 +135,7 @@ def collect(store: Store, home: Path, runtime: Path, *, now: float | None = None
 def needed_data(store: Store) -> frozenset[str] | None:
     """Return the keys of blobs and manifests that orders in the store name; None when an order cannot be read.
 
-    Of a project, as long as there is the order; of data, until the job has its verdict, and of a batch until its cleanup.
+    Of a project, while the order is there; of data, until the job has its verdict; of a batch, until its cleanup.
     """
     found: set[str] = set()
     manifests: set[str] = set()

@@ -321,7 +321,7 @@ class Queue:
         return dict(json.loads(found[0][0])) if found else {}
 
     def missing_python(self, template_id: str) -> str:
-        """Return the path of the Python that a template names if none is there, as after its environment went, else ""."""
+        """Return the path of the Python that a template names where there is none: its environment is gone; else ""."""
         found = self._read("SELECT template FROM templates WHERE template_id = ?", (template_id,))
         return _missing_python(found[0][0]) if found else ""
 
