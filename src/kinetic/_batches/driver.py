@@ -477,8 +477,7 @@ class _AtExit:
             os._exit(_INTERRUPTED)
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_AtExit.after_fork)
+os.register_at_fork(after_in_child=_AtExit.after_fork)
 
 
 def _drive(batch: Batch, launcher: ChildLauncher, held: Lease | None, only: Collection[int] | None) -> bool:

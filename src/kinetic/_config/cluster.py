@@ -120,11 +120,11 @@ def owner(environ: Mapping[str, str]) -> str:
     for name in names:
         if name and name.strip():
             return name.strip()
-    with contextlib.suppress(ImportError, LookupError, OSError):  # a container's user need not be in any list
-        import pwd
+    import pwd
 
+    with contextlib.suppress(LookupError, OSError):  # a container's user need not be in any list
         return pwd.getpwuid(os.getuid()).pw_name
-    return f"user-{os.getuid()}" if hasattr(os, "getuid") else "unknown"
+    return f"user-{os.getuid()}"
 
 
 def checked_value(field: str, text: str, written: str, action: str) -> object:

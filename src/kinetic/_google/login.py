@@ -124,9 +124,8 @@ def credentials_file(environ: Mapping[str, str]) -> Path | None:
     named = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if named:
         return Path(named)
-    windows = os.name == "nt"
-    folder = Path(environ.get("APPDATA", "")) / "gcloud" if windows else Path.home() / ".config" / "gcloud"
-    written = Path(environ.get("CLOUDSDK_CONFIG") or folder) / "application_default_credentials.json"
+    folder = Path(environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud")
+    written = folder / "application_default_credentials.json"
     return written if written.is_file() else None
 
 

@@ -107,8 +107,7 @@ _PROGRAM = (
 
 def main(kind: str, *words: str) -> None:
     """Compile modules into a zip file, which appears when it is complete."""
-    if hasattr(os, "nice"):
-        os.nice(_NICE)
+    os.nice(_NICE)
     if kind == "wheel":
         wheel, target, folder = words
         with zipfile.ZipFile(wheel) as archive:

@@ -12,6 +12,7 @@ own instead: if its builder is killed, the uv that it started may keep writing f
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import sys
@@ -170,8 +171,6 @@ def _complete(place: Path) -> Path | None:
 @contextlib.contextmanager
 def _alone(lock: Path, say: Say) -> Iterator[None]:
     """Hold a lock, which is released when its holder ends, however that happens."""
-    import fcntl  # POSIX only, as is the local backend
-
     lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _gates.setdefault(str(lock), threading.Lock()):
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

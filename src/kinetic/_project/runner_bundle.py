@@ -51,8 +51,7 @@ main(sys.argv[1:])
 '''
 _made: dict[Path, Path] = {}
 _making = threading.RLock()  # threads of one process submit at once; other processes make a folder of another name
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
+os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 
 def folder(runners: Path) -> Path:

@@ -27,8 +27,7 @@ _FEW_OBJECTS = 1000  # Python 3.12 itself freezes 375 of them; a program that do
 _named: set[str] = set()
 _lazy: list[object] = []  # what makes each dataclass, as far as modules were imported
 _making = RLock()  # one class is made at a time, and none while a process forks
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
+os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 if not TYPE_CHECKING:
 

@@ -194,9 +194,8 @@ def start_thread(work: Callable[[], object], name: str, *, daemon: bool = True) 
 
 def free_in_child(lock: Lock) -> Lock:
     """Return a lock that is free in a forked child: the thread that held it in the parent does not exist there."""
-    if hasattr(os, "register_at_fork"):  # not on Windows
-        renew: Callable[[], object] = getattr(lock, "_at_fork_reinit")  # noqa: B009 - as concurrent.futures does
-        os.register_at_fork(after_in_child=renew)
+    renew: Callable[[], object] = getattr(lock, "_at_fork_reinit")  # noqa: B009 - as concurrent.futures does
+    os.register_at_fork(after_in_child=renew)
     return lock
 
 

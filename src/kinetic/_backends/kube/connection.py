@@ -98,8 +98,7 @@ def _forget_clients() -> None:
     _clients = _Clients()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_clients)
+os.register_at_fork(after_in_child=_forget_clients)
 
 
 def client_of(where: ClusterAddress, environ: Mapping[str, str] = os.environ) -> Client:
