@@ -15,8 +15,8 @@ from kinetic._batches import control, display, removal, state
 from kinetic._batches.state import BatchTracker
 from kinetic._jobs import handle as job_handle
 from kinetic._jobs import locate, notifications, wait
-from kinetic._output import terminal, tracebacks
 from kinetic._output import terminal as output
+from kinetic._output import tracebacks
 from kinetic._wire.outcomes import FAILED
 from kinetic.errors import BatchError, JobCancelledError, JobTimeoutError, KineticError, LaunchError
 
@@ -229,7 +229,7 @@ class Detaching:
 
 def report_detached(batch: Batch, *, ends: bool = False) -> str:
     """Print what keeps running, and return the most important of it in one line; ``ends``: this process does."""
-    terminal.leave_line()
+    output.leave_line()
     group_id = batch.group_id
     if not isinstance(batch._get_tracker(), BatchTracker):  # put together by hand: no command knows it
         output.report("detached: the jobs keep running")

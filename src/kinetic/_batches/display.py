@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from kinetic._batches import state as batch_state
 from kinetic._batches.state import AGAIN, ENDED, MISSING, REFUSED, REMOVED, RUNNING, STATES, WAITING, summary_text
 from kinetic._jobs.status import observe
-from kinetic._output import colors, notebook, terminal
+from kinetic._output import colors, notebook
 from kinetic._output import terminal as output
 from kinetic._output.colors import Sanitized
 from kinetic._output.format import duration_text, plain
@@ -122,8 +122,8 @@ class View:
     def __init__(self, batch: Batch, clock: Clock = time.monotonic, *, mine: bool = True) -> None:
         self._batch = batch
         self._clock = clock
-        self._silent = not mine or not terminal.is_wanted(terminal.INFO)
-        self._is_live = terminal.is_possible()
+        self._silent = not mine or not output.is_wanted(output.INFO)
+        self._is_live = output.is_possible()
         self._cell = notebook.Cell() if notebook.is_kernel() and not self._silent else None
         self._since = self._next = clock()
         self._visible = False
@@ -145,14 +145,14 @@ class View:
             self._update(tracker, now)
         except Exception:  # noqa: BLE001 - the display must not harm what it shows
             self._silent = True
-            terminal.release(self)
+            output.release(self)
         self._next = self._clock() + max(REDRAW_SECONDS, (self._clock() - now) * _LEISURE)
 
     def end(self, tracker: Tracker, *, whole: bool = True) -> None:
         """Remove what is shown; if anything was, and the wait was not interrupted, sum up in a line."""
         if self._silent or not self._visible:
             return
-        terminal.release(self)
+        output.release(self)
         if whole:
             with contextlib.suppress(Exception):  # as above
                 self._take_ends(tracker)
@@ -176,7 +176,7 @@ class View:
         if self._cell is not None:
             self._show_cell(self._cell, counts, self._head(tracker, counts, now))
         elif self._is_live:
-            terminal.show_lines(self._live_lines(tracker, counts, now), owner=self)
+            output.show_lines(self._live_lines(tracker, counts, now), owner=self)
         else:
             self._print_line(counts, now)
 
@@ -221,11 +221,11 @@ class View:
     def _live_lines(self, tracker: Tracker, counts: Counter[str], now: float) -> list[str]:
         """Return the lines of the terminal: a headline, and one for each state that occurs."""
         total = max(len(tracker.attempts), 1)
-        head = f"{terminal.PREFIX}{self._head(tracker, counts, now)}"
+        head = f"{output.PREFIX}{self._head(tracker, counts, now)}"
         states = [state for state in STATES if counts[state]]
         wide, digits = max(map(len, states), default=0), len(str(total))
         stream = sys.stderr
-        fits = wide + digits + _BAR + 6 < terminal.columns()
+        fits = wide + digits + _BAR + 6 < output.columns()
 
         def line(state: str) -> str:
             length = max(1, round(counts[state] * _BAR / total))

@@ -21,7 +21,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kinetic._output import terminal
 from kinetic._output import terminal as output
 from kinetic._output.format import share_text, size_text
 from kinetic._wire import NamedTuple, folders, order, python_runtime
@@ -652,7 +651,7 @@ class TransferProgress:
         return f"{', '.join(parts)} ({self._what})"
 
     def _tick(self) -> None:
-        progress, is_live = self._progress, terminal.is_possible()
+        progress, is_live = self._progress, output.is_possible()
         doing = self._doing if is_live else f"{self._doing} {self._what}"
         progress.enter(doing)
         while not self._over.wait(_SLOW_SECONDS):

@@ -181,16 +181,14 @@ def list_(watch: bool, as_json: bool, **given: Any) -> None:
 
 
 class _Screen:
-    """Owns what --watch shows."""
+    """Owns what --watch shows; a plain object could not be referred to weakly."""
 
 
 def _watch(request: _ListRequest, *, as_json: bool) -> NoReturn:
     """Refresh the table until Ctrl-C."""
     import shutil
 
-    from kinetic._output import terminal
-
-    if as_json or not terminal.is_possible():
+    if as_json or not output.is_possible():
         raise OptionError(
             "--watch cannot be used here",
             why="--json prints one document" if as_json else "standard error is not a terminal that can rewrite a line",
@@ -203,10 +201,10 @@ def _watch(request: _ListRequest, *, as_json: bool) -> NoReturn:
             columns, shown = _table(rows, time.time(), cost=request.cost)
             width = shutil.get_terminal_size().columns - 1
             lines = output_format.live_table_lines(columns, shown, width) if rows else ["There are no matching jobs"]
-            terminal.show_lines([*lines, *([unread.what] if unread is not None else [])], owner=screen)
+            output.show_lines([*lines, *([unread.what] if unread is not None else [])], owner=screen)
             time.sleep(_WATCH_SECONDS)
     finally:
-        terminal.release(screen)
+        output.release(screen)
 
 
 def _page(row: Row, *, cost: bool) -> Page:

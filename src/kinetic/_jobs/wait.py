@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import locate, logs, notifications
 from kinetic._jobs.status import Snapshot, lock_key, observe, past_of
-from kinetic._output import colors, terminal, tracebacks
+from kinetic._output import colors, tracebacks
 from kinetic._output import terminal as output
 from kinetic._wire import NamedTuple, python_runtime
 from kinetic.errors import (
@@ -558,7 +558,7 @@ class detaching:  # noqa: N801 - reads as a context manager; a class, because a 
 
 def report_detached(job: JobRecord) -> str:
     """Print that a job keeps running, and return the most important of it in one line."""
-    terminal.leave_line()
+    output.leave_line()
     output.report(f"detached: {job.job_id} keeps running")
     output.report(f"follow:   kinetic jobs logs {job.job_id} --follow")
     if job.debug:
