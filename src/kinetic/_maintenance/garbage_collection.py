@@ -297,11 +297,23 @@ def _collect_environments(places: tuple[Path, ...], now: float) -> tuple[int, in
 
             from kinetic._images import isolated_environment
 
+            needed = _templates_in_use(places[-1])
             for folder in isolated_environment.stale(place / ENVIRONMENTS, now):
+                if any(folder.name in template for template in needed):  # of a job that waits or runs
+                    continue
                 size = sum(_size(Path(above) / file) for above, _, files in os.walk(folder) for file in files)
                 shutil.rmtree(folder, ignore_errors=True)
                 gone, freed = gone + 1, freed + size
     return gone, freed
+
+
+def _templates_in_use(runtime: Path) -> list[str]:
+    if not (runtime / "queue.db").exists():
+        return []
+    from kinetic._backends.local.queue import Queue  # 10 ms; only where there are environments
+
+    with contextlib.closing(Queue(runtime / "queue.db")) as queue:
+        return queue.templates_in_use()
 
 
 def _size(path: Path) -> int:

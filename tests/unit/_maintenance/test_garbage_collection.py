@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from kinetic._backends.local.limits import Limits
+from kinetic._backends.local.queue import Queue
 from kinetic._jobs import find, locate
 from kinetic._maintenance import garbage_collection
 from kinetic._project.archive import ship
@@ -298,6 +302,20 @@ def test_an_environment_goes_when_no_job_has_used_it_for_thirty_days(store, home
 
     assert (swept.environments, swept.size_bytes) == (1, 50)
     assert [path.name for path in (home / "cache" / "environments").iterdir()] == [new]
+
+
+def test_an_environment_stays_however_old_while_a_job_waits_that_needs_it(store, home, runtime) -> None:
+    folder = runtime / "environments" / (24 * "a")
+    (folder / "bin").mkdir(parents=True)
+    (folder / "used").touch()
+    aged(folder / "used", 400)
+    with closing(Queue(runtime / "queue.db")) as queue:
+        queue.add([(JOB, "", 0)], "template", json.dumps({"arguments": [f"{folder}/bin/python"]}), Limits(1, ()))
+
+        assert sweep(store, home, runtime).environments == 0
+        queue.end(JOB, "succeeded")
+
+    assert sweep(store, home, runtime).environments == 1
 
 
 def test_a_tombstone_goes_after_thirty_days(store, home, runtime) -> None:
