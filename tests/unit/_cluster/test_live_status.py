@@ -46,7 +46,7 @@ def read(cloud: GoogleCloud, kube: KubernetesServer, tmp_path: Path):
 
 
 def pod(kube: KubernetesServer, name: str, phase: str, node: str = "", **status) -> None:
-    spec = {"nodeName": node} if node else {}
+    spec = {"nodeName": node} if node else {"nodeSelector": dict(list(TPU.items())[:1])}
     metadata = {"labels": {JOB_LABEL: f"job-{name}"}, "creationTimestamp": "2026-11-23T00:00:00Z"}
     path = f"/api/v1/namespaces/default/pods/{name}"
     kube.add(path, metadata=metadata, spec=spec, status={"phase": phase, **status})
@@ -58,6 +58,8 @@ def test_a_status_has_nodes_prices_and_the_reason_of_what_waits(read, cloud, kub
     pod(kube, "running", "Running", "busy")
     unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no nodes available"}
     pod(kube, "waiting", "Pending", conditions=[unplaced])
+    unlike = unplaced | {"message": "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."}
+    pod(kube, "unlike", "Pending", conditions=[unlike])
 
     found = read()
 
@@ -65,7 +67,11 @@ def test_a_status_has_nodes_prices_and_the_reason_of_what_waits(read, cloud, kub
     assert found.dollars_per_hour == pytest.approx(0.10 + 8 * 1.20)
     assert found.idle == ("idle",)
     assert found.running == 1
-    assert [(each.job, each.why) for each in found.waiting] == [("job-waiting", "the cluster has no nodes")]
+    unmatched = "no node of this cluster has what the job asks for: gke-tpu-accelerator=tpu-v5-lite-podslice"
+    assert {each.job: each.why for each in found.waiting} == {
+        "job-waiting": "the cluster has no nodes",
+        "job-unlike": unmatched,
+    }
     assert ("TPU_LITE_PODSLICE_V5", 16.0, 0.0) in found.quotas
     assert found.is_usable
     assert found.unknown == ()

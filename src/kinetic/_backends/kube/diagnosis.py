@@ -83,13 +83,14 @@ class Evidence(NamedTuple):
     def context(self, pod: Object | None = None) -> dict[str, str]:
         """Return the values that the texts of ``event_patterns`` may use."""
         template = (pod or {}).get("spec") or _template(self.job)
+        labels = (f"{name.rpartition('/')[2]}={value}" for name, value in (template.get("nodeSelector") or {}).items())
         return {
             "namespace": str((self.job.get("metadata") or {}).get("namespace") or "default"),
             "pod": object_status.object_name(pod or {}) or f"-l {job_manifests.JOB_LABEL}={self.job_id}",
             "image": next((each.get("image", "") for each in template.get("containers") or ()), ""),
             "account": str(template.get("serviceAccountName") or "default"),
             "queue": object_status.label_of(self.job, job_manifests.QUEUE_LABEL),
-            "accelerator": self.accelerator or "what the job asks for",
+            "accelerator": self.accelerator or ", ".join(labels) or "such hardware",
             "list_nodes": self.list_nodes,
         }
 
