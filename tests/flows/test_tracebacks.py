@@ -277,6 +277,15 @@ KINDS = """
 """
 
 
+def test_an_error_of_ours_that_a_function_raised_is_shown_once(project: Any) -> None:
+    project.write("asks.py", "import kinetic\n@kinetic.run('cpu')\ndef ask():\n    kinetic.attach('cpu-nothing')\n")
+
+    told = project.run("-c", "import asks\nasks.ask()\n").stderr
+
+    assert told.count("no job cpu-nothing was found") == told.count(HEADER) == 1, told
+    assert frames(told) == ["<module>", "ask"]
+
+
 def test_the_frames_of_the_script_go_into_the_traceback_of_the_error_itself(project: Any) -> None:
     project.write("kinds.py", KINDS)
     group = without_source(project.run("-c", "import kinds\nkinds.fail('group')\n").stderr)

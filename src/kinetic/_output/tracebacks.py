@@ -241,7 +241,9 @@ def _text_of_job(error: BaseException, at: TracebackType | None, remote: str) ->
     job, _, log = remote.rstrip("\n").rpartition(f"\n{LOG}")
     last = f"kinetic: {LOG[0].lower()}{LOG[1:]}{log}\n"
     is_shown = _was_just_shown(job)
-    if isinstance(error, KineticError):  # e.g. an exception whose class is not here; its message says more
+    told = _last_lines(error).rstrip("\n")
+    if isinstance(error, KineticError) and not job.rstrip().endswith(told):
+        # Not what the function itself raised: e.g. an exception whose class is not here; its message says more.
         return ("" if is_shown else f"{job.rstrip()}\n") + _last_lines(error) + _place(at) + last
     if is_shown:
         return last
