@@ -118,6 +118,23 @@ def test_the_page_of_errors_has_no_code_that_is_never_raised():
     assert told - codes() == set()
 
 
+@pytest.mark.timeout(90)
+def test_a_code_that_is_reserved_is_raised_nowhere():
+    (sentence,) = re.findall(r"^(.*) are reserved", text_of(ROOT / "docs" / "errors.md"), re.MULTILINE)
+    reserved = set(re.findall(r"`([a-z-]+)`", sentence))
+    kinds = {name for name, kind in vars(kinetic.errors).items() if getattr(kind, "default_code", "") in reserved}
+    calls = [node for file in SOURCE.rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
+
+    raised = {
+        getattr(call.func, "id", "")
+        for call in calls
+        if isinstance(call, ast.Call) and not any(keyword.arg == "code" for keyword in call.keywords)
+    }
+
+    assert reserved
+    assert kinds & raised == set()
+
+
 def test_every_link_leads_somewhere():
     broken = [f"{page.name}: {link}" for page in PAGES for link in links_of(page) if not leads_somewhere(page, link)]
 
