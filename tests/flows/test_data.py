@@ -399,6 +399,31 @@ def test_volumes_are_there_however_a_function_is_called(project, home, tmp_path,
     assert list((tmp_path / "free").iterdir()) == []
 
 
+def test_data_that_holds_the_module_of_the_function_does_not_take_it_from_the_job(project, home):
+    (project.root / "theirs").mkdir()
+    project.write("theirs/__init__.py", "")
+    project.write(
+        "theirs/reads.py",
+        """
+        import os
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def names(path):
+            found = os.listdir(path) if os.path.isdir(path) else [os.path.basename(path)]
+            return sorted(name for name in found if name.endswith(".py"))
+        """,
+    )
+    script = (
+        "import kinetic\nfrom theirs.reads import names\nfile = kinetic.Data('theirs/reads.py')\n"
+        "print(names(file), names.run_async_map([kinetic.Data('theirs')]).results())\n"
+    )
+
+    done = project.run("-c", script)
+
+    assert done.stdout == "['reads.py'] [['__init__.py', 'reads.py']]\n", done.stdout + done.stderr
+
+
 def test_a_plain_call_says_that_its_volumes_are_not_shown(project, home, tmp_path):
     project.write(
         "script.py",

@@ -337,7 +337,8 @@ def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
     rows, found_by_input = _pack_inputs(request, shipment, group_id, first, handed, errors)
     step("driver:inputs-written")
     data = [*found.local_paths(volumes), *(path for item in found_by_input.values() for path in item.local_paths(None))]
-    return _Packed(function, rows, job_submit.ship_project(shipment, data), errors, found, found_by_input, handed)
+    shipped = job_submit.ship_project(shipment, data, request.function)
+    return _Packed(function, rows, shipped, errors, found, found_by_input, handed)
 
 
 def _pack_inputs(

@@ -383,13 +383,16 @@ def _remote_builders(options: Options, context: SubmitContext) -> list[RemoteBui
     return [pod, cloud]
 
 
-def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
+def ship_project(shipment: Shipment, data: Sequence[Path], function: object) -> Shipped:
     """Bring the project into the store, without what ships as data, and report what the user should know of it."""
     with loading():
         from kinetic._project import archive, modules
 
     begun = time.monotonic()
     plan, home = shipment.plan, settings.kinetic_home(os.environ)
+    name = getattr(function, "__module__", None) or ""
+    if name != "__main__" and (file := getattr(sys.modules.get(name), "__file__", None)):  # the job imports it
+        data = [path for path in data if not f"{os.path.realpath(file)}/".startswith(f"{os.path.realpath(path)}/")]
     apart = environment.folders_not_sent(plan.folders(), shipment.options.output_dir, shipment.context.store)
     shipped = archive.ship(plan, shipment.context.store, cache=home / "cache", exclude=(*data, *apart))
     took = time.monotonic() - begun
@@ -614,7 +617,7 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, data_refs
     report_notes(payload.notes)
     found.check(call.args, call.kwargs)
     shipment.check()
-    shipped = ship_project(shipment, found.local_paths(options.volumes))
+    shipped = ship_project(shipment, found.local_paths(options.volumes), call.function)
     own = f"{context.store.url}/{keys.outputs(job_id)}"
     order = Order(
         job_id=job_id,
