@@ -109,3 +109,28 @@ def test_a_status_and_errors_have_colors_on_a_terminal_and_none_elsewhere(projec
     assert forced.endswith(": \x1b[32mSUCCEEDED\x1b[0m\n")
     assert "\x1b[1;31merror:\x1b[0m no job grp-0a1b2c3d was found" in failed
     assert "kinetic batch status grp-0a1b2c3d" in failed
+
+
+def test_messages_and_logs_stand_above_the_bars_that_the_script_draws_itself(project: Any) -> None:
+    pytest.importorskip("tqdm")
+    pytest.importorskip("rich")
+    project.write("jobs.py", JOBS)
+    script = """
+from jobs import wait
+from rich.progress import track
+from tqdm import tqdm
+for number in tqdm(range(2), desc="a bar of tqdm"):
+    wait(1.5)
+for number in track(range(1), "a bar of rich"):
+    wait(1.5)
+"""
+
+    seen = project.watch("-c", script, columns=150)
+
+    lines = [line.rstrip() for line in seen.screen.splitlines()]
+    assert seen.code == 0, seen.screen
+    assert [line for line in lines if "inetic: " in line and not line.startswith("kinetic: ")] == []
+    assert sum(line.startswith("kinetic: follow the job with: ") for line in lines) == 3, seen.screen
+    assert sum("a bar of " in line for line in lines) == 2, seen.screen
+    assert "\x1b" not in seen.screen
+    assert "[K" not in seen.screen

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Literal, TextIO
+import sys
+from typing import Any, Literal, TextIO
 
 Choice = Literal["auto", "always", "never"]
 _RESET = "\x1b[0m"
@@ -32,19 +33,33 @@ class Sanitized(str):
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether a stream is a terminal; what a program puts in its place may be closed, or able to write only."""
+    """Return whether a stream is a terminal; what a program puts in its place may be closed, or able to write only.
+
+    What rich puts there while it draws takes lines only, and writes them above its own.
+    """
     try:
-        return stream is not None and stream.isatty()
+        return stream is not None and stream.isatty() and type(stream).__module__ != "rich.file_proxy"
     except (AttributeError, ValueError):
         return False
 
 
 def write(stream: TextIO | None, text: str) -> None:
-    """Write at once, as far as a stream can: like ``print``, it needs no more than ``write``; None takes nothing."""
+    """Write at once, as far as a stream can: like ``print``, it needs no more than ``write``; None takes nothing.
+
+    On a terminal, whole lines are written above the bars of tqdm.
+    """
     if stream is not None:
-        stream.write(text)
-        with contextlib.suppress(AttributeError):
-            stream.flush()
+        bars = tqdm_with_bars() if text.endswith("\n") and is_terminal(stream) else None
+        with contextlib.nullcontext() if bars is None else bars.external_write_mode(stream):
+            stream.write(text)
+            with contextlib.suppress(AttributeError):
+                stream.flush()
+
+
+def tqdm_with_bars() -> Any:
+    """Return the class of tqdm while it draws bars in this process, else None."""
+    found = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    return found if getattr(found, "_instances", None) else None
 
 
 def choose(choice: Choice) -> None:

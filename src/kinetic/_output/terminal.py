@@ -56,7 +56,9 @@ _is_line_open = False  # whether a job's text ends in the middle of a line, on t
 
 
 def is_possible() -> bool:
-    """Return whether standard error is a terminal that can rewrite a line."""
+    """Return whether standard error is a terminal on which a line can be rewritten: not one of a bar of the program."""
+    if colors.tqdm_with_bars() is not None:
+        return False
     return colors.is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
 
 
