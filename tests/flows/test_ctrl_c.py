@@ -281,6 +281,44 @@ def test_on_a_terminal_ctrl_c_ends_a_program_with_three_lines_and_130(way: str, 
     assert seen.code == -signal.SIGINT  # what a shell calls 130
 
 
+@pytest.mark.parametrize("step", ["driver:inputs-written", "driver:launched"])
+def test_ctrl_c_while_a_batch_is_submitted_names_it_if_there_is_one(project: Any, tmp_path: Path, step: str) -> None:
+    (tmp_path / "until").touch()
+    project.write("work.py", WORK)
+    project.write(
+        "at_once.py",
+        f"""
+        import signal
+        from kinetic._batches import driver, submission
+        from work import work
+
+        def press(step):
+            if step == {step!r}:
+                signal.raise_signal(signal.SIGINT)
+
+        driver.step = submission.step = press
+        work.run_async_map([{str(tmp_path / "until")!r}] * 2, max_concurrent=None)
+        """,
+    )
+
+    done = project.run("at_once.py")
+
+    assert done.returncode == -signal.SIGINT
+    assert "Traceback" not in done.stderr
+    listed = project.run("", instead=[sys.executable, "-m", "kinetic", "batch", "list"]).stdout
+    if step == "driver:launched":
+        group = listed.splitlines()[1].split()[0]
+        assert done.stderr.splitlines()[-4:] == [
+            f"kinetic: detached: {group} keeps running",
+            f"kinetic: follow:   kinetic batch status {group}",
+            f"kinetic: cancel:   kinetic batch cancel {group}",
+            f"kinetic:           kinetic batch resume {group}     submits the rest",
+        ]
+    else:
+        assert done.stderr.endswith("kinetic: interrupted; no job was submitted\n")
+        assert "grp-" not in listed
+
+
 def test_a_script_at_its_end_that_still_submits_says_how_the_rest_is_submitted(project: Any, tmp_path: Path) -> None:
     until = tmp_path / "until"
     project.write("work.py", WORK)

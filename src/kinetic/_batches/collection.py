@@ -238,7 +238,8 @@ def report_detached(batch: Batch, *, ends: bool = False) -> str:
     output.report(f"detached: {group_id} keeps running")
     output.report(f"follow:   kinetic batch status {group_id}")
     output.report(f"cancel:   kinetic batch cancel {group_id}")
-    if not batch._poll.attached and not batch._submission_complete.is_set():
+    if not batch._poll.attached and (batch._submission_error or not batch._submission_complete.is_set()):
+        ends = ends or batch._submission_error is not None  # of this very Ctrl-C
         if not ends and hasattr(sys, "ps1"):  # a notebook or a console, which Ctrl-C does not end
             output.report("this session submits the other inputs; if it is closed or restarted before that,")
         elif not ends:

@@ -26,6 +26,7 @@ from kinetic._jobs import after, data_refs, job_options, locate, notifications, 
 from kinetic._jobs import submit as job_submit
 from kinetic._jobs.handle import JobHandle
 from kinetic._output import terminal as output
+from kinetic._output import tracebacks
 from kinetic._output.format import count_text, seconds_text
 from kinetic._project import pickler
 from kinetic._project.pickler import InputPacker
@@ -525,12 +526,26 @@ def submit(request: BatchRequest) -> BatchHandle:
         KineticError: Nothing was launched; or the batch is stored and could not be launched completely: then a note
             names the command that submits the rest.
     """
-    launcher, errors = prepare(request)
+    try:
+        launcher, errors = prepare(request)
+    except KeyboardInterrupt:
+        raise submit_context.interrupted() from None
     group = launcher.group
     batch = handle_of_group(group)
     batch._submission_errors = dict(errors)
     batch._tracker = BatchTracker(group, launcher.store, launcher.backend)
     batch._table = launcher.table
+    try:
+        _begin(batch, launcher)
+    except KeyboardInterrupt:
+        from kinetic._batches import collection  # it is loaded only where somebody waits
+
+        raise tracebacks.interrupt(collection.report_detached(batch)) from None
+    return batch
+
+
+def _begin(batch: BatchHandle, launcher: ChildLauncher) -> None:
+    group = launcher.group
     try:
         held = control.take_lease(launcher.store, group.group_id, locate.group_key(group))
     except KineticError as error:
@@ -543,7 +558,6 @@ def submit(request: BatchRequest) -> BatchHandle:
     at_once = settings.max_concurrent is None and settings.retries == 0
     watches = settings.fail_fast and settings.cancel_running_on_fail
     driver.start_driver(batch, launcher, held, here=at_once and not watches)
-    output.report(f"submitted {group.group_id}: {count_text(len(batch.jobs) - len(errors), 'job')}")
+    output.report(f"submitted {group.group_id}: {count_text(len(batch.jobs) - len(batch._submission_errors), 'job')}")
     output.report(f"follow:   kinetic batch status {group.group_id}")
     output.report(f"cancel:   kinetic batch cancel {group.group_id}")
-    return batch
