@@ -98,7 +98,10 @@ def _explain(handle: JobRecord, seen: Snapshot, diagnosis: Diagnosis | None) -> 
 def _explain_live(handle: JobRecord, seen: Snapshot, diagnosis: Diagnosis | None) -> Explanation:
     if not locate.can_be_seen(handle):
         what = f"it is on {job_status.place_of(handle)}, and only that machine can see more of it"
-        return Explanation(what, next=f"on that machine: kinetic jobs explain {handle.job_id}")
+        next_, show = "on that machine: ", f"kinetic jobs explain {handle.job_id}"
+        if handle.host and (locate.runtime().parent / handle.host).is_dir():  # a renamed machine, or a container
+            next_ = f"if this machine is the same under a new name: KINETIC_MACHINE_ID={handle.host} {show}     or {next_}"
+        return Explanation(what, next=next_ + show)
     if handle.debug and seen.status.value == "RUNNING" and (debugged := _explain_debugged(handle)) is not None:
         return debugged
     if seen.observation is not None and seen.observation.warm and seen.observation.reason:

@@ -27,6 +27,7 @@ def test_a_job_of_another_machine_is_listed_with_its_host_and_runs_until_that_ho
     clients: Any, running_there: str
 ) -> None:
     told = clients.kinetic("jobs", "list", **HERE)
+    explained = clients.kinetic("jobs", "explain", running_there, **HERE)
     page = json.loads(clients.kinetic("jobs", "list", "--json", **HERE).stdout)
 
     assert told.returncode == 0, told.stderr
@@ -35,6 +36,9 @@ def test_a_job_of_another_machine_is_listed_with_its_host_and_runs_until_that_ho
     assert f"host {os.uname().nodename}" in line
     assert running_there in json.dumps(page)
     assert clients.status(running_there, **HERE) == "RUNNING"
+    again = f"kinetic jobs explain {running_there}"
+    assert f"if this machine is the same under a new name: KINETIC_MACHINE_ID=there {again}" in explained.stdout
+    assert explained.stdout.endswith(f"or on that machine: {again}\n")
 
 
 def test_a_job_whose_machine_is_lost_is_never_called_failed_on_another(
