@@ -326,10 +326,12 @@ def logs(handle: JobRecord, follow: bool, host: str, raw: bool, **given: Any) ->
     Without options, it prints the log so far. Ctrl-C stops printing and does not end the job. A progress bar is one
     line that changes; in a file or a pipe, its last state. --raw writes every byte as the job printed it.
 
-    Times are known to a second at the beginning of a job, later to five, and less exactly in old parts of a long log:
-    --since and --until print all lines that may be meant.
+    Times are known to a second at the beginning of a job, later to five seconds, and less exactly in old parts of a
+    long log: --since and --until print all lines that may be meant.
 
-    Examples: kinetic jobs logs @last --follow; kinetic jobs logs @last --since 10m --search error --timestamps
+    Example: kinetic jobs logs @last --follow
+
+    Example: kinetic jobs logs @last --since 10m --search error --timestamps
     """
     from kinetic._jobs.status import past_of
 
