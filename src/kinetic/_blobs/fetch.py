@@ -204,7 +204,7 @@ class _PartialFile:
             data = read_blob(store, part.blob, repr(self.file.path))
             if len(data) < part.offset + part.length:
                 raise damaged_error(repr(self.file.path), part.blob)
-            write_at(descriptor, memoryview(data)[part.offset : part.offset + part.length], at)
+            folders.write_at(descriptor, memoryview(data)[part.offset : part.offset + part.length], at)
         with self._lock:
             self._left -= 1
             if self._left:
@@ -269,14 +269,6 @@ def copy_range(reading: int, writing: int, length: int, *, at: int) -> bool:
             return False
         done += count
     return True
-
-
-def write_at(descriptor: int, data: bytes | memoryview, at: int) -> None:
-    """Write all of some bytes at a place of a file."""
-    view = memoryview(data)
-    while view:
-        done = os.pwrite(descriptor, view, at)
-        view, at = view[done:], at + done
 
 
 def _digest_of(descriptor: int, start: int, length: int) -> str:

@@ -139,7 +139,7 @@ def result_page(handle: JobHandle) -> Page:
 
 def verified_outcome(handle: JobHandle) -> Outcome | None:
     """Return the verdict of a job, verified with a key of this user's own ring; None while there is none."""
-    return locate.read_outcome_of(locate.store_of(handle), handle.job_id, lambda: _own_key(handle))
+    return outcomes.find(locate.store_of(handle), handle.job_id, lambda: _own_key(handle))
 
 
 def _own_key(handle: JobHandle) -> bytes:

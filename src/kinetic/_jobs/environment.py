@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from kinetic._backends import registry
 from kinetic._backends.registry import Address
@@ -20,7 +20,7 @@ from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kinetic._backends.local.backend import LocalBackend
@@ -28,20 +28,25 @@ if TYPE_CHECKING:
     from kinetic._config.target import Target
     from kinetic._stores.protocol import Store
 
+T = TypeVar("T")
 _RUNTIME = ("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "HOME", "KINETIC_MACHINE_ID")
 _PLACE = ".place"  # the ending of a file in the home with the address of a store
 _MOST_PLACES = 8  # that are asked for an id which is not where jobs are looked for
-_runtimes: dict[tuple[str, ...], Path] = {}
-_homes: dict[tuple[str, ...], Path] = {}
-_machines: dict[tuple[str, ...], str] = {}
+_found: dict[tuple[object, ...], Any] = {}
+
+
+def _once(find: Callable[[Mapping[str, str]], T], names: Sequence[str]) -> T:
+    """Return what is found by the environment; looked for once for each setting of some variables."""
+    setting = (find, *(os.environ.get(name, "") for name in names))
+    if setting not in _found:
+        _found[setting] = find(os.environ)
+    result: T = _found[setting]
+    return result
 
 
 def home() -> Path:
     """Return this caller's kinetic home; checked once for each setting."""
-    setting = tuple(os.environ.get(name, "") for name in ("KINETIC_HOME", "HOME"))
-    if setting not in _homes:
-        _homes[setting] = settings.kinetic_home(os.environ)
-    return _homes[setting]
+    return _once(settings.kinetic_home, ("KINETIC_HOME", "HOME"))
 
 
 def trusts_the_store() -> bool:
@@ -59,18 +64,12 @@ def key_ids() -> frozenset[str]:
 
 def machine() -> str:
     """Return the word that stands for this machine among those that share a home."""
-    setting = tuple(os.environ.get(name, "") for name in _RUNTIME)
-    if setting not in _machines:
-        _machines[setting] = settings.machine_id(os.environ)
-    return _machines[setting]
+    return _once(settings.machine_id, _RUNTIME)
 
 
 def runtime() -> Path:
     """Return the folder for host-local state; found once for each setting, as that reads the list of mounts."""
-    setting = tuple(os.environ.get(name, "") for name in _RUNTIME)
-    if setting not in _runtimes:
-        _runtimes[setting] = settings.runtime_folder(os.environ)
-    return _runtimes[setting]
+    return _once(settings.runtime_folder, _RUNTIME)
 
 
 def local() -> LocalBackend:

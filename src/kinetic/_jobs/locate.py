@@ -313,19 +313,7 @@ def _way_to(written_for: str, found_in: str) -> str:
 
 def read_outcome(job: JobRecord) -> Outcome | None:
     """Return the verdict of a job, or None while there is none; its key must be here if there is one."""
-    return read_outcome_of(store_of(job), job.job_id, lambda: key_to_read(job))
-
-
-def read_outcome_of(store: Store, job_id: str, key_of: Callable[[], bytes | None]) -> Outcome | None:
-    """Return the verdict of a job, or None while there is none; its key is only looked up if there is one."""
-    name = keys.result(job_id)
-    size = store.size(name)
-    if size is None:
-        return None
-    try:
-        return _outcome_in(job_id, size, lambda start, length: store.get(name, start=start, length=length), key_of())
-    except KeyMissingError:  # removed between the two
-        return None
+    return outcomes.find(store_of(job), job.job_id, lambda: key_to_read(job))
 
 
 def read_ended(job: JobRecord) -> tuple[Outcome, bytes | None] | None:
@@ -339,15 +327,8 @@ def read_ended(job: JobRecord) -> tuple[Outcome, bytes | None] | None:
         outcome = read_outcome(job)
         return None if outcome is None else (outcome, None)
     key = key_to_read(job)
-    outcome = _outcome_in(job_id, len(data), lambda start, length: data[start : start + length], key)
+    outcome = outcomes.read_of(job_id, len(data), lambda start, length: data[start : start + length], key)
     return outcome, data[: outcome.body_length]
-
-
-def _outcome_in(job_id: str, size: int, read_range: Callable[[int, int], bytes], key: bytes | None) -> Outcome:
-    outcome = outcomes.read(size, read_range, key)
-    if outcome.job_id != job_id:
-        raise IntegrityError(f"the result of {job_id} is about another job, {outcome.job_id}")
-    return outcome
 
 
 def escaped(text: str) -> str:

@@ -295,10 +295,8 @@ def _lines(
             f"an address in {found.source} has a password or token in it, which goes into the store and the cluster "
             "with the job; ${NAME} in its place is filled in when it is installed, from the environment of the job"
         )
-    if image.repository:
-        return (*found.lines, *packages)
     from_git = next((line for line in found.lines if re.search(_FROM_GIT, line)), None)
-    if from_git and not image.has_base:  # said before the job waits for its machine
+    if from_git and not image.repository and not image.has_base:  # said before the job waits for its machine
         shown = re.sub(_USER, r"\g<scheme>://***@", from_git)
         output.warn_once(f"{image.uri} has no git, which is needed to install {shown}: choose an image that has it")
     return (*found.lines, *packages)
@@ -318,7 +316,7 @@ def _bundle(
 ) -> Bundled:
     """Find or build the image of these lines."""
     from kinetic._google import login  # only for images
-    from kinetic._images import bundled
+    from kinetic._images import bundled, lock_store
 
     return bundled.ensure(
         lines,
@@ -331,7 +329,7 @@ def _bundle(
         project=str(plan.root),
         base=read_variable("KINETIC_BASE_IMAGE", environ) or "",
         remotes=remotes,
-        upgrade=read_variable("KINETIC_UPGRADE", environ) == "1",
+        upgrade=lock_store.is_upgrade_wanted(environ),
         stop=stop,
         waits=waits,
     )

@@ -97,7 +97,7 @@ def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thoroug
 def value_age(store: Store, job_id: str) -> float | None:
     """Return when a job ended that left a value; 0.0 if it cannot be read, so it may be one; None if it failed."""
     try:  # only its age is used, so it need not be verified
-        outcome = index.index_of(store).outcome(job_id) or locate.read_outcome_of(store, job_id, lambda: None)
+        outcome = index.index_of(store).outcome(job_id) or outcomes.find(store, job_id, lambda: None)
     except KineticError:
         return 0.0
     if outcome is None:

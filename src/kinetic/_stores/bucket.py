@@ -21,7 +21,7 @@ from kinetic._stores.obstore_client import ObstoreClient
 from kinetic._stores.parallel import Retry
 from kinetic._stores.protocol import SCRATCH, Entry, Source, check_key, check_prefix, is_hidden, parse_address
 from kinetic._stores.upload import PART, Large, Uploader, body_of
-from kinetic._wire import NamedTuple
+from kinetic._wire import NamedTuple, folders
 from kinetic.errors import OptionError, StoreUnreachableError
 
 if TYPE_CHECKING:
@@ -247,13 +247,9 @@ def fetch_file(
     def once() -> None:
         first = store.piece(key, 0, PIECE)
         with beside.open("wb", buffering=0) as file:
-            descriptor = file.fileno()
 
             def keep(at: int, data: bytes) -> None:
-                view = memoryview(data)
-                while view:
-                    written = os.pwrite(descriptor, view, at)
-                    view, at = view[written:], at + written
+                folders.write_at(file.fileno(), data, at)
                 if received is not None:
                     received(len(data))
 

@@ -217,6 +217,24 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
         view = view[done:]
 
 
+def write_at(descriptor: int, data: bytes | memoryview, at: int) -> None:
+    """Write all of the data at a place of a file."""
+    view = memoryview(data)
+    while view:
+        done = os.pwrite(descriptor, view, at)
+        view, at = view[done:], at + done
+
+
+def append(path: str | os.PathLike[str], text: str) -> None:
+    """Add a text to a file, whatever a job has left of it; do nothing where that is not possible."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            write_all(descriptor, text.encode(errors="backslashreplace"))
+        finally:
+            os.close(descriptor)
+
+
 def read_range(descriptor: int, start: int, length: int) -> bytes:
     """Read a range of a file; shorter only where the file ends."""
     data = os.pread(descriptor, length, start)

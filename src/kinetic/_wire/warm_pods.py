@@ -127,8 +127,12 @@ def check_request(job_id: str) -> bytes:
 
 def checked_job(data: bytes) -> str:
     """Return the job of such a request, or "" for another message."""
+    return _job_of(data, _CHECK)
+
+
+def _job_of(data: bytes, word: str) -> str:
     page = documents.read(data, "a message to a warm pod", most_bytes=MOST_LINE)
-    return str(page.get("job_id") or "") if page.get("do") == _CHECK else ""
+    return str(page.get("job_id") or "") if page.get("do") == word else ""
 
 
 def installed_request() -> bytes:
@@ -159,8 +163,7 @@ def confirmation(job_id: str) -> bytes:
 
 def confirmed_job(data: bytes) -> str:
     """Return the job of such a message, or "" for another one."""
-    page = documents.read(data, "a message to a warm pod", most_bytes=MOST_LINE)
-    return str(page.get("job_id") or "") if page.get("do") == _CONFIRM else ""
+    return _job_of(data, _CONFIRM)
 
 
 def answer(why: str = "") -> bytes:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._jobs import locate
 from kinetic._runner.pod.rendezvous import HostRoster, Peers
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import documents, keys
+from kinetic._wire import documents, keys, outcomes
 from kinetic._wire.digests import LogDigest
 from kinetic._wire.outcomes import Outcome
 from kinetic.errors import IntegrityError
@@ -170,6 +169,6 @@ def test_what_a_host_told_cannot_be_put_in_the_place_of_the_verdict(store: Memor
     store.put(keys.result("job"), told)
 
     with pytest.raises(IntegrityError) as caught:
-        locate.read_outcome_of(store, "job", lambda: KEY)
+        outcomes.find(store, "job", lambda: KEY)
 
     assert caught.value.code == "seal"

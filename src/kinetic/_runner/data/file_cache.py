@@ -272,7 +272,7 @@ def _copy(reading: int, writing: int, size: int) -> None:
         return
     done = 0
     while piece := os.pread(reading, _CHUNK, done):
-        blobs.write_at(writing, piece, done)
+        folders.write_at(writing, piece, done)
         done += len(piece)
 
 

@@ -24,7 +24,7 @@ from kinetic._runner.supervisor.supervise import DECIDED, Decision, EarlyWorker,
 from kinetic._runner.supervisor.verdicts import Ending
 from kinetic._runner.worker import worker
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, keys, outcomes, pod_log_format, python_runtime
+from kinetic._wire import digests, folders, keys, outcomes, pod_log_format, python_runtime
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import FAILED, AttemptNote, Outcome
 from kinetic._wire.task import (
@@ -591,7 +591,7 @@ class PodSource:
         job_id, warm, key = self.task.job_id, self.settings.warm, self.key()
         store_patiently(self, lambda: placements.take(self.store, job_id, "", key, ended=warm, why=message))
         step("supervisor:gave-back")
-        supervise.append_to_log(log, f"kinetic: the warm pod {warm} gave it back: {message}\n")
+        folders.append(log, f"kinetic: the warm pod {warm} gave it back: {message}\n")
         self.leave(f"the packages that it lacks could not be installed into this warm pod: {message}")
         self._start_cold()
         if self.task.hosts == 1:  # a slice is started again, and finds that it is not its job any more

@@ -60,9 +60,10 @@ def look(store: Store, each: Predecessor, key_of: KeyOf) -> Finding:
     """
     if each.inputs:
         return _look_at_batch(store, each, key_of)
-    outcome = _read_outcome(store, each.job_id, key_of(each.job_id))
+    key = key_of(each.job_id)
+    outcome = outcomes.find(store, each.job_id, lambda: key)
     if outcome is None:
-        return _without_outcome(store, each, key_of(each.job_id))
+        return _without_outcome(store, each, key)
     if outcome.succeeded:
         return Finding(SUCCEEDED)
     advice = str(outcome.error.get("next", "")) if outcome.cause == CAUSE else ""
@@ -86,20 +87,6 @@ def _lanes(store: Store, count: int) -> int | None:
 def _failure(outcome: Outcome) -> str:
     kind, message = outcome.error.get("type", ""), str(outcome.error.get("message", outcome.cause))
     return (f"{kind}: {message}" if kind else message)[:_MESSAGE_CHARACTERS]
-
-
-def _read_outcome(store: Store, job_id: str, key: bytes | None) -> Outcome | None:
-    at = keys.result(job_id)
-    size = store.size(at)
-    if size is None:
-        return None
-    try:
-        found = outcomes.read(size, lambda start, length: store.get(at, start=start, length=length), key)
-    except KeyMissingError:  # removed between the two
-        return None
-    if found.job_id != job_id:
-        raise IntegrityError(f"the result of {job_id} is about another job, {found.job_id}")
-    return found
 
 
 def _without_outcome(store: Store, each: Predecessor, key: bytes | None) -> Finding:
@@ -276,7 +263,8 @@ def _value(store: Store, each: Predecessor, key_of: KeyOf) -> dict[str, Any]:
 
 
 def _part(store: Store, each: Predecessor, job_id: str, key_of: KeyOf) -> list[Any]:
-    outcome = _read_outcome(store, job_id, key_of(job_id))
+    key = key_of(job_id)
+    outcome = outcomes.find(store, job_id, lambda: key)
     if outcome is None or not outcome.succeeded:
         raise value_gone(each)
     return [job_id, outcome.body_length, outcome.body_sha256]

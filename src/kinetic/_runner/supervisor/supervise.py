@@ -208,7 +208,7 @@ class Supervisor:
         if not verdict.succeeded and retries and source.is_retried:
             reason = store_patiently(source, lambda: attempts.retry_reason(source.store, verdict, retries, key))
         if reason:
-            append_to_log(task.log, f"kinetic: {reason}\n")
+            folders.append(task.log, f"kinetic: {reason}\n")
         verdict = replace(verdict, logs=(*source.log_digests(tasks), *verdict.logs))
         if not source.may_seal(verdict):
             return None
@@ -245,16 +245,6 @@ def store_patiently(source: Source, do: Callable[[], T], *, seconds: float = att
         source.waits(attempts.waiting_message(error))
 
     return attempts.keep_trying(do, source.passes, wait=source.wait, say=waits, seconds=seconds)
-
-
-def append_to_log(log: Path, text: str) -> None:
-    """Add a line of ours to a log, whatever the job has left of that file."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, text.encode(errors="backslashreplace"))
-        finally:
-            os.close(descriptor)
 
 
 # ----------------------------------------------------------------------------------------------------- start a worker
@@ -604,7 +594,7 @@ def _is_stuck(watched: WatchedWorker) -> bool:
         return False
     if watched.pid not in _stuck:
         _stuck.add(watched.pid)
-        append_to_log(
+        folders.append(
             watched.task.log,
             f"kinetic: process {watched.pid} does not end: it waits in the kernel for a device or a file system that "
             "does not answer; it is left to itself\n",

@@ -308,12 +308,7 @@ def write_to_log(text: str) -> None:
             sys.stderr.write(text)
             sys.stderr.flush()
             return
-    with contextlib.suppress(OSError):
-        descriptor = os.open(_log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            folders.write_all(descriptor, text.encode(errors="backslashreplace"))
-        finally:
-            os.close(descriptor)
+    folders.append(_log, text)
 
 
 # -------------------------------------------------------------------------------------------------------------- stacks
