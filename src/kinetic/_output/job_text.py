@@ -316,18 +316,10 @@ def _sanitized(text: str) -> str:
     return "".join(f"{_escaped(part)}{keep}" for part, keep in zip(_OF_STYLE.split(text), kept, strict=True))
 
 
-def _size_of(stream: TextIO | None) -> os.terminal_size:
-    try:
-        found = os.get_terminal_size(stream.fileno())  # type: ignore[union-attr] # as below
-    except (OSError, ValueError, AttributeError):  # AttributeError: there is none by now
-        return os.terminal_size((80, 24))
-    return os.terminal_size((found.columns or 80, found.lines or 24))
-
-
 class TerminalText:
     """Text of a job on its way to a terminal; it comes in pieces, and a sequence may be cut in two."""
 
-    def __init__(self, size: Callable[[], os.terminal_size] = lambda: os.terminal_size((80, 24))) -> None:
+    def __init__(self, size: Callable[[], os.terminal_size] = lambda: terminal.USUAL_SIZE) -> None:
         self._size = size
         self._held = ""
         self._screen = _Screen(for_a_file=False)
@@ -484,7 +476,7 @@ class JobOutput:
         stream = self._stream()
         if colors.is_terminal(stream):
             if self._terminal is None:
-                self._terminal = TerminalText(lambda: _size_of(self._stream()))
+                self._terminal = TerminalText(lambda: terminal.size_of(self._stream()))
             found = self._terminal.feed(text)
             terminal.note_open_line(is_open=self._terminal.is_mid_line)
         elif _is_notebook(stream):

@@ -31,6 +31,7 @@ from kinetic.errors import OptionError, indented
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import TextIO
 
 PREFIX = "kinetic: "
 LEVEL_VARIABLE = "KINETIC_LOG_LEVEL"
@@ -44,7 +45,7 @@ Clock = Callable[[], float]
 _CLEAR = "\r\x1b[K"
 _CLEAR_LINE, _CLEAR_BELOW = "\x1b[K", "\x1b[J"  # from the cursor on
 _ROOM = 3  # columns that a line leaves free: for the ^C of a terminal, and the last one
-_USUAL_SIZE = os.terminal_size((80, 24))  # of a terminal that does not say how large it is
+USUAL_SIZE = os.terminal_size((80, 24))  # of a terminal that does not say how large it is
 _lock = python_runtime.free_in_child(threading.RLock())
 _shown = False
 _above = 0  # how many of the shown lines are above the one with the cursor
@@ -172,11 +173,16 @@ def _to_the_top() -> str:
 
 def size() -> os.terminal_size:
     """Return how large the terminal of standard error is, whatever COLUMNS says."""
+    return size_of(sys.stderr)
+
+
+def size_of(stream: TextIO | None) -> os.terminal_size:
+    """Return how large the terminal behind a stream is."""
     try:
-        found = os.get_terminal_size(sys.stderr.fileno())
-    except (OSError, ValueError, AttributeError):  # AttributeError: there is no standard error at all
-        return _USUAL_SIZE
-    return os.terminal_size((found.columns or _USUAL_SIZE.columns, found.lines or _USUAL_SIZE.lines))
+        found = os.get_terminal_size(stream.fileno())  # type: ignore[union-attr] # as below
+    except (OSError, ValueError, AttributeError):  # AttributeError: there is no such stream at all
+        return USUAL_SIZE
+    return os.terminal_size((found.columns or USUAL_SIZE.columns, found.lines or USUAL_SIZE.lines))
 
 
 def columns() -> int:
