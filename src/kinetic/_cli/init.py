@@ -10,7 +10,6 @@ import click
 
 from kinetic._cli import shared_options
 from kinetic._cli.error_output import ERROR
-from kinetic._config.options import read_variable
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic.errors import ClusterError, OptionError
@@ -43,7 +42,7 @@ def init(project: str | None, cluster: str | None, store: str | None, name: str 
     from kinetic._cluster.cluster_checks import ClusterChecks
     from kinetic._config import target as settings
 
-    chosen = _project(project)
+    chosen = shared_options.google_project(project)
     with output.phase("listing clusters", summary=False):
         found = _clusters(chosen)
     page = _choose(found, chosen, cluster, yes=yes) or _make(chosen, cluster)
@@ -63,23 +62,6 @@ def init(project: str | None, cluster: str | None, store: str | None, name: str 
     click.echo(f"profile {saved} leads to the cluster: kinetic profile use {saved}", err=True)
     if not checks.is_usable(answers):
         sys.exit(ERROR)
-
-
-def _project(given: str | None) -> str:
-    from kinetic._config import profiles
-    from kinetic._google import login
-
-    environ = os.environ
-    profile = profiles.choose(environ).profile
-    found = given or read_variable("KINETIC_PROJECT", environ) or getattr(profile, "project", "")
-    found = found or environ.get("GOOGLE_CLOUD_PROJECT") or login.credentials_project(environ)
-    if found:
-        return str(found)
-    raise OptionError(
-        "no project is named",
-        why="neither --project, KINETIC_PROJECT, a profile, GOOGLE_CLOUD_PROJECT nor your login names one",
-        next="kinetic init --project your-project",
-    )
 
 
 def _clusters(project: str) -> list[Page]:

@@ -350,6 +350,27 @@ def job_command(job_id: str) -> str:
     return f"kinetic jobs {own.get(name, 'status')} {job_id}"
 
 
+def google_project(given: str | None, *, asks: bool = False) -> str:
+    """Return the project that is named somewhere, or by the login; else ask for one, where that is wanted."""
+    from kinetic._config import profiles
+    from kinetic._config.options import read_variable
+    from kinetic._google import login
+
+    environ = os.environ
+    profile = profiles.choose(environ).profile
+    found = given or read_variable("KINETIC_PROJECT", environ) or getattr(profile, "project", "")
+    found = found or environ.get("GOOGLE_CLOUD_PROJECT") or login.credentials_project(environ)
+    if not found and asks and is_interactive():
+        found = ask("Google Cloud project")
+    if found:
+        return str(found)
+    raise OptionError(
+        "no project is named",
+        why="neither --project, KINETIC_PROJECT, a profile, GOOGLE_CLOUD_PROJECT nor your login names one",
+        next=f"{click.get_current_context().command_path} --project your-project",
+    )
+
+
 def target_store() -> Store:
     """Return the store of the jobs that are submitted from here."""
     from kinetic._config import target as settings

@@ -301,8 +301,7 @@ def _spec(given: dict[str, Any], wanted: tuple[Placement, ...], *, everything: b
 
     environ = os.environ
     profile = profiles.choose(environ).profile
-    project = given["project"] or read_variable("KINETIC_PROJECT", environ) or getattr(profile, "project", "")
-    project = project or _default_project()
+    project = shared_options.google_project(given["project"], asks=True)
     if project.isdecimal():
         why = "the bucket and the account of the nodes have the id of the project in their names"
         step = "kinetic up --project its-id     the ids: https://console.cloud.google.com/cloud-resource-manager"
@@ -388,22 +387,6 @@ def _new_project(given: dict[str, Any], project: str) -> dict[str, Any]:
         why = "it is the number of a folder or an organization"
         raise OptionError(f"--parent {parent} is not valid", why=why, next=f"{again} --parent folders/123456789")
     return {"create_project": True, "parent": parent}
-
-
-def _default_project() -> str:
-    """Return the project that the login names, or ask for one."""
-    from kinetic._google import login
-
-    found = os.environ.get("GOOGLE_CLOUD_PROJECT") or login.credentials_project(os.environ)
-    if found:
-        return found
-    if shared_options.is_interactive() and (typed := shared_options.ask("Google Cloud project")):
-        return typed
-    raise OptionError(
-        "no project is named",
-        why="neither --project, KINETIC_PROJECT, a profile, GOOGLE_CLOUD_PROJECT nor your login names one",
-        next=f"{click.get_current_context().command_path} --project your-project",
-    )
 
 
 def _setup(spec: Spec, timeout: float) -> Setup:

@@ -100,7 +100,8 @@ def _explain_live(handle: JobRecord, seen: Snapshot, diagnosis: Diagnosis | None
         what = f"it is on {job_status.place_of(handle)}, and only that machine can see more of it"
         next_, show = "on that machine: ", f"kinetic jobs explain {handle.job_id}"
         if handle.host and (locate.runtime().parent / handle.host).is_dir():  # a renamed machine, or a container
-            next_ = f"if this machine is the same under a new name: KINETIC_MACHINE_ID={handle.host} {show}     or {next_}"
+            same = f"KINETIC_MACHINE_ID={handle.host} {show}"
+            next_ = f"if this machine is the same under a new name: {same}     or {next_}"
         return Explanation(what, next=next_ + show)
     if handle.debug and seen.status.value == "RUNNING" and (debugged := _explain_debugged(handle)) is not None:
         return debugged
