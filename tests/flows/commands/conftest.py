@@ -60,6 +60,11 @@ class Told(NamedTuple):
     out: str
     err: str
 
+    @property
+    def rows(self) -> list[list[str]]:
+        """The words of each row of the table that was printed."""
+        return [line.split() for line in self.out.splitlines()[1:]]
+
 
 @pytest.fixture
 def submit(project) -> Callable[..., str]:

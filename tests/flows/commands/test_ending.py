@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 
 
-def rows(told) -> list[list[str]]:
-    return [line.split() for line in told.out.splitlines()[1:]]
-
-
 def test_a_cancelled_job_keeps_its_log_and_becomes_history(submit, start, kinetic) -> None:
     job_id = submit("slow", "60")
     following = start("jobs", "logs", job_id, "--follow")
@@ -25,7 +21,7 @@ def test_a_cancelled_job_keeps_its_log_and_becomes_history(submit, start, kineti
     assert kinetic("jobs", "status", job_id).out == f"{job_id}: NOT_FOUND\n"
     assert kinetic("jobs", "logs", job_id).out == "started\n"
     assert kinetic("jobs", "list").out == ""
-    assert rows(kinetic("jobs", "list", "--all"))[0][:3] == [job_id, "slow", "CANCELLED"]
+    assert kinetic("jobs", "list", "--all").rows[0][:3] == [job_id, "slow", "CANCELLED"]
     assert kinetic("jobs", "result", job_id).code == 125
 
 

@@ -11,10 +11,6 @@ import subprocess
 import pytest
 
 
-def rows(told) -> list[list[str]]:
-    return [line.split() for line in told.out.splitlines()[1:]]
-
-
 def test_a_job_is_listed_with_its_status_and_its_place(submit, kinetic) -> None:
     job_id = submit("add")
     kinetic("jobs", "result", job_id)
@@ -23,15 +19,15 @@ def test_a_job_is_listed_with_its_status_and_its_place(submit, kinetic) -> None:
 
     assert told.code == 0
     assert told.out.splitlines()[0].split("  ")[0] == "JOB ID"
-    assert rows(told)[0][:3] == [job_id, "add", "SUCCEEDED"]
+    assert told.rows[0][:3] == [job_id, "add", "SUCCEEDED"]
     assert "this machine" in told.out
 
 
 def test_the_newest_job_is_on_top_even_of_those_of_one_second(submit, kinetic) -> None:
     submitted = [submit("add") for _ in range(4)]
 
-    assert [row[0] for row in rows(kinetic("jobs", "ls"))] == submitted[::-1]
-    assert [row[0] for row in rows(kinetic("jobs", "ls", "--limit", "2"))] == submitted[:1:-1]
+    assert [row[0] for row in kinetic("jobs", "ls").rows] == submitted[::-1]
+    assert [row[0] for row in kinetic("jobs", "ls", "--limit", "2").rows] == submitted[:1:-1]
     assert kinetic("jobs", "status", "@last").out.startswith(submitted[-1])
 
 

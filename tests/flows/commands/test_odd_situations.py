@@ -8,10 +8,6 @@ import signal
 import time
 
 
-def rows(told) -> list[list[str]]:
-    return [line.split() for line in told.out.splitlines()[1:]]
-
-
 def test_a_damaged_result_does_not_hide_the_other_jobs(submit, kinetic, home) -> None:
     good, damaged = submit("add"), submit("add")
     for job_id in (good, damaged):
@@ -21,7 +17,7 @@ def test_a_damaged_result_does_not_hide_the_other_jobs(submit, kinetic, home) ->
 
     told = kinetic("jobs", "list")
 
-    assert {row[0]: row[2] for row in rows(told)}[good] == "SUCCEEDED"
+    assert {row[0]: row[2] for row in told.rows}[good] == "SUCCEEDED"
     assert "wrong seal" in next(line for line in told.out.splitlines() if line.startswith(damaged))
     refused = kinetic("jobs", "result", damaged)
     assert (refused.code, refused.out) == (1, "")
@@ -42,7 +38,7 @@ def test_a_job_of_another_machine_is_listed_with_its_host(submit, kinetic, monke
 def test_a_result_whose_key_is_elsewhere_is_not_opened(submit, kinetic, home) -> None:
     job_id = submit("add")
     kinetic("jobs", "logs", job_id, "--follow")
-    (key_id,) = [row[0] for row in rows(kinetic("key", "list"))]
+    (key_id,) = [row[0] for row in kinetic("key", "list").rows]
     key = kinetic("key", "export", key_id).out
     (home / "keys" / key_id).unlink()
 

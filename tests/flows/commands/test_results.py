@@ -9,10 +9,6 @@ import subprocess
 import time
 
 
-def rows(told) -> list[list[str]]:
-    return [line.split() for line in told.out.splitlines()[1:]]
-
-
 def test_a_result_is_printed_and_everything_is_kept(submit, kinetic) -> None:
     job_id = submit("add")
 
@@ -65,7 +61,7 @@ def test_with_cleanup_a_result_is_printed_and_then_the_job_is_history(submit, ki
 
     assert (told.code, told.out) == (0, "{'sum': 3}\n")
     assert kinetic("jobs", "list").out == ""
-    assert rows(kinetic("jobs", "list", "--all"))[0][:3] == [job_id, "add", "SUCCEEDED"]
+    assert kinetic("jobs", "list", "--all").rows[0][:3] == [job_id, "add", "SUCCEEDED"]
     again = kinetic("jobs", "result", job_id)
     assert again.code == 1
     assert "was collected at" in again.err
