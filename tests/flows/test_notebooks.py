@@ -160,6 +160,29 @@ def test_axe_finds_nothing_and_names_are_text_in_a_real_browser(dark: bool, exec
         assert visit.errors == []
 
 
+def test_autoreload_updates_a_decorated_function_that_was_imported_by_name(project: Any) -> None:
+    out = project.out("""
+        import os
+        from IPython.core.interactiveshell import InteractiveShell
+
+        def edit(number):
+            with open("edited.py", "w") as file:
+                file.write("import kinetic\\n@kinetic.run(accelerator='cpu')\\ndef train():\\n")
+                file.write(f"    return {number}\\n")
+            os.utime("edited.py", (number, number))
+
+        edit(1)
+        shell = InteractiveShell.instance(colors="nocolor")
+        shell.run_cell("%load_ext autoreload")
+        shell.run_cell("%autoreload 2")
+        shell.run_cell("from edited import train; later = train.run_async")
+        edit(2)
+        shell.run_cell("print(train.local(), train(), later().result())")
+    """)
+
+    assert out.splitlines()[-1] == "2 2 2"
+
+
 def test_importing_kinetic_loads_nothing_of_notebooks(project: Any) -> None:
     out = project.out("""
         import sys

@@ -311,6 +311,10 @@ class RemoteCallable(Generic[P, R]):
         function, options, leading = parts
         RemoteCallable.__init__(self, function, options, leading=leading)
 
+    def _become(self, new: RemoteCallable[P, R]) -> None:
+        """Become what a reload of the module has made: for whoever imported this by name."""
+        self.__dict__.update({**new.__dict__, "_submits": self._submitter()})
+
     def __copy__(self) -> RemoteCallable[P, R]:
         """Return itself: like a function, it is not copied."""
         return self
@@ -393,6 +397,18 @@ class _Submitter(RemoteCallable[P, R]):
     def __reduce__(self) -> tuple[Any, ...]:
         name = None if self._leading else self._name_for(sys._getframe(1))  # noqa: SLF001 - as above
         return (references.decorated, name) if name else self._for_the_job()
+
+
+def _both_are_ours(old: object, new: object) -> bool:
+    return isinstance(old, RemoteCallable) and isinstance(new, RemoteCallable)
+
+
+def _tell_autoreload() -> None:
+    """Let ``%autoreload`` of IPython update decorated functions in place, as it does plain ones."""
+    rules = getattr(sys.modules.get("IPython.extensions.autoreload"), "UPDATE_RULES", None)
+    rule = (_both_are_ours, RemoteCallable._become)  # noqa: SLF001 - ours
+    if isinstance(rules, list) and rule not in rules:
+        rules.append(rule)
 
 
 def _blank() -> RemoteCallable[..., Any]:
@@ -496,6 +512,7 @@ def run(
     @tracebacks.hides_frames
     def decorate(function: Callable[P, R], /) -> RemoteCallable[P, R]:
         check_callable(function)
+        _tell_autoreload()  # a reload decorates again, and then updates
         return RemoteCallable(function, options)
 
     return decorate
