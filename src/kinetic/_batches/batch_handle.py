@@ -15,7 +15,7 @@ from kinetic._batches.collection import Detaching, completions
 from kinetic._batches.state import Batch, Poll
 from kinetic._jobs import environment, find, job_list
 from kinetic._jobs.handle import JobHandle
-from kinetic._jobs.locate import Untrusted, untrusted_warnings
+from kinetic._jobs.locate import Untrusted, of_another_version, untrusted_warnings
 from kinetic._jobs.wait import check_flags, seconds_to_wait
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
@@ -389,7 +389,10 @@ def list_groups(store: Store) -> Iterator[Group]:
         except BatchNotFoundError:
             continue  # being made or removed this moment
         except KineticError as error:
-            output.warn(f"{name} is not listed: {error.what}")
+            if (other := of_another_version(name, error)) is not None:
+                untrusted.append(other)
+            else:
+                output.warn(f"{name} is not listed: {error.what}")
     for line in untrusted_warnings(untrusted, "batch"):
         output.warn(line)
 

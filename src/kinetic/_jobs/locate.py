@@ -251,7 +251,7 @@ class Untrusted:
     key_id: str  # that it claims to be sealed with
     why: str  # it is not believed
     next: str
-    code: str  # "key-missing-here", "seal" or "other-store"
+    code: str  # "key-missing-here", "seal", "other-store" or, for lists only, "schema"
 
     def error(self) -> KineticError:
         """Return what to raise where it was to be used."""
@@ -264,15 +264,26 @@ def untrusted_warnings(untrusted: Iterable[Untrusted], what: str) -> Iterator[st
     """Yield one line for each reason why things ("job", "batch") are not listed, however many there are."""
     reasons: dict[tuple[str, str], list[Untrusted]] = {}
     for each in untrusted:
-        reasons.setdefault((each.code, each.key_id), []).append(each)
+        reasons.setdefault((each.code, each.key_id or each.why), []).append(each)
     for found in reasons.values():
-        names = [f"{each.name} ({each.function or 'no function'}, {each.created_at or 'no date'})" for each in found]
+        names = [
+            f"{each.name} ({each.function or 'no function'}, {each.created_at or 'no date'})"
+            if each.code != "schema"
+            else each.name
+            for each in found
+        ]
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         listed = f"{what} is" if len(found) == 1 else f"{what}{'es' if what.endswith('h') else 's'} are"
         yield (
             f"{len(found)} unverified {listed} not listed: {', '.join(names[:_NAMED])}{more}: {found[0].why};"
             f" {found[0].next}"
         )
+
+
+def of_another_version(name: str, error: KineticError) -> Untrusted | None:
+    """Return what a list shows of a page that another version of kinetic has written; None for other errors."""
+    by = error.what.rpartition(" was ")[2]
+    return Untrusted(name, "", "", "", f"{by}; {error.why}", str(error.next), "schema") if error.code == "schema" else None
 
 
 def open_claimed(kind: PageKind[T], store: Store, at: str, name: str) -> T | Untrusted:
@@ -423,5 +434,7 @@ def _try_to_read(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None
     except KeyMissingError:  # being submitted or removed this moment
         return None
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one page, the others are listed
+        if isinstance(error, KineticError) and (found := of_another_version(job_id, error)) is not None:
+            return found
         log().warning("%s is not listed: %s", plain(job_id), plain(what_of(error)))
         return None
