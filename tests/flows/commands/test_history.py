@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 
 import pytest
 
@@ -151,22 +152,27 @@ def test_cleanup_by_hand_removes_the_log_and_all_but_the_tombstone(collected, ki
 def test_of_a_log_that_is_too_long_the_end_is_kept_and_a_line_says_so(project, kinetic) -> None:
     project.write("blocking.py", BLOCKING)
     project.out("""
+        import time
         import kinetic
         @kinetic.run(accelerator="cpu")
         def shout():
             for number in range(120_000):
-                print(f"{number:07d}", "x" * 91)
+                print(f"{number:07d}", "x" * 91, flush=number == 119_999)
+            time.sleep(4)
+            print(f"{time.time():.3f}".rjust(99))
         shout()
     """)
 
     told = kinetic("jobs", "logs", "@last")
 
-    first, second, *_, last = told.out.splitlines()
+    first, second, *_, last, end = told.out.splitlines()
     missing = int(re.fullmatch(r"kinetic: the first (\d+) bytes of this log were not kept", first)[1])
-    assert missing + sum(len(line) + 1 for line in told.out.splitlines()[1:]) == 12_000_000
+    assert missing + sum(len(line) + 1 for line in told.out.splitlines()[1:]) == 12_000_100
     assert len(told.out) <= (10 << 20) + 100
     assert last.startswith("0119999 x")
     assert int(second[:7]) * 100 == missing
+    since = datetime.fromtimestamp(float(end) - 1, UTC).isoformat()
+    assert kinetic("jobs", "logs", "@last", "--since", since).out == f"{end}\n"
 
 
 AT = """
