@@ -282,8 +282,10 @@ def untrusted_warnings(untrusted: Iterable[Untrusted], what: str) -> Iterator[st
 
 def of_another_version(name: str, error: KineticError) -> Untrusted | None:
     """Return what a list shows of a page that another version of kinetic has written; None for other errors."""
+    if error.code != "schema":
+        return None
     by = error.what.rpartition(" was ")[2]
-    return Untrusted(name, "", "", "", f"{by}; {error.why}", str(error.next), "schema") if error.code == "schema" else None
+    return Untrusted(name, "", "", "", f"{by}; {error.why}", str(error.next), "schema")
 
 
 def open_claimed(kind: PageKind[T], store: Store, at: str, name: str) -> T | Untrusted:
