@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from cluster.manifests import objects_on
 from cluster.plane import wait_for
 
 pytestmark = pytest.mark.usefixtures("machine", "submitter")
 
-PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 @pytest.fixture
 def submitter(site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the client somebody with the rights on the page."""
-    found = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    (role,) = [each for text in found for each in yaml.safe_load_all(text) if each["kind"] == "Role"]
+    role = objects_on("clusters.md")["Role"]
     name = role["metadata"]["name"]
     where = f"{RBAC}/namespaces/{site.namespace}"
     site.api.create(f"{where}/roles", role | {"metadata": {"name": name}})
