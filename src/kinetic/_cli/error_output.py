@@ -18,7 +18,7 @@ import os
 import re
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
@@ -114,6 +114,15 @@ def print_parts(what: str, *, code: str, why: str | None = None, next: str | Non
         sys.stderr.flush()  # click writes to a stream of its own where the encoding is ASCII
         first, *others = text.splitlines()
         click.echo("\n".join([first, *(_INDENT + line.removeprefix(_INDENT) for line in others)]), err=True)
+
+
+def stop_waiting_for_google(why: str, next_: str) -> NoReturn:
+    """End a command on Ctrl-C, and say what Google continues with: no operation can be cancelled."""
+    from kinetic._output import terminal
+
+    terminal.leave_line()
+    print_parts("stopped waiting; Google continues with what it began", code="interrupted", why=why, next=next_)
+    sys.exit(INTERRUPTED)
 
 
 def _in_profile(advice: str | None) -> str | None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinetic._backends import registry
-from kinetic._cli import shared_options
+from kinetic._cli import error_output, shared_options
 from kinetic._cli.command_tree import LazyGroup
-from kinetic._cli.error_output import ERROR, INTERRUPTED, print_parts
+from kinetic._cli.error_output import ERROR
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.format import Column, names_text
@@ -281,11 +281,5 @@ def _do(setup: Setup, work: Any, doing: str) -> None:
         with explaining(doing, setup.project):
             work()
     except KeyboardInterrupt:
-        output.leave_line()
-        print_parts(
-            "stopped waiting; Google continues with what it began",
-            code="interrupted",
-            why="an operation on a cluster cannot be cancelled",
-            next="run the same command again: it continues",
-        )
-        sys.exit(INTERRUPTED)
+        why = "an operation on a cluster cannot be cancelled"
+        error_output.stop_waiting_for_google(why, "run the same command again: it continues")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetic._cli import shared_options
-from kinetic._cli.error_output import ERROR, INTERRUPTED, print_parts
+from kinetic._cli import error_output, shared_options
+from kinetic._cli.error_output import ERROR, print_parts
 from kinetic._config.options import read_variable
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
@@ -195,15 +195,9 @@ def _shown(setup: Setup, phase: str, verb: str, what_next: str) -> Iterator[None
         with output.phase(phase, detail=lambda: doing[0]):
             yield
     except KeyboardInterrupt:
-        output.leave_line()
-        print_parts(
-            "stopped waiting; Google continues with what it began",
-            code="interrupted",
-            why=f"it {verb} {setup.spec.cluster} in {setup.project} if it has begun with that; a cluster without jobs "
-            "costs at most $0.10 per hour, and its NAT less than $0.01",
-            next=f"{shared_options.typed_again()} {what_next}",
-        )
-        sys.exit(INTERRUPTED)
+        why = f"it {verb} {setup.spec.cluster} in {setup.project} if it has begun with that; a cluster without jobs "
+        why += "costs at most $0.10 per hour, and its NAT less than $0.01"
+        error_output.stop_waiting_for_google(why, f"{shared_options.typed_again()} {what_next}")
 
 
 def _try(profile: str, accelerator: str, begun: float) -> int:
