@@ -397,7 +397,8 @@ def _removed(row: Row, now: float) -> str:
 def _warn_if_unsupervised(rows: Sequence[Row]) -> None:
     """Warn when jobs of this machine wait and no process is there that would start them."""
     here = [row for row in rows if row.status == "PENDING" and row.where == "this machine"]
-    waiting = len([row for row in here if not row.reason.startswith("waits for its Python")])  # no command starts those
+    # No command starts those whose Python is gone.
+    waiting = len([row for row in here if not (row.reason or "").startswith("waits for its Python")])
     if not waiting:
         return
     from kinetic._jobs import locate

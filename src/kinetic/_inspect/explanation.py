@@ -178,7 +178,8 @@ def _explain_failed(handle: JobRecord, seen: Snapshot) -> Explanation:
 
 def _last_lines(handle: JobRecord, host: int = 0) -> tuple[str, ...]:
     log = logs.log_of(handle, host=host)
-    return tuple(plain(line) for line in logs.tail(log, _LINES, most=_LOG_BYTES).splitlines())
+    lines = logs.tail(log, 4 * _LINES, most=_LOG_BYTES).splitlines()
+    return tuple(plain(line) for line in lines if not results.is_our_frame(line))[-_LINES:]
 
 
 def job_error(handle: JobRecord, seen: Snapshot, *, log_is_shown: bool = False) -> KineticError:

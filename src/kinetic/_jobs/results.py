@@ -223,7 +223,7 @@ def _sent_with(store: Store, page: dict[str, object]) -> tuple[Iterable[str], It
 
 
 _LOG_LINES = 5
-_OUR_FRAME = "/runners/"  # frames of the runner below the user's own: they explain nothing
+_OUR_FRAMES = ("/runners/", "/runner.zip/", "<frozen runpy>")  # below the user's own: they explain nothing
 
 
 def attach_remote_traceback(exception: BaseException, remote_traceback: str | None) -> BaseException:
@@ -303,13 +303,19 @@ def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
         return _not_picklable(outcome, function)
     if _is_of_command(outcome):
         return command_error(outcome)
-    lines = [line for line in error.get("log", "").splitlines() if line.strip() and _OUR_FRAME not in line]
+    written = error.get("log", "").splitlines()
+    lines = [line for line in written if line.strip() and _OUR_FRAMES[0] not in line and not is_our_frame(line)]
     return JobError(
         f"{function} failed{on_host(outcome)}: {message}",
         why="the last lines of its log:\n       " + "\n       ".join(lines[-_LOG_LINES:]) if lines else None,
         next=error.get("next") or log_command(outcome),
         code=outcome.cause or "job-failed",
     )
+
+
+def is_our_frame(line: str) -> bool:
+    """Return whether a line is a frame of the runner in a stack that faulthandler has written, each on one line."""
+    return line.lstrip().startswith('File "') and ", in " not in line and any(part in line for part in _OUR_FRAMES)
 
 
 def log_command(outcome: Outcome) -> str:

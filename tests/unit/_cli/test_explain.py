@@ -55,6 +55,19 @@ def test_a_job_that_was_killed_is_explained_by_the_signal(kinetic, made_job) -> 
     assert told["why"] == "the last lines of its log:\nx"  # kept in the verdict, where the log itself is gone
 
 
+def test_the_log_of_a_crash_shows_the_users_frame_and_none_of_the_runner_below_it(kinetic, made_job) -> None:
+    ours = ["/tmp/kinetic-pod/runners/pod/kinetic/_runner/worker/worker.py"] * 12 + ["/kinetic/runner.zip/__main__.py"]
+    stack = "".join(f'  File "{file}", line 9 in work\n' for file in ["/tmp/kinetic-pod/work/page.py", *ours])
+    log = f"Fatal Python error: Aborted\n\nCurrent thread (most recent call first):\n{stack}"
+    error = {"message": "the job's process was ended by SIGABRT"}
+    job_id = made_job("failed", cause="signal", error=error, log=log)
+
+    told = parts(kinetic("jobs", "explain", job_id).stdout)
+
+    assert told["log"].splitlines()[-1].strip() == 'File "/tmp/kinetic-pod/work/page.py", line 9 in work'
+    assert "Fatal Python error: Aborted" in told["log"]
+
+
 def test_a_job_that_never_began_is_explained_by_the_phase_and_its_reason(kinetic, made_job) -> None:
     error = {"what": "the project cannot be unpacked", "why": "no space", "type": "StoreError", "message": "x"}
     job_id = made_job("failed", cause="runner", phase="context extract", error=error, log="something\n")
