@@ -173,7 +173,8 @@ def _explain_failed(handle: JobRecord, seen: Snapshot) -> Explanation:
     phase = _PHASES.get(outcome.phase, outcome.phase) if outcome is not None else ""
     has_reason = not log or (outcome is not None and outcome.cause in _CAUSES_WITH_A_REASON)
     advice = str(outcome.error.get("next") or "") if outcome is not None else ""
-    return Explanation(error.what, (error.why or "") if has_reason else "", phase, log, advice or log_command)
+    what = error.what.removeprefix(f"{handle.job_id}: ")  # what is explained begins with the id
+    return Explanation(what, (error.why or "") if has_reason else "", phase, log, advice or log_command)
 
 
 def _last_lines(handle: JobRecord, host: int = 0) -> tuple[str, ...]:

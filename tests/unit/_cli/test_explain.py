@@ -292,6 +292,14 @@ def test_progress_that_reaches_the_store_after_the_verdict_is_kept_when_the_job_
     assert json.loads(kinetic("jobs", "show", job_id, "--json").stdout)["job"]["progress"]["done"] == 2.0
 
 
+def test_a_job_whose_predecessor_failed_is_named_once(kinetic, made_job) -> None:
+    job_id = made_job("failed", cause="predecessor", error={"what": "cpu-prepare-1 failed, so it cannot start"})
+
+    told = kinetic("jobs", "explain", job_id).stdout
+
+    assert parts(told)["what"] == "cpu-prepare-1 failed, so it cannot start"
+
+
 def test_a_failed_job_without_a_log_is_explained_to_who_wants_its_stacks(kinetic, made_job) -> None:
     job_id = made_job("failed", cause="predecessor", error={"message": "another failed"})
 
