@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import click
 import pytest
 
 from kinetic import errors
-from kinetic._cli import error_output
+from kinetic._cli import error_output, pools, shared_options, up
 
 EXIT_CODES = {
     errors.KineticError: 1,
@@ -137,3 +139,25 @@ def test_advice_with_a_link_keeps_the_link() -> None:
     assert (
         error_output.as_typed(f"open {link}, or write project=acme", command) == f"open {link}, or write --project acme"
     )
+
+
+def _interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_says_what_google_continues_with_and_how_to_go_on(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(shared_options, "typed_again", lambda: "kinetic up --cluster team")
+    setup = SimpleNamespace(project="acme", spec=SimpleNamespace(cluster="team"))
+
+    with pytest.raises(SystemExit) as of_a_pool:
+        pools._do(setup, _interrupted, "make the pool")
+    pool = capsys.readouterr().err
+    with pytest.raises(SystemExit) as of_a_cluster, up._shown(setup, "making the cluster", "makes", "continues"):
+        _interrupted()
+    cluster = capsys.readouterr().err
+
+    assert (of_a_pool.value.code, of_a_cluster.value.code) == (130, 130)
+    assert "Google continues with what it began [interrupted]" in pool
+    assert pool.splitlines()[-1] == "next:  run the same command again: it continues"
+    assert "it makes team in acme if it has begun with that" in cluster
+    assert cluster.splitlines()[-1] == "next:  kinetic up --cluster team continues"
