@@ -76,11 +76,14 @@ class Lease:
     def is_ours(self) -> bool:
         """Return whether we may still drive, and show that we live."""
         there = keys.numbered(self._store.entries(keys.leases(self._group_id)))
-        if not any(epoch == self.epoch for epoch, _ in there) or any(map(self._is_later, there)):
+        own = keys.lease(self._group_id, self.epoch)
+        if any(map(self._is_later, there)):
+            return False
+        if all(epoch != self.epoch for epoch, _ in there) and self._store.size(own) is None:  # a listing may be old
             return False
         if time.monotonic() - self._touched >= TOUCH_SECONDS:
             self._touched = time.monotonic()
-            return self._store.touch(keys.lease(self._group_id, self.epoch))
+            return self._store.touch(own)
         return True
 
     def _is_later(self, found: tuple[int, Entry]) -> bool:

@@ -137,6 +137,13 @@ def test_of_many_that_take_over_at_the_same_time_one_drives(store):
     assert sorted(said) == ["drives", *["watches"] * 5]
 
 
+def test_a_listing_from_before_the_lease_ends_no_driver(store, monkeypatch):
+    lease = control.take_lease(store, GROUP, KEY)
+    monkeypatch.setattr(store, "entries", lambda _: iter(()))
+
+    assert lease.is_ours()
+
+
 def test_a_batch_that_was_removed_is_driven_by_nobody(store):
     first = control.take_lease(store, GROUP, KEY)
     store.delete(keys.group(GROUP))
