@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
 
 _FILES_NAMED = 20
+_OURS = frozenset({DATA, DEVICES, EXTRACT, INSTALL, VERIFICATION})  # phases in which no code of the user runs
 _SOFTWARE = 70  # EX_SOFTWARE: only if everything below fails
 _POOL_SECONDS = 1.0  # for workers of a pool that have nothing to do, to end
 _UNHEARD_SECONDS = 5.0  # for exit handlers, if the supervisor cannot know that they run; it gives as much
@@ -178,8 +179,9 @@ def _run(task: Task, report: ReportWriter, body: function_call.BodyFile, fetched
         order, unpacked, call = _prepare(task, report, times, fetched)
     except BaseException as error:  # noqa: BLE001 - whatever happens in a phase is reported with its name
         _end_a_forked_child(report, function_call.failure_of(error))
-        report.done(_phase_failed(error, report.phase, times))
-        process_setup.write_to_log(function_call.describe(error)["traceback"])
+        failed = _phase_failed(error, report.phase, times)
+        report.done(failed)
+        process_setup.write_to_log(failed["error"]["traceback"] or f"kinetic: {error}\n")
         return 1
     _end_a_forked_child(report)  # of a module that forks while it is imported
     report.enter(EXECUTE)
@@ -418,6 +420,8 @@ def _phase_failed(error: BaseException, phase: str, times: dict[str, float]) -> 
     described = function_call.describe(error)
     if isinstance(error, KineticError):
         described |= {"what": error.what, "why": error.why, "next": error.next, "code": error.code}
+        if phase in _OURS:
+            described["traceback"] = ""
     return {"status": outcomes.FAILED, "cause": "runner", "phase": phase, "error": described, "phases": times}
 
 
