@@ -30,8 +30,6 @@ _TIMEOUT_SECONDS = 30.0
 _CONNECT_SECONDS = 5.0  # an address that swallows connections is named soon; a real one connects within one
 _ASKED_ONCE = ("/v1/token", ":generateAccessToken")  # of a federated login; google-auth repeats its other requests
 _LONGEST = 500  # characters of a message of Google's
-
-
 _METADATA_HEADER = "metadata-flavor"  # on every request of google-auth's to the metadata server
 
 
@@ -62,9 +60,7 @@ def _client_for(headers: Mapping[str, str]) -> HttpClient:
 
 @functools.cache
 def _client(*, plain_http: bool) -> HttpClient:
-    from kinetic._wire.http_client import (
-        HttpClient,
-    )  # 20 ms; a store asks here what kind of login there is, and no more
+    from kinetic._wire.http_client import HttpClient  # 20 ms; a store only asks what kind of login there is
 
     if plain_http:
         return HttpClient(plain_http=True, timeout_seconds=3.0, connect_seconds=0.5)

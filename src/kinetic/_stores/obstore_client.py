@@ -427,7 +427,9 @@ def _amazon_login() -> dict[str, Any]:
     profile, _ = _amazon_profile()
     words = ["aws", "configure", "export-credentials", "--profile", profile, "--format", "process"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False)
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
+        )
         page = json.loads(done.stdout) if done.returncode == 0 else {}
         why = done.stderr.strip()
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
