@@ -376,43 +376,32 @@ def test_idle_workers_of_joblib_end_with_the_job_without_a_word(submit) -> None:
     assert sorted(job.logs().split()) == sorted("squared 0 squared 1 squared 2 squared 3".split())
 
 
+def pool_left_open(work: str) -> str:
+    """Return a job whose function leaves a pool of one forked process behind, which has done some work."""
+    return f"""
+import concurrent.futures, multiprocessing.util, threading, time
+
+def work(number):
+    {work}
+    return number
+
+@on_cpu
+def train():
+    global pool
+    pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+    return list(pool.map(work, range(1)))
+"""
+
+
 def test_a_pool_that_the_function_did_not_close_ends_without_a_word_as_python_ends_it(submit) -> None:
-    job = submit(
-        """
-        import concurrent.futures, multiprocessing.util
-
-        def work(number):
-            multiprocessing.util.Finalize(None, print, args=("ended",), exitpriority=1)
-            return number
-
-        @on_cpu
-        def train():
-            global pool
-            pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
-            return list(pool.map(work, range(1)))
-        """
-    )
+    job = submit(pool_left_open('multiprocessing.util.Finalize(None, print, args=("ended",), exitpriority=1)'))
 
     assert job.result(cleanup=False) == [0]
     assert job.logs() == "ended\n"
 
 
 def test_a_pool_whose_worker_cannot_end_is_named_and_ended_with_the_job(submit) -> None:
-    job = submit(
-        """
-        import concurrent.futures, multiprocessing, threading, time
-
-        def work(number):
-            threading.Thread(target=time.sleep, args=(600,)).start()
-            return number
-
-        @on_cpu
-        def train():
-            global pool
-            pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
-            return list(pool.map(work, range(1)))
-        """
-    )
+    job = submit(pool_left_open("threading.Thread(target=time.sleep, args=(600,)).start()"))
 
     assert job.result(cleanup=False) == [0]
     assert "kinetic: process ForkProcess-1 still ran and was ended with the job\n" in job.logs()
