@@ -26,6 +26,7 @@ PURPOSE = "outcome"
 HOST_PURPOSE = "host"  # of what a host of a slice tells its leader: it cannot be used as the verdict
 
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
+OF_THE_FUNCTION = frozenset({"value", "exception", "exit"})  # causes: it returned, or raised
 
 
 @dataclass(frozen=True)

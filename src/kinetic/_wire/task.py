@@ -212,8 +212,8 @@ class Task(_HostFiles):
     suffix: str = ""  # behind the names of those files, where the folder is shared with other attempts and hosts
     cache: str = ""  # folder of what this machine keeps of data for other jobs
     runner: str = ""  # folder with the runner's code
-    workspace: str = ""  # a folder that another job of the batch may have left as it found it, for this one; or ""
-    workspace_state: str = ""  # of that folder, see ``workspace.py``; "" where it is not known
+    workspace: str = ""  # where a job leaves its working folder for the next one; "" where it does not
+    left: dict[str, Any] | None = None  # what another job left there, see ``workspace.Left``
     values: list[dict[str, Any]] | None = None  # where in the store the values are that its arguments refer to
     own_interpreter: bool = False  # whether the environment has what an interpreter reads only when it starts
 
@@ -263,9 +263,9 @@ READERS = {
     "order_sha256": fields.sha256,
     "store_url": fields.text(fields.PATH, least=1),
     **fields.each(_NAME, "key_id", "kind", "suffix", "cache_key"),
-    **fields.each(fields.text(), "order_key", "mark", "coordinator", "function", "machine", "workspace_state"),
+    **fields.each(fields.text(), "order_key", "mark", "coordinator", "function", "machine"),
     **fields.each(_PATH, "base", "cache", "runner", "workspace"),
-    **fields.each(fields.optional(_PAGE), "child", "requirements", "queued"),
+    **fields.each(fields.optional(_PAGE), "child", "requirements", "queued", "left"),
     **fields.each(fields.boolean, "require_accelerator", "own_interpreter", "is_command"),
     "hosts": fields.integer(1, 100_000),
     "deadline": fields.optional(_SECONDS),

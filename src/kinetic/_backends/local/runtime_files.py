@@ -6,7 +6,7 @@
 {runtime}/jobs/{job_id}/log-{attempt}-{host} work-{attempt}-{host}/
 {runtime}/jobs/{job_id}/body-{attempt}-{host} word-{attempt}-{host}   its value and last word, until they are sealed
 {runtime}/jobs/{job_id}/data-{attempt}-{host}/   its own copies of what it reads
-{runtime}/jobs/workspace-{supervisor}/           the working folder of one child of a batch, for the next one
+{runtime}/jobs/workspace-{supervisor}/           the working folder of one job, for the next one
 {runtime}/groups/{group}.json {group}.{epoch}.lock
 {runtime}/runners/{digest}/                     this client's own code, unpacked
 {runtime}/data/                                 data that jobs have read; see _runner/data/file_cache.py

@@ -29,7 +29,7 @@ from kinetic._runner.supervisor.supervise import DECIDED, REMOVED, Decision, Ear
 from kinetic._runner.supervisor.verdicts import Ending, Report
 from kinetic._runner.worker import function_call, worker
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES, Store
-from kinetic._wire import digests, documents, keys, python_runtime
+from kinetic._wire import digests, documents, keys, outcomes, python_runtime
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.task import Task
@@ -64,8 +64,7 @@ class SupervisorProcess:
         self.queue = Queue(self.paths.queue)
         self._spare: EarlyWorker | None = None  # for the next job, while there is none
         self._last: Task | None = None
-        self._workspace = ""  # of which batch there may be a working folder for its next child
-        self._workspace_state = ""  # of that folder, as a worker found it before any code of the user's ran
+        self._left: dict[str, object] | None = None  # what is in the working folder that is kept for the next job
         self.advanced = float("inf")  # when; infinite while there was no job since
         self.ending = False
         signal.signal(signal.SIGTERM, self._on_term)
@@ -89,7 +88,6 @@ class SupervisorProcess:
                 if time.monotonic() > self.advanced + _ADVANCE_SECONDS:
                     self.start_others()
                 continue
-            self.drop_workspace()
             if self.advanced != float("inf"):
                 self.start_others()
             self._fork_ahead()
@@ -120,31 +118,30 @@ class SupervisorProcess:
             self.paths.held_job(self.name).unlink(missing_ok=True)
 
     def with_workspace(self, task: Task) -> Task:
-        """Return a task with the working folder that the last child of its batch may have left; else none is left."""
-        if not task.order_key or self._workspace != task.order_sha256:
-            self.drop_workspace()
+        """Return a task with the working folder that another job may have left."""
+        if task.hosts > 1:
             return task
-        folder = str(self.paths.workspace(self.name))
-        return replace(task, workspace=folder, workspace_state=self._workspace_state)
+        return replace(task, workspace=str(self.paths.workspace(self.name)), left=self._left)
 
-    def keep_workspace(self, task: Task, verdict: Outcome, said: str | None) -> None:
-        """Keep the working folder of a child that left it as it was; the next one verifies that.
+    def keep_workspace(self, task: Task, verdict: Outcome, found: dict[str, object] | None) -> bool:
+        """Keep the working folder of a job that left it as it was, for the next one, which verifies that.
 
-        ``said``: the state of the folder, as its worker said first. One that had a state to compare with says only that
-        it has another folder; so a later word, from code of the user's, changes nothing.
+        Before others hear of the end, since they may remove what the job has. ``found``: what its worker said of it.
         """
-        if task.workspace_state:
-            self._workspace_state = task.workspace_state if said != "" else ""
-        else:
-            self._workspace_state = (said or "") if task.workspace else ""
-        if verdict.succeeded and task.hosts == 1 and not verdict.files and function_call.leaves_workspace(task):
-            with contextlib.suppress(OSError):  # it removed its folder; or there is one, which its task never took
-                os.rename(task.folder, self.paths.workspace(self.name))
-                self._workspace = task.order_sha256
+        is_as_it_was = verdict.cause in outcomes.OF_THE_FUNCTION and not verdict.files
+        if not (task.workspace and found and is_as_it_was) or processes.mounts_below(task.folder):
+            return False
+        with contextlib.suppress(OSError):  # there is none, as its worker took it; or the job removed its own
+            os.rename(task.workspace, task.folder.with_name(f"{task.folder.name}-before"))  # goes with the job
+        with contextlib.suppress(OSError):
+            os.rename(task.folder, task.workspace)
+            self._left = found
+            return True
+        return False
 
-    def drop_workspace(self) -> None:
-        if self._workspace:
-            self._workspace = self._workspace_state = ""
+    def _drop_workspace(self) -> None:
+        if self._left is not None:
+            self._left = None
             recovery.remove_folder(self.paths.workspace(self.name))
 
     def _fork_ahead(self) -> None:
@@ -237,7 +234,7 @@ class SupervisorProcess:
         if not self.queue.leave(self.name, self.template_id, at_once=self.ending):
             return False
         self._end_spare()
-        self.drop_workspace()
+        self._drop_workspace()
         for path in (self.paths.wake(self.name), self.paths.held_job(self.name)):
             path.unlink(missing_ok=True)
         log = self.paths.supervisor_log(self.name)
@@ -446,9 +443,9 @@ class QueueSource:
             self._completion.stop()
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:
+        is_kept = self._process.keep_workspace(tasks[0], verdict, self._report.workspace)
         recovery.finish(self._paths, self._queue, self.store, tasks, verdict.status, measured=self._is_measured)
-        self._process.keep_workspace(tasks[0], verdict, self._report.workspace)
-        recovery.tidy(self._paths, self.task.job_id, self.task, whole=verdict.succeeded)
+        recovery.tidy(self._paths, self.task.job_id, self.task, whole=is_kept or verdict.succeeded)
         if created:
             self._process.notify(self.task, verdict)
 

@@ -92,7 +92,7 @@ class Report:
     """What the worker reported last: the supervisor's only source while the worker lives."""
 
     phase: str = "order"
-    workspace: str | None = None  # what it said first of its working folder: the state of that, see ``workspace.py``
+    workspace: dict[str, Any] | None = None  # what it said first of its working folder, see ``workspace.Left``
     done: dict[str, Any] | None = None  # the final report
 
 
@@ -122,9 +122,9 @@ class ReportWriter:
         except OSError:  # a full disk: the pipe remains
             self._send({"phase": phase})
 
-    def unpacked(self, state: str) -> None:
-        """Report in which state the working folder is."""
-        self._send({"phase": self.phase, "workspace": state})
+    def unpacked(self, found: dict[str, Any]) -> None:
+        """Report what is in the working folder before any code of the user's runs: the first report counts."""
+        self._send({"phase": self.phase, "workspace": found})
 
     def done(self, final: dict[str, Any]) -> bool:
         """Write the final report, once: on disk first, so that it outlives both processes.
@@ -204,9 +204,9 @@ class ReportReader:
         for page in filter(None, map(_parsed, lines)):
             phase = page.get("phase")
             self.report.phase = phase if isinstance(phase, str) else self.report.phase
-            state = page.get("workspace")
-            if isinstance(state, str) and self.report.workspace is None:  # the first is the worker's own
-                self.report.workspace = state
+            found = page.get("workspace")
+            if isinstance(found, dict) and self.report.workspace is None:  # the first is the worker's own
+                self.report.workspace = found
             self.report.done = checked_report(page.get("done")) or self.report.done
         if len(self._half) > _MOST_BYTES:
             self._half = b""  # not a line of ours: user code that writes here harms its own job only

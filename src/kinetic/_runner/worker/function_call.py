@@ -46,7 +46,7 @@ from kinetic._wire import (
     references,
 )
 from kinetic._wire import order as orders
-from kinetic._wire.order import Artifact, Child, Manifest, Order
+from kinetic._wire.order import Artifact, Child, Order
 from kinetic._wire.task import Task
 from kinetic.errors import CommandError, KineticError, RunnerError
 
@@ -512,7 +512,7 @@ class Fetched(NamedTuple):
     order: Order
     function: bytes
     arguments: bytes
-    last_pack: bytes  # of the project, with its manifest; empty where there is none, or it is to be read when needed
+    last_pack: bytes  # of the project, with its manifest; empty where there is none, or nobody may need it
 
 
 def fetch(store: Store, task: Task) -> Fetched:
@@ -524,8 +524,10 @@ def fetch(store: Store, task: Task) -> Fetched:
     found = fetch_order(store, task.job_id, task.order_sha256, key=task.order_key, child=task.child)
 
     def last_pack() -> tuple[str, bytes]:
-        with contextlib.suppress(KineticError):  # ``unpack`` reads it again, and its phase has the error
-            return "last_pack", blobs.read_blob(store, found.packs[-1], "the project") if found.manifest else b""
+        left = workspace.Left.of(task)
+        if found.manifest and not (left is not None and left.is_of(found.manifest, found.packs)):
+            with contextlib.suppress(KineticError):  # ``unpack`` reads it again, and its phase has the error
+                return "last_pack", blobs.read_blob(store, found.packs[-1], "the project")
         return "last_pack", b""
 
     parts: list[Callable[[], tuple[str, bytes]]] = [
@@ -537,8 +539,7 @@ def fetch(store: Store, task: Task) -> Fetched:
 
 
 _kept: dict[tuple[str, str, str], Fetched] = {}  # of one batch: where its order is, and its digest
-_kept_manifests: dict[str, Manifest] = {}  # of the same, by their digests
-_MOST_KEPT = 8 << 20  # bytes of each: what is larger is read again by the workers that need it
+_MOST_KEPT = 8 << 20  # bytes of a function: a larger one is read again by each worker
 
 
 def keep_shared(store: Store, task: Task) -> None:
@@ -549,19 +550,14 @@ def keep_shared(store: Store, task: Task) -> None:
     at = (task.store_url, task.order_key, task.order_sha256)
     if at in _kept:
         return
-    _kept.clear()
-    _kept_manifests.clear()  # no job's process holds what another one's batch shares
+    _kept.clear()  # no job's process holds what another one's batch shares
     if not task.order_key or store.local is None:
         return
     with contextlib.suppress(KineticError, OSError):
         found = fetch_order(store, task.job_id, task.order_sha256, key=task.order_key)
         function = fetch_artifact(store, found.function, "the function")
-        last = blobs.read_blob(store, found.packs[-1], "the project") if found.manifest else b""
-        if len(function) > _MOST_KEPT or (found.manifest and found.manifest.size > _MOST_KEPT):
-            return
-        _kept[at] = Fetched(found, function, b"", last if len(last) <= _MOST_KEPT else b"")
-        if found.manifest:
-            _kept_manifests[found.manifest.sha256] = workspace.read_manifest(last, found.manifest, found.packs)
+        if len(function) <= _MOST_KEPT:
+            _kept[at] = Fetched(found, function, b"", b"")
 
 
 def fetch_artifact(store: Store, artifact: Artifact, what: str) -> bytes:
@@ -588,14 +584,3 @@ def load_value(data: bytes) -> Any:
     from kinetic._wire import device_tensors  # only where a job follows another
 
     return device_tensors.load(lambda: io.BytesIO(data), lambda: sys.stderr.write(_MOVED))
-
-
-def kept_manifest(page: Artifact) -> Manifest | None:
-    """Return the manifest of a project, if it is among what all children of a batch share."""
-    return _kept_manifests.get(page.sha256)
-
-
-def leaves_workspace(task: Task) -> bool:
-    """Return whether the next job of this batch could take over the working folder of this one."""
-    kept = _kept.get((task.store_url, task.order_key, task.order_sha256))
-    return kept is not None and kept.order.manifest is not None

@@ -68,7 +68,7 @@ def preload() -> None:
     """Do in a supervisor, once, what each of its workers would have to do."""
     supervise.preload()
     function_call.pickler_class()
-    for kind in (Order, Artifact, Child, Value, JaxProcess, Unpacked):
+    for kind in (Order, Artifact, Child, Value, JaxProcess):
         dataclasses.fields(kind)  # it is made now
 
 
@@ -293,13 +293,15 @@ def _load_value(data: bytes) -> Any:
 def _unpack(task: Task, store: Store, order: Order, last: bytes, report: ReportWriter) -> Unpacked | None:
     if not order.manifest:
         task.folder.mkdir(parents=True, exist_ok=True)
+        if task.workspace:
+            report.unpacked({})
         return None
     function_call.show_files_of_the_client(order, task.folder)
-    kept = function_call.kept_manifest(order.manifest)
-    left = Left(task.workspace, task.workspace_state) if task.workspace else None
-    found = workspace.unpack(store, order.manifest, order.packs, task.folder, last, manifest=kept, left=left)
-    if left is not None and found.state != (left.state or None):
-        report.unpacked(found.state)  # before any code of the user's runs
+    found = workspace.unpack(
+        store, order.manifest, order.packs, task.folder, last, folder=task.workspace, left=Left.of(task)
+    )
+    if task.workspace:
+        report.unpacked(found.left._asdict())
     return found
 
 
@@ -380,7 +382,7 @@ def _deliver(
     final = function_call.deliver(ended, body)  # never raises
     times[SERIALIZE] = round(_monotonic() - begun, 6)
     step("worker:body-written")
-    return {**final, "phase": EXECUTE if final["cause"] in {"value", "exception", "exit"} else SERIALIZE}
+    return {**final, "phase": EXECUTE if final["cause"] in outcomes.OF_THE_FUNCTION else SERIALIZE}
 
 
 def _end_a_forked_child(report: ReportWriter, ended: Value | Failure | None = None) -> None:

@@ -1,9 +1,8 @@
-"""The working folder of a job: a project is unpacked into it, or it is taken over from another child of the batch.
+"""The working folder of a job: a project is unpacked into it, or it is the one of the job before, brought up to date.
 
-A folder is taken over only if it is as it would be unpacked. That is found by its bytes at first, and from then on by
-its *state*: size, times, inode and mode of each file. The system alone sets the time of a change (ctime), so a file
-that was written to has another state, whatever its writer did. Two changes within one tick of the clock have one time,
-so a state counts only once all of its files are older than that.
+What is in a file of such a folder is known by its *state*: size, times, inode and mode. The system alone sets the time
+of a change (ctime), so a file that was written to has another state, whatever its writer did. Two changes within one
+tick of the clock have one time, so a file that is younger than that is compared with its bytes in the store.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from struct import Struct
@@ -20,39 +18,45 @@ from struct import Struct
 from kinetic._blobs import fetch as blobs
 from kinetic._runner import processes
 from kinetic._stores.protocol import Store
-from kinetic._wire import NamedTuple, dataclass, folders
-from kinetic._wire.order import Artifact, Manifest
+from kinetic._wire import NamedTuple, folders
+from kinetic._wire.order import Artifact, Manifest, ManifestFile
+from kinetic._wire.task import Task
 from kinetic.errors import KineticError, StoreError
 
 Stamp = tuple[int, int, int]  # size, time of the last change in nanoseconds, inode
+_BYTECODE = "__pycache__"
 _MOST_READ = 32 << 20  # bytes; twice a pack
+_MOST_YOUNG = 64  # files; where there are more, all are compared
 _STATE = Struct(">qqqQI").pack
-
-
-@dataclass(frozen=True)
-class Unpacked:
-    """A project in a folder.
-
-    Attributes:
-        tree: The digest of its paths, modes and contents.
-        files: How many files.
-        bytes: Their size.
-        stamps: For each path below the folder: size, time of the last change in nanoseconds, inode.
-        state: By which the next child of the batch knows the folder, if that is as it is now; "" where it cannot.
-    """
-
-    tree: str
-    files: int
-    bytes: int
-    stamps: Mapping[str, Stamp] = field(repr=False)
-    state: str = ""
+_Found = dict[str, os.stat_result]  # by path below a working folder; the name of a folder ends with a slash
 
 
 class Left(NamedTuple):
-    """A folder that another child of the batch left, for the next one."""
+    """What a worker found in its working folder before any code of the user's ran; the next job takes it over."""
 
-    folder: str
-    state: str = ""  # in which its bytes were those of the project, as a worker found; "" where that is not known
+    manifest: tuple[str, int, int]  # of the project: digest, length, where in its blob
+    packs: tuple[str, ...]  # of the project
+    state: str = ""  # of its files and folders; "" where each must be compared
+    young: tuple[str, ...] = ()  # files that must be compared, whatever the state
+
+    @classmethod
+    def of(cls, task: Task) -> Left | None:
+        """Read what became of it on its way through the supervisor."""
+        if (page := task.left) is None:
+            return None
+        digest, size, start = page["manifest"]
+        return cls((digest, size, start), tuple(page["packs"]), page["state"], tuple(page["young"]))
+
+    def is_of(self, page: Artifact, packs: Sequence[str]) -> bool:
+        """Return whether this is the project that an Order names."""
+        return self.manifest == (page.sha256, page.size, page.start) and self.packs == tuple(packs)
+
+
+class Unpacked(NamedTuple):
+    """A project in a folder."""
+
+    stamps: Mapping[str, Stamp]  # for each path below the folder
+    left: Left
 
 
 def unpack(
@@ -62,7 +66,7 @@ def unpack(
     into: Path,
     last: bytes = b"",
     *,
-    manifest: Manifest | None = None,
+    folder: str = "",
     left: Left | None = None,
 ) -> Unpacked:
     """Write a project into a new or empty folder; everything is verified first.
@@ -73,33 +77,21 @@ def unpack(
         packs: The blobs that contain the project, from the Order; the manifest is in the last one.
         into: The folder; it is made if it does not exist.
         last: The last blob, verified; read if it is empty.
-        manifest: What the page says, verified; read if it is None.
-        left: A folder that may hold the same project, with bytecode; it is taken instead if it does.
+        folder: The working folder of another job, of which nothing else is made anew than what differs.
+        left: What that job found in it; None if there is no such folder.
 
     Raises:
         IntegrityError: A blob or the manifest is not what was promised.
         KeyMissingError: A blob is not in the store.
         StoreError: The folder cannot be written; "workspace-full" when its disk is full.
     """
-    read = {packs[-1]: last} if last else {}
-
-    def blob(name: str) -> bytes:
-        return read[name] if name in read else blobs.read_blob(store, name, "the project")
-
-    if manifest is None:
-        read[packs[-1]] = blob(packs[-1])
-        manifest = read_manifest(read[packs[-1]], page, packs)
+    project = _Project(store, page, packs, last)
     try:
-        if left is not None and (found := _take_over(left, into, manifest, blob)) is not None:
-            return found
-        into.mkdir(parents=True, exist_ok=True)
-        for folder in sorted(_folders_of(manifest)):
-            os.makedirs(into / folder, 0o755, exist_ok=True)
-        destination = blobs.Destination(
-            lambda file: f"{into}/{file.path}", lambda file: 0o755 if file.executable else 0o644, None
-        )
-        blobs.fetch_files(store, manifest.files, destination, read)
-        stamps = {file.path: _stamp(os.lstat(f"{into}/{file.path}")) for file in manifest.files}
+        if left is not None and (taken := _take_over(folder, left, into, project)) is not None:
+            return taken
+        manifest = project.manifest()
+        project.write(manifest, manifest.files, into)
+        return project.unpacked(_look(into) or {}, time.time_ns())
     except OSError as error:
         if isinstance(error, KineticError):
             raise
@@ -110,7 +102,6 @@ def unpack(
             next="free some space there, or send less: kinetic package --dry-run lists what is sent" if full else None,
             code="workspace-full" if full else "workspace",
         ) from error
-    return _unpacked(manifest, stamps)
 
 
 def read_manifest(last: bytes, page: Artifact, packs: Sequence[str]) -> Manifest:
@@ -118,8 +109,39 @@ def read_manifest(last: bytes, page: Artifact, packs: Sequence[str]) -> Manifest
     return Manifest.from_bytes(last[page.start : page.start + page.size], sha256=page.sha256, blobs=packs)
 
 
-def _unpacked(manifest: Manifest, stamps: dict[str, Stamp], state: str = "") -> Unpacked:
-    return Unpacked(manifest.hash, len(stamps), sum(stamp[0] for stamp in stamps.values()), stamps, state)
+class _Project:
+    """A project in a store."""
+
+    def __init__(self, store: Store, page: Artifact, packs: Sequence[str], last: bytes = b"") -> None:
+        self.store, self.page, self.packs = store, page, packs
+        self._read = {packs[-1]: last} if last else {}
+
+    def manifest(self) -> Manifest:
+        last = self.packs[-1]
+        self._read[last] = self.blob(last)
+        return read_manifest(self._read[last], self.page, self.packs)
+
+    def blob(self, name: str) -> bytes:
+        return self._read[name] if name in self._read else blobs.read_blob(self.store, name, "the project")
+
+    def write(self, manifest: Manifest, files: Sequence[ManifestFile], into: Path) -> None:
+        """Write some of its files, and make all its folders."""
+        into.mkdir(parents=True, exist_ok=True)
+        for folder in sorted(_folders_of(manifest)):
+            os.makedirs(into / folder, 0o755, exist_ok=True)
+        destination = blobs.Destination(
+            lambda file: f"{into}/{file.path}", lambda file: 0o755 if file.executable else 0o644, None
+        )
+        blobs.fetch_files(self.store, files, destination, self._read)
+
+    def unpacked(self, found: _Found, looked: int) -> Unpacked:
+        """Return what a folder holds whose files are those of this project, as they were looked at at this time."""
+        files = {path: about for path, about in found.items() if not path.endswith("/")}
+        young = [path for path, about in files.items() if not folders.is_settled(folders.changed_ns(about), looked)]
+        left = Left((self.page.sha256, self.page.size, self.page.start), tuple(self.packs))
+        if len(young) <= _MOST_YOUNG and "".join(young).isascii():
+            left = left._replace(state=_state_of(found, young), young=tuple(young))
+        return Unpacked({path: _stamp(about) for path, about in files.items()}, left)
 
 
 def _folders_of(manifest: Manifest) -> set[str]:
@@ -135,96 +157,140 @@ def _folders_of(manifest: Manifest) -> set[str]:
 # ----------------------------------------------------------------------------------------------------------- taken over
 
 
-def _take_over(left: Left, into: Path, manifest: Manifest, blob: Callable[[str], bytes]) -> Unpacked | None:
-    """Rename a folder with a project, if every name, mode and byte in it is as it would be unpacked; else remove it.
+def _take_over(folder: str, left: Left, into: Path, project: _Project) -> Unpacked | None:
+    """Rename the folder of another job and bring it up to date; None, and no folder, where that cannot be done.
 
     There may be bytecode besides: Python uses it only for a source of the same time and size.
     """
+    if set(left.packs).isdisjoint(project.packs):
+        return None  # nothing in it is ours
     try:
-        os.rename(left.folder, into)
-    except OSError:  # no job has left one
+        os.rename(folder, into)
+    except OSError:  # it is gone
         return None
     try:
-        looked = time.time_ns()
-        found = _files_in(into, manifest)
-        if found is not None:
-            state = _state_of(found)
-            if state == left.state or _has_contents(into, manifest, blob):
-                stamps = {file.path: _stamp(about) for file, about in zip(manifest.files, found, strict=True)}
-                is_old = state == left.state or all(
-                    folders.is_settled(folders.changed_ns(about), looked) for about in found
-                )
-                return _unpacked(manifest, stamps, state if is_old else "")
+        found = _bring_up_to_date(into, left, project)
     except (OSError, KineticError):  # something in it cannot be read, or a blob; who unpacks says so
-        pass
-    folders.remove(into.parent, into.name)
-    return None
+        found = None
+    if found is None:
+        folders.remove(into.parent, into.name)
+    return found
 
 
-def _files_in(into: Path, manifest: Manifest) -> list[os.stat_result] | None:
-    """Return what the system says of each file of a project; None if its folder has more, less, or other modes."""
+def _bring_up_to_date(into: Path, left: Left, project: _Project) -> Unpacked | None:
+    """Write what is missing or not known to be right, and remove what is not the project's."""
+    looked = time.time_ns()
+    found = _look(into)
+    if found is None:
+        return None
+    is_known, is_same = left.state == _state_of(found, left.young), left.is_of(project.page, project.packs)
+    if is_known and is_same and not left.young:
+        return project.unpacked(found, looked)
+    manifest = project.manifest()
+    right: set[str] = set()
+    if is_known:
+        before = manifest
+        if not is_same:
+            digest, size, start = left.manifest
+            before = _Project(project.store, Artifact(digest, size, start=start), left.packs).manifest()
+        right = {file.path for file in {*before.files}.intersection(manifest.files)}.difference(left.young)
     mask = folders.read_umask()
-    inside, count, pending = _folders_of(manifest), 0, [""]
-    wanted = {file.path: 0o755 & ~mask if file.executable else 0o644 & ~mask for file in manifest.files}
-    found: dict[str, os.stat_result] = {}
+    candidates = [file for file in manifest.files if file.path not in right and _could_be(file, found, mask)]
+    right.update(_compared(into, candidates, project))
+    inside = {f"{folder}/" for folder in _folders_of(manifest) if os.path.basename(folder) != _BYTECODE}
+    if any(stat.S_IMODE(found[folder].st_mode) != 0o755 & ~mask for folder in found.keys() & inside):
+        return None
+    for path in sorted(found.keys() - right - inside, reverse=True):  # what is in a folder comes before the folder
+        _remove(into, path)
+        del found[path]
+    project.write(manifest, [file for file in manifest.files if file.path not in right], into)
+    for path in (*(file.path for file in manifest.files), *inside):
+        if path not in found:
+            found[path] = os.lstat(f"{into}/{path}")
+    return project.unpacked(found, looked)
+
+
+def _look(top: Path) -> _Found | None:
+    """Return what the system says of all but bytecode; None if there are links, pipes and the like."""
+    found: _Found = {}
+    pending = [""]
     while pending:
         folder = pending.pop()
-        is_bytecode = folder.endswith("__pycache__/")
-        for entry in os.scandir(f"{into}/{folder}"):
+        is_bytecode = folder.endswith(f"{_BYTECODE}/")
+        for entry in list(os.scandir(f"{top}/{folder}")):  # which closes it
             path = folder + entry.name
             about = entry.stat(follow_symlinks=False)
-            if stat.S_ISDIR(about.st_mode) and (path in inside or entry.name == "__pycache__"):
-                count += path in inside
+            if stat.S_ISDIR(about.st_mode):
                 pending.append(f"{path}/")
+                if entry.name != _BYTECODE:
+                    found[f"{path}/"] = about
             elif not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
                 return None
-            elif path in wanted:
-                if stat.S_IMODE(about.st_mode) != wanted[path]:
-                    return None
-                found[path] = about
             elif not is_bytecode or not path.endswith(".pyc"):
-                return None
-    if count != len(inside) or len(found) != len(wanted):
-        return None
-    return [found[file.path] for file in manifest.files]
+                found[path] = about
+    return found
 
 
-def _state_of(found: Sequence[os.stat_result]) -> str:
-    return sha256(
-        b"".join(
-            _STATE(about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino, about.st_mode) for about in found
-        )
-    ).hexdigest()
+def _state_of(found: _Found, young: Collection[str]) -> str:
+    """Return one digest of the states of all files that are not young; of a folder, names and mode count."""
+    left_out = set(young)
+
+    def states() -> Iterator[bytes]:
+        yield b"%o" % folders.read_umask()  # files that are made anew would follow it
+        for path in sorted(found.keys() - left_out):
+            about, of_folder = found[path], path.endswith("/")
+            times = (0, 0, 0) if of_folder else (about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+            yield os.fsencode(path)
+            yield _STATE(*times, about.st_ino, about.st_mode)
+
+    return sha256(b"\0".join(states())).hexdigest()
 
 
-def _has_contents(into: Path, manifest: Manifest, blob: Callable[[str], bytes]) -> bool:
-    """Return whether each file has the bytes that the blobs of a project have, of which one at a time is read.
+def _could_be(file: ManifestFile, found: _Found, mask: int) -> bool:
+    about = found.get(file.path)
+    wanted = (0o755 if file.executable else 0o644) & ~mask
+    return about is not None and about.st_size == file.size and stat.S_IMODE(about.st_mode) == wanted
 
-    A project with larger blobs is unpacked each time: what is read here counts as memory of the job.
+
+def _compared(into: Path, files: Sequence[ManifestFile], project: _Project) -> set[str]:
+    """Return which of these files have the bytes that the blobs of their project have, of which one at a time is read.
+
+    Files of larger blobs are made anew each time: what is read here counts as memory of the job.
     """
-    if max(manifest.blobs().values(), default=0) > _MOST_READ:
-        return False
     at: dict[str, list[tuple[str, int, int, int]]] = {}
-    for file in manifest.files:
+    for file in files:
         before = 0
         for part in file.parts:
             length = file.size if file.packed else part.length
-            at.setdefault(part.blob, []).append((f"{into}/{file.path}", before, part.offset, length))
+            at.setdefault(part.blob, []).append((file.path, before, part.offset, length))
             before += length
-        if os.lstat(f"{into}/{file.path}").st_size != file.size:
-            return False
+    others: set[str] = set()
     for name, places in at.items():
-        data = memoryview(blob(name))
+        is_large = max(offset + length for _, _, offset, length in places) > _MOST_READ
+        data = memoryview(b"" if is_large else project.blob(name))
         for path, start, offset, length in places:
-            if _bytes_of(path, start, length) != data[offset : offset + length]:
-                return False
-    return True
+            if is_large or _bytes_of(f"{into}/{path}", start, length) != data[offset : offset + length]:
+                others.add(path)
+    return {file.path for file in files} - others
 
 
 def _bytes_of(path: str, start: int, length: int) -> bytes:
     with open(path, "rb", buffering=0) as file:
         file.seek(start)
         return file.read(length)
+
+
+def _remove(into: Path, path: str) -> None:
+    """Remove a file with its bytecode, or a folder."""
+    if path.endswith("/"):
+        folders.remove(into, path)
+        return
+    os.unlink(into / path)
+    folder, name = os.path.split(path)
+    if name.endswith(".py") and os.path.isdir(bytecode := into / folder / _BYTECODE):
+        for each in os.listdir(bytecode):
+            if each.startswith(name[:-2]):
+                os.unlink(bytecode / each)
 
 
 # -------------------------------------------------------------------------------------------------- what a job has left

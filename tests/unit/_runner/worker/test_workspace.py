@@ -12,12 +12,11 @@ import zlib
 
 import pytest
 
-from kinetic._blobs import fetch as blobs
 from kinetic._blobs import sender
 from kinetic._project.archive import ship
 from kinetic._project.root import Plan
 from kinetic._runner.worker import workspace
-from kinetic._runner.worker.workspace import Left, Unpacked, read_manifest, unpack, written_since
+from kinetic._runner.worker.workspace import Unpacked, unpack, written_since
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys, order
@@ -71,7 +70,7 @@ def test_files_folders_and_rights_arrive(store, shipped, tmp_path):
     assert found["empty"].is_dir()
     assert found["a.py"].stat().st_mode & 0o111 == 0o111
     assert found["large.bin"].stat().st_mode & 0o111 == 0
-    assert (unpacked.files, unpacked.bytes) == (4, sum(map(len, FILES.values())))
+    assert {path: stamp[0] for path, stamp in unpacked.stamps.items()} == {path: len(FILES[path]) for path in FILES}
 
 
 def test_nothing_else_is_left_beside_the_workspace(store, shipped, tmp_path):
@@ -167,29 +166,38 @@ def test_a_full_disk_is_said_plainly(store, shipped, tmp_path):
     assert caught.value.code == "workspace-full"
 
 
-def known(store, project, folder) -> Unpacked:
-    """Take a folder over until its state counts: its files must be some milliseconds old."""
-    found = unpack(store, project.manifest, project.packs, folder)
-    while not found.state:
-        folder.rename(folder.with_name("left"))
-        left = Left(str(folder.with_name("left")))
-        found = unpack(store, project.manifest, project.packs, folder, left=left)
-    return found
-
-
-def handed_on(store, project, folder, state="", **more):
+def handed_on(store, project, folder, before):
+    """Unpack a project as the next job does, which has the folder of the one before."""
     folder.rename(folder.with_name("left"))
     return unpack(
-        store, project.manifest, project.packs, folder, left=Left(str(folder.with_name("left")), state), **more
+        store, project.manifest, project.packs, folder, folder=str(folder.with_name("left")), left=before.left
     )
 
 
+def known(store, project, folder) -> Unpacked:
+    """Take a folder over until its state counts: its files must be some milliseconds old."""
+    found = unpack(store, project.manifest, project.packs, folder)
+    while not found.left.state or found.left.young:
+        found = handed_on(store, project, folder, found)
+    return found
+
+
 def without_blobs(store, project):
-    """Return the manifest of a project whose blobs are gone: whoever wants to read one of them fails."""
-    found = read_manifest(blobs.read_blob(store, project.packs[-1], "it"), project.manifest, project.packs)
+    """Remove the blobs of a project: whoever wants to read one of them fails."""
     for blob in project.packs:
         store.delete(keys.data_blob(blob))
-    return found
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def files_of(folder):
+    return {
+        str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_ctime_ns)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture
@@ -206,12 +214,84 @@ def edited(store, shipped, tmp_path):
 def test_a_folder_that_was_left_as_it_was_is_taken_and_then_known_without_reading_it(store, edited, tmp_path):
     work = tmp_path / "work"
     first = known(store, edited, work)
-    manifest = without_blobs(store, edited)
+    without_blobs(store, edited)
 
-    second = handed_on(store, edited, work, first.state, manifest=manifest)
+    second = handed_on(store, edited, work, first)
 
     assert second == first
     assert written_since(work, second) == []
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_after_an_edit_only_what_was_edited_is_written(store, edited, tmp_path, is_known):
+    work = tmp_path / "work"
+    first = known(store, edited, work) if is_known else unpack(store, edited.manifest, edited.packs, work)
+    before = files_of(work)
+    for name in ("a", "pkg/model"):
+        bytecode = work / os.path.dirname(name) / "__pycache__" / f"{os.path.basename(name)}.cpython-311.pyc"
+        bytecode.parent.mkdir(exist_ok=True)
+        bytecode.touch()
+    project = tmp_path / "project"
+    (project / "a.py").write_bytes(b"print(3)\n")
+    (project / "empty").rmdir()
+    (project / "empty").write_bytes(b"a file now")
+    (project / "large.bin").unlink()
+    (project / "large.bin").mkdir()
+    (project / "large.bin" / "new.py").touch()
+    (project / "pkg" / "__init__.py").chmod(0o755)
+    after = ship(Plan(project, "", None, ("",)), store, cache=tmp_path / "cache", environ={})
+
+    found = handed_on(store, after, work, first)
+
+    kept = {"chunked.bin", "pkg/model.py"}
+    assert {path for path, file in files_of(work).items() if before.get(path) == file} == kept
+    assert not list(work.rglob("a.cpython-311.pyc"))
+    assert (work / "pkg" / "__pycache__" / "model.cpython-311.pyc").exists()
+    expected = contents(project) | {"pkg/__pycache__/model.cpython-311.pyc": b""}
+    assert contents(work) == expected
+    assert (work / "pkg" / "__init__.py").stat().st_mode & 0o777 == 0o755
+    assert written_since(work, found) == []
+    assert known_again(store, after, work, found) == found.stamps
+
+
+def known_again(store, project, folder, found):
+    """Return the stamps that the next jobs find, until nothing is compared any more."""
+    while not found.left.state or found.left.young:
+        found = handed_on(store, project, folder, found)
+    return found.stamps
+
+
+def test_a_folder_of_another_project_is_not_touched(store, edited, tmp_path):
+    work, other = tmp_path / "work", tmp_path / "other"
+    first = known(store, edited, work)
+    page, packs = project_of(store, "a.py", b"another project")
+
+    found = unpack(store, page, packs, other, folder=str(work), left=first.left)
+
+    assert contents(other) == {"a.py": b"another project"}
+    assert found.left.is_of(page, packs)
+    assert "chunked.bin" in contents(work)
+
+
+def test_a_folder_that_is_gone_is_made(store, edited, tmp_path):
+    first = known(store, edited, tmp_path / "work")
+
+    unpack(store, edited.manifest, edited.packs, tmp_path / "new", folder=str(tmp_path / "nowhere"), left=first.left)
+
+    assert contents(tmp_path / "new") == contents(tmp_path / "work")
+
+
+def test_a_folder_that_another_umask_made_is_made_anew(store, edited, tmp_path):
+    work = tmp_path / "work"
+    first = known(store, edited, work)
+    before = os.umask(0o077)
+    try:
+        handed_on(store, edited, work, first)
+    finally:
+        os.umask(before)
+
+    assert (work / "pkg" / "model.py").stat().st_mode & 0o777 == 0o600
+    assert (work / "pkg").stat().st_mode & 0o777 == 0o700
 
 
 def same_size_and_time(work):
@@ -231,43 +311,81 @@ def linked_for_a_while(work):
     (work / "other").unlink()
 
 
-@pytest.mark.parametrize("change", [same_size_and_time, moved_back, linked_for_a_while])
-def test_a_folder_in_which_anything_was_done_to_a_file_is_compared_again(store, edited, tmp_path, change):
+def linked_elsewhere(work):
+    os.link(work / "a.py", work.with_name("other"))
+
+
+def a_link(work):
+    (work / "more").symlink_to(work / "a.py")
+
+
+def another_file(work):
+    (work / "empty" / "more").touch()
+
+
+def another_folder(work):
+    (work / "more" / "below").mkdir(parents=True)
+
+
+def another_mode(work):
+    (work / "a.py").chmod(0o640)
+
+
+def another_mode_of_a_folder(work):
+    (work / "pkg").chmod(0o750)
+
+
+CHANGES = (
+    *(same_size_and_time, moved_back, linked_for_a_while, linked_elsewhere, a_link, another_file, another_folder),
+    *(another_mode, another_mode_of_a_folder),
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_folder_in_which_anything_was_done_is_compared_and_put_right(store, edited, tmp_path, change):
     work = tmp_path / "work"
-    state = known(store, edited, work).state
+    expected = {path: (path.stat().st_mode, path.is_dir()) for path in sorted(tmp_path.glob("project/**/*"))}
+    first = known(store, edited, work)
+    modes = {path: path.stat().st_mode for path in sorted(work.rglob("*"))}
     change(work)
 
-    found = handed_on(store, edited, work, state)
+    found = handed_on(store, edited, work, first)
 
-    assert (work / "a.py").read_text() == "print(2)\n"
-    assert found.state != state
+    assert len(modes) == len(expected)
+    assert {path: path.stat().st_mode for path in sorted(work.rglob("*"))} == modes
+    assert contents(work) == contents(tmp_path / "project")
+    assert written_since(work, found) == []
+    work.with_name("other").unlink(missing_ok=True)
     change(work)
-    manifest = without_blobs(store, edited)
+    without_blobs(store, edited)
     with pytest.raises(KeyMissingError):
-        handed_on(store, edited, work, found.state, manifest=manifest)
+        handed_on(store, edited, work, found)
 
 
-def test_a_folder_with_files_too_large_to_compare_is_made_anew(store, edited, tmp_path, monkeypatch):
+def test_files_too_large_to_compare_are_made_anew(store, edited, tmp_path, monkeypatch):
     work = tmp_path / "work"
     before = unpack(store, edited.manifest, edited.packs, work)
     monkeypatch.setattr(workspace, "_MOST_READ", 1 << 20)
+    unknown = before._replace(left=before.left._replace(state=""))
 
-    found = handed_on(store, edited, work)
+    found = handed_on(store, edited, work, unknown)
 
-    assert found.state == ""
     assert found.stamps["chunked.bin"] != before.stamps["chunked.bin"]
     assert found.stamps["chunked.bin"][2] == (work / "chunked.bin").stat().st_ino
 
 
-def test_a_folder_whose_files_are_too_young_has_no_state(store, edited, tmp_path):
+def test_files_that_are_too_young_are_compared_and_the_others_are_not(store, edited, tmp_path):
     work = tmp_path / "work"
-    unpack(store, edited.manifest, edited.packs, work)
+    first = known(store, edited, work)
     os.utime(work / "a.py", (time.time() + 3600, time.time() + 3600))
+    first = handed_on(store, edited, work, first)
+    assert first.left.young == ("a.py",)
+    same_size_and_time(work)
 
-    found = handed_on(store, edited, work)
+    found = handed_on(store, edited, work, first)
 
-    assert found.state == ""
-    assert found.stamps["a.py"][2] == (work / "a.py").stat().st_ino
+    assert (work / "a.py").read_text() == "print(2)\n"
+    assert found.left.young == ("a.py",)
 
 
 def test_what_the_job_wrote_is_named_and_nothing_else(store, shipped, tmp_path):

@@ -1,0 +1,229 @@
+"""The working folder of a job goes to the next one, which makes it what its own project is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from kinetic._runner import processes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+
+
+@pytest.fixture
+def one_at_a_time(monkeypatch) -> None:
+    """Let one supervisor do all jobs."""
+    monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "1")
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # bytecode is left as well
+
+
+HANDED_ON = """
+    import json, os, stat, sys
+    import kinetic
+
+    def spoil(how):
+        about = os.stat("told.txt")
+        if how == "same size and time":
+            with open("told.txt", "r+") as file:
+                file.write("lies!")
+            os.utime("told.txt", ns=(about.st_atime_ns, about.st_mtime_ns))
+        elif how == "another file":
+            open("more.txt", "w").close()
+        elif how == "an empty folder":
+            os.mkdir("more")
+        elif how == "no file":
+            os.unlink("told.txt")
+        elif how == "another mode":
+            os.chmod("told.txt", 0o640)
+        elif how == "a link":
+            os.link("told.txt", os.path.join("..", "elsewhere"))
+        elif how == "and says that it did not":
+            import pathlib
+            from kinetic._runner.worker import workspace
+            spoil("same size and time")
+            frame = sys._getframe()
+            while "unpacked" not in frame.f_locals:
+                frame = frame.f_back
+            left = frame.f_locals["unpacked"].left
+            left = left._replace(state=workspace._state_of(workspace._look(pathlib.Path()), ()), young=())
+            line = json.dumps({"phase": "execute", "workspace": left._asdict()})
+            for number in map(int, os.listdir("/dev/fd")):
+                if number > 2 and os.path.exists(f"/dev/fd/{number}") and stat.S_ISFIFO(os.fstat(number).st_mode):
+                    os.write(number, f"\\n{line}\\n".encode())
+        elif how == "at its exit":
+            import atexit
+            atexit.register(lambda: os.unlink("told.txt"))
+
+    @kinetic.run(accelerator="cpu")
+    def child(how):
+        with open("told.txt") as file:
+            text = file.read()
+        names = sorted(set(os.listdir(".")) - {"__pycache__"})
+        mode = os.stat("told.txt").st_mode & 0o777
+        is_in_its_own = os.path.dirname(os.getcwd()).endswith(os.environ["KINETIC_JOB_ID"])
+        about = os.stat("told.txt")
+        spoil(how)
+        return [text, names, mode, is_in_its_own, (about.st_ino, about.st_ctime_ns)]
+"""
+SPOILED = (
+    *("same size and time", "another file", "an empty folder", "no file", "another mode", "a link", "at its exit"),
+    *("and says that it did not", ""),
+)
+BESIDE_IT = ("an empty folder",)
+BEFORE = 3  # children that change nothing: the second one compares bytes, and then the folder is known by its state
+
+
+def test_a_child_takes_over_a_working_folder_only_if_it_is_as_it_was_sent(project, one_at_a_time) -> None:
+    project.write("jobs.py", HANDED_ON)
+    project.write("told.txt", "truth")
+
+    inputs = [how for last in SPOILED for how in (*[""] * BEFORE, last)]
+    code = f"import json\nfrom jobs import *\nprint(json.dumps(child.run_async_map({inputs!r}).results()))"
+    found = json.loads(project.out(code))
+
+    files = [tuple(each.pop()) for each in found]  # with their time of change: a new file may get a number used before
+    assert all(each == found[0] for each in found)
+    text, names, _, is_in_its_own_folder = found[0]
+    assert (text, is_in_its_own_folder) == ("truth", True)
+    assert {"jobs.py", "told.txt"} <= set(names)
+    assert not {"more", "more.txt"} & set(names)
+    assert files == [each for each in files[:: BEFORE + 1] for _ in range(BEFORE + 1)]  # but for who spoiled it
+    assert len(set(files)) == len(SPOILED) - len(BESIDE_IT)
+
+
+JOBS = """
+    import os
+    import subprocess
+    import kinetic
+    import helper
+
+    def seen():
+        about = {name: os.stat(name) for name in os.listdir(".") if os.path.isfile(name)}
+        files = {name: (each.st_ino, each.st_ctime_ns) for name, each in about.items()}
+        bytecode = os.stat(helper.__cached__)
+        text = open("script.py").read()
+        return helper.VALUE, files, (bytecode.st_ino, bytecode.st_ctime_ns), os.getppid(), text
+
+    @kinetic.run(accelerator="cpu")
+    def look():
+        return seen()
+
+    @kinetic.run(accelerator="cpu")
+    def fail():
+        raise ValueError(seen())
+
+    @kinetic.run(accelerator="cpu")
+    def write():
+        open("model.bin", "w").close()
+        return seen()
+
+    @kinetic.run(accelerator="cpu")
+    def mount(source):
+        os.mkdir("mounted")
+        subprocess.run(["mount", "--bind", source, "mounted"], check=True)
+        return os.listdir("mounted")
+"""
+
+
+class Seen:
+    """What a job saw of its working folder."""
+
+    def __init__(self, text: str) -> None:
+        self.value, self.files, self.bytecode, self.supervisor, self.script = json.loads(text)
+
+    def same_files(self, other: Seen) -> set[str]:
+        return {name for name, file in self.files.items() if other.files.get(name) == file}
+
+
+@pytest.fixture
+def look(project, one_at_a_time):
+    """Return what calls a function of the project in a new process, and what its job saw."""
+    project.write("jobs.py", JOBS)
+    project.write("helper.py", "VALUE = 1\n")
+
+    def call(function: str = "look") -> Seen:
+        body = (
+            f"    try:\n        found = {function}()\n    except ValueError as error:\n        found = error.args[0]\n"
+        )
+        code = f"import json\nfrom jobs import *\nif __name__ == '__main__':\n{body}    print(json.dumps(found))\n"
+        return Seen(project.out(code).splitlines()[-1])  # before it, the log of the job
+
+    return call
+
+
+def test_a_call_of_the_same_project_has_the_files_and_the_bytecode_of_the_one_before(look) -> None:
+    first, second, third = look(), look(), look()
+
+    assert first.files == second.files == third.files
+    assert first.bytecode == second.bytecode == third.bytecode
+    assert first.supervisor == third.supervisor
+
+
+def test_after_an_edit_a_call_has_the_new_file_and_the_others_of_the_one_before(look, project) -> None:
+    first = look()
+    about = (project.root / "helper.py").stat()
+    project.write("helper.py", "VALUE = 2\n")  # as long as before, and as old: bytecode of it would count as fresh
+    os.utime(project.root / "helper.py", ns=(about.st_atime_ns, about.st_mtime_ns))
+
+    second, third = look(), look()
+
+    assert (first.value, second.value, third.value) == (1, 2, 2)
+    assert second.same_files(first) == first.files.keys() - {"helper.py"}
+    assert third.files == second.files
+
+
+def test_a_call_that_raised_leaves_its_folder_as_well(look) -> None:
+    first, failed, last = look(), look("fail"), look()
+
+    assert failed.same_files(first) == last.same_files(failed) == first.files.keys() - {"script.py"}
+    assert last.script == first.script != failed.script
+
+
+def test_a_folder_that_a_job_wrote_into_is_not_used_again(look) -> None:
+    first, wrote, last = look(), look("write"), look()
+
+    assert wrote.same_files(first) == first.files.keys() - {"script.py"}
+    assert last.same_files(wrote) == set()
+    assert "model.bin" not in last.files
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_what_a_job_left_mounted_in_its_folder_stays_whole(look, project, tmp_path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "data").touch()
+    code = f"from jobs import *\nprint(mount({str(precious)!r}))"
+
+    try:
+        assert "data" in project.out(code)
+        look()
+        assert "data" in project.out(code)
+    finally:
+        for _, point in processes.mounts():
+            if point.endswith("/mounted"):
+                subprocess.run(["umount", point], check=False)
+
+    assert [each.name for each in precious.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_it_goes_with_the_supervisor_that_kept_it(look, home, wait_until, how) -> None:
+    def kept() -> list:
+        return [*home.glob("run/*/jobs/workspace-*")]
+
+    supervisor = look().supervisor
+    assert len(kept()) == 1
+
+    os.kill(supervisor, how)
+
+    if how == signal.SIGKILL:
+        wait_until(lambda: not os.path.exists(f"/proc/{supervisor}"), "its end")
+        assert look().supervisor != supervisor  # which looks after what the other one left
+        assert len(kept()) == 1
+    else:
+        wait_until(lambda: not kept(), "the removal of its folder")
