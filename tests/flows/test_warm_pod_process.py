@@ -546,3 +546,42 @@ def test_a_client_too_many_takes_the_place_of_the_one_that_was_quiet_for_the_lon
     assert greeted == [IDLE] * 8
     assert rest == b"", "its connection was closed"
     assert value == 3
+
+
+CHOOSES = """
+import os
+BACKEND = os.environ.get("CHOSEN_BACKEND", "another")
+PROCESS = os.getpid()
+"""
+
+
+def test_a_library_that_reads_a_variable_when_it_is_imported_finds_what_the_function_has_set(
+    start: Any, zipped: Path, tmp_path: Path
+) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    for name in ("early", "chooses"):
+        (packages / f"{name}.py").write_text(CHOOSES)
+    pod = start(f"file://{tmp_path}/store", zipped=zipped, PYTHONPATH=str(packages))
+
+    def chosen(backend: str) -> list[object]:
+        import early
+
+        if backend:
+            os.environ["CHOSEN_BACKEND"] = backend
+        import chooses
+
+        return [chooses.BACKEND, *(os.getpid() == module.PROCESS for module in (early, chooses))]
+
+    found = [pod.run(chosen, "")]
+    pod.state()  # until what forks the next job has imported both
+    found += [pod.run(chosen, backend) for backend in ("", "jax", "torch", "")]
+
+    was_imported_before = ["another", False, False]
+    assert found == [
+        ["another", True, True],
+        was_imported_before,
+        ["jax", True, True],  # in an interpreter that has imported neither
+        ["torch", True, True],
+        was_imported_before,
+    ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import os
 import sys
 import types
 import warnings
+from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -75,7 +78,7 @@ def test_the_names_of_modules_that_were_there_before_are_not_looked_at(
 
 
 def test_caches_that_libraries_empty_at_the_end_are_empty_before_tasks_are_forked(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, hidden: fork_server._HiddenModules
 ) -> None:
     emptied = []
 
@@ -85,41 +88,135 @@ def test_caches_that_libraries_empty_at_the_end_are_empty_before_tasks_are_forke
 
     monkeypatch.setattr(fork_server.typing, "_cleanups", [fails])
     jax = types.SimpleNamespace(clear_caches=lambda: emptied.append("jax"))
-    monkeypatch.setitem(sys.modules, "jax", jax)
+    hidden.groups.append(fork_server._Group({"jax": jax}, {}))
 
     fork_server._empty_caches()
 
     assert emptied == ["typing", "jax"]
 
 
-def test_variables_that_an_import_before_the_fork_changes_are_changed_for_each_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "changes_variables.py").write_text(
-        "import os, warnings\n"
-        "os.environ.setdefault('SET_BY_IMPORT', '1')\n"
-        "os.environ.setdefault('SET_BY_USER', 'not this')\n"
-        "os.environ['CHANGED_BY_IMPORT'] += ' and more'\n"
-        "del os.environ['REMOVED_BY_IMPORT']\n"
-        "warnings.filterwarnings('ignore', message='of a library')\n"
-    )
+Begin = Callable[[], list[str]]
+LIBRARY = """
+import os, warnings
+os.environ.setdefault('SET_BY_IMPORT', '1')
+os.environ.setdefault('SET_BY_USER', 'not this')
+os.environ['CHANGED_BY_IMPORT'] += ' and more'
+del os.environ['REMOVED_BY_IMPORT']
+warnings.filterwarnings('ignore', message='of a library')
+import of_theirs.inside
+"""
+
+
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[fork_server._HiddenModules]:
+    """Stand for the libraries that a process has imported before its forks."""
+    found = fork_server._HiddenModules()
+    monkeypatch.setattr(fork_server, "hidden", found)
+    monkeypatch.setattr(fork_server, "_loaded", {*sys.modules})
+    before = dict(sys.modules)
+    yield found
+    for name in sys.modules.keys() - before.keys():
+        del sys.modules[name]
+
+
+@pytest.fixture
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: fork_server._HiddenModules) -> Begin:
+    """Import two libraries before the fork; return what begins a task, and notes what becomes of it."""
+    (tmp_path / "of_theirs" / "inside").mkdir(parents=True)
+    (tmp_path / "of_theirs" / "__init__.py").write_text(LIBRARY)
+    (tmp_path / "of_theirs" / "inside" / "__init__.py").write_text("import decimal")
+    (tmp_path / "second.py").write_text("import of_theirs")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(fork_server, "_changed", {})
     monkeypatch.setattr(warnings, "filters", [*warnings.filters])
-    monkeypatch.delitem(sys.modules, "changes_variables", raising=False)
-    variables = {"SET_BY_USER": "2", "CHANGED_BY_IMPORT": "3", "REMOVED_BY_IMPORT": "4"}
-    before = dict(os.environ)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SET_BY_IMPORT", "to be undone")
+    monkeypatch.delenv("SET_BY_IMPORT")
+    begun: list[str] = []
+    fork_server._import_all(["of_theirs", "of_theirs.inside", "second", "is_not_there"], VARIABLES, "")
+    hidden.install()
 
-    fork_server._import_all(["changes_variables"], variables, "")
+    def begin() -> list[str]:
+        hidden.watch(lambda changed, module: begun.append(f"{changed} before {module}"), lambda: begun.append("shown"))
+        return begun
 
-    assert dict(os.environ) == before
-    assert any(each[1] and each[1].match("of a library") for each in warnings.filters), "as after an import of its own"
-    environ = variables | {"KINETIC_JOB_ID": "a-job"}
-    monkeypatch.setattr(fork_server.os, "environ", environ)
-    fork_server.apply_changes()
-    assert environ == {
-        "SET_BY_IMPORT": "1",
-        "SET_BY_USER": "2",
-        "CHANGED_BY_IMPORT": "3 and more",
-        "KINETIC_JOB_ID": "a-job",
-    }
+    return begin
+
+
+VARIABLES = {"SET_BY_USER": "2", "CHANGED_BY_IMPORT": "3", "REMOVED_BY_IMPORT": "4"}
+
+
+def test_what_was_imported_before_a_fork_is_not_there_until_the_task_imports_it(libraries: Begin) -> None:
+    begun = libraries()
+    assert not {"of_theirs", "of_theirs.inside", "second"} & sys.modules.keys()
+    assert {name: os.environ[name] for name in VARIABLES} == VARIABLES
+
+    from of_theirs import inside
+
+    library = sys.modules["of_theirs"]
+    assert (inside, library.inside) == (sys.modules["of_theirs.inside"], inside)
+    assert library.__spec__ is not None
+    assert library.__spec__.loader is library.__loader__, "as an import of its own leaves it"
+    assert importlib.import_module("of_theirs") is library
+    assert importlib.reload(inside) is inside
+    assert "second" not in sys.modules
+    assert begun == ["shown"]
+
+
+def test_variables_and_filters_of_an_import_before_the_fork_are_those_of_an_import_in_the_task(
+    libraries: Begin,
+) -> None:
+    begun = libraries()
+    import of_theirs  # noqa: F401 - it changes them
+
+    found = {name: os.environ.get(name) for name in ("SET_BY_IMPORT", *VARIABLES)}
+    assert [*found.values()] == ["1", "2", "3 and more", None]
+    assert any(each[1] and each[1].match("of a library") for each in warnings.filters)
+    import second  # noqa: F401 - these variables are no change of the task's own
+
+    assert begun == ["shown", "shown"]
+
+
+def test_a_task_that_changes_a_variable_before_an_import_begins_again_and_one_that_does_so_later_does_not(
+    libraries: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = libraries()
+    import of_theirs
+
+    monkeypatch.setenv("CHOSEN", "jax")
+    monkeypatch.delenv("SET_BY_USER")
+    import of_theirs.inside  # noqa: F401 - it came with the first
+
+    assert begun == ["shown"]
+
+    import second  # noqa: F401 - after it
+
+    assert begun == ["shown", "CHOSEN, SET_BY_USER before second", "shown"]
+
+
+def test_a_library_that_is_only_looked_for_is_imported_as_it_is_later(libraries: Begin) -> None:
+    begun = libraries()
+    found = importlib.util.find_spec("of_theirs")
+
+    assert found is not None
+    assert found.origin is not None
+    assert found.submodule_search_locations == [os.path.dirname(found.origin)]
+    assert importlib.util.find_spec("of_theirs") is not None
+    inside = sys.modules["of_theirs.inside"]
+    assert importlib.import_module("of_theirs").inside is inside
+    assert begun == ["shown"]
+
+
+def test_a_package_of_the_project_comes_before_a_library_of_the_same_name(
+    libraries: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = libraries()
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "second.py").write_text("MINE = True")
+    monkeypatch.syspath_prepend(tmp_path / "project")
+
+    fork_server.drop_shadowed([str(tmp_path / "project"), str(tmp_path / "nowhere")])
+
+    assert importlib.import_module("second").MINE
+    assert begun == []

@@ -1,9 +1,10 @@
 """A process that forks the supervisors of tasks, and has imported before what the last tasks imported.
 
 It imports under the variables that those tasks had, since libraries read them when they are imported; a task with other
-variables is forked from a server that has imported nothing. After importing it forks once to see what that leaves:
-OpenBLAS ends its threads before a fork, and jemalloc starts its own again after one. With any other thread, or with an
-open device, it is of no use, and says so.
+variables is forked from a server that has imported nothing. A task that changes variables itself, before it imports one
+of these libraries, begins again in an interpreter that has imported nothing: so they stay hidden until a task imports
+them. After importing it forks once to see what that leaves: OpenBLAS ends its threads before a fork, and jemalloc
+starts its own again after one. With any other thread, or with an open device, it is of no use, and says so.
 
 While the pod is idle, the supervisor of the next task and its worker are forked already, and wait: forking a process
 that has imported JAX takes longer than a short task. They know nothing of any task, and there are none while another
@@ -13,6 +14,7 @@ one runs or is cleaned up after.
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import itertools
 import json
@@ -22,11 +24,18 @@ import sys
 import typing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kinetic._runner.supervisor import supervise
-from kinetic._wire import folders
+from kinetic._wire import NamedTuple, folders
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+else:
+    Loader = object  # as in ``import_hooks``
 
 CarryOut = Callable[[list[str], str, str], NoReturn]  # the arguments of a container, a folder, and that with our code
 GetReady = Callable[[], CarryOut]  # what a supervisor does before it knows its task, and then with it
@@ -38,9 +47,7 @@ _NEVER = ("kinetic", "obstore", "cloudpickle", "__main__", "antigravity")  # obs
 _PR_SET_PDEATHSIG = 1
 _AHEAD = b"ahead"  # an order to fork what the next task needs; any other one is the folder of a task
 _MOST_NAMES, _MOST_BYTES = 20_000, 2 << 20
-_imported: set[str] = set()  # packages that were imported here before the fork
-_loaded: set[str] = set()  # all modules that were
-_changed: dict[str, str | None] = {}  # variables that these imports set or changed, as jax does; None: removed
+_loaded: set[str] = set()  # all modules that were imported here before the fork
 _reports = -1  # in a supervisor: where its parents read that its task is decided
 
 
@@ -157,17 +164,15 @@ def _serve(
     packages: str,
 ) -> NoReturn:
     if imports:
-        before = set(sys.modules)
         values = json.loads(Path(variables).read_bytes())
         os.unlink(variables)
         with _quiet():
             _import_all(imports, values, packages)
             _empty_caches()
-        _imported.update(name.partition(".")[0] for name in set(sys.modules) - before)
         if trouble := _why_unsafe():
             os.write(reports, f"useless {trouble}\n".encode())
             os._exit(0)
-    _loaded.update(sys.modules)
+    _loaded.update(sys.modules, *(group.modules for group in hidden.groups))
     gc.collect()
     gc.freeze()
     os.write(reports, b"ready\n")
@@ -265,19 +270,34 @@ def _import_all(names: Sequence[str], variables: Mapping[str, str], packages: st
         kept_packages.use(Path(packages))
     try:
         for name in names:  # filters of warnings that they add are the next task's, as if it had imported them
-            with contextlib.suppress(BaseException):  # of a library that does not like it: it is imported later
-                if name not in sys.modules:
+            if name not in sys.modules:
+                there, variables = set(sys.modules), dict(os.environ)
+                with contextlib.suppress(BaseException):  # of a library that does not like it: it is imported later
                     __import__(name)
+                new = {name: sys.modules[name] for name in list(sys.modules) if name not in there}
+                found = {name: module for name, module in new.items() if _may_be_hidden(name)}
+                hidden.groups.append(_Group(found, _changes(variables)))
     finally:
-        different = {name for name, _ in variables.items() ^ os.environ.items()}
-        _changed.update({name: os.environ.get(name) for name in different})
+        for group in hidden.groups:
+            for name in group.modules:
+                sys.modules.pop(name, None)
         os.environ.clear()
         os.environ.update(before)
 
 
+def _may_be_hidden(name: str) -> bool:
+    """Return whether a module is of a library: what is Python's own reads no variable that matters."""
+    return name.partition(".")[0] not in {*sys.stdlib_module_names, "kinetic"}
+
+
+def _changes(before: Mapping[str, str]) -> dict[str, str | None]:
+    """Return which variables are others now; None: removed."""
+    return {name: os.environ.get(name) for name, _ in before.items() ^ os.environ.items()}
+
+
 def _empty_caches() -> None:
     """Empty what libraries empty when an interpreter ends: each task does that, and would copy all that is in there."""
-    jax = sys.modules.get("jax")
+    jax = hidden.module("jax")
     for clear in (*getattr(typing, "_cleanups", ()), getattr(jax, "clear_caches", int)):
         with contextlib.suppress(Exception):
             clear()
@@ -308,6 +328,99 @@ def _why_unsafe() -> str:
 # ---------------------------------------------------------------------------------------------------- in the worker
 
 
+class _Group(NamedTuple):
+    """What one import before the fork brought."""
+
+    modules: dict[str, ModuleType]
+    changed: dict[str, str | None]  # variables that it set, as jax does, or removed
+
+
+class _HiddenModules(Loader):
+    """Finds what was imported before the fork, and lets a task have it as soon as it imports it.
+
+    What was imported before that comes along, and nothing else, since variables may change until that is imported.
+    """
+
+    def __init__(self) -> None:
+        self.groups: list[_Group] = []  # in their order
+        self.noted: list[str] = []  # what a task has imported itself before it got the last of them
+        self._asked_for: dict[str, ModuleType] = {}  # and not imported yet, as by ``importlib.util.find_spec``
+        self._variables: dict[str, str] | None = None  # of a task, as its function finds them
+        self._begin_again: Callable[[str, str], object] = lambda *_: None
+        self._shown: Callable[[], object] = lambda: None
+
+    def module(self, name: str) -> ModuleType | None:
+        return next((group.modules[name] for group in self.groups if name in group.modules), None)
+
+    def install(self) -> None:
+        """Begin to find them, in a worker."""
+        if self.groups:
+            sys.meta_path.insert(0, self)
+
+    def watch(self, begin_again: Callable[[str, str], object], shown: Callable[[], object]) -> None:
+        """Compare variables from now on; what comes next is the user's.
+
+        Args:
+            begin_again: Gets the names of changed variables and of a module whose import they may change; it returns
+                only in a process in which nothing can begin again.
+            shown: Called when there are modules that were not there.
+        """
+        if self.groups:
+            self._variables, self._begin_again, self._shown = dict(os.environ), begin_again, shown
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        known = [number for number, group in enumerate(self.groups) if name in group.modules]
+        if known:
+            if self._variables is not None and (changed := _changes(self._variables)):
+                self._begin_again(", ".join(sorted(changed)), name)
+            self._show(known[0] + 1)
+            self._asked_for[name] = sys.modules.pop(name)  # else the import would execute it again
+        found = self._asked_for.get(name)
+        if found is None:
+            return None
+        was = found.__spec__
+        spec = copy.copy(was) if was is not None else ModuleSpec(name, None)
+        spec.loader, spec.loader_state = self, (found, was)
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        found: ModuleType = spec.loader_state[0]
+        return found
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._asked_for.pop(module.__name__, None)
+        if module.__spec__ is not None and module.__spec__.loader is self:
+            module.__spec__ = module.__spec__.loader_state[1]
+
+    def _show(self, many: int) -> None:
+        self.noted += itertools.takewhile(lambda name: name not in _loaded, reversed(sys.modules))
+        shown, self.groups = self.groups[:many], self.groups[many:]
+        for group in shown:
+            sys.modules.update(group.modules)
+            os.environ.update(_applied({}, group.changed))
+            for name in [name for name, value in group.changed.items() if value is None]:
+                os.environ.pop(name, None)
+        numbers = sys.modules.get("numpy.random")
+        if numbers is not None and any("numpy.random" in group.modules for group in shown):
+            numbers.seed()  # else each task would draw the same numbers
+        self._shown()
+        if self._variables is not None:
+            self._variables = dict(os.environ)
+
+    def drop(self, packages: set[str]) -> None:
+        """Forget packages: they will be imported from somewhere else."""
+        for group in self.groups:
+            for name in [name for name in group.modules if name.partition(".")[0] in packages]:
+                del group.modules[name]
+
+
+hidden = _HiddenModules()
+
+
+def _applied(variables: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in {**variables, **changes}.items() if value is not None}
+
+
 def note_imports(path: Path, own: Sequence[str]) -> None:
     """Write down what this process has imported of installed packages; nothing of the folders in ``own``.
 
@@ -316,7 +429,7 @@ def note_imports(path: Path, own: Sequence[str]) -> None:
     """
     with contextlib.suppress(OSError, RuntimeError):  # a full disk; a thread that imports something at this moment
         new = itertools.takewhile(lambda name: name not in _loaded, reversed(sys.modules))
-        if any(_is_installed(name, own) for name in new):
+        if any(_is_installed(name, own) for name in (*new, *hidden.noted)):
             names = [name for name in list(sys.modules) if _is_installed(name, own)]
             path.write_text(json.dumps(names[:_MOST_NAMES]))
 
@@ -328,27 +441,11 @@ def _is_installed(name: str, own: Sequence[str]) -> bool:
     return "site-packages" in origin or "dist-packages" in origin
 
 
-def apply_changes() -> None:
-    """Change the variables of a task as the imports before the fork changed them, under the same ones."""
-    for name, value in _changed.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-
 def drop_shadowed(folders: Sequence[str]) -> None:
     """Forget packages that were imported before the fork, and of which a task's project has one of the same name."""
-    shadowed = set()
-    for folder in folders if _imported else ():
+    for folder in folders if hidden.groups else ():
         with contextlib.suppress(OSError):
-            shadowed |= _imported & {name.partition(".")[0] for name in os.listdir(folder)}
-    if shadowed:
-        for name in [name for name in sys.modules if name.partition(".")[0] in shadowed]:
-            del sys.modules[name]
-    numbers = sys.modules.get("numpy.random")
-    if numbers is not None and _imported:
-        numbers.seed()  # else each task would draw the same numbers
+            hidden.drop({name.partition(".")[0] for name in os.listdir(folder)})
 
 
 def noted_imports(folder: Path) -> list[str]:

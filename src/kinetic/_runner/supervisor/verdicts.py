@@ -108,6 +108,10 @@ class ReportWriter:
         self._is_final = False
 
     @property
+    def descriptor(self) -> int:
+        return self._pipe.descriptor
+
+    @property
     def is_the_worker(self) -> bool:
         """Return whether this process was started as the worker, and is not a child that user code forked."""
         return _getpid() == self._pid

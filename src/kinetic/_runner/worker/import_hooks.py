@@ -66,10 +66,13 @@ class ImportHooks:
             self._arounds["jax"] = self._around_jax
 
     def install(self) -> None:
-        for name in [name for name in self._arounds if name in sys.modules]:  # of a warm pod: before this fork
-            self._arounds.pop(name)(sys.modules[name], functools.partial(_configure, name))
         if self._arounds:
             sys.meta_path.insert(0, _HookFinder(self._arounds))
+
+    def catch_up(self) -> None:
+        """Do the same for modules that are there now, without an import that executed them: of a warm pod."""
+        for name in [name for name in self._arounds if name in sys.modules]:
+            self._arounds.pop(name)(sys.modules[name], functools.partial(_configure, name))
 
     def finish(self, *, succeeded: bool = True) -> None:
         """End the compile cache, if it ever began: the function has ended."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from os import _exit  # user code may put something else in its place
 from pathlib import Path
 from time import monotonic as _monotonic
@@ -22,8 +24,8 @@ from kinetic._runner.worker.function_call import Failure, Value
 from kinetic._runner.worker.import_hooks import JaxProcess
 from kinetic._runner.worker.workspace import Left, Unpacked
 from kinetic._stores import open_store
+from kinetic._wire import folders, outcomes, python_runtime, references
 from kinetic._wire import order as wire_order
-from kinetic._wire import outcomes, python_runtime, references
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Artifact, Child, DataRef, Order
 from kinetic._wire.task import (
@@ -147,7 +149,7 @@ def work(
         if task.pod is not None and task.pod.warm:
             from kinetic._runner.pod import fork_server  # most pods have one job
 
-            fork_server.apply_changes()
+            fork_server.hidden.install()
         os.environ["KINETIC_PROGRESS_FILE"] = str(task.progress)  # see _wire/progress.py, which few jobs load
         os.environ.setdefault("PYTHONUNBUFFERED", "1")  # of interpreters that the function starts
         if not is_ready:
@@ -260,7 +262,7 @@ def _prepare(
             import_hooks.install_stand_ins(task.runner)
         script: str | None = getattr(process_setup.become_main(order.script, task.folder), "__file__", None)
         wire_order.make_output_dir(wire_order.checkpoints_of(order))  # and with it the output folder above it
-        _hook_imports(task, order, store)
+        hooks = _hook_imports(task, order, store)
     if order.data:
         with phase(DATA):
             references.set_data_paths(_provide(task, order, mounts))
@@ -269,20 +271,28 @@ def _prepare(
         from kinetic._runner.supervisor import predecessors  # only a job that follows others
 
         references.set_results(predecessors.opener(store, task.values, _load_value))
-    moved = None
-    if order.debug is not None:
-        from kinetic._runner.worker import debug_server  # most jobs have none
-
-        moved = debug_server.relocating_unpickler(order.plan, task.folder)  # a debugger finds breakpoints by file
+    moved = _relocating_unpickler(task, order)
+    _watch_variables(task, report, hooks)
     with phase(UNPICKLE):
         call = function_call.open_payload(function, arguments, moved=moved)
         process_setup.complete_main(script)
         process_setup.log_as_the_client(order.plan)
     step("worker:unpickled")
     if order.debug is not None:
+        from kinetic._runner.worker import debug_server  # most jobs have none
+
         with phase(DEBUGGER):
             debug_server.wait(task, order, store, call[0])
     return order, unpacked, call
+
+
+def _relocating_unpickler(task: Task, order: Order) -> Callable[[bytes], Any] | None:
+    """Return what opens the call of a job with a debugger, which finds breakpoints by file."""
+    if order.debug is None:
+        return None
+    from kinetic._runner.worker import debug_server  # as above
+
+    return debug_server.relocating_unpickler(order.plan, task.folder)
 
 
 def _load_value(data: bytes) -> Any:
@@ -320,7 +330,7 @@ def _install(task: Task, store: Store, requirements: dict[str, Any]) -> None:
 _at_the_end: list[Callable[..., None]] = []  # what is done when the function has ended, and its value is safe
 
 
-def _hook_imports(task: Task, order: Order, store: Store) -> None:
+def _hook_imports(task: Task, order: Order, store: Store) -> import_hooks.ImportHooks:
     """Let an import of JAX, or of another library that compiles, bring what belongs to it."""
 
     def begin() -> CompileCache | None:
@@ -332,16 +342,46 @@ def _hook_imports(task: Task, order: Order, store: Store) -> None:
             process_setup.write_to_log(f"kinetic: there is no compile cache: {type(error).__name__}: {error}\n")
             return None
 
+    process = import_hooks.JaxProcess(task.host, task.hosts, task.coordinator)
     if task.is_command:
         if task.cache_key:
             from kinetic._runner.worker import command_cache  # only commands
 
             _at_the_end.append(command_cache.CommandCache(task, begin).finish)
-        return
-    process = import_hooks.JaxProcess(task.host, task.hosts, task.coordinator)
+        return import_hooks.ImportHooks(replace(process, hosts=1), {}, begin)
     hooks = import_hooks.ImportHooks(process, COMPILERS if task.cache_key else {}, begin)
     hooks.install()
     _at_the_end.append(hooks.finish)
+    return hooks
+
+
+def _watch_variables(task: Task, report: ReportWriter, hooks: import_hooks.ImportHooks) -> None:
+    """Let a task that changes a variable before it imports a library not have one that was imported without that."""
+    if task.pod is not None and task.pod.warm:
+        from kinetic._runner.pod import fork_server  # most pods have one job
+
+        fork_server.hidden.watch(functools.partial(_begin_again, task, report), hooks.catch_up)
+
+
+def _begin_again(task: Task, report: ReportWriter, changed: str, module: str) -> None:
+    """Be a new interpreter for the same task: what this one has imported does not fit."""
+    if not report.is_the_worker:
+        return  # a process of the function's
+    process_setup.write_to_log(
+        f"kinetic: {changed} changed before {module} was imported, which this pod had imported without that. The job "
+        "begins again in an interpreter of its own; pass the variable with capture_env_vars to save the import\n"
+    )
+    process_setup.flush()
+    os.chdir("/")
+    folders.remove(task.folder.parent, task.folder.name)
+    if task.data.is_dir():
+        from kinetic._runner.data import mounted_data  # only jobs with data
+
+        mounted_data.remove_links(task.data, Path(task.cache))
+        if processes.detach_mounts(task.data):
+            folders.remove(task.data.parent, task.data.name)
+    process_setup.apply_environment(task.environment, task.umask)
+    supervise.exec_worker(task, report.descriptor)
 
 
 def _mount(task: Task, report: ReportWriter) -> Any:
