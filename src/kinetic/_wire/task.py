@@ -100,69 +100,33 @@ def _path(folder: str, name: str) -> Path:
     return _folder(folder).joinpath(name)  # a sixth of the time that parsing the whole takes
 
 
+class _File:
+    """Where something of one host of an attempt is: its name, what tells it from other hosts, and an end."""
+
+    def __init__(self, name: str, end: str = "") -> None:
+        self._name, self._end = name, end
+
+    def __get__(self, host: _HostFiles, _: object) -> Path:
+        return _path(host.base, f"{self._name}{host.suffix}{self._end}")
+
+
 class _HostFiles:
     """What one host of an attempt has on the disk of its machine: all names, in one place."""
 
     base: str
     suffix: str
 
-    @property
-    def folder(self) -> Path:
-        """Where the project is rebuilt."""
-        return self._file("work")
-
-    @property
-    def log(self) -> Path:
-        """Where output goes."""
-        return self._file("log")
-
-    @property
-    def body(self) -> Path:
-        """The file for the pickled value, until the store has it; never in the store, where others may write."""
-        return self._file("body")
-
-    @property
-    def word(self) -> Path:
-        """The file for the worker's last word, written last: it outlives worker and supervisor."""
-        return self._file("word")
-
-    @property
-    def data(self) -> Path:
-        """A folder of this host's own for what it reads, beside the working folder."""
-        return self._file("data")
-
-    @property
-    def began(self) -> Path:
-        """The file that appears when the function begins: before that, the job can be started again unharmed."""
-        return self._file("log", ".began")
-
-    @property
-    def stacks(self) -> Path:
-        """The file into which the stacks of its threads are written on request."""
-        return self._file("log", ".stacks")
-
-    @property
-    def usage(self) -> Path:
-        """The file with what this host used so far, on a machine; a pod has it in the store."""
-        return self._file("log", ".usage")
-
-    @property
-    def progress(self) -> Path:
-        """The file with what the function reported last of its progress."""
-        return self._file("log", ".progress")
-
-    @property
-    def compiled(self) -> Path:
-        """The file with how many seconds of compiling are in the store, where other jobs wait for these programs."""
-        return self._file("log", ".compiled")
-
-    @property
-    def debug_page(self) -> Path:
-        """The file in which the debug server of this host says where it is and whether it waits."""
-        return self._file("log", ".debug")
-
-    def _file(self, name: str, end: str = "") -> Path:
-        return _path(self.base, f"{name}{self.suffix}{end}")
+    folder = _File("work")  # where the project is rebuilt
+    log = _File("log")  # where output goes
+    body = _File("body")  # the pickled value, until the store has it; never in the store, where others may write
+    word = _File("word")  # the worker's last word, written last: it outlives worker and supervisor
+    data = _File("data")  # a folder of this host's own for what it reads, beside the working folder
+    began = _File("log", ".began")  # appears when the function begins: before, the job can be started again unharmed
+    stacks = _File("log", ".stacks")  # the stacks of its threads, written on request
+    usage = _File("log", ".usage")  # what this host used so far, on a machine; a pod has it in the store
+    progress = _File("log", ".progress")  # what the function reported last of its progress
+    compiled = _File("log", ".compiled")  # how many seconds of compiling are in the store, where others wait for that
+    debug_page = _File("log", ".debug")  # in which the debug server of this host says where it is and whether it waits
 
 
 @dataclass(frozen=True)
