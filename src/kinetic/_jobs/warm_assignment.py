@@ -348,7 +348,8 @@ def _try(
             elif not refused:
                 keep = functools.partial(_keep_assignment, backend, state, assignment, key)
                 own = functools.partial(_own_secret, backend, made)
-                refused, *_ = backend.warm.tell(connection, warm_pods.confirmation(job_id), job_id, keep, own)
+                confirm = warm_pods.request(warm_pods.CONFIRM, job_id=job_id)
+                refused, *_ = backend.warm.tell(connection, confirm, job_id, keep, own)
             step("client:task-told")
             if not refused:
                 undo.pop_all()

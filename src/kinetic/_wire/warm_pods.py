@@ -31,8 +31,10 @@ MOST_HANDED = 2 * MOST_LINE  # the same from host to host, in base64
 IDLE_SECONDS, MOST_SECONDS = 1200.0, 28_800.0  # 20 minutes, and 8 hours
 UNTOLD_SECONDS = 150.0  # until a number is skipped whose client died; a kubelet brings a Secret within two minutes
 _POD = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_RUN, _CHECK, _CONFIRM, _INSTALLED = "run", "check", "confirm", "installed"
-_READY, _TAKE, _END = "ready", "take", "end"  # between hosts of a slice
+_RUN, _READY, _TAKE, _END = "run", "ready", "take", "end"  # what a sealed message says; all but the first between hosts
+# What a message without a seal asks for: that a job's supervisor look into the store now, since it was cancelled; to
+# begin with a task that is held; and what is installed. Whoever may connect may delete the pod, or is its user.
+CHECK, CONFIRM, INSTALLED = "check", "confirm", "installed"
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,7 @@ class Assignment:
     def to_bytes(self, key: bytes, nonce: str = "") -> bytes:
         """Write it, sealed with the pod's key; the nonce is the pod's own, of one connection."""
         keys_ = {"key": base64.b64encode(self.key).decode(), "cache_key": base64.b64encode(self.cache_key).decode()}
-        page = {**vars(self), **keys_, "schema": documents.SCHEMA, "do": _RUN}
-        return documents.write(documents.with_seal(page, key, _purpose(_RUN, nonce)))
+        return _sealed(_RUN, {**vars(self), **keys_}, key, nonce)
 
     @classmethod
     def from_bytes(cls, data: bytes, key: bytes, nonce: str = "") -> Assignment:
@@ -117,58 +118,26 @@ class Greeting:
         return fields.build(cls, _GREETING_READERS, documents.read(data, what, most_bytes=MOST_LINE), what)
 
 
-def check_request(job_id: str) -> bytes:
-    """Return the request that a job's supervisor look into the store now: it was cancelled.
-
-    It needs no seal: whoever may connect to this port may delete the pod, or is its user.
-    """
-    return documents.write({"schema": documents.SCHEMA, "do": _CHECK, "job_id": job_id})
+def request(do: str, **about: str) -> bytes:
+    """Return a message without a seal: CHECK or CONFIRM, about a ``job_id``, or INSTALLED."""
+    return documents.write({"schema": documents.SCHEMA, "do": do, **about})
 
 
-def checked_job(data: bytes) -> str:
-    """Return the job of such a request, or "" for another message."""
-    return _job_of(data, _CHECK)
-
-
-def _job_of(data: bytes, word: str) -> str:
+def read_request(data: bytes) -> tuple[str, str]:
+    """Return what a message asks for, and about which job; an assignment, which has a seal, asks for something else."""
     page = documents.read(data, "a message to a warm pod", most_bytes=MOST_LINE)
-    return str(page.get("job_id") or "") if page.get("do") == word else ""
+    return str(page.get("do")), str(page.get("job_id") or "")
 
 
-def installed_request() -> bytes:
-    """Return the question what is installed in a warm pod; it needs no seal either."""
-    return documents.write({"schema": documents.SCHEMA, "do": _INSTALLED})
-
-
-def asks_installed(data: bytes) -> bool:
-    """Return whether a message is that question."""
-    return documents.read(data, "a message to a warm pod", most_bytes=MOST_LINE).get("do") == _INSTALLED
-
-
-def installed_answer(versions: Mapping[str, str]) -> bytes:
-    """Return the answer: the versions of what is installed, by normalized names."""
-    return documents.write({"schema": documents.SCHEMA, "why": "", "installed": dict(versions)})
+def answer(why: str = "", **found: Mapping[str, str]) -> bytes:
+    """Return a warm pod's answer: "" if it does what it was asked to do, else why not; and what it was asked for."""
+    return documents.write({"schema": documents.SCHEMA, "why": why, **found})
 
 
 def installed_versions(data: bytes) -> dict[str, str]:
-    """Read that answer; the pod itself compares again before it believes it."""
+    """Read what is ``installed`` from an answer, by normalized names; the pod compares again before it believes it."""
     found = documents.read(data, "the answer of a warm pod", most_bytes=MOST_LINE).get("installed")
     return {str(name): str(version) for name, version in found.items()} if isinstance(found, dict) else {}
-
-
-def confirmation(job_id: str) -> bytes:
-    """Return what lets a pod begin with a task that it holds; it needs no seal, as above."""
-    return documents.write({"schema": documents.SCHEMA, "do": _CONFIRM, "job_id": job_id})
-
-
-def confirmed_job(data: bytes) -> str:
-    """Return the job of such a message, or "" for another one."""
-    return _job_of(data, _CONFIRM)
-
-
-def answer(why: str = "") -> bytes:
-    """Return a warm pod's answer: "" if it does what it was asked to do, else why not."""
-    return documents.write({"schema": documents.SCHEMA, "why": why})
 
 
 def refusal(data: bytes) -> str | None:
@@ -190,8 +159,7 @@ class Ready:
 
     def to_bytes(self, key: bytes, nonce: str) -> bytes:
         """Write it, sealed with the pod's key; the nonce is the leader's."""
-        page = {**vars(self), "schema": documents.SCHEMA, "do": _READY}
-        return documents.write(documents.with_seal(page, key, _purpose(_READY, nonce)))
+        return _sealed(_READY, vars(self), key, nonce)
 
     @classmethod
     def from_bytes(cls, data: bytes, key: bytes, nonce: str) -> Ready:
@@ -211,15 +179,12 @@ def leader_nonce(data: bytes) -> str:
 
 def handed_over(assignment: bytes, key: bytes, nonce: str) -> bytes:
     """Return an assignment for another host, encrypted and sealed; the nonce is that host's, and used once."""
-    hidden = base64.b64encode(_crypt(assignment, key, nonce)).decode()
-    page = {"schema": documents.SCHEMA, "do": _TAKE, "hidden": hidden}
-    return documents.write(documents.with_seal(page, key, _purpose(_TAKE, nonce)))
+    return _sealed(_TAKE, {"hidden": base64.b64encode(_crypt(assignment, key, nonce)).decode()}, key, nonce)
 
 
 def end_request(key: bytes, nonce: str) -> bytes:
     """Return the request of the leader that a host end, since the slice does."""
-    page = {"schema": documents.SCHEMA, "do": _END}
-    return documents.write(documents.with_seal(page, key, _purpose(_END, nonce)))
+    return _sealed(_END, {}, key, nonce)
 
 
 def assignment_from_leader(data: bytes, key: bytes, nonce: str) -> bytes:
@@ -241,6 +206,11 @@ def _crypt(data: bytes, key: bytes, nonce: str) -> bytes:
 
 def _purpose(do: str, nonce: str) -> str:
     return f"warm {do}\0{nonce}"
+
+
+def _sealed(do: str, page: Mapping[str, Any], key: bytes, nonce: str) -> bytes:
+    whole = {**page, "schema": documents.SCHEMA, "do": do}
+    return documents.write(documents.with_seal(whole, key, _purpose(do, nonce)))
 
 
 def _verified(data: bytes, key: bytes, do: str, nonce: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ GIVEN = Assignment(0, TASK.job_id, TASK.to_bytes().decode(), bytes(32), {"TOKEN"
 def process(tmp_path: Path) -> WarmProcess:
     made = WarmProcess.__new__(WarmProcess)  # what starts and listens is not needed
     made.page, made.runner, made.inbox, made.task = WarmPod("warm", "gs://b"), "", tmp_path / "inbox", tmp_path / "task"
-    made._about, made._sequence, made._host, made._leader = None, 0, 0, None
+    made._about, made._sequence, made._host, made._leader = {}, 0, 0, None
     made.inbox.mkdir()
     return made
 
@@ -110,9 +110,9 @@ def test_a_child_with_the_number_of_one_that_confirmed_a_task_before_confirms_no
     process._children, process._hold, process._confirmed_by, process._tasks = {}, -1, 0, 0
     process.task.mkdir()
     process._after_message(41, CONFIRMED)
-    process._about = {"held_by": 41}
+    process._about = {"job_id": "first", "held_by": 41}
     process._begin_to_hold()
-    process._forget_task(process._about)
+    process._forget_task()
     (process.task / container.HOLD).unlink(missing_ok=True)
 
     process._after_message(41, 1)

@@ -169,7 +169,7 @@ class KeptConnection:
     def installed(self) -> dict[str, str]:
         """Ask what is installed in the pod; return versions by normalized names."""
         with self._changed:
-            return warm_pods.installed_versions(self._exchange(warm_pods.installed_request()))
+            return warm_pods.installed_versions(self._exchange(warm_pods.request(warm_pods.INSTALLED)))
 
     def _exchange(self, message: bytes) -> bytes:
         connection = self._wait_for(lambda: self._connection)

@@ -381,11 +381,12 @@ class WarmLauncher:
         if 0 not in pods or found is None:
             return
         state, trouble = _state(found, {warm: pods[0]}), ""
+        request = warm_pods.request(warm_pods.CHECK, job_id=job_id)
         limit = time.monotonic() + seconds
         for _ in range(_CHECK_TRIES):
             try:
                 with self.dial(state) as connection:
-                    if connection.greeting().job_id != job_id or not connection.ask(warm_pods.check_request(job_id)):
+                    if connection.greeting().job_id != job_id or not connection.ask(request):
                         return
             except KineticError as error:
                 trouble = error.what

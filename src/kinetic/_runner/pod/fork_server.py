@@ -134,11 +134,13 @@ class ForkServer:
                 self.supervisor, self.code = 0, int(value)
 
     def end(self) -> None:
-        """Kill it."""
+        """Kill it, and wait for its end."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         for descriptor in (self._orders, self.reports):
             os.close(descriptor)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
 
 
 def _become_child(parent: int, libc: Any, *kept: int) -> None:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kinetic._runner import processes
 from kinetic._runner.pod import cleanup, container, fork_server
@@ -113,7 +113,7 @@ class WarmProcess:
         self._next_server: ForkServer | None = None  # which still imports
         self._next_variables = ""  # the file that it reads
         self._sequence = 0  # of the task that it has or takes next
-        self._about: dict[str, object] | None = None  # of the task that it has
+        self._about: dict[str, Any] = {}  # of the task that it has; empty while it is idle
         self._tries = self._tasks = 0
         self._began = self._idle_since = time.monotonic()
         self._next_look = self._next_stat = self._import_limit = 0.0
@@ -153,9 +153,9 @@ class WarmProcess:
             if self._trouble:
                 say(f"this host ends, and the cluster starts the slice again: {self._trouble}")
                 return INFRASTRUCTURE_EXIT
-            if self._leader is not None and self._about is not None:
-                self._leader.hand_over(self.task / _ASSIGNMENT, self._sequence, self._fork)
-            if self._about is not None:
+            if self._about:
+                if self._leader is not None:
+                    self._leader.hand_over(self.task / _ASSIGNMENT, self._sequence, self._fork)
                 if (why := self._see_task()) is not None:
                     return self._leave(why) if why else INFRASTRUCTURE_EXIT
             elif not self._begin():
@@ -165,7 +165,7 @@ class WarmProcess:
                 if self._host and not self._waiting:
                     self._wait_for_leader()
             self._greet_all()
-            if self._about is None and self._tasks:  # before that, the first one is on its way
+            if not self._about and self._tasks:  # before that, the first one is on its way
                 self._server.fork_ahead()
             self._wait()
 
@@ -204,7 +204,7 @@ class WarmProcess:
         for descriptor in self._descriptors():
             poll.register(descriptor, select.POLLIN)
         seconds = _LOOK_SECONDS
-        if self._about is None:
+        if not self._about:
             now = time.monotonic()
             left = self.page.idle_seconds - (now - self._idle_since)
             seconds = max(0.0, min(_SECRET_SECONDS, left, self.page.most_seconds - (now - self._began)))
@@ -266,13 +266,13 @@ class WarmProcess:
     # -------------------------------------------------------------------------------------------------------- clients
 
     def _state(self) -> str:
-        if self._about is not None:
+        if self._about:
             return warm_pods.BUSY
         return warm_pods.IDLE if self._leader is None or self._leader.is_complete else warm_pods.STARTING
 
     def _greet_all(self) -> None:
-        if self._about is not None and self._server.is_decided:
-            self._decided = str(self._about.get("job_id") or "")
+        if self._about and self._server.is_decided:
+            self._decided = self._about["job_id"]
         if self._clients is not None:
             self._clients.greet_all((self._state(), self._sequence, self._tasks, self._decided))
 
@@ -288,7 +288,7 @@ class WarmProcess:
             self._state(),
             self._sequence,
             nonce,
-            str((self._about or {}).get("job_id") or ""),
+            self._about.get("job_id", ""),
             self._decided,
             until=now + max(0.0, left),
             tasks=self._tasks,
@@ -303,14 +303,15 @@ class WarmProcess:
             return 1
         held = ""
         try:
-            if job_id := warm_pods.checked_job(line):
+            do, job_id = warm_pods.read_request(line)
+            if do == warm_pods.CHECK:
                 why = self._check(job_id)
-            elif warm_pods.asks_installed(line):
+            elif do == warm_pods.INSTALLED:
                 from kinetic._runner.pod import kept_packages  # as below
 
-                connection.sendall(warm_pods.installed_answer(kept_packages.installed()) + b"\n")
+                connection.sendall(warm_pods.answer(installed=kept_packages.installed()) + b"\n")
                 return 0
-            elif warm_pods.confirmed_job(line):
+            elif do == warm_pods.CONFIRM:
                 why = "this pod does not hold that task any more"
             else:
                 with self._key() as key:
@@ -325,7 +326,7 @@ class WarmProcess:
         os.write(self._waker, b".")  # the pod gets ready meanwhile
         connection.sendall(warm_pods.answer() + b"\n")
         line = read_line(connection)
-        if not line or warm_pods.confirmed_job(line) != held:
+        if not line or warm_pods.read_request(line) != (warm_pods.CONFIRM, held):
             return 1
         connection.sendall(warm_pods.answer() + b"\n")
         return CONFIRMED
@@ -334,7 +335,7 @@ class WarmProcess:
         """Let a task begin that is held, or give it up, as the client of its child wants it."""
         if code == CONFIRMED:
             self._confirmed_by = child
-        if self._hold < 0 or (self._about or {}).get("held_by") != child:
+        if self._hold < 0 or self._about.get("held_by") != child:
             return
         self._is_given_up = code != CONFIRMED
         os.write(self._hold, b"." if code == CONFIRMED else b"x")
@@ -345,7 +346,7 @@ class WarmProcess:
         """Have the supervisor of a cancelled task look into the store, and wait for its end."""
         begun = time.monotonic()
         pid = self._server.supervisor
-        if (self._about or {}).get("job_id") != job_id:
+        if self._about.get("job_id") != job_id:
             return ""
         if pid <= 0:
             return f"{job_id} is about to begin"
@@ -365,7 +366,7 @@ class WarmProcess:
 
     def _stage(self, found: Assignment, key: bytes) -> str:
         """Put an assignment into the inbox; return why not, or ""."""
-        if self._about is not None or found.sequence < self._sequence:
+        if self._about or found.sequence < self._sequence:
             return f"this pod is past its task {found.sequence}"
         task = Task.from_page(found.task, "the task of a warm pod")
         packages, installs = "", False
@@ -490,7 +491,7 @@ class WarmProcess:
         self._is_asking = False
         if asked != self._sequence:  # the store took so long that a task was here meanwhile
             return
-        if code != 1 or self._about is not None:
+        if code != 1 or self._about:
             self._strange_since = None if code == 0 else self._strange_since
             return
         now = time.monotonic()
@@ -527,8 +528,7 @@ class WarmProcess:
     def _begin_to_hold(self) -> None:
         """Have the supervisor of the task at hand wait for its client's word, if a child of ours waits for that."""
         self._is_given_up = False
-        child = (self._about or {}).get("held_by")
-        if isinstance(child, int) and child:
+        if child := self._about["held_by"]:
             os.mkfifo(self.task / container.HOLD, 0o600)
             self._hold = os.open(self.task / container.HOLD, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             if child not in self._children:
@@ -536,7 +536,7 @@ class WarmProcess:
 
     def _start(self) -> None:
         """Have a fork server that fits fork the supervisor of the task at hand."""
-        wanted = (self._about or {}).get("environment")
+        wanted = self._about.get("environment")
         if self._server.is_over or (self._server.environment and self._server.environment != wanted):
             self._replace(self._new_server())
         self._tries += 1
@@ -549,19 +549,17 @@ class WarmProcess:
     def _replace(self, server: ForkServer) -> None:
         was, self._server = self._server, server
         was.end()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(was.pid, 0)
 
     def _see_servers(self) -> None:
         self._server.read()
-        if self._server.is_over and self._about is None:
+        if self._server.is_over and not self._about:
             self._replace(self._new_server())
         server = self._next_server
         if server is None:
             return
         server.read()
         is_late = time.monotonic() > self._import_limit
-        if server.is_ready and self._about is None:
+        if server.is_ready and not self._about:
             self._next_server = None
             self._replace(server)
         elif server.trouble or server.is_over or is_late:
@@ -569,60 +567,56 @@ class WarmProcess:
             say(f"the next task imports its packages itself: {why}")
             self._next_server = None
             server.end()
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(server.pid, 0)
             self._useless = (server.environment, server.imports)
 
     def _see_task(self) -> str | None:
         """Look how the task at hand is; return "" if this pod must be started again, else why it ends, or None."""
-        server, about = self._server, self._about or {}
+        server, about = self._server, self._about
         if server.code is None and not server.is_over:
             return None
         code = os.waitstatus_to_exitcode(server.code) if server.code is not None else -signal.SIGKILL
         is_stopped = (self.task / _STOPPED).exists()
         if code not in {0, FAILED_EXIT} and not is_stopped and not self._is_given_up:
-            retries = about.get("retries")
-            tries = _TRIES + (retries if isinstance(retries, int) else 0)
-            if self.page.hosts == 1 and self._tries < tries:
-                say(f"the supervisor of {about.get('job_id')} ended with {code}; another one follows")
+            if self.page.hosts == 1 and self._tries < _TRIES + about["retries"]:
+                say(f"the supervisor of {about['job_id']} ended with {code}; another one follows")
                 if why := self._clean(self.task.name) or cleanup.empty(self.task, _FOR_ALL_ATTEMPTS):
                     say(f"this pod cannot be cleaned: {why}")
                     return ""
                 self._start()
                 return None
             times = f" {self._tries} times" if self.page.hosts == 1 else ""
-            say(f"{about.get('job_id')} has ended without a verdict{times}")
+            say(f"{about['job_id']} has ended without a verdict{times}")
             return ""
         imports = fork_server.noted_imports(self.task)
         variables = self.base / f"{self._sequence}-{_VARIABLES}"
         with contextlib.suppress(OSError):
             (self.task / _VARIABLES).rename(variables)
         if why := self._clean(variables.name):  # its folder as well, once nothing is mounted there any more
-            return self._unclean(f"it cannot be cleaned after {about.get('job_id')}: {why}")
-        packages = self._check_packages(str(about.get("packages") or ""))
-        if about.get("packages") and not packages:
+            return self._unclean(f"it cannot be cleaned after {about['job_id']}: {why}")
+        packages = self._check_packages(about["packages"])
+        if about["packages"] and not packages:
             imports = []  # they would be imported from somewhere else
-        self._forget_task(about)
+        self._forget_task()
         self._idle_since = time.monotonic()
         self._next_look = self._idle_since + _LOOK_SECONDS
         if self.page.hosts == 1 and (why := self._why_end()):
             return why
         say(f"the warm pod {self.page.pod} is idle; it ends in {self.page.idle_seconds:g} s")
-        self._prepare(imports, str(about.get("environment")), variables, packages)
+        self._prepare(imports, about["environment"], variables, packages)
         return None
 
-    def _forget_task(self, about: dict[str, object]) -> None:
+    def _forget_task(self) -> None:
         if self._hold >= 0:
             os.close(self._hold)
             self._hold = -1
-        self._about, self._confirmed_by = None, 0  # a later child may have the number of this one
         if self._is_given_up:  # another client may have its number, and the kubelet may have brought that task
             self._secret_stamp = None
         else:
-            self._decided = str(about.get("job_id") or "")
+            self._decided = self._about["job_id"]
             self._sequence += 1
             self._strange_since = None
             self._tasks += 1
+        self._about, self._confirmed_by = {}, 0  # a later child may have the number of this one
 
     def _unclean(self, why: str) -> str:
         """Return why this pod ends; a slice is started again instead, with all its hosts."""
@@ -633,7 +627,7 @@ class WarmProcess:
 
     def _check_packages(self, name: str) -> str:
         """Remove kept packages that are half made, or that the task at hand changed; return the folder of its own."""
-        if not (self._about or {}).get("keeps") and not self._kept:
+        if not self._about.get("keeps") and not self._kept:
             return ""
         from kinetic._runner.pod import kept_packages  # as above
 
@@ -644,7 +638,7 @@ class WarmProcess:
         for each in there:
             made, now = kept_packages.stamps(root / each)
             if self._kept.setdefault(each, made) != now:
-                say(f"{(self._about or {}).get('job_id')} changed the packages that this pod keeps; they are removed")
+                say(f"{self._about.get('job_id')} changed the packages that this pod keeps; they are removed")
                 shutil.rmtree(root, ignore_errors=True)
                 self._kept.clear()
                 self._replace(self._new_server())
@@ -672,13 +666,12 @@ class WarmProcess:
         spared = {*self._children, *(each.pid for each in self._servers())}
         if self._next_server is not None:
             kept = (*kept, self._next_variables)
-        about = self._about or {}
-        if about.get("keeps") or self._kept:
+        if self._about.get("keeps") or self._kept:
             from kinetic._runner.pod import kept_packages  # as above
 
             kept = (*kept, kept_packages.FOLDER)
         kept = (*kept, *(f"met-{pid}" for pid in self._children))  # of hosts of a slice
-        why = self._cleaner.clean(spared, kept=kept, installs=bool(about.get("installs")))
+        why = self._cleaner.clean(spared, kept=kept, installs=self._about.get("installs", False))
         self.inbox.mkdir(mode=0o700, exist_ok=True)
         return why
 
@@ -698,16 +691,11 @@ class WarmProcess:
 
     def _end(self) -> int:
         """Pass the cluster's request on to the supervisor of the task at hand, and wait for its last words."""
-        if self._about is None and self.page.hosts == 1:
+        if not self._about and self.page.hosts == 1:
             return self._leave("it was asked to")
         limit = time.monotonic() + _TERM_SECONDS
         is_told = False
-        while (
-            self._about is not None
-            and time.monotonic() < limit
-            and self._server.code is None
-            and not self._server.is_over
-        ):
+        while self._about and time.monotonic() < limit and self._server.code is None and not self._server.is_over:
             if self._server.supervisor > 0 and not is_told:
                 is_told = True
                 with contextlib.suppress(ProcessLookupError):
