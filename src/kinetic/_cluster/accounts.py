@@ -14,7 +14,6 @@ from kinetic._cluster.project_apis import (
     SERVICES,
     STORAGE,
     billing_error,
-    check_operation,
     ignoring,
     is_disabled,
 )
@@ -69,9 +68,7 @@ class Project(Resource):
                 code="not-ours",
             ) from error
         self.apis.note_new_project()
-        if not operation.get("done"):
-            operation = self.apis.follow(PROJECTS, f"v3/{operation['name']}", lambda page: bool(page.get("done"))) or {}
-        check_operation(operation)
+        self.apis.finish(PROJECTS, operation, "v3")
         if self.read().state != "given":
             raise ClusterError(
                 f"the project {self.spec.project} was not made",
@@ -79,9 +76,6 @@ class Project(Resource):
                 next="run the same command again",
                 code="google-refused",
             )
-
-    def remove(self, found: Found) -> None:
-        """Leave it."""
 
 
 class Billing(Resource):
@@ -132,20 +126,15 @@ class Billing(Resource):
             BILLING, "PUT", self._path, {"billingAccountName": f"billingAccounts/{self.spec.billing_account}"}
         )
 
-    def remove(self, found: Found) -> None:
-        """Leave it."""
-
 
 def enable(resource: Resource, names: list[str]) -> None:
     """Turn on APIs of the project, and wait until Google says that they are."""
     path = f"v1/projects/{resource.spec.project}/services:batchEnable"
     operation = resource.apis.call(SERVICES, "POST", path, {"serviceIds": names})
-    done = operation
-    if not operation.get("done"):
-        followed = resource.apis.follow(SERVICES, f"v1/{operation['name']}", lambda page: bool(page.get("done")))
-        done = followed or {}
-    resource.apis.enabled |= {*names}
-    check_operation(done)
+    try:
+        resource.apis.finish(SERVICES, operation)
+    finally:
+        resource.apis.enabled |= {*names}
 
 
 class Services(Resource):
@@ -196,9 +185,6 @@ class Services(Resource):
     def make(self, found: Found) -> None:
         enable(self, found.page["off"])
 
-    def remove(self, found: Found) -> None:
-        """Leave them on."""
-
 
 class NodeAccount(Resource):
     """The service account that nodes run as; the Compute Engine default one has no role in many organizations."""
@@ -224,12 +210,10 @@ class NodeAccount(Resource):
     def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
         name = self.spec.account.partition("@")[0]
         account = {"displayName": f"Nodes of {self.spec.cluster}", "description": self.spec.description}
-        try:
+        with ignoring(409):
             self.apis.call(IAM, "POST", self._path, {"accountId": name, "serviceAccount": account})
-        except ApiError as error:
-            if error.status != 409:
-                raise
-            self.check_is_ours()
+            return
+        self.check_is_ours()
 
     def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
         with ignoring(404):
@@ -243,7 +227,6 @@ class NodeRole(Resource):
     needs = ("node-account",)
     api = PROJECTS
     rights = ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy")
-    seconds = (1, 2)
 
     @property
     def title(self) -> str:

@@ -16,7 +16,7 @@ from kinetic._cluster.accounts import Services
 from kinetic._cluster.checks import Check, Problem, texts_of
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, PROJECTS, STORAGE, ProjectApis, check_operation
 from kinetic._cluster.resource import KUBERNETES_MARK, Setup, Spec
-from kinetic._cluster.storage import OBJECT_ROLE
+from kinetic._cluster.storage import OBJECT_ROLE, pod_member
 from kinetic._config import cluster as cluster_settings
 from kinetic._google import api, clusters, login
 from kinetic._google.api import ApiError, Page
@@ -116,12 +116,8 @@ class ClusterChecks:
 
     def _login(self) -> str:
         self.apis.tokens.get()
-        return f"there is a login{self._login_place}"
-
-    @property
-    def _login_place(self) -> str:
         file = login.credentials_file(self._environ)
-        return f" in {file}" if file else " of this machine"
+        return f"there is a login in {file}" if file else "there is a login of this machine"
 
     def _is_project(self) -> str:
         try:
@@ -321,9 +317,7 @@ class ClusterChecks:
         discovery.cache_of(self._client).forget("namespace")
 
     def _service_account(self) -> str:
-        notes = preflight.questions(self._client, self.placement, self._settings)["service-account"]()
-        if notes:
-            raise Problem("WARN", "; ".join(notes))
+        self._question("service-account", "")()
         if not (name := preflight.service_account(self._client, self._settings)):
             where = self._client.namespace
             raise Problem(
@@ -380,15 +374,12 @@ class ClusterChecks:
         emulated = not self.is_google and bool(self._environ.get("STORAGE_EMULATOR_HOST"))
         if not self._bucket or emulated:  # an emulator has no policies
             return found
-        found.append(Check("store", "store", self._store_answers, ("store-address", *self._login_key)))
+        logged_in = ("login",) if self.is_google else ()
+        found.append(Check("store", "store", self._store_answers, ("store-address", *logged_in)))
         if self.is_google:
             needs = ("store", "project", "connection")
             found.append(Check("bucket-binding", "store", self._bucket_binding, needs, lenient=True))
         return found
-
-    @property
-    def _login_key(self) -> tuple[str, ...]:
-        return ("login",) if self.is_google else ()
 
     @property
     def _bucket(self) -> str:
@@ -424,8 +415,7 @@ class ClusterChecks:
     @property
     def _member(self) -> str:
         account = preflight.service_account(self._client, self._settings) or "default"
-        pool = f"projects/{self.apis.number}/locations/global/workloadIdentityPools/{self._project}.svc.id.goog"
-        return f"principal://iam.googleapis.com/{pool}/subject/ns/{self._client.namespace}/sa/{account}"
+        return pod_member(self.apis.number, self._project, self._client.namespace, account)
 
     def _bucket_binding(self) -> str:
         if not self.apis.number:

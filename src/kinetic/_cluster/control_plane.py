@@ -248,20 +248,14 @@ class Cluster(_ContainerResource):
             self._join_quietly("CREATE_CLUSTER", target)
         if found.page.get("status") == "STOPPING" and self._join_quietly("DELETE_CLUSTER", target):
             return
-        try:
-            operation = self.apis.call(CONTAINER, "DELETE", self.cluster_path)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return
-        self.follow(operation, f"removing the {self.title}")
+        with ignoring(404):
+            self.follow(self.apis.call(CONTAINER, "DELETE", self.cluster_path), f"removing the {self.title}")
 
     def _join_quietly(self, kind: str, target: str) -> bool:
         """Wait for an operation, however it ends."""
-        try:
+        with contextlib.suppress(ApiError):
             return self.join(kind, target)
-        except ApiError:
-            return True
+        return True
 
 
 def conditions_text(page: Page) -> str:
@@ -397,10 +391,6 @@ class Pool(_ContainerResource):
             self.apis.write_compute("POST", path, body)
 
     def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
-        try:
+        with ignoring(404):
             operation = self.apis.call(CONTAINER, "DELETE", f"{self.cluster_path}/nodePools/{self.name}")
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return
-        self.follow(operation, f"removing the {self.title}")
+            self.follow(operation, f"removing the {self.title}")

@@ -250,7 +250,8 @@ def _access(step: Step) -> list[str]:
     if number:
         return [f"{command} --member {shlex.quote(resource.member)}"]
     asked = f"NUMBER=$(gcloud projects describe {shlex.quote(spec.project)} --format 'value(projectNumber)')"
-    return [asked, f'{command} --member "{resource.member_of("$NUMBER")}"']
+    member = storage.pod_member("$NUMBER", spec.project, spec.namespace, resource.account)
+    return [asked, f'{command} --member "{member}"']
 
 
 def _kubernetes(step: Step) -> list[str]:

@@ -123,9 +123,7 @@ class JobSet(Resource):
         page = self._client.get(DEFINITION, "jobsets.jobset.x-k8s.io")
         if page is None:
             return Found("missing")
-        if not _is_ours(page):
-            return Found("given", page)
-        return Found("ours", page)
+        return Found("ours" if _is_ours(page) else "given", page)
 
     def diff(self, found: Found) -> list[Change]:
         before = str((found.page["metadata"].get("labels") or {}).get(_VERSION_LABEL, "unknown"))

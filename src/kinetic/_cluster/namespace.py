@@ -165,9 +165,6 @@ class FollowerBinding(KubernetesResource):
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": self.object_name}
         return super().manifest() | {"roleRef": role, "subjects": [account]}
 
-    def diff(self, found: Found) -> list[Change]:  # noqa: ARG002 - of the protocol
-        return []
-
 
 class Quota(KubernetesResource):
     """What all jobs of the namespace may hold at once: the only upper bound on the bill that Autopilot has."""

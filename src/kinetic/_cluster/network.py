@@ -11,7 +11,7 @@ from kinetic._output.format import names_text
 from kinetic.errors import AccessDeniedError, OptionError
 
 RANGE = "10.0.0.0/20"  # 4,092 nodes; pods get ranges of their own, which GKE adds
-_IN_USE = "resourceInUseByAnotherResource"
+_IN_USE = frozenset({"resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"})
 _NAMED = 6  # subnets or regions in a message
 _LAG_SECONDS = 120.0  # what used a network is let go of some time after it was deleted
 
@@ -46,19 +46,15 @@ class _ComputeResource(Resource):
 
     def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
         waited = 0.0
-        while True:
-            try:
-                self.apis.write_compute("DELETE", f"{self.path}/{self.spec.own_name}")
-            except ApiError as error:
-                if error.status == 404:
-                    return
-                in_use = error.reason in {_IN_USE, "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"}
-                if not in_use or waited >= _LAG_SECONDS:
-                    raise
+        with ignoring(404):
+            while True:
+                try:
+                    return self.apis.write_compute("DELETE", f"{self.path}/{self.spec.own_name}")
+                except ApiError as error:
+                    if error.reason not in _IN_USE or waited >= _LAG_SECONDS:
+                        raise
                 self.apis.sleep(10.0)
                 waited += 10.0
-            else:
-                return
 
 
 class Network(_ComputeResource):

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from kinetic._cluster import regions, rights
 from kinetic._cluster.accounts import Billing, Project
-from kinetic._cluster.control_plane import CONTROL_PLANE_DOLLARS, FREE_DOLLARS_A_MONTH, SYSTEM_DOLLARS, Cluster, Pool
+from kinetic._cluster.control_plane import FREE_DOLLARS_A_MONTH, SYSTEM_DOLLARS, Cluster, Pool
 from kinetic._cluster.inventory import Inventory, nothing, read_all, resources_of
 from kinetic._cluster.network import choose_subnet
 from kinetic._cluster.project_apis import COMPUTE, billing_error, explaining
 from kinetic._cluster.quotas import Quota
-from kinetic._cluster.resource import Change, Found, Resource, Setup, foreign_error
+from kinetic._cluster.resource import Change, Found, Resource, Setup, State, foreign_error
 from kinetic._config import profiles
 from kinetic._config.profiles import AUTOPILOT_DISK, Profile
 from kinetic._google.api import ApiError
@@ -28,6 +28,14 @@ from kinetic.errors import AccessDeniedError, KineticError, OptionError
 
 Action = Literal["make", "change", "keep", "foreign", "remake", "wait"]
 _SIGNS = {"make": "+", "remake": "~", "wait": "~", "change": "~", "keep": "=", "foreign": "!"}
+_ACTIONS: dict[State, Action] = {  # by the state of a thing; one of ours may have to be changed
+    "missing": "make",
+    "failed": "remake",
+    "pending": "wait",
+    "given": "keep",
+    "ours": "keep",
+    "foreign": "foreign",
+}
 _HOURS = 730  # of a month
 _AT_ONCE = 6
 _LONGEST_PROFILE = 64  # characters
@@ -327,18 +335,8 @@ def _unseen_error(setup: Setup, error: AccessDeniedError, refused: ApiError) -> 
 
 def _step(resource: Resource, inventory: Inventory) -> Step:
     found = inventory.of(resource.key)
-    if found.state == "foreign":
-        return Step(resource, found, "foreign")
-    if found.state == "missing":
-        return Step(resource, found, "make")
-    if found.state == "failed":
-        return Step(resource, found, "remake")
-    if found.state == "pending":
-        return Step(resource, found, "wait")
-    if found.state == "given":
-        return Step(resource, found, "keep")
-    changes = tuple(resource.diff(found))
-    return Step(resource, found, "change" if changes else "keep", changes)
+    changes = tuple(resource.diff(found)) if found.state == "ours" else ()
+    return Step(resource, found, "change" if changes else _ACTIONS[found.state], changes)
 
 
 def levels_of(steps: Sequence[Step]) -> list[list[Step]]:
@@ -349,9 +347,6 @@ def levels_of(steps: Sequence[Step]) -> list[list[Step]]:
         depth[each.resource.key] = 1 + max((depth.get(key, 0) for key in each.resource.needs), default=0)
         groups.setdefault(depth[each.resource.key], []).append(each)
     return [groups[level] for level in sorted(groups)]
-
-
-__all__ = ["CONTROL_PLANE_DOLLARS", "Action", "Plan", "Step", "levels_of", "make_plan", "plan_from_nothing"]
 
 
 # -------------------------------------------------------------------------------------------------------- carrying out

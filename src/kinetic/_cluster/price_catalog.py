@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kinetic._cluster.project_apis import BILLING, COMPUTE, ProjectApis
+from kinetic._cluster.project_apis import BILLING, COMPUTE, ProjectApis, pages
 from kinetic._google.api import Page
 from kinetic._hardware import Placement
 from kinetic._hardware.prices import Rates
@@ -77,15 +77,13 @@ def refresh(
 
 def _items(apis: ProjectApis, report: Callable[[str], object]) -> Iterable[Page]:
     query, count = {"pageSize": "5000", "currencyCode": "USD", "fields": _FIELDS}, 0
-    for _ in range(_MOST_PAGES):
-        page = apis.call(BILLING, "GET", f"v1/{_SERVICE}/skus", query=query)
+    for page in pages(
+        lambda query: apis.call(BILLING, "GET", f"v1/{_SERVICE}/skus", query=query), _MOST_PAGES, **query
+    ):
         items = page.get("skus") or ()
         yield from items
         count += len(items)
         report(f"{count} prices read")
-        if not page.get("nextPageToken"):
-            return
-        query["pageToken"] = str(page["nextPageToken"])
 
 
 def _shape(apis: ProjectApis, machine: str) -> tuple[str, tuple[float, float] | None]:

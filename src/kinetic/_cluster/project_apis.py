@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 from kinetic._google.api import ApiError, Page, Service, constraints_text
@@ -183,6 +184,13 @@ class ProjectApis:
             self.sleep(seconds)
             seconds = min(_PAUSE_SECONDS, seconds * 1.3)
 
+    def finish(self, api: str, operation: Page, version: str = "v1") -> None:
+        """Wait until an operation of an API that names them alike is done; raise an ApiError if it has failed."""
+        if not operation.get("done"):
+            path = f"{version}/{operation['name']}"
+            operation = self.follow(api, path, lambda page: bool(page.get("done"))) or {}
+        check_operation(operation)
+
     def check_time(self, what: str) -> None:
         """Raise an error when the command has taken longer than its limit."""
         if self._clock() >= self._ends:
@@ -192,6 +200,16 @@ class ProjectApis:
                 next="run the same command again: it continues where this one stopped",
                 code="cluster-timeout",
             )
+
+
+def pages(ask: Callable[[dict[str, str]], Page | None], most: int | None = None, **query: str) -> Iterator[Page]:
+    """Yield all pages of a list, or at most so many."""
+    for _ in count() if most is None else range(most):
+        page = ask(query) or {}
+        yield page
+        if not page.get("nextPageToken"):
+            return
+        query["pageToken"] = str(page["nextPageToken"])
 
 
 # Of iam.allowedPolicyMemberDomains, which new organizations have; its status is that of a policy that was changed.

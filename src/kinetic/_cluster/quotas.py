@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinetic._cluster.project_apis import COMPUTE, QUOTAS, ProjectApis, is_disabled
+from kinetic._cluster.project_apis import COMPUTE, QUOTAS, ProjectApis, is_disabled, pages
 from kinetic._google.api import ApiError, Page
 from kinetic._hardware import Placement
 from kinetic._wire import NamedTuple
@@ -226,14 +226,9 @@ def console(project: str) -> str:
 
 def _earlier_requests(apis: ProjectApis) -> list[Page]:
     """Return all requests of the project: at most one may exist for a row, whoever made it."""
-    found: list[Page] = []
-    query = {"pageSize": "100"}
-    while True:
-        page = apis.call(QUOTAS, "GET", f"v1/projects/{apis.project}/locations/global/quotaPreferences", query=query)
-        found += page.get("quotaPreferences") or ()
-        if not page.get("nextPageToken"):
-            return found
-        query["pageToken"] = str(page["nextPageToken"])
+    path = f"v1/projects/{apis.project}/locations/global/quotaPreferences"
+    listed = pages(lambda query: apis.call(QUOTAS, "GET", path, query=query), pageSize="100")
+    return [each for page in listed for each in page.get("quotaPreferences") or ()]
 
 
 def send_request(apis: ProjectApis, request: QuotaRequest, contact: str) -> Page:

@@ -248,9 +248,8 @@ class Resource(ABC):
         """Make it as it should be."""
         raise NotImplementedError
 
-    @abstractmethod
-    def remove(self, found: Found) -> None:
-        """Remove it, and wait until it is gone; one that is gone already is success."""
+    def remove(self, found: Found) -> None:  # noqa: B027 - as with what others may use
+        """Remove it, and wait until it is gone; one that is gone already is success. What others may use is left."""
 
     # ------------------------------------------------------------------------------------------------------------ help
 

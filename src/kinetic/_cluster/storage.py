@@ -8,7 +8,7 @@ from functools import partial
 
 from kinetic._backends.kube.preflight import ACCOUNT, BUILDER_ACCOUNT
 from kinetic._cluster import policies
-from kinetic._cluster.project_apis import ARTIFACTS, STORAGE, check_operation, ignoring, is_unpaid
+from kinetic._cluster.project_apis import ARTIFACTS, STORAGE, ignoring, is_unpaid, pages
 from kinetic._cluster.resource import Change, Found, Resource
 from kinetic._google import artifacts
 from kinetic._google.api import ApiError, Page
@@ -29,7 +29,6 @@ class Bucket(Resource):
     needs = ("services",)
     api = STORAGE
     rights = ("storage.buckets.create", "storage.buckets.get")
-    seconds = (1, 2)
 
     @property
     def title(self) -> str:
@@ -71,12 +70,10 @@ class Bucket(Resource):
         }
 
     def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
-        try:
+        with ignoring(409):
             self.apis.call(STORAGE, "POST", "storage/v1/b", self.body(), query={"project": self.spec.project})
-        except ApiError as error:
-            if error.status != 409:
-                raise
-            self.check_is_ours()
+            return
+        self.check_is_ours()
 
     def diff(self, found: Found) -> list[Change]:
         enforced = (found.page.get("iamConfiguration") or {}).get("publicAccessPrevention")
@@ -90,17 +87,10 @@ class Bucket(Resource):
 
     def measure(self) -> tuple[int, int, bool]:
         """Return how many objects it has, old versions included, their bytes, and whether that is all of them."""
-        count = size = 0
         query = {"versions": "true", "maxResults": str(_PAGE), "fields": "items(size),nextPageToken"}
-        for _ in range(_MOST_PAGES):
-            page = self.apis.read(STORAGE, f"{self._path}/o", **query) or {}
-            items = page.get("items") or ()
-            count += len(items)
-            size += sum(int(each.get("size", 0)) for each in items)
-            if not page.get("nextPageToken"):
-                return count, size, True
-            query["pageToken"] = str(page["nextPageToken"])
-        return count, size, False
+        found = [*pages(lambda query: self.apis.read(STORAGE, f"{self._path}/o", **query), _MOST_PAGES, **query)]
+        sizes = [int(each.get("size", 0)) for page in found for each in page.get("items") or ()]
+        return len(sizes), sum(sizes), not found[-1].get("nextPageToken")
 
     def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
         """Remove every version of every object, and then the bucket."""
@@ -127,6 +117,12 @@ class Bucket(Resource):
             self.apis.call(STORAGE, "DELETE", f"{self._path}/o/{quote(name, safe='')}", query=query)
 
 
+def pod_member(number: str, project: str, namespace: str, account: str) -> str:
+    """Return how policies name an account of Kubernetes; the project's number and its id are both in it."""
+    pool = f"projects/{number}/locations/global/workloadIdentityPools/{project}.svc.id.goog"
+    return f"principal://iam.googleapis.com/{pool}/subject/ns/{namespace}/sa/{account}"
+
+
 class Access(Resource):
     """A right of pods: the Kubernetes account itself has it, without an account of Google's between.
 
@@ -150,12 +146,7 @@ class Access(Resource):
     @property
     def member(self) -> str:
         """The account, as policies name it."""
-        return self.member_of(self.apis.number)
-
-    def member_of(self, number: str) -> str:
-        """Return the account in the project with some number."""
-        pool = f"projects/{number}/locations/global/workloadIdentityPools/{self.spec.pool}"
-        return f"principal://iam.googleapis.com/{pool}/subject/ns/{self.spec.namespace}/sa/{self.account}"
+        return pod_member(self.apis.number, self.spec.project, self.spec.namespace, self.account)
 
     def read(self) -> Found:
         policy = self.policy.read()
@@ -175,7 +166,6 @@ class BucketAccess(Access):
     needs = ("bucket", "cluster")
     api = STORAGE
     rights = ("storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy")
-    seconds = (1, 2)
     role, account, place = OBJECT_ROLE, ACCOUNT, "bucket"
 
     @property
@@ -228,7 +218,7 @@ class Repository(Resource):
         path, query = f"{self._place.parent}/repositories", {"repositoryId": self._place.name}
         body = artifacts.page_of_new(self.spec.labels)
         with ignoring(409):
-            self._follow(self.apis.call(ARTIFACTS, "POST", path, body, query=query))
+            self.apis.finish(ARTIFACTS, self.apis.call(ARTIFACTS, "POST", path, body, query=query))
         self.check_is_ours()
         self.change(found, ())
 
@@ -236,19 +226,8 @@ class Repository(Resource):
         policies.add(_RepositoryPolicy(self), READER_ROLE, self.spec.account_member)
 
     def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
-        try:
-            operation = self.apis.call(ARTIFACTS, "DELETE", self._place.path)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return
-        self._follow(operation)
-
-    def _follow(self, operation: Page) -> None:
-        if not operation.get("done"):
-            path = f"v1/{operation['name']}"
-            operation = self.apis.follow(ARTIFACTS, path, lambda page: bool(page.get("done"))) or {}
-        check_operation(operation)
+        with ignoring(404):
+            self.apis.finish(ARTIFACTS, self.apis.call(ARTIFACTS, "DELETE", self._place.path))
 
 
 class RepositoryAccess(Access):
@@ -258,7 +237,6 @@ class RepositoryAccess(Access):
     needs = ("repository", "cluster")
     api = ARTIFACTS
     rights = Repository.rights[2:]
-    seconds = (1, 2)
     is_local = True
     role, account, place = WRITER_ROLE, BUILDER_ACCOUNT, "repository"
 

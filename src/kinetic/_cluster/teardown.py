@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from kinetic._cluster.jobset import JobSet
 from kinetic._cluster.namespace import Quota
 from kinetic._cluster.network import Network
 from kinetic._cluster.plan import Step, levels_of
-from kinetic._cluster.project_apis import COMPUTE, ProjectApis, explained, explaining, ignoring
+from kinetic._cluster.project_apis import COMPUTE, ProjectApis, explaining, ignoring, pages
 from kinetic._cluster.resource import Found, Resource, Setup, Spec
 from kinetic._cluster.storage import Bucket
 from kinetic._config import profiles
@@ -186,23 +187,17 @@ def _contents(setup: Setup, inventory: Inventory) -> Contents:
     """Read what is in a cluster and a bucket of ours; what may not be read stops nothing."""
     found = Contents()
     if inventory.of("cluster").state == "ours" and inventory.answers:
-        try:
+        with suppress(KineticError):
             client = setup.client()
             nodes = client.list(NODE).objects
             pods = client.list(POD._replace(namespaced=False), JOB_LABEL).objects
-        except KineticError:
-            pass
-        else:
             open_ = [each for each in pods if (each.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}]
             jobs = tuple(sorted({str(each["metadata"]["labels"][JOB_LABEL]) for each in open_}))
             found = found._replace(jobs=jobs, nodes=len(nodes))
     bucket = next((each for each in inventory.resources if isinstance(each, Bucket)), None)
     if bucket is not None and inventory.of("bucket").state == "ours":
-        try:
+        with suppress(ApiError, KineticError):
             objects, size, is_whole = bucket.measure()
-        except (ApiError, KineticError):
-            pass
-        else:
             found = found._replace(objects=objects, size_bytes=size, is_whole=is_whole)
     return found
 
@@ -210,10 +205,9 @@ def _contents(setup: Setup, inventory: Inventory) -> Contents:
 def _everything(setup: Setup) -> list[Resource]:
     """Return the list with what is optional, too."""
     listed = resources_of(setup)
-    if not any(isinstance(each, Quota) for each in listed):
-        listed.append(Quota(setup))
-    if not any(isinstance(each, JobSet) for each in listed):
-        listed.append(JobSet(setup))
+    for kind in (Quota, JobSet):
+        if not any(isinstance(each, kind) for each in listed):
+            listed.append(kind(setup))
     # Pools go with their cluster; who pays stays.
     return [each for each in listed if not isinstance(each, Pool | Billing | Project)]
 
@@ -298,21 +292,18 @@ def _sweep(plan: RemovalPlan, report: Callable[[str], object]) -> list[KineticEr
     errors: list[KineticError] = []
     for each in plan.swept:
         try:
-            _remove_leftover(plan.setup.apis, each)
-        except ApiError as error:
-            errors.append(explained(error, f"remove the {each}", plan.setup.project))
+            with explaining(f"remove the {each}", plan.setup.project), ignoring(404):
+                plan.setup.apis.write_compute("DELETE", each.path)
+            report(str(each))
         except KineticError as error:
             errors.append(error)
-        else:
-            report(str(each))
     return errors
 
 
 def _remove(setup: Setup, removal: Removal) -> tuple[Removal, KineticError | None]:
     try:
-        removal.resource.remove(removal.found)
-    except ApiError as error:
-        return removal, explained(error, f"remove the {removal.resource.title}", setup.project)
+        with explaining(f"remove the {removal.resource.title}", setup.project):
+            removal.resource.remove(removal.found)
     except KineticError as error:
         return removal, error
     return removal, None
@@ -362,22 +353,25 @@ def forget_profiles(setup: Setup, environ: Mapping[str, str]) -> list[str]:
 def _leftovers(apis: ProjectApis, spec: Spec) -> list[Leftover]:
     """Return what is on our own network, and the disks and placement policies of our cluster."""
     base, network = f"compute/v1/projects/{spec.project}", f"/networks/{spec.own_name}"
+
+    def listed(path: str) -> list[Page]:
+        return [*pages(lambda query: apis.read(COMPUTE, f"{base}/{path}", **query))]
+
     found = [
         Leftover("firewall", str(each["name"]), f"{base}/global/firewalls/{each['name']}")
-        for page in _pages(apis, f"{base}/global/firewalls")
+        for page in listed("global/firewalls")
         for each in page.get("items") or ()
         if str(each.get("network", "")).endswith(network)
     ]
     for collection, kind in _AGGREGATED.items():
         try:
-            pages = [*_pages(apis, f"{base}/aggregated/{collection}")]
+            found_pages = listed(f"aggregated/{collection}")
         except ApiError as error:
             if error.status != 403 or collection != "resourcePolicies":  # few clusters have one, and it costs nothing
                 raise
             continue
-        scopes = [scope for page in pages for scope in (page.get("items") or {}).items()]
-        for scope, listed in scopes:
-            for each in listed.get(collection) or ():
+        for scope, items in [item for page in found_pages for item in (page.get("items") or {}).items()]:
+            for each in items.get(collection) or ():
                 is_ours = {
                     "disks": (each.get("labels") or {}).get(_CLUSTER_LABEL) == spec.cluster,
                     "resourcePolicies": each.get("description") == spec.description,
@@ -385,20 +379,3 @@ def _leftovers(apis: ProjectApis, spec: Spec) -> list[Leftover]:
                 if is_ours.get(collection, str(each.get("network", "")).endswith(network)):
                     found.append(Leftover(kind, str(each["name"]), f"{base}/{scope}/{collection}/{each['name']}"))
     return found
-
-
-def _pages(apis: ProjectApis, path: str) -> Iterator[Page]:
-    """Yield all pages of a list: one has at most 500 items, of a whole project."""
-    query: dict[str, str] = {}
-    while True:
-        page = apis.read(COMPUTE, path, **query) or {}
-        yield page
-        if not page.get("nextPageToken"):
-            return
-        query["pageToken"] = str(page["nextPageToken"])
-
-
-def _remove_leftover(apis: ProjectApis, leftover: Leftover) -> None:
-    """Remove one; one that is gone already is success."""
-    with ignoring(404):
-        apis.write_compute("DELETE", leftover.path)
