@@ -35,8 +35,8 @@ class RemoteImage(NamedTuple):
     """
 
     built: BuiltImage
-    wheels: tuple[tuple[Wheel, bytes], ...]
-    finish: Callable[[], object]
+    wheels: tuple[tuple[Wheel, bytes], ...] = ()
+    finish: Callable[[], object] = lambda: None
 
 
 class UnavailableError(ImageBuildError):
@@ -118,6 +118,12 @@ def build(
         NotWaitingError: See ``RemoteBuilder.build``.
     """
     host = builder.registry.host
+
+    def here(progress: Progress) -> RemoteImage:
+        with connect(Reference.parse(request.source)) as source, phase():
+            made = ImageBuilder(builder.registry, builder.cache, progress)
+            return RemoteImage(made.build(request.lock, request.base, source))
+
     if request.lock.to_build:
         remotes = [each for each in remotes if each.builds_sources]
         named = ", ".join(request.lock.to_build)
@@ -139,20 +145,14 @@ def build(
         output.report(f"building the image here: {size_text(to_send)}{expected} to {host}")
     meter = Meter(shown, to_send, gives_up=bool(remotes))
     try:
-        with connect(Reference.parse(request.source)) as source, phase():
-            built = ImageBuilder(builder.registry, builder.cache, meter).build(request.lock, request.base, source)
-        return RemoteImage(built, (), lambda: None)
+        return here(meter)
     except SlowUplinkError:
         seconds = to_send / (meter.rate or ASSUMED_RATE)
         why = f"to send {size_text(to_send)} from here would take {duration_text(seconds)}, as its beginning shows"
     finally:
         if meter.rate:
             uplinks.note(host, meter.rate)
-    if found := _elsewhere(request, remotes, why, waits=waits):
-        return found
-    with connect(Reference.parse(request.source)) as source, phase():
-        built = ImageBuilder(builder.registry, builder.cache, shown).build(request.lock, request.base, source)
-    return RemoteImage(built, (), lambda: None)
+    return _elsewhere(request, remotes, why, waits=waits) or here(shown)
 
 
 def _elsewhere(request: BuildRequest, remotes: Sequence[RemoteBuilder], why: str, *, waits: bool) -> RemoteImage | None:

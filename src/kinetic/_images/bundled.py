@@ -153,13 +153,10 @@ def lock_without_image(
     """
     platform = Platform(python, machine, GLIBC)
     name = locks.key_of([*lines, "# without an image"], platform, environ)
-    locked = None if upgrade else lock_store.find(name, store, environ)
-    if locked is None:
-        begun = time.monotonic()
-        with output.phase("resolving packages", summary=False):
-            locked = lock_store.make(lines, platform, name, store, environ, project=project, upgrade=upgrade, stop=stop)
-        _report_resolved(locked.lock, time.monotonic() - begun)
-    return locked.lock, keys.lock(name)
+    make = partial(lock_store.make, project=project, upgrade=upgrade, stop=stop)
+    make = partial(make, lines, platform, name, store, environ)
+    known = None if upgrade else lock_store.find(name, store, environ)
+    return (known or _resolve(make, "resolving packages")).lock, keys.lock(name)
 
 
 def _lock(
@@ -178,25 +175,26 @@ def _lock(
     """Return the lock of some lines and its name; the platform is that of the base image."""
     wanted = [*lines, *POD_PACKAGES]
     name = locks.key_of([*wanted, named], Platform(python, machine, GLIBC), environ)
-    locked = None if upgrade else lock_store.find(name, store, environ)
-    if locked is None:
-        begun = time.monotonic()
-        with output.phase("resolving the image's packages", summary=False):
-            base, source = base_image.find(python, machine, connect, named=named, cache=lock_store.folder(environ))
-            stop.check()
-            platform, place = Platform(python, machine, base.glibc), f"{source.host}/{source.name}@{base.digest}"
-            locked = lock_store.make(
-                wanted, platform, name, store, environ,
-                project=project, upgrade=upgrade, base=(base, place), stop=stop,
-            )  # fmt: skip
-        _report_resolved(locked.lock, time.monotonic() - begun)
-    return locked, name
+
+    def make() -> Locked:
+        base, source = base_image.find(python, machine, connect, named=named, cache=lock_store.folder(environ))
+        stop.check()
+        platform, place = Platform(python, machine, base.glibc), f"{source.host}/{source.name}@{base.digest}"
+        make = partial(lock_store.make, project=project, upgrade=upgrade, base=(base, place), stop=stop)
+        return make(wanted, platform, name, store, environ)
+
+    known = None if upgrade else lock_store.find(name, store, environ)
+    return known or _resolve(make, "resolving the image's packages"), name
 
 
-def _report_resolved(lock: Lock, seconds: float) -> None:
+def _resolve(make: Callable[[], Locked], doing: str) -> Locked:
+    begun = time.monotonic()
+    with output.phase(doing, summary=False):
+        lock = (locked := make()).lock
     size = sum(wheel.size_bytes for wheel in lock.wheels)
     count = count_text(len(lock.versions()), "package")
-    output.report(f"resolved {count}, {size_text(size)}, in {seconds_text(seconds)}")
+    output.report(f"resolved {count}, {size_text(size)}, in {seconds_text(time.monotonic() - begun)}")
+    return locked
 
 
 def _build(

@@ -335,7 +335,7 @@ class CloudBuilder:
                 code="cloud-build",
             )
         if not wheels:
-            return RemoteImage(built, (), lambda: None)
+            return RemoteImage(built)
 
         def finish() -> None:
             self._store.delete(at)

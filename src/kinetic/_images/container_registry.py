@@ -527,19 +527,12 @@ class Registry:
             code="registry-login",
         )
 
-    def _silent(self, error: Exception) -> ImageBuildError:
-        return ImageBuildError(
-            f"the registry {self.host} did not answer",
-            why=str(error),
-            next="check the network and try again",
-            code="registry-silent",
-        )
-
     def _rejected(self, method: str, path: str, answer: Response) -> Exception:
         """Return the error for an answer that nobody expected."""
         message = _message_of(answer.body)
         if not answer.status:
-            return self._silent(OSError(message))
+            what, step = f"the registry {self.host} did not answer", "check the network and try again"
+            return ImageBuildError(what, why=message, next=step, code="registry-silent")
         what = f"the registry {self.host} rejected {method} {self.name}/{path} ({answer.status})"
         if answer.status == 401:
             return self._no_login(message)
