@@ -32,16 +32,11 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Destination(NamedTuple):
-    """Where files are written.
+    """Where files are written."""
 
-    Attributes:
-        path: The place of a file; its folder exists.
-        mode: The mode of a file.
-        parts: A folder on the same file system for what is not complete; None where nobody else sees the files yet.
-    """
-
-    path: Callable[[ManifestFile], str]
-    mode: Callable[[ManifestFile], int]
+    path: Callable[[ManifestFile], str]  # the place of a file; its folder exists
+    mode: Callable[[ManifestFile], int]  # the mode of a file
+    # a folder on the same file system for what is not complete; None where nobody else sees the files yet
     parts: Path | None
 
 

@@ -36,21 +36,13 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a file that became a FIFO 
 
 
 class File(NamedTuple):
-    """A file that a scan found.
+    """A file that a scan found."""
 
-    Attributes:
-        relative: Path below the root, with forward slashes.
-        path: Where to open it.
-        size: Bytes, when it was scanned.
-        stamp: Size, times, inode, device and mode in one word: equal stamps, equal content.
-        executable: Its owner may execute it.
-    """
-
-    relative: str
-    path: str
-    size: int
-    stamp: bytes
-    executable: bool
+    relative: str  # path below the root, with forward slashes
+    path: str  # where to open it
+    size: int  # bytes, when it was scanned
+    stamp: bytes  # size, times, inode, device and mode in one word: equal stamps, equal content
+    executable: bool  # its owner may execute it
 
 
 class Folder(NamedTuple):
@@ -63,19 +55,12 @@ class Folder(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """Something that is not sent.
+    """Something that is not sent."""
 
-    Attributes:
-        relative: Path below the root; a folder's ends with a slash.
-        size: Bytes, or None if unknown.
-        reason: Why, in a few words.
-        origin: Who left it out, e.g. "user" for a line of an ignore file, or "skipped" when it could not be sent.
-    """
-
-    relative: str
-    size: int | None
-    reason: str
-    origin: str
+    relative: str  # path below the root; a folder's ends with a slash
+    size: int | None  # bytes, or None if unknown
+    reason: str  # why, in a few words
+    origin: str  # who left it out, e.g. "user" for a line of an ignore file, or "skipped" when it could not be sent
 
 
 class Scan(NamedTuple):
@@ -379,26 +364,17 @@ _FEWEST_THREADS = 4  # a cold disk answers several at once, however few cores th
 
 
 class Tree(NamedTuple):
-    """Local data with the digest of every file.
+    """Local data with the digest of every file."""
 
-    Attributes:
-        root: The absolute path.
-        is_dir: Whether it is a folder.
-        files: In the documented order: depth first, names sorted, a folder's files before its folders. The relative
-            path of a file that is all the data is its bare name.
-        folders: Those in which there is nothing to send.
-        left_out: What is not sent, a phrase each.
-        digests: The raw documented digest of each file, 32 bytes, one after the other.
-        hash: The documented content hash, in hexadecimal.
-    """
-
-    root: str
-    is_dir: bool
+    root: str  # the absolute path
+    is_dir: bool  # whether it is a folder
+    # in the documented order: depth first, names sorted, a folder's files before its folders. The relative path of a
+    # file that is all the data is its bare name
     files: Sequence[File]
-    folders: Sequence[str]
-    left_out: Sequence[str]
-    digests: bytes
-    hash: str
+    folders: Sequence[str]  # those in which there is nothing to send
+    left_out: Sequence[str]  # what is not sent, a phrase each
+    digests: bytes  # the raw documented digest of each file, 32 bytes, one after the other
+    hash: str  # the documented content hash, in hexadecimal
 
     def digest(self, number: int) -> str:
         """Return the digest of a file by its number, in hexadecimal."""
@@ -462,17 +438,11 @@ def _digested(root: str, files: list[File], stamps: Digests) -> tuple[list[File]
 
 
 class ReadFile(NamedTuple):
-    """A file that was read.
+    """A file that was read."""
 
-    Attributes:
-        digest: The documented digest of its path and of exactly the bytes that were read.
-        file: The file as it was when they were read; the very same if it had not changed since the scan.
-        trusted: Whether an equal stamp will mean equal content.
-    """
-
-    digest: bytes
-    file: File
-    trusted: bool
+    digest: bytes  # the documented digest of its path and of exactly the bytes that were read
+    file: File  # the file as it was when they were read; the very same if it had not changed since the scan
+    trusted: bool  # whether an equal stamp will mean equal content
 
 
 class ReadingStopped(Exception):  # noqa: N818 - not an error: another thread failed

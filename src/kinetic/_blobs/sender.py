@@ -54,23 +54,15 @@ def make_young(store: Store, entry: Entry) -> bool:
 
 
 class SentFile(NamedTuple):
-    """A file whose content is in the store.
+    """A file whose content is in the store."""
 
-    Attributes:
-        file: The file as it was when it was read.
-        content: Stands for its bytes: equal contents, equal digest. Of one that was cut, it is made of its chunks'.
-        packed: Whether it is in a pack; otherwise its parts are chunks.
-        parts: Where its bytes are; none when it is empty.
-        trusted: Whether an equal stamp will mean equal content.
-        steady: Whether it did not change while it was read.
-    """
-
-    file: File
+    file: File  # the file as it was when it was read
+    # stands for its bytes: equal contents, equal digest. Of one that was cut, it is made of its chunks'
     content: bytes
-    packed: bool
-    parts: tuple[Part, ...]
-    trusted: bool = True
-    steady: bool = True
+    packed: bool  # whether it is in a pack; otherwise its parts are chunks
+    parts: tuple[Part, ...]  # where its bytes are; none when it is empty
+    trusted: bool = True  # whether an equal stamp will mean equal content
+    steady: bool = True  # whether it did not change while it was read
 
 
 class Contents:

@@ -22,25 +22,15 @@ _AT_ONCE = 16  # threads, of which some wait for the answers of others
 
 
 class Finding(NamedTuple):
-    """What a check found.
+    """What a check found."""
 
-    Attributes:
-        key: The check.
-        group: What it is about, e.g. "rights".
-        level: "PASS"; "WARN" where jobs may run nevertheless; "FAIL"; "SKIP" where it was not asked.
-        what: A sentence without a full stop.
-        why: The evidence; "" for none.
-        next: The command or call that repairs it; "" for none.
-        repair: What ``--fix`` does; None where only a person can decide.
-    """
-
-    key: str
-    group: str
-    level: Level
-    what: str
-    why: str = ""
-    next: str = ""
-    repair: Callable[[], object] | None = None
+    key: str  # the check
+    group: str  # what it is about, e.g. "rights"
+    level: Level  # "PASS"; "WARN" where jobs may run nevertheless; "FAIL"; "SKIP" where it was not asked
+    what: str  # a sentence without a full stop
+    why: str = ""  # the evidence; "" for none
+    next: str = ""  # the command or call that repairs it; "" for none
+    repair: Callable[[], object] | None = None  # what ``--fix`` does; None where only a person can decide
 
     def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
@@ -64,23 +54,15 @@ class Problem(Exception):  # noqa: N818 - what a check says, not a fault of ours
 
 
 class Check(NamedTuple):
-    """One thing that must be right.
+    """One thing that must be right."""
 
-    Attributes:
-        key: Its one word.
-        group: What it is about.
-        ask: Returns a sentence about what is right, or raises a Problem, an error of ours or Google's refusal.
-        needs: Keys of checks without which it cannot be asked.
-        lenient: Whether an error of ours or Google's is a warning only.
-        repairs: Functions that repair an error of ours, by its code.
-    """
-
-    key: str
-    group: str
+    key: str  # its one word
+    group: str  # what it is about
+    # returns a sentence about what is right, or raises a Problem, an error of ours or Google's refusal
     ask: Callable[[], str]
-    needs: tuple[str, ...] = ()
-    lenient: bool = False
-    repairs: Mapping[str, Callable[[], object]] = {}
+    needs: tuple[str, ...] = ()  # keys of checks without which it cannot be asked
+    lenient: bool = False  # whether an error of ours or Google's is a warning only
+    repairs: Mapping[str, Callable[[], object]] = {}  # functions that repair an error of ours, by its code
 
 
 def run(checks: Iterable[Check]) -> Iterator[Finding]:

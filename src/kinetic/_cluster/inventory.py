@@ -23,15 +23,11 @@ _THERE = Found("given")
 
 
 class Inventory(NamedTuple):
-    """How everything is now, by the key of each resource, in the order of the list.
-
-    Attributes:
-        answers: Whether the cluster said what is in it; else that counts as missing.
-    """
+    """How everything is now, by the key of each resource, in the order of the list."""
 
     resources: tuple[Resource, ...]
     found: dict[str, Found]
-    answers: bool = True
+    answers: bool = True  # whether the cluster said what is in it; else that counts as missing
 
     def of(self, key: str) -> Found:
         return self.found.get(key, Found("missing"))

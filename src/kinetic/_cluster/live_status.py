@@ -55,35 +55,21 @@ class Waiting(NamedTuple):
 
 
 class Status(NamedTuple):
-    """How a cluster is.
+    """How a cluster is."""
 
-    Attributes:
-        about: The cluster, in words.
-        state: "RUNNING" or another word of Google's; "answers" for a cluster that is not Google's.
-        version: Of Kubernetes.
-        mode: "Autopilot", "Standard", or "" for a cluster that is not Google's.
-        nodes: All nodes.
-        idle: Names of nodes with an accelerator on which no job runs.
-        waiting: Pods of jobs that wait.
-        running: Pods of jobs that run (count).
-        quotas: Metric, limit and use of the region, of accelerators that are used or allowed.
-        unknown: What could not be asked, and why.
-        warm: Pods that stay for the next job.
-        warm_dollars_per_hour: Of the accelerators of their nodes, as far as prices are known.
-    """
-
-    about: str
-    state: str
-    version: str
-    mode: str
-    nodes: tuple[Node, ...]
-    idle: tuple[str, ...]
-    waiting: tuple[Waiting, ...]
-    running: int
+    about: str  # the cluster, in words
+    state: str  # "RUNNING" or another word of Google's; "answers" for a cluster that is not Google's
+    version: str  # of Kubernetes
+    mode: str  # "Autopilot", "Standard", or "" for a cluster that is not Google's
+    nodes: tuple[Node, ...]  # all nodes
+    idle: tuple[str, ...]  # names of nodes with an accelerator on which no job runs
+    waiting: tuple[Waiting, ...]  # pods of jobs that wait
+    running: int  # pods of jobs that run (count)
+    # metric, limit and use of the region, of accelerators that are used or allowed
     quotas: tuple[tuple[str, float, float], ...]
-    unknown: tuple[str, ...]
-    warm: tuple[str, ...] = ()
-    warm_dollars_per_hour: float = 0.0
+    unknown: tuple[str, ...]  # what could not be asked, and why
+    warm: tuple[str, ...] = ()  # pods that stay for the next job
+    warm_dollars_per_hour: float = 0.0  # of the accelerators of their nodes, as far as prices are known
 
     @property
     def is_usable(self) -> bool:

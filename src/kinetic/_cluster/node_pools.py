@@ -25,23 +25,17 @@ _WEEK = "604800s"  # the longest that a flex-start node runs
 
 
 class PoolOptions(NamedTuple):
-    """How a pool gets its nodes.
+    """How a pool gets its nodes."""
 
-    Attributes:
-        reservation: The name of a reservation, or projects/OWNER/reservations/NAME, and /reservationBlocks/BLOCK after
-            either for a part of it; "" for none.
-        flex_start: Nodes that Google gives when it has them, for at most seven days.
-        queued: All nodes of a job at once, by a ProvisioningRequest, as Kueue makes them; includes flex-start.
-        least: Nodes that run always (count); None to leave it: 0 for a new pool.
-        most: Nodes that may run (count); None to leave it: one slice, or one node, for a new pool.
-        number: Which of several pools of the same kind it is, from 1: a slice of several hosts is a pool of its own.
-    """
-
+    # the name of a reservation, or projects/OWNER/reservations/NAME, and /reservationBlocks/BLOCK after either for a
+    # part of it; "" for none
     reservation: str = ""
-    flex_start: bool = False
+    flex_start: bool = False  # nodes that Google gives when it has them, for at most seven days
+    # all nodes of a job at once, by a ProvisioningRequest, as Kueue makes them; includes flex-start
     queued: bool = False
-    least: int | None = None
-    most: int | None = None
+    least: int | None = None  # nodes that run always (count); None to leave it: 0 for a new pool
+    most: int | None = None  # nodes that may run (count); None to leave it: one slice, or one node, for a new pool
+    # which of several pools of the same kind it is, from 1: a slice of several hosts is a pool of its own
     number: int = 1
 
     @property

@@ -72,19 +72,14 @@ class Step(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All steps, in the order of the list, and what is known about them.
-
-    Attributes:
-        missing_rights: Permissions that our account does not have; None where Google could not be asked.
-        quotas: What limits the named hardware in the region.
-        notes: Sentences for the user.
-    """
+    """All steps, in the order of the list, and what is known about them."""
 
     setup: Setup
     steps: tuple[Step, ...]
+    # permissions that our account does not have; None where Google could not be asked
     missing_rights: tuple[str, ...] | None
-    quotas: tuple[Quota, ...]
-    notes: tuple[str, ...]
+    quotas: tuple[Quota, ...]  # what limits the named hardware in the region
+    notes: tuple[str, ...]  # sentences for the user
 
     @property
     def to_do(self) -> list[Step]:

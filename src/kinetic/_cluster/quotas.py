@@ -47,21 +47,13 @@ _JUSTIFICATION = "Jobs of machine learning on GKE, submitted with kinetic."
 
 
 class Quota(NamedTuple):
-    """What a project may have of something in a region.
+    """What a project may have of something in a region."""
 
-    Attributes:
-        metric: Google's name of it.
-        region: Where; "" for the whole project.
-        limit: Chips or GPUs (count); None where nothing is set or known, infinity for no limit.
-        used: Of these (count); 0 where it is not told.
-        wanted: What one job takes (count).
-    """
-
-    metric: str
-    region: str
-    limit: float | None
-    used: float
-    wanted: int
+    metric: str  # Google's name of it
+    region: str  # where; "" for the whole project
+    limit: float | None  # chips or GPUs (count); None where nothing is set or known, infinity for no limit
+    used: float  # of these (count); 0 where it is not told
+    wanted: int  # what one job takes (count)
 
     @property
     def is_short(self) -> bool:
@@ -145,21 +137,14 @@ def _most_specific(infos: Sequence[Mapping[str, Any]], about: Mapping[str, str])
 
 
 class QuotaRequest(NamedTuple):
-    """A quota that is smaller than what is wanted, and can be asked for.
+    """A quota that is smaller than what is wanted, and can be asked for."""
 
-    Attributes:
-        quota_id: Cloud Quotas' name of it.
-        dimensions: Which row of it, e.g. {"region": "us-east5", "tpu_family": "CT6E"}; empty for the whole project.
-        limit: What is allowed now (count); None where nothing is set.
-        amount: What is wanted (count).
-        earlier: The request for the same row that exists already; empty for none.
-    """
-
-    quota_id: str
+    quota_id: str  # Cloud Quotas' name of it
+    # which row of it, e.g. {"region": "us-east5", "tpu_family": "CT6E"}; empty for the whole project
     dimensions: dict[str, str]
-    limit: float | None
-    amount: int
-    earlier: Page
+    limit: float | None  # what is allowed now (count); None where nothing is set
+    amount: int  # what is wanted (count)
+    earlier: Page  # the request for the same row that exists already; empty for none
 
     @property
     def name(self) -> str:

@@ -28,20 +28,13 @@ _SHOWN = 6  # regions in a message
 
 
 class Choice(NamedTuple):
-    """Where, and what is known of the hardware there.
+    """Where, and what is known of the hardware there."""
 
-    Attributes:
-        location: A region, or a zone for a Standard cluster.
-        zones: The zones of its region that sell each hardware, by name, the best first; nothing where Google could not
-            be asked.
-        quotas: What limits each hardware there.
-        notes: Sentences for the user.
-    """
-
-    location: str
+    location: str  # a region, or a zone for a Standard cluster
+    # the zones of its region that sell each hardware, by name, the best first; nothing where Google could not be asked
     zones: dict[str, tuple[str, ...]]
-    quotas: tuple[Quota, ...] = ()
-    notes: tuple[str, ...] = ()
+    quotas: tuple[Quota, ...] = ()  # what limits each hardware there
+    notes: tuple[str, ...] = ()  # sentences for the user
 
 
 def choose(setup: Setup, *, is_made: bool, can_ask: bool = True) -> Choice:

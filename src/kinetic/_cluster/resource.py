@@ -38,47 +38,26 @@ State = Literal["missing", "ours", "foreign", "given", "pending", "failed"]
 
 @dataclass(frozen=True)
 class Spec:
-    """What was asked for.
+    """What was asked for."""
 
-    Attributes:
-        project: The id of the project.
-        cluster: The name of the cluster.
-        location: The region or zone that the user named; "" to choose one.
-        standard: A zonal Standard cluster with node pools instead of Autopilot.
-        network: The full or short name of a network that exists; "" to make one.
-        subnet: The full or short name of a subnet of that network; "" for the only one in the region.
-        pod_range: The name of the range of a subnet of another project that pods use; "" for what its names say.
-        service_range: The same for services; "" for one that Google makes, too.
-        node_account: The email of a service account that exists; "" to make one.
-        namespace: Where jobs run.
-        limits: What all jobs together may hold, as in {"tpu": 16}.
-        registry: Whether a repository for images is made.
-        jobset: Whether JobSet is installed, which slices of several hosts need.
-        public_nodes: Nodes with addresses of their own instead of a NAT.
-        billing_account: The id of the account that is linked to a project that has none; "" to link none.
-        create_project: Whether the project is made where there is none of its id.
-        parent: The organization or folder of a project that is made, as in "folders/123"; "" for none.
-        hardware: What the accelerators mean that were named.
-    """
-
-    project: str
-    cluster: str
-    location: str = ""
-    standard: bool = False
-    network: str = ""
-    subnet: str = ""
-    pod_range: str = ""
-    service_range: str = ""
-    node_account: str = ""
-    namespace: str = "default"
-    limits: tuple[tuple[str, int], ...] = ()
-    registry: bool = False
-    jobset: bool = False
-    public_nodes: bool = False
-    billing_account: str = ""
-    create_project: bool = False
-    parent: str = ""
-    hardware: tuple[Placement, ...] = ()
+    project: str  # the id of the project
+    cluster: str  # the name of the cluster
+    location: str = ""  # the region or zone that the user named; "" to choose one
+    standard: bool = False  # a zonal Standard cluster with node pools instead of Autopilot
+    network: str = ""  # the full or short name of a network that exists; "" to make one
+    subnet: str = ""  # the full or short name of a subnet of that network; "" for the only one in the region
+    pod_range: str = ""  # the name of the range of a subnet of another project that pods use; "" for what its names say
+    service_range: str = ""  # the same for services; "" for one that Google makes, too
+    node_account: str = ""  # the email of a service account that exists; "" to make one
+    namespace: str = "default"  # where jobs run
+    limits: tuple[tuple[str, int], ...] = ()  # what all jobs together may hold, as in {"tpu": 16}
+    registry: bool = False  # whether a repository for images is made
+    jobset: bool = False  # whether JobSet is installed, which slices of several hosts need
+    public_nodes: bool = False  # nodes with addresses of their own instead of a NAT
+    billing_account: str = ""  # the id of the account that is linked to a project that has none; "" to link none
+    create_project: bool = False  # whether the project is made where there is none of its id
+    parent: str = ""  # the organization or folder of a project that is made, as in "folders/123"; "" for none
+    hardware: tuple[Placement, ...] = ()  # what the accelerators mean that were named
 
     @property
     def own_name(self) -> str:
@@ -138,18 +117,14 @@ class Change(NamedTuple):
 
 
 class Found(NamedTuple):
-    """How a thing is now.
+    """How a thing is now."""
 
-    Attributes:
-        state: "missing"; "ours", with our mark; "foreign", our name and no mark; "given", which exists and is used but
-            is never removed; "pending", being made or removed; "failed", made in part and not usable.
-        page: What Google or Kubernetes says of it.
-        why: A sentence about "foreign" and "failed".
-    """
-
+    # "missing"; "ours", with our mark; "foreign", our name and no mark; "given", which exists and is used but is never
+    # removed; "pending", being made or removed; "failed", made in part and not usable
     state: State
+    # what Google or Kubernetes says of it
     page: Page = {}  # noqa: RUF012 - never changed
-    why: str = ""
+    why: str = ""  # a sentence about "foreign" and "failed"
 
 
 class Setup:
@@ -200,27 +175,17 @@ def _connect(setup: Setup) -> Client:
 
 
 class Resource(ABC):
-    """One thing of a cluster's.
+    """One thing of a cluster's."""
 
-    Attributes:
-        key: Its one word, e.g. "router".
-        needs: Keys of what must exist before it.
-        api: The API that it belongs to; "" for what is inside the cluster.
-        rights: Permissions that making it needs.
-        seconds: How long making it usually takes (shortest, longest). Not measured by us: reports of others.
-        dollars_per_hour: Its list price while no job runs, in us-central1.
-        is_local: Whether the region must be known to read it.
-        in_cluster: Whether it is read and made through the cluster's own API server.
-    """
-
-    key: str = ""
-    needs: tuple[str, ...] = ()
-    api: str = ""
-    rights: tuple[str, ...] = ()
+    key: str = ""  # its one word, e.g. "router"
+    needs: tuple[str, ...] = ()  # keys of what must exist before it
+    api: str = ""  # the API that it belongs to; "" for what is inside the cluster
+    rights: tuple[str, ...] = ()  # permissions that making it needs
+    # how long making it usually takes (shortest, longest). Not measured by us: reports of others
     seconds: tuple[int, int] = (1, 2)
-    dollars_per_hour: float = 0.0
-    is_local: bool = False
-    in_cluster: bool = False
+    dollars_per_hour: float = 0.0  # its list price while no job runs, in us-central1
+    is_local: bool = False  # whether the region must be known to read it
+    in_cluster: bool = False  # whether it is read and made through the cluster's own API server
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup

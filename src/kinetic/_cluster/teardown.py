@@ -67,21 +67,14 @@ class Removal(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What is in a cluster and its bucket, and is interrupted or lost with them.
+    """What is in a cluster and its bucket, and is interrupted or lost with them."""
 
-    Attributes:
-        jobs: Ids of jobs that wait or run, in all namespaces; None where the cluster does not say.
-        nodes: Of the cluster (count); None as above.
-        objects: In the bucket, old versions included (count); None where Google does not say.
-        size_bytes: Of all these objects.
-        is_whole: False where the bucket has more objects than were read.
-    """
-
+    # ids of jobs that wait or run, in all namespaces; None where the cluster does not say
     jobs: tuple[str, ...] | None = None
-    nodes: int | None = None
-    objects: int | None = None
-    size_bytes: int = 0
-    is_whole: bool = True
+    nodes: int | None = None  # of the cluster (count); None as above
+    objects: int | None = None  # in the bucket, old versions included (count); None where Google does not say
+    size_bytes: int = 0  # of all these objects
+    is_whole: bool = True  # False where the bucket has more objects than were read
 
     @property
     def cluster_text(self) -> str:
@@ -102,19 +95,13 @@ class Contents(NamedTuple):
 
 @dataclass(frozen=True)
 class RemovalPlan:
-    """All that exists of a cluster, and what becomes of it.
-
-    Attributes:
-        contents: What is in the cluster and the bucket.
-        delete_data: Whether the bucket and disks of volumes go as well.
-        left: What others left on our network, and the disks of the cluster.
-    """
+    """All that exists of a cluster, and what becomes of it."""
 
     setup: Setup
     removals: tuple[Removal, ...]
-    left: tuple[Leftover, ...]
-    delete_data: bool
-    contents: Contents = Contents()
+    left: tuple[Leftover, ...]  # what others left on our network, and the disks of the cluster
+    delete_data: bool  # whether the bucket and disks of volumes go as well
+    contents: Contents = Contents()  # what is in the cluster and the bucket
 
     @property
     def to_remove(self) -> list[Removal]:
@@ -243,15 +230,10 @@ def _below(resources: Iterable[Resource], key: str) -> set[str]:
 
 
 class Remains(NamedTuple):
-    """What is left after a removal.
+    """What is left after a removal."""
 
-    Attributes:
-        names: Of everything of ours that was to be removed, and is still there.
-        errors: Why, in the order in which they happened.
-    """
-
-    names: list[str]
-    errors: list[KineticError]
+    names: list[str]  # of everything of ours that was to be removed, and is still there
+    errors: list[KineticError]  # why, in the order in which they happened
 
 
 def remove(plan: RemovalPlan, report: Callable[[str], object] = lambda _: None) -> Remains:

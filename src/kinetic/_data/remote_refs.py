@@ -133,21 +133,13 @@ def _reference(data: Data, kind: Kind, uri: str, name: str, *, is_dir: bool) -> 
 
 
 class FuseMount(NamedTuple):
-    """One read-only mount of a bucket, or of a folder in it.
+    """One read-only mount of a bucket, or of a folder in it."""
 
-    Attributes:
-        bucket: Its name, without a scheme.
-        only_dir: The folder that is shown, without slashes at its ends; "" for all of the bucket.
-        options: For the driver, in order.
-        file: Which file of the folder is meant; "" for all of it.
-        read_only: Always, so far.
-    """
-
-    bucket: str
-    only_dir: str
-    options: tuple[str, ...]
-    file: str = ""
-    read_only: bool = True
+    bucket: str  # its name, without a scheme
+    only_dir: str  # the folder that is shown, without slashes at its ends; "" for all of the bucket
+    options: tuple[str, ...]  # for the driver, in order
+    file: str = ""  # which file of the folder is meant; "" for all of it
+    read_only: bool = True  # always, so far
 
     @property
     def mount_options(self) -> str:

@@ -104,19 +104,12 @@ def _reference(data: Data, kind: Kind, uri: str, *, is_dir: bool, found: str = "
 
 
 class SentManifest(NamedTuple):
-    """What went to one store last.
+    """What went to one store last."""
 
-    Attributes:
-        hash: The content hash.
-        shape: What else a manifest says of the tree.
-        manifest: SHA-256 of the manifest.
-        size: Of the manifest, in bytes.
-    """
-
-    hash: str
-    shape: str
-    manifest: str
-    size: int
+    hash: str  # the content hash
+    shape: str  # what else a manifest says of the tree
+    manifest: str  # SHA-256 of the manifest
+    size: int  # of the manifest, in bytes
 
 
 def recall_sent(cache: Path, root: str, url: str) -> SentManifest | None:

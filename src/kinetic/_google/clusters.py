@@ -231,17 +231,12 @@ class NodePool(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """Whether a cluster can have some hardware.
+    """Whether a cluster can have some hardware."""
 
-    Attributes:
-        kind: "exists": a pool of a fixed size has such nodes; "can-grow": an autoscaler may add them; "impossible".
-        why: A sentence without a full stop.
-        next: The command that adds a pool for "impossible", or nodes for "exists", should none be up.
-    """
-
+    # "exists": a pool of a fixed size has such nodes; "can-grow": an autoscaler may add them; "impossible"
     kind: Literal["exists", "can-grow", "impossible"]
-    why: str
-    next: str = ""
+    why: str  # a sentence without a full stop
+    next: str = ""  # the command that adds a pool for "impossible", or nodes for "exists", should none be up
 
 
 class NodePools(NamedTuple):

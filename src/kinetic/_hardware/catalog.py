@@ -27,25 +27,15 @@ CUBE_CHIPS = _CUBE_SIDE**3
 
 # Rows are named tuples: frozen dataclasses would cost every import of kinetic three times as much (0.2 against 0.7 ms).
 class GpuFamily(NamedTuple):
-    """One kind of GPU.
+    """One kind of GPU."""
 
-    Attributes:
-        name: The word a user writes, e.g. "l4".
-        label: Value of the node label ``cloud.google.com/gke-accelerator``; also accepted as a name.
-        machines: Machine type by GPUs per host (count).
-        aliases: Other accepted words, without the label.
-        arm64: Whether the hosts are Arm machines and need an image for linux/arm64.
-        on_demand_from: Smallest machine sold on demand (GPUs, count); below it there is only Spot or flex-start.
-        source: Where the row was read.
-    """
-
-    name: str
-    label: str
-    machines: dict[int, str]
-    aliases: tuple[str, ...] = ()
-    arm64: bool = False
-    on_demand_from: int = 1
-    source: str = AUTOSCALER
+    name: str  # the word a user writes, e.g. "l4"
+    label: str  # value of the node label ``cloud.google.com/gke-accelerator``; also accepted as a name
+    machines: dict[int, str]  # machine type by GPUs per host (count)
+    aliases: tuple[str, ...] = ()  # other accepted words, without the label
+    arm64: bool = False  # whether the hosts are Arm machines and need an image for linux/arm64
+    on_demand_from: int = 1  # smallest machine sold on demand (GPUs, count); below it there is only Spot or flex-start
+    source: str = AUTOSCALER  # where the row was read
 
     @property
     def default_count(self) -> int:
@@ -54,42 +44,26 @@ class GpuFamily(NamedTuple):
 
 
 class TpuMachine(NamedTuple):
-    """One machine type that carries TPU chips.
+    """One machine type that carries TPU chips."""
 
-    Attributes:
-        machine_type: Compute Engine's name, e.g. "ct5lp-hightpu-4t".
-        label: Value of the node label ``cloud.google.com/gke-tpu-accelerator``.
-        chips: Chips per host (count).
-        own_topology: The topology of a single such host; None when it only occurs as a part of a slice.
-        multi_host: Whether several of them form a larger slice.
-    """
-
-    machine_type: str
-    label: str
-    chips: int
-    own_topology: str | None
-    multi_host: bool = False
+    machine_type: str  # Compute Engine's name, e.g. "ct5lp-hightpu-4t"
+    label: str  # value of the node label ``cloud.google.com/gke-tpu-accelerator``
+    chips: int  # chips per host (count)
+    own_topology: str | None  # the topology of a single such host; None when it only occurs as a part of a slice
+    multi_host: bool = False  # whether several of them form a larger slice
 
 
 class TpuFamily(NamedTuple):
-    """One TPU generation, and which topologies it comes in.
+    """One TPU generation, and which topologies it comes in."""
 
-    Attributes:
-        name: The word a user writes, e.g. "v5litepod".
-        short: The word used in job ids, e.g. "v5e".
-        machines: Its machine types, smallest first; at most one is multi-host.
-        largest: The largest topology; fixes the number of axes too.
-        default_chips: Chips that the bare name asks for (count).
-        aliases: Other accepted words, node labels among them where a label belongs to the whole family.
-        cores_per_chip: TensorCores per chip (count). Where it is 2, the numbers in Google's own names count cores.
-    """
-
-    name: str
-    short: str
-    machines: tuple[TpuMachine, ...]
-    largest: str
-    default_chips: int = 4
+    name: str  # the word a user writes, e.g. "v5litepod"
+    short: str  # the word used in job ids, e.g. "v5e"
+    machines: tuple[TpuMachine, ...]  # its machine types, smallest first; at most one is multi-host
+    largest: str  # the largest topology; fixes the number of axes too
+    default_chips: int = 4  # chips that the bare name asks for (count)
+    # other accepted words, node labels among them where a label belongs to the whole family
     aliases: tuple[str, ...] = ()
+    # TensorCores per chip (count). Where it is 2, the numbers in Google's own names count cores
     cores_per_chip: int = 1
 
     @property

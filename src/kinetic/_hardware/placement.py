@@ -34,29 +34,17 @@ _GOOGLE_V3_HOST = 8  # TensorCores; "v3-8" is the common name of one v3 host
 
 
 class HardwareName(NamedTuple):
-    """What a name means, before anything is said about machines.
+    """What a name means, before anything is said about machines."""
 
-    Attributes:
-        written: The name exactly as the user wrote it.
-        canonical: The one spelling of this hardware, e.g. "tpu-v5litepod-2x4", "gpu-l4x4", "cpu"; without spot.
-        kind: "cpu", "gpu" or "tpu".
-        family: Key in ``catalog.GPUS`` or ``catalog.TPUS``; "cpu" for a CPU.
-        chips: GPUs, or TPU chips of the whole slice (count); 0 for a CPU.
-        topology: TPU chips per axis, e.g. "2x4"; None otherwise.
-        slug: A short DNS-safe word for job ids, e.g. "v5e1".
-        spot: Whether the name ends in ":spot"; never for a CPU.
-        notes: Sentences for the user where the name may not mean what they think.
-    """
-
-    written: str
-    canonical: str
-    kind: Kind
-    family: str
-    chips: int
-    topology: str | None
-    slug: str
-    spot: bool = False
-    notes: tuple[str, ...] = ()
+    written: str  # the name exactly as the user wrote it
+    canonical: str  # the one spelling of this hardware, e.g. "tpu-v5litepod-2x4", "gpu-l4x4", "cpu"; without spot
+    kind: Kind  # "cpu", "gpu" or "tpu"
+    family: str  # key in ``catalog.GPUS`` or ``catalog.TPUS``; "cpu" for a CPU
+    chips: int  # GPUs, or TPU chips of the whole slice (count); 0 for a CPU
+    topology: str | None  # TPU chips per axis, e.g. "2x4"; None otherwise
+    slug: str  # a short DNS-safe word for job ids, e.g. "v5e1"
+    spot: bool = False  # whether the name ends in ":spot"; never for a CPU
+    notes: tuple[str, ...] = ()  # sentences for the user where the name may not mean what they think
 
     def note(self, *notes: str) -> HardwareName:
         """Return the same with more notes."""
@@ -383,43 +371,24 @@ _TPU_RESOURCE = "google.com/tpu"
 
 
 class Placement(NamedTuple):
-    """The hardware of one job.
+    """The hardware of one job."""
 
-    Attributes:
-        accelerator: The name exactly as the user wrote it.
-        name: Its canonical spelling, e.g. "tpu-v5litepod-2x4".
-        kind: "cpu", "gpu" or "tpu".
-        family: Key in ``catalog.GPUS`` or ``catalog.TPUS``; "cpu" for a CPU.
-        chips: GPUs, or TPU chips, of all hosts together (count); 0 for a CPU.
-        hosts: Machines, and so pods (count); 1 for anything but a TPU slice.
-        chips_per_host: Chips that each pod asks for (count): all that its host has, as the TPU device plugin demands.
-        topology: TPU chips per axis, e.g. "2x4"; None otherwise.
-        machine_type: Compute Engine's machine type; None for a CPU, where any will do.
-        node_selector: Labels that a node must carry.
-        tolerations: Kubernetes tolerations, ready for a pod.
-        resource: The extended resource a pod asks for, e.g. "google.com/tpu"; None for a CPU.
-        resource_count: How much of it each pod asks for (count).
-        spot: Whether the capacity can be preempted with about 30 s notice.
-        notes: Sentences for the user: what the name may mean elsewhere, what the hardware needs.
-        source: Where the facts were read.
-    """
-
-    accelerator: str
-    name: str
-    kind: Kind
-    family: str
-    chips: int
-    hosts: int
-    chips_per_host: int
-    topology: str | None
-    machine_type: str | None
-    node_selector: dict[str, str]
-    tolerations: tuple[Toleration, ...]
-    resource: str | None
-    resource_count: int
-    spot: bool
-    notes: tuple[str, ...]
-    source: str
+    accelerator: str  # the name exactly as the user wrote it
+    name: str  # its canonical spelling, e.g. "tpu-v5litepod-2x4"
+    kind: Kind  # "cpu", "gpu" or "tpu"
+    family: str  # key in ``catalog.GPUS`` or ``catalog.TPUS``; "cpu" for a CPU
+    chips: int  # GPUs, or TPU chips, of all hosts together (count); 0 for a CPU
+    hosts: int  # machines, and so pods (count); 1 for anything but a TPU slice
+    chips_per_host: int  # chips that each pod asks for (count): all that its host has, as the TPU device plugin demands
+    topology: str | None  # TPU chips per axis, e.g. "2x4"; None otherwise
+    machine_type: str | None  # Compute Engine's machine type; None for a CPU, where any will do
+    node_selector: dict[str, str]  # labels that a node must carry
+    tolerations: tuple[Toleration, ...]  # Kubernetes tolerations, ready for a pod
+    resource: str | None  # the extended resource a pod asks for, e.g. "google.com/tpu"; None for a CPU
+    resource_count: int  # how much of it each pod asks for (count)
+    spot: bool  # whether the capacity can be preempted with about 30 s notice
+    notes: tuple[str, ...]  # sentences for the user: what the name may mean elsewhere, what the hardware needs
+    source: str  # where the facts were read
 
     @property
     def machine(self) -> str:

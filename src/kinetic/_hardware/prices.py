@@ -50,21 +50,13 @@ _INCLUDED = ("g2-", "a2-")  # machines whose price in the table has their GPUs
 
 
 class Price(NamedTuple):
-    """What some hardware costs while a job holds it.
+    """What some hardware costs while a job holds it."""
 
-    Attributes:
-        dollars_per_hour: Of all its hosts.
-        region: Where; "" for the table, which is of the cheapest US regions.
-        spot: Whether it is the price of Spot; the table has none, so its prices are too high for Spot.
-        read_on: A day, or the month of the table.
-        is_live: Whether it was read in Google's price list.
-    """
-
-    dollars_per_hour: float
-    region: str
-    spot: bool
-    read_on: str
-    is_live: bool
+    dollars_per_hour: float  # of all its hosts
+    region: str  # where; "" for the table, which is of the cheapest US regions
+    spot: bool  # whether it is the price of Spot; the table has none, so its prices are too high for Spot
+    read_on: str  # a day, or the month of the table
+    is_live: bool  # whether it was read in Google's price list
 
     @property
     def source(self) -> str:
@@ -72,16 +64,11 @@ class Price(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What was read of Google's price list.
+    """What was read of Google's price list."""
 
-    Attributes:
-        read_at: When, in seconds since 1970.
-        machines: Cores and GiB by machine type.
-        regions: By region and unit, the price on demand and that of Spot; None where the list has none.
-    """
-
-    read_at: float
-    machines: dict[str, tuple[float, float]]
+    read_at: float  # when, in seconds since 1970
+    machines: dict[str, tuple[float, float]]  # cores and GiB by machine type
+    # by region and unit, the price on demand and that of Spot; None where the list has none
     regions: dict[str, dict[str, tuple[float | None, float | None]]]
 
     def price(self, wanted: Placement, region: str) -> Price | None:

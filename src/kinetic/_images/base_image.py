@@ -30,25 +30,15 @@ Report = Callable[[int], None]
 
 @dataclass(frozen=True)
 class BaseImage:
-    """An image to build on.
+    """An image to build on."""
 
-    Attributes:
-        digest: "sha256:…" of its manifest for one architecture.
-        layers: Its layers as a manifest lists them: mediaType, digest, size.
-        diff_ids: "sha256:…" of each uncompressed layer.
-        config: What its containers get: Env, Cmd, WorkingDir.
-        architecture: "amd64" or "arm64".
-        python: X.Y.
-        glibc: As in a platform tag, e.g. "2_36".
-    """
-
-    digest: str
-    layers: tuple[dict[str, Any], ...]
-    diff_ids: tuple[str, ...]
-    config: dict[str, Any]
-    architecture: str
-    python: str
-    glibc: str
+    digest: str  # "sha256:…" of its manifest for one architecture
+    layers: tuple[dict[str, Any], ...]  # its layers as a manifest lists them: mediaType, digest, size
+    diff_ids: tuple[str, ...]  # "sha256:…" of each uncompressed layer
+    config: dict[str, Any]  # what its containers get: Env, Cmd, WorkingDir
+    architecture: str  # "amd64" or "arm64"
+    python: str  # X.Y
+    glibc: str  # as in a platform tag, e.g. "2_36"
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a document of the store."""

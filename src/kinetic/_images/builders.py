@@ -26,17 +26,11 @@ _LAYER_RATIO = 1.2  # bytes of the layers of a wheel, its bytecode among them, t
 
 
 class RemoteImage(NamedTuple):
-    """What a builder elsewhere made.
+    """What a builder elsewhere made."""
 
-    Attributes:
-        built: The image.
-        wheels: Wheels that were built from source for it, with their bytes.
-        finish: Called once their lock is kept: what the build left behind is removed.
-    """
-
-    built: BuiltImage
-    wheels: tuple[tuple[Wheel, bytes], ...] = ()
-    finish: Callable[[], object] = lambda: None
+    built: BuiltImage  # the image
+    wheels: tuple[tuple[Wheel, bytes], ...] = ()  # wheels that were built from source for it, with their bytes
+    finish: Callable[[], object] = lambda: None  # called once their lock is kept: what the build left behind is removed
 
 
 class UnavailableError(ImageBuildError):

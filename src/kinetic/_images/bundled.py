@@ -34,19 +34,12 @@ POD_PACKAGES = ("obstore", "uv")  # without them a pod would install them at eac
 
 @dataclass(frozen=True)
 class Bundled:
-    """The image of a job.
+    """The image of a job."""
 
-    Attributes:
-        uri: By digest.
-        lock_key: Where its lock is in the store.
-        lock: What is in it.
-        built: What was done for it.
-    """
-
-    uri: str
-    lock_key: str
-    lock: Lock
-    built: BuiltImage
+    uri: str  # by digest
+    lock_key: str  # where its lock is in the store
+    lock: Lock  # what is in it
+    built: BuiltImage  # what was done for it
 
 
 def ensure(

@@ -56,19 +56,12 @@ Report = Callable[[int], None]  # takes how many more bytes have been sent
 
 
 class Login(NamedTuple):
-    """What a registry is shown.
+    """What a registry is shown."""
 
-    Attributes:
-        user: With its password.
-        password: Of the user.
-        token: Is shown as it is, as Artifact Registry takes an access token.
-        refresh_token: Is exchanged for a token of each repository, as an "identitytoken" of Docker's.
-    """
-
-    user: str = ""
-    password: str = ""
-    token: str = ""
-    refresh_token: str = ""
+    user: str = ""  # with its password
+    password: str = ""  # of the user
+    token: str = ""  # is shown as it is, as Artifact Registry takes an access token
+    refresh_token: str = ""  # is exchanged for a token of each repository, as an "identitytoken" of Docker's
 
 
 class FindLogin(Protocol):
@@ -136,22 +129,14 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass
 class Registry:
-    """One repository of a registry, e.g. "us-docker.pkg.dev/project/repository/kinetic". Threads may share it.
+    """One repository of a registry, e.g. "us-docker.pkg.dev/project/repository/kinetic". Threads may share it."""
 
-    Attributes:
-        host: Host, and port if it is not 443.
-        name: The name within the registry.
-        find_login: Returns the login, asked again when the registry rejects one that was accepted before.
-        plain_http: Speak without TLS; otherwise only to this machine.
-        sleep: Waits between attempts; None: until ``hang_up``.
-        challenges: What is known of how this registry asks for a login: then the first request shows one already.
-    """
-
-    host: str
-    name: str
-    find_login: FindLogin
-    plain_http: bool = False
-    sleep: Callable[[float], object] | None = None
+    host: str  # host, and port if it is not 443
+    name: str  # the name within the registry
+    find_login: FindLogin  # returns the login, asked again when the registry rejects one that was accepted before
+    plain_http: bool = False  # speak without TLS; otherwise only to this machine
+    sleep: Callable[[float], object] | None = None  # waits between attempts; None: until ``hang_up``
+    # what is known of how this registry asks for a login: then the first request shows one already
     challenges: Challenges | None = None
     _shown: dict[str, tuple[str, float]] = field(default_factory=dict)  # by scope: an Authorization, and until when
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of _shown; one thread logs in, the others wait

@@ -49,36 +49,22 @@ _DRIVER = "/usr/local/nvidia/lib64"
 
 
 class Part(NamedTuple):
-    """A layer above the base.
+    """A layer above the base."""
 
-    Attributes:
-        kind: "library" (bytecode of the base's own modules), "environment", "wheels", "bytecode" or "lock".
-        key: Names it before it exists.
-        wheels: From which it is written.
-    """
-
-    kind: str
-    key: str
-    wheels: tuple[Wheel, ...] = ()
+    kind: str  # "library" (bytecode of the base's own modules), "environment", "wheels", "bytecode" or "lock"
+    key: str  # names it before it exists
+    wheels: tuple[Wheel, ...] = ()  # from which it is written
 
 
 class BuiltImage(NamedTuple):
-    """An image that is in the registry.
+    """An image that is in the registry."""
 
-    Attributes:
-        uri: By digest, as a pod names it.
-        tag: The tag that names the same.
-        sent_bytes: How much was sent for it, without what the registry had; 0 where the image was there.
-        built_layers: How many layers were written for it.
-        seconds: How long it took.
-        conflicts: Paths that several wheels of this build bring with different contents, each with the one that won.
-    """
-
-    uri: str
-    tag: str
-    sent_bytes: int
-    built_layers: int
-    seconds: float
+    uri: str  # by digest, as a pod names it
+    tag: str  # the tag that names the same
+    sent_bytes: int  # how much was sent for it, without what the registry had; 0 where the image was there
+    built_layers: int  # how many layers were written for it
+    seconds: float  # how long it took
+    # paths that several wheels of this build bring with different contents, each with the one that won
     conflicts: tuple[tuple[str, str], ...] = ()
 
 

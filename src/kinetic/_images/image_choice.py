@@ -35,23 +35,14 @@ _EXAMPLES = {
 
 
 class Image(NamedTuple):
-    """The image of a job's containers.
+    """The image of a job's containers."""
 
-    Attributes:
-        uri: The image.
-        installs: Whether the requirements of the project are installed when a container starts.
-        has_base: Whether the base packages for this hardware are in the image.
-        note: A plain sentence for the user, or "".
-        repository: Where an image with everything in it is built; "" for none.
-        unpacks: Whether packages go through the store, where that can be.
-    """
-
-    uri: str
-    installs: bool
-    has_base: bool
-    note: str
-    repository: str = ""
-    unpacks: bool = False
+    uri: str  # the image
+    installs: bool  # whether the requirements of the project are installed when a container starts
+    has_base: bool  # whether the base packages for this hardware are in the image
+    note: str  # a plain sentence for the user, or ""
+    repository: str = ""  # where an image with everything in it is built; "" for none
+    unpacks: bool = False  # whether packages go through the store, where that can be
 
 
 def choose(

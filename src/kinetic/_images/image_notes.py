@@ -22,27 +22,16 @@ _LAYER = "layer-"
 
 @dataclass(frozen=True)
 class ImageNote:
-    """What is known of an image.
+    """What is known of an image."""
 
-    Attributes:
-        uri: By digest.
-        tag: In the registry.
-        python: X.Y.
-        machine: "x86_64" or "aarch64".
-        packages: How many it has (count).
-        size_bytes: Of its wheels; the base is not counted.
-        built_at: Unix time.
-        lock: Where its lock is in the store.
-    """
-
-    uri: str
-    tag: str
-    python: str
-    machine: str
-    packages: int
-    size_bytes: int
-    built_at: float
-    lock: str
+    uri: str  # by digest
+    tag: str  # in the registry
+    python: str  # X.Y
+    machine: str  # "x86_64" or "aarch64"
+    packages: int  # how many it has (count)
+    size_bytes: int  # of its wheels; the base is not counted
+    built_at: float  # Unix time
+    lock: str  # where its lock is in the store
 
 
 class Listed(NamedTuple):

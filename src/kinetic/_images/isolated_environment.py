@@ -53,15 +53,10 @@ def wanted(environ: Mapping[str, str]) -> Literal["same", "isolated"]:
 
 
 class Environment(NamedTuple):
-    """An environment that is complete.
+    """An environment that is complete."""
 
-    Attributes:
-        python: Its interpreter.
-        lock: Where its lock is in the store; "" for an environment without packages.
-    """
-
-    python: Path
-    lock: str
+    python: Path  # its interpreter
+    lock: str  # where its lock is in the store; "" for an environment without packages
 
 
 def ready(

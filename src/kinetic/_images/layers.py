@@ -47,23 +47,14 @@ _INSTALLER = b"kinetic\n"  # as pip writes "pip"
 
 @dataclass(frozen=True, order=True)
 class Wheel:
-    """A wheel as a lock names it.
+    """A wheel as a lock names it."""
 
-    Attributes:
-        name: The distribution, normalized, for example "scikit-learn".
-        version: Its version.
-        filename: As in the index, with the tags of Python and platform.
-        sha256: Of the file, 64 hexadecimal digits.
-        size_bytes: Of the file; 0 where the index does not say.
-        url: From where it can be fetched, without credentials.
-    """
-
-    name: str
-    version: str
-    filename: str
-    sha256: str
-    size_bytes: int
-    url: str
+    name: str  # the distribution, normalized, for example "scikit-learn"
+    version: str  # its version
+    filename: str  # as in the index, with the tags of Python and platform
+    sha256: str  # of the file, 64 hexadecimal digits
+    size_bytes: int  # of the file; 0 where the index does not say
+    url: str  # from where it can be fetched, without credentials
 
 
 @dataclass(frozen=True)
@@ -94,18 +85,12 @@ class FileOfWheel(NamedTuple):
 
 @dataclass(frozen=True)
 class WrittenLayer:
-    """A layer that exists: what a manifest says of it.
+    """A layer that exists: what a manifest says of it."""
 
-    Attributes:
-        digest: "sha256:…" of the compressed bytes: the name of the blob.
-        size_bytes: Of the compressed bytes.
-        diff_id: "sha256:…" of the uncompressed tar file.
-        files: Of wheels: for each path the CRC and size of its contents, and each wheel that brings it.
-    """
-
-    digest: str
-    size_bytes: int
-    diff_id: str
+    digest: str  # "sha256:…" of the compressed bytes: the name of the blob
+    size_bytes: int  # of the compressed bytes
+    diff_id: str  # "sha256:…" of the uncompressed tar file
+    # of wheels: for each path the CRC and size of its contents, and each wheel that brings it
     files: Mapping[str, list[FileOfWheel]] = field(default_factory=dict, compare=False)
 
 

@@ -50,17 +50,11 @@ INDEX_VARIABLES = (
 
 @dataclass(frozen=True)
 class Platform:
-    """For what a lock is.
+    """For what a lock is."""
 
-    Attributes:
-        python: X.Y.
-        machine: "x86_64" or "aarch64"; of this machine itself, what sysconfig calls it.
-        glibc: Of the base image, e.g. "2_36"; "" for this machine itself.
-    """
-
-    python: str
-    machine: str
-    glibc: str
+    python: str  # X.Y
+    machine: str  # "x86_64" or "aarch64"; of this machine itself, what sysconfig calls it
+    glibc: str  # of the base image, e.g. "2_36"; "" for this machine itself
 
     @property
     def tag(self) -> str:
@@ -80,19 +74,13 @@ def here(python: str) -> Platform:
 
 @dataclass(frozen=True)
 class Lock:
-    """Which files make an environment.
+    """Which files make an environment."""
 
-    Attributes:
-        platform: For what it was resolved.
-        wheels: The one of each package that fits an image best, by name; of this machine itself, the first.
-        to_build: Names of packages that have no wheel and must be built from source.
-        text: The lock as uv wrote it (PEP 751).
-    """
-
-    platform: Platform
+    platform: Platform  # for what it was resolved
+    # the one of each package that fits an image best, by name; of this machine itself, the first
     wheels: tuple[Wheel, ...]
-    to_build: tuple[str, ...]
-    text: str
+    to_build: tuple[str, ...]  # names of packages that have no wheel and must be built from source
+    text: str  # the lock as uv wrote it (PEP 751)
 
     @property
     def digest(self) -> str:
@@ -107,21 +95,13 @@ class Lock:
 
 
 class Source(NamedTuple):
-    """A package that must be built from source.
+    """A package that must be built from source."""
 
-    Attributes:
-        name: The distribution, normalized.
-        version: Its version, "" where the lock does not say.
-        filename: Of the archive.
-        url: From where it can be fetched; "git+…@commit" for a repository.
-        sha256: Of the archive; "" for a repository, whose commit is its own hash.
-    """
-
-    name: str
-    version: str
-    filename: str
-    url: str
-    sha256: str
+    name: str  # the distribution, normalized
+    version: str  # its version, "" where the lock does not say
+    filename: str  # of the archive
+    url: str  # from where it can be fetched; "git+…@commit" for a repository
+    sha256: str  # of the archive; "" for a repository, whose commit is its own hash
 
 
 def sources(lock: Lock) -> list[Source]:

@@ -28,17 +28,11 @@ _DRIVERS = re.compile(r"jaxlib|libtpu|torch|torch-xla|triton|tensorflow|nvidia-.
 
 
 class Difference(NamedTuple):
-    """What leads from one environment to another.
+    """What leads from one environment to another."""
 
-    Attributes:
-        wheels: What is added or replaced.
-        hidden: Names of the packages that are replaced or not wanted.
-        text: A short list for the user, e.g. "einops 0.8.1 (was 0.8.0), without six".
-    """
-
-    wheels: tuple[Wheel, ...]
-    hidden: tuple[str, ...]
-    text: str
+    wheels: tuple[Wheel, ...]  # what is added or replaced
+    hidden: tuple[str, ...]  # names of the packages that are replaced or not wanted
+    text: str  # a short list for the user, e.g. "einops 0.8.1 (was 0.8.0), without six"
 
 
 def between(before: Locked, after: Locked, kind: str) -> Difference:

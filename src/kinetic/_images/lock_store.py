@@ -41,19 +41,12 @@ _SECRET = re.compile("PASSWORD|USERNAME|TOKEN|SECRET")  # of names of variables:
 
 @dataclass(frozen=True)
 class Locked:
-    """A lock and the base image that it is for.
+    """A lock and the base image that it is for."""
 
-    Attributes:
-        lock: Which files.
-        base: On which image; None for a lock of this machine itself.
-        source: Where the base was found, "registry/name@sha256:…"; "" without one.
-        named: The packages that the requirement lines name themselves.
-    """
-
-    lock: Lock
-    base: BaseImage | None = None
-    source: str = ""
-    named: tuple[str, ...] = ()
+    lock: Lock  # which files
+    base: BaseImage | None = None  # on which image; None for a lock of this machine itself
+    source: str = ""  # where the base was found, "registry/name@sha256:…"; "" without one
+    named: tuple[str, ...] = ()  # the packages that the requirement lines name themselves
 
 
 def _build_locked(page: dict[str, Any], what: str) -> Locked:

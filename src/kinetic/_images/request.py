@@ -16,19 +16,12 @@ from kinetic._wire import NamedTuple
 
 
 class BuildRequest(NamedTuple):
-    """What is to be built.
+    """What is to be built."""
 
-    Attributes:
-        lock: Which wheels, and which packages are to be built from source first.
-        base: On which image.
-        source: Where the base is, "registry/name@sha256:…".
-        repository: Where the image goes.
-    """
-
-    lock: Lock
-    base: BaseImage
-    source: str
-    repository: str
+    lock: Lock  # which wheels, and which packages are to be built from source first
+    base: BaseImage  # on which image
+    source: str  # where the base is, "registry/name@sha256:…"
+    repository: str  # where the image goes
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values: what another machine's builder reads, which has no classes of ours yet."""

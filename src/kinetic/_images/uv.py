@@ -81,15 +81,10 @@ class Stop:
 
 
 class UvResult(NamedTuple):
-    """How a run of uv ended.
+    """How a run of uv ended."""
 
-    Attributes:
-        status: Its exit status.
-        words: The last lines that it wrote.
-    """
-
-    status: int
-    words: list[str]
+    status: int  # its exit status
+    words: list[str]  # the last lines that it wrote
 
     @property
     def reason(self) -> str:

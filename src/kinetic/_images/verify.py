@@ -24,17 +24,11 @@ _CONTENTS = {"base": "base image", "library": "bytecode of the base image", "loc
 
 
 class Finding(NamedTuple):
-    """What was found of one layer.
+    """What was found of one layer."""
 
-    Attributes:
-        layer: Its digest.
-        contents: In words, e.g. "numpy 2.4.6".
-        state: "verified"; "different"; "unverifiable": bytecode and the base are not made from public hashes.
-    """
-
-    layer: str
-    contents: str
-    state: str
+    layer: str  # its digest
+    contents: str  # in words, e.g. "numpy 2.4.6"
+    state: str  # "verified"; "different"; "unverifiable": bytecode and the base are not made from public hashes
 
 
 def read_lock(registry: Registry, reference: str) -> tuple[Lock, dict[str, Any], dict[str, Any]]:

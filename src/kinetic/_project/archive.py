@@ -25,25 +25,15 @@ _MANY, _MUCH_BYTES = 200, 4 << 20  # reading this again would cost more than rem
 
 @dataclass(frozen=True)
 class Shipped:
-    """A project that is in the store.
+    """A project that is in the store."""
 
-    Attributes:
-        tree: The digest of all paths, modes and contents: equal files, equal digest.
-        manifest: The page that lists the files; it is in the last pack.
-        packs: The blobs that contain the project.
-        files: How many files.
-        bytes: Their size.
-        sent_bytes: What this call added to the store; 0 when nothing changed.
-        notes: What the user should know, a sentence each.
-    """
-
-    tree: str
-    manifest: Artifact
-    packs: tuple[str, ...]
-    files: int
-    bytes: int
-    sent_bytes: int = 0
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    tree: str  # the digest of all paths, modes and contents: equal files, equal digest
+    manifest: Artifact  # the page that lists the files; it is in the last pack
+    packs: tuple[str, ...]  # the blobs that contain the project
+    files: int  # how many files
+    bytes: int  # their size
+    sent_bytes: int = 0  # what this call added to the store; 0 when nothing changed
+    notes: tuple[str, ...] = field(default=(), compare=False)  # what the user should know, a sentence each
 
 
 def ship(
@@ -169,40 +159,24 @@ def _digest(listed: Sequence[SentFile], found: Scan) -> str:
 
 @dataclass(frozen=True)
 class ListedPath:
-    """One path of the project.
+    """One path of the project."""
 
-    Attributes:
-        path: Below the root, with forward slashes; a folder's ends with one.
-        size: Bytes; None for a folder that is left out, since nobody looks into it.
-        kept: It is sent.
-        reason: Why not; "" when it is.
-    """
-
-    path: str
-    size: int | None
-    kept: bool
-    reason: str = ""
+    path: str  # below the root, with forward slashes; a folder's ends with one
+    size: int | None  # bytes; None for a folder that is left out, since nobody looks into it
+    kept: bool  # it is sent
+    reason: str = ""  # why not; "" when it is
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A project as it would be sent.
+    """A project as it would be sent."""
 
-    Attributes:
-        root: Its folder.
-        entries: Every path, sorted.
-        files: How many files are sent.
-        bytes: Their size.
-        notes: What the user should know, a sentence each.
-        problem: Why it could not be sent as it is, or "".
-    """
-
-    root: str
-    entries: tuple[ListedPath, ...]
-    files: int
-    bytes: int
-    notes: tuple[str, ...]
-    problem: str
+    root: str  # its folder
+    entries: tuple[ListedPath, ...]  # every path, sorted
+    files: int  # how many files are sent
+    bytes: int  # their size
+    notes: tuple[str, ...]  # what the user should know, a sentence each
+    problem: str  # why it could not be sent as it is, or ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the listing as plain data."""

@@ -16,21 +16,13 @@ from kinetic.errors import OptionError
 
 
 class BuildContext(NamedTuple):
-    """What is sent.
+    """What is sent."""
 
-    Attributes:
-        folder: The project.
-        dockerfile: Its path in the project.
-        notes: A plain sentence for each thing that the user should know of it.
-        found: The files.
-        project: Opens them.
-    """
-
-    folder: Path
-    dockerfile: str
-    notes: tuple[str, ...]
-    found: Scan
-    project: Project
+    folder: Path  # the project
+    dockerfile: str  # its path in the project
+    notes: tuple[str, ...]  # a plain sentence for each thing that the user should know of it
+    found: Scan  # the files
+    project: Project  # opens them
 
     def pack(self, to: Path) -> tuple[str, ...]:
         """Write it; return a sentence for each file that could not be read.

@@ -43,17 +43,11 @@ _SENT_ANYWAY = (
 
 
 class Entry(NamedTuple):
-    """One requirement or option.
+    """One requirement or option."""
 
-    Attributes:
-        number: The line on which it begins, from 1; 0 if it is in no file that a user wrote.
-        text: On one line, without comments.
-        keep: Whether ``# kn:keep`` is on it: it stays even if the base environment brings it.
-    """
-
-    number: int
-    text: str
-    keep: bool = False
+    number: int  # the line on which it begins, from 1; 0 if it is in no file that a user wrote
+    text: str  # on one line, without comments
+    keep: bool = False  # whether ``# kn:keep`` is on it: it stays even if the base environment brings it
 
     @property
     def name(self) -> str:
@@ -237,17 +231,11 @@ _SCRIPT = r"(?m)^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$"
 
 
 class Declared(NamedTuple):
-    """What a table says.
+    """What a table says."""
 
-    Attributes:
-        entries: Its requirements, with their lines.
-        unread: Tables that hold dependencies as well and are not read, spelled as in the file.
-        requires_python: Which Pythons it wants; None if it does not say.
-    """
-
-    entries: list[Entry]
-    unread: tuple[str, ...] = ()
-    requires_python: str | None = None
+    entries: list[Entry]  # its requirements, with their lines
+    unread: tuple[str, ...] = ()  # tables that hold dependencies as well and are not read, spelled as in the file
+    requires_python: str | None = None  # which Pythons it wants; None if it does not say
 
 
 def in_project(file: Path, text: str, extras: Sequence[str] = (), *, locked: bool = False) -> Declared:
@@ -391,23 +379,14 @@ _FILES = ("requirements.txt", "pyproject.toml")  # the first wins
 
 @dataclass(frozen=True)
 class Dependencies:
-    """What is to be installed for a job.
+    """What is to be installed for a job."""
 
-    Attributes:
-        source: The file that says so; None if there is none.
-        kind: What kind of file.
-        lines: Requirements and options as in a requirements file, one line each, without comments.
-        filtered: Lines that were taken out, because the base environment brings JAX.
-        notes: Sentences for the user, each once.
-        requires_python: Which Pythons the file wants; None if it does not say.
-    """
-
-    source: Path | None
-    kind: Kind
-    lines: tuple[str, ...] = ()
-    filtered: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    requires_python: str | None = None
+    source: Path | None  # the file that says so; None if there is none
+    kind: Kind  # what kind of file
+    lines: tuple[str, ...] = ()  # requirements and options as in a requirements file, one line each, without comments
+    filtered: tuple[str, ...] = ()  # lines that were taken out, because the base environment brings JAX
+    notes: tuple[str, ...] = ()  # sentences for the user, each once
+    requires_python: str | None = None  # which Pythons the file wants; None if it does not say
 
     @property
     def names(self) -> frozenset[str]:

@@ -145,16 +145,12 @@ _SUFFIXES = (*importlib.machinery.EXTENSION_SUFFIXES, ".py", ".pyc")  # the orde
 
 
 class ModuleOrigin(NamedTuple):
-    """How a module reaches the job.
+    """How a module reaches the job."""
 
-    Attributes:
-        kind: "ships": its file is in the project and the job imports it under the same name; "installed": the job's
-            environment has it; "by-value": neither, so what it defines must travel inside the pickle.
-        reason: Why, in a few words; for "by-value" a user reads it.
-    """
-
+    # "ships": its file is in the project and the job imports it under the same name; "installed": the job's environment
+    # has it; "by-value": neither, so what it defines must travel inside the pickle
     kind: Kind
-    reason: str
+    reason: str  # why, in a few words; for "by-value" a user reads it
 
 
 def classify(module: ModuleType, plan: Plan) -> ModuleOrigin:

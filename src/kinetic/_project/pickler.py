@@ -305,17 +305,11 @@ def check_arguments(function_: Callable[..., Any], args: Sequence[Any], kwargs: 
 
 @dataclass(frozen=True)
 class Payload:
-    """A call in two pickles.
+    """A call in two pickles."""
 
-    Attributes:
-        function: Sent once for a whole batch.
-        arguments: Sent for each job.
-        notes: Sentences for the user.
-    """
-
-    function: Artifact
-    arguments: Artifact
-    notes: tuple[str, ...]
+    function: Artifact  # sent once for a whole batch
+    arguments: Artifact  # sent for each job
+    notes: tuple[str, ...]  # sentences for the user
 
 
 def pack_call(

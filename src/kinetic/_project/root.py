@@ -23,22 +23,15 @@ _ELSEWHERE = "move the code into a folder of its own, or set KINETIC_PACKAGE_ROO
 
 @dataclass(frozen=True)
 class Plan:
-    """The folder that is sent, and where in it the job starts.
+    """The folder that is sent, and where in it the job starts."""
 
-    Attributes:
-        root: The project's folder, absolute.
-        entry_rel: The folder of the function's module below root; "" is the root itself.
-        cwd_rel: The current directory below root; None when it is elsewhere.
-        sys_path_rel: The entries of ``sys.path`` below root, in the client's order; "" is the root itself.
-        notes: What the user should know about the choice; not sent.
-        source: The file whose own metadata says what is installed; "" for none, None for the function's. Not sent.
-    """
-
-    root: Path
-    entry_rel: str
-    cwd_rel: str | None
+    root: Path  # the project's folder, absolute
+    entry_rel: str  # the folder of the function's module below root; "" is the root itself
+    cwd_rel: str | None  # the current directory below root; None when it is elsewhere
+    # the entries of ``sys.path`` below root, in the client's order; "" is the root itself
     sys_path_rel: tuple[str, ...]
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)  # what the user should know about the choice; not sent
+    # the file whose own metadata says what is installed; "" for none, None for the function's. Not sent
     source: str | None = field(default=None, compare=False)
 
     def folders(self) -> list[str]:

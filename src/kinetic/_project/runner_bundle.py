@@ -343,15 +343,10 @@ def _placed(code, file):
 
 
 class RunnerZip(NamedTuple):
-    """The runner for pods.
+    """The runner for pods."""
 
-    Attributes:
-        sha256: Its digest; the name of the ConfigMap follows from it.
-        data: The file.
-    """
-
-    sha256: str
-    data: bytes
+    sha256: str  # its digest; the name of the ConfigMap follows from it
+    data: bytes  # the file
 
 
 _built: list[RunnerZip] = []

@@ -90,22 +90,15 @@ CREATE TABLE IF NOT EXISTS predecessors (
 
 
 class JobRow(NamedTuple):
-    """One job as the queue knows it.
-
-    Attributes:
-        template_id: The kind of supervisor that it needs; see ``scheduler.make_template``.
-        gpus: How many devices it needs; 0 for a "cpu" job.
-        slots: A "cpu" job starts while fewer than this many of them run.
-        allowed: A "gpu" job gets some of these devices, separated by commas.
-    """
+    """One job as the queue knows it."""
 
     seq: int
     job_id: str
     group_id: str
-    template_id: str
-    gpus: int
-    slots: int
-    allowed: str
+    template_id: str  # the kind of supervisor that it needs; see ``scheduler.make_template``
+    gpus: int  # how many devices it needs; 0 for a "cpu" job
+    slots: int  # a "cpu" job starts while fewer than this many of them run
+    allowed: str  # a "gpu" job gets some of these devices, separated by commas
     state: str
     supervisor: str | None
     devices: str

@@ -66,15 +66,10 @@ def _fetch_lines(store: Store, artifact: Mapping[str, Any]) -> bytes:
 
 
 class Missing(NamedTuple):
-    """What the environment of an image lacks of some lines.
+    """What the environment of an image lacks of some lines."""
 
-    Attributes:
-        added: As pip takes it: "einops==0.8.1".
-        replaced: Versions that are there, by names.
-    """
-
-    added: tuple[str, ...]
-    replaced: Mapping[str, str]
+    added: tuple[str, ...]  # as pip takes it: "einops==0.8.1"
+    replaced: Mapping[str, str]  # versions that are there, by names
 
     @property
     def text(self) -> str:
