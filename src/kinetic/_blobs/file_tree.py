@@ -564,12 +564,6 @@ class TransferProgress:
     """The progress of one transfer: nothing for what takes a moment, a live line on a terminal, plain lines elsewhere.
 
     A context manager; its counts may come from any thread.
-
-    Args:
-        doing: What is done, e.g. "sending".
-        what: To what, as the user knows it.
-        files: How many files there are to do.
-        size: How many bytes.
     """
 
     def __init__(self, doing: str, what: str, files: int, size: int) -> None:

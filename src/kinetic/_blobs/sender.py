@@ -66,12 +66,7 @@ class SentFile(NamedTuple):
 
 
 class Contents:
-    """Where contents are in one store, as far as this machine remembers; a cache, so each blob is still looked for.
-
-    Args:
-        cache: The folder.
-        url: The store's.
-    """
+    """Where contents are in one store, as far as this machine remembers; a cache, so each blob is still looked for."""
 
     _RECORD = struct.Struct(">32s32sQQQB")  # content, blob, offset, length, size of the blob as stored, flags
     _PACKED, _COMPRESSED = 1, 2

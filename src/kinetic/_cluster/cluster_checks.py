@@ -44,13 +44,7 @@ _BILLING = "cloudbilling.googleapis.com"
 
 
 class ClusterChecks:
-    """The checks of one target.
-
-    Args:
-        target: Where jobs run.
-        environ: The environment.
-        accelerator: What jobs ask for; "" for a CPU.
-    """
+    """The checks of one target."""
 
     def __init__(self, target: Target, environ: Mapping[str, str], accelerator: str = "") -> None:
         self._target, self._environ = target, environ

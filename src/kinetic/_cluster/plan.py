@@ -352,10 +352,6 @@ def carry_out(plan: Plan, report: Callable[[Step], object] = lambda _: None) -> 
 
     Killed at any point, a new plan has the rest. What is made is never made twice: each thing has one name.
 
-    Args:
-        plan: What to do.
-        report: Called with each step that is done.
-
     Raises:
         KineticError: Google refused a step; what was made stays, and those that run have ended.
     """

@@ -56,12 +56,7 @@ def refresh(
 ) -> Rates:
     """Read what is missing of prices and machines, keep it in a file, and return all of it.
 
-    Args:
-        apis: Of the project whose quota the questions count against.
-        file: Where it is kept.
-        wanted: Hardware whose machines must be known.
-        kept: What the file had; None to read the price list.
-        report: Called with a sentence while pages come.
+    ``kept`` is what the file had; with None, the price list is read.
 
     Raises:
         ApiError: Google refused.

@@ -219,10 +219,7 @@ def _earlier_requests(apis: ProjectApis) -> list[Page]:
 def send_request(apis: ProjectApis, request: QuotaRequest, contact: str) -> Page:
     """Ask Google for a larger quota, and return its answer: often within seconds, sometimes within days.
 
-    Args:
-        apis: Of the project.
-        request: What is asked for.
-        contact: The e-mail address to which Google writes; it is required.
+    ``contact`` is the e-mail address to which Google writes.
 
     Raises:
         AccessDeniedError: Our account may not ask.

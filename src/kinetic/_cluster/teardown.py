@@ -237,12 +237,7 @@ class Remains(NamedTuple):
 
 
 def remove(plan: RemovalPlan, report: Callable[[str], object] = lambda _: None) -> Remains:
-    """Remove what the plan says, backwards; what a thing needs stays as long as the thing cannot be removed.
-
-    Args:
-        plan: What to remove.
-        report: Called with the title of each thing that is gone.
-    """
+    """Remove what the plan says, backwards; what a thing needs stays as long as the thing cannot be removed."""
     setup = plan.setup
     errors: list[KineticError] = []
     blocked: set[str] = set()

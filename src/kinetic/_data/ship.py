@@ -241,10 +241,6 @@ def recheck(ref: DataRef, store: Store) -> int:
 
     Data that a job has no manifest of (plain objects for a mount) loses its marker, so that sizes are compared anew.
 
-    Args:
-        ref: Shipped data, from the order of the job that failed.
-        store: The store at ``ref.uri``.
-
     Returns:
         How many promises were broken; 0 when everything is as it should be, so that the fault is elsewhere.
     """

@@ -71,14 +71,7 @@ class Source(NamedTuple):
 def dockerfile_body(
     source: Source, images: Sequence[str], *, account: str = "", dockerfile: str = "Dockerfile"
 ) -> Page:
-    """Return the request that builds an image from a Dockerfile.
-
-    Args:
-        source: The folder that is built.
-        images: What is pushed: names of the same image, with their tags.
-        account: The service account that builds, "" for the project's default.
-        dockerfile: Its path in the folder.
-    """
+    """Return the request that builds an image from a Dockerfile."""
     tags = [word for image in images for word in ("--tag", image)]
     step = {"name": "gcr.io/cloud-builders/docker", "args": ["build", *tags, "--file", dockerfile, "."]}
     return _body(source, [step], account) | {"images": list(images)}

@@ -157,13 +157,7 @@ def chip_dollars(family: str) -> float | None:
 
 
 def node_dollars(machine: str, family: str, gpus: int) -> float | None:
-    """Return the table's price of a node by its machine type; None where the table has none.
-
-    Args:
-        machine: Its machine type.
-        family: Of its GPUs, e.g. "t4"; "" for none.
-        gpus: How many it has (count).
-    """
+    """Return the table's price of a node by its machine type; None where the table has none."""
     base = _MACHINE_DOLLARS.get(machine)
     if base is None or machine.startswith(_INCLUDED) or not family:
         return base

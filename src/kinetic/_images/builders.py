@@ -97,16 +97,6 @@ def build(
 ) -> RemoteImage:
     """Build an image at the place that fits, and say in one line where and why.
 
-    Args:
-        request: What.
-        builder: Of this machine.
-        connect: Opens the registry of a reference, with this machine's logins.
-        shown: Is told how far a build on this machine is.
-        uplinks: How fast this machine sends.
-        remotes: Builders elsewhere, the preferred one first.
-        waits: Whether a build elsewhere is waited for.
-        phase: Opens what shows that this machine works.
-
     Raises:
         ImageBuildError: It failed, or a package has no wheel and no builder can compile it.
         NotWaitingError: See ``RemoteBuilder.build``.

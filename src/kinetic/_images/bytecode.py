@@ -55,11 +55,7 @@ def compile_wheels(wheels: Iterable[Path], packages: str) -> None:
 
 
 def compile_standard_library(target: Path, folder: str) -> None:
-    """Compile the modules of the Python that runs this, for an image that has the same release.
-
-    Args:
-        target: The zip file to make.
-        folder: Of the modules in the image, e.g. "/usr/local/lib/python3.12".
+    """Compile the modules of the Python that runs this into a zip file, for a folder of an image with the same release.
 
     Raises:
         ImageError: The disk is full.

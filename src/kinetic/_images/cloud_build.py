@@ -119,13 +119,7 @@ class CloudBuild:
         self._account = f"projects/{project}/serviceAccounts/{account}" if account else ""
 
     def start_dockerfile(self, context: Path, images: Sequence[str], dockerfile: str) -> Running:
-        """Start a build from a Dockerfile.
-
-        Args:
-            context: The folder as .tar.gz.
-            images: What is pushed, with tags.
-            dockerfile: Its path in the folder.
-        """
+        """Start a build from a Dockerfile."""
         return self._start(
             context, lambda at: builds.dockerfile_body(at, images, account=self._account, dockerfile=dockerfile)
         )
@@ -211,14 +205,7 @@ class CloudBuild:
 
 
 def connect(project: str, zone: str, repository: str, store: Store, environ: Mapping[str, str]) -> CloudBuild:
-    """Return Cloud Build of a project, where it can be used.
-
-    Args:
-        project: Of the target; "" for that of the repository.
-        zone: Of the target; builds run in its region.
-        repository: Where images go.
-        store: Must be in a bucket of Cloud Storage.
-        environ: Where the login is, and ``KINETIC_BUILD_ACCOUNT``.
+    """Return Cloud Build of a project, in the region of a zone, where it can be used.
 
     Raises:
         UnavailableError: There is no login, no project, or no such bucket.

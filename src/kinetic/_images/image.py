@@ -116,13 +116,7 @@ def parts_of(lock: Lock, base: BaseImage) -> list[Part]:
 
 
 class ImageBuilder:
-    """Builds images in one repository of a registry, on whatever machine this runs.
-
-    Args:
-        registry: Where images go.
-        cache: Where wheels are kept.
-        progress: What is told meanwhile.
-    """
+    """Builds images in one repository of a registry, on whatever machine this runs."""
 
     def __init__(self, registry: Registry, cache: WheelCache, progress: Progress | None = None) -> None:
         self.registry, self.cache = registry, cache

@@ -171,11 +171,6 @@ def spread(wheels: Iterable[Wheel], count: int) -> list[tuple[Wheel, ...]]:
 def write_layer(layer: Layer, files: Callable[[Wheel], Path], sink: IO[bytes]) -> WrittenLayer:
     """Write a layer from its wheels.
 
-    Args:
-        layer: Which wheels.
-        files: Where each wheel lies; its hash was verified when it was fetched.
-        sink: Takes the compressed bytes, in order.
-
     Raises:
         ImageError: A wheel is damaged, or holds what a wheel must not hold.
     """
@@ -206,13 +201,7 @@ def write_layer(layer: Layer, files: Callable[[Wheel], Path], sink: IO[bytes]) -
 
 
 def write_environment(python: str, home: str, sink: IO[bytes]) -> WrittenLayer:
-    """Write the layer that makes PREFIX a virtual environment, as ``python -m venv --without-pip`` would.
-
-    Args:
-        python: X.Y of the base image.
-        home: The folder of its Python, e.g. "/usr/local/bin".
-        sink: Takes the compressed bytes.
-    """
+    """Write the layer that makes PREFIX a virtual environment, as ``python -m venv --without-pip`` would."""
     writer = LayerWriter(sink)
     config = f"home = {home}\ninclude-system-site-packages = false\nversion = {python}\n"
     for name, target in (("python", f"{home}/python{python}"), ("python3", "python"), (f"python{python}", "python")):

@@ -121,18 +121,7 @@ def make(
 ) -> Locked:
     """Resolve requirement lines and keep the lock; what the project's last lock has stays, except in an upgrade.
 
-    Args:
-        lines: Of a requirements file.
-        platform: Where the environment will run.
-        name: The key of the lock, as ``lock.key_of`` makes it.
-        store: Where locks are kept.
-        environ: Names the home.
-        project: Whose last lock counts; "" for none.
-        say: Receives uv's messages.
-        upgrade: Resolve with the newest versions that the lines allow.
-        source: The file that the lines come from, for messages.
-        base: The base image and where it was found.
-        stop: Ends it from another thread.
+    See ``lock.resolve``; ``base`` is the base image and where it was found.
     """
     own, any_platform = (_last(project, environ, word) for word in (f"{platform.tag} {platform.python}", "any"))
     before = "" if upgrade or not project else _text(own) or _text(any_platform)
@@ -204,11 +193,6 @@ def _built_at(source: Source, lock: Lock) -> str:
 
 def exported(project: Path, extras: Sequence[str], *, environ: Mapping[str, str]) -> list[str]:
     """Return a project's uv.lock as lines of a requirements file; uv is started only after a change.
-
-    Args:
-        project: The folder of the pyproject.toml, in that of uv.lock or below it.
-        extras: Optional dependencies that are wanted as well.
-        environ: Names the home; the settings of uv.
 
     Raises:
         ImageBuildError: uv is missing, or cannot read the lock.

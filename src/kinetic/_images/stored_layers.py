@@ -59,11 +59,6 @@ LIST = documents.PageKind("layers", "the list of layers", _build_list, 1 << 20)
 def ensure(lock: Lock, store: Store, environ: Mapping[str, str]) -> tuple[StoredLayer, ...]:
     """Return the layers of a lock; write and send those that the store lacks.
 
-    Args:
-        lock: Which wheels.
-        store: Of the jobs.
-        environ: Names the home, and where logins of package indexes are.
-
     Raises:
         ImageBuildError: There is too much, sending it would take too long, or a wheel cannot be fetched.
     """

@@ -58,11 +58,6 @@ def find(
 ) -> BuildContext:
     """Find the project of a Dockerfile, and what of it is sent; the same rules hold as for jobs.
 
-    Args:
-        dockerfile: The file.
-        exclude: Paths that are not sent, with all they contain.
-        environ: Where KINETIC_PACKAGE_ROOT and the rules are read.
-
     Raises:
         OptionError: The file is among installed packages, or is not sent by the rules.
         ProjectRootError: The project is larger than 2 GB.

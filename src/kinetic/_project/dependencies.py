@@ -75,11 +75,6 @@ def not_satisfied(lines: Sequence[str], known: Sequence[str], installed: Mapping
     """Return the requirements that what is installed does not satisfy, as far as names and versions tell.
 
     What they do not tell (an address, an option, extras) is satisfied if it is among the known ones.
-
-    Args:
-        lines: The requirements of a job.
-        known: Those from which the environment was made.
-        installed: Versions by normalized names.
     """
     before = {entry.text for entry in entries("\n".join(known))}
     found = []

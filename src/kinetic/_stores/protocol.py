@@ -156,11 +156,6 @@ def put_many(store: Store, objects: Sequence[tuple[str, bytes]], *, if_absent: b
     All are durable when this returns. After an error, or a crash of the machine, any of them may be there. In a folder
     each directory is forced to the disk once, and many objects at the same time.
 
-    Args:
-        store: Where.
-        objects: Their keys and bytes.
-        if_absent: Create only: existing objects are left as they are.
-
     Returns:
         The keys of objects that were left as they are.
     """

@@ -66,12 +66,7 @@ class Large:
 
 
 def body_of(source: Source, most: int) -> Body | Large:
-    """Return the bytes where they are few, else the source with its size.
-
-    Args:
-        source: As a store is given it.
-        most: How many bytes one request may carry.
-    """
+    """Return the bytes where they are few, else the source with its size."""
     if isinstance(source, bytes | bytearray | memoryview):
         view = _flat(source)
         return view if len(view) <= most else Large(view, len(view))

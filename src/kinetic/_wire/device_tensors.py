@@ -19,10 +19,6 @@ from typing import IO, Any
 def load(opened: Callable[[], IO[bytes]], on_moved: Callable[[], object]) -> Any:
     """Unpickle a value that was verified; if its devices are not here, once more, with its tensors on the CPU.
 
-    Args:
-        opened: Opens the pickle from its beginning.
-        on_moved: Called if tensors were opened on the CPU instead.
-
     Raises:
         Exception: Whatever the pickle raises at the first attempt.
     """

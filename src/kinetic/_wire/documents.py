@@ -145,11 +145,7 @@ def read(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES) -> dict[
 def parse(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES, any_name: bool = False) -> Any:
     """Return what JSON text says, if it is short and flat enough.
 
-    Args:
-        data: The text.
-        what: It is, for humans.
-        most_bytes: How long it may be.
-        any_name: Whether names of files that are not UTF-8 may be in it.
+    With ``any_name``, names of files that are not UTF-8 may be in it.
     """
     try:
         raw = data.encode() if isinstance(data, str) else data

@@ -218,11 +218,6 @@ _FUNCTION_LENGTH = 20  # accelerator 16 + function 20 + time 15 + random 7 + thr
 def new_job_id(accelerator: str, function: str, *, now: float | None = None) -> str:
     """Make a job id that says what runs, where and since when.
 
-    Args:
-        accelerator: The short word of the accelerator, e.g. "v5e1"; see ``_hardware``.
-        function: The function's name; at most 20 characters of it are kept.
-        now: Seconds since the epoch; the current time by default.
-
     Returns:
         ``{accelerator}-{function}-{YYYYMMDD-HHMMSS}-{7 hex}``, UTC, at most 63 characters.
     """
@@ -232,14 +227,6 @@ def new_job_id(accelerator: str, function: str, *, now: float | None = None) -> 
 
 def child_id(accelerator: str, function: str, group_id: str, created: float, index: int, attempt: int) -> str:
     """Derive the id of a batch's child, so that nobody can launch the same attempt under two names.
-
-    Args:
-        accelerator: The short word of the accelerator.
-        function: The function's name; at most 14 characters of it are kept.
-        group_id: The batch.
-        created: Seconds since the epoch at which the batch was made.
-        index: The input.
-        attempt: From 0.
 
     Returns:
         ``{accelerator}-{function}-{YYYYMMDD-HHMMSS}-{13 hex}``, UTC, at most 63 characters.
@@ -263,12 +250,7 @@ def slug(text: str, limit: int = _FUNCTION_LENGTH) -> str:
 
 
 def object_name(job_id: str, most: int = MOST_OF_AN_OBJECT) -> str:
-    """Name a job's object in its cluster: ``kinetic-JOB``, or as much of it as fits with a digest behind it.
-
-    Args:
-        job_id: The job, or what else the object stands for.
-        most: The longest name that this kind of object may have.
-    """
+    """Name a job's object in its cluster: ``kinetic-JOB``, or as much of it as fits with a digest behind it."""
     whole = f"kinetic-{job_id}"  # the prefix, because a Service must begin with a letter, and an id need not
     if len(whole) <= most:
         return whole
@@ -321,13 +303,7 @@ def check_group_id(group_id: str) -> str:
 
 
 def only_match(beginning: str, found: Sequence[str], what: str = "job ids") -> str | None:
-    """Return the only id that begins so, or None where there is none.
-
-    Args:
-        beginning: What the user gave.
-        found: The ids that begin with it.
-        what: They are, for humans.
-    """
+    """Return the only id that begins so, or None where there is none."""
     if len(found) > 1:
         raise OptionError(
             f"{beginning!r} is the beginning of {len(found)} {what}",

@@ -19,9 +19,7 @@ Fails = Callable[[object], BaseException | None]
 def find(roots: Sequence[tuple[str, object]], fails: Fails) -> tuple[str, object, BaseException] | None:
     """Find the smallest part that cannot be pickled: the path to it, the value and its error.
 
-    Args:
-        roots: The parts of the call or of its value, named.
-        fails: Tries to pickle one value and returns what went wrong, or None.
+    ``fails`` tries to pickle a value, and returns what went wrong, or None.
     """
     for name, value in roots:
         error = fails(value)

@@ -172,12 +172,7 @@ _YES = frozenset({"1", "yes", "y", "true", "t", "on"})
 
 
 def ends_with(environ: Mapping[str, str], root: Path = Path("/")) -> str:
-    """Return what ends jobs here, e.g. "when this container stops"; "" in an ordinary shell, which they outlive.
-
-    Args:
-        environ: The environment of the client.
-        root: The root of the file system.
-    """
+    """Return what ends jobs here, e.g. "when this container stops"; "" in an ordinary shell, which they outlive."""
     if environ.get("SLURM_JOB_ID") and environ.get("SLURMD_NODENAME"):
         step = environ.get("SLURM_STEP_ID", "")
         return f"with {f'step {step} of ' if step else ''}Slurm job {environ['SLURM_JOB_ID']}"

@@ -136,15 +136,7 @@ def _may_have_started(paths: Paths, row: JobRow) -> bool:
 
 
 def settle(paths: Paths, queue: Queue, row: JobRow, log: str = "", *, why: str = "") -> None:
-    """Write the verdict of a job that has no supervisor: its value if that was complete, otherwise why it was lost.
-
-    Args:
-        paths: The runtime folder.
-        queue: Its queue.
-        row: The job.
-        log: The last lines of its supervisor's log.
-        why: What happened, if it is known.
-    """
+    """Write the verdict of a job that has no supervisor: its value if that was complete, otherwise why it was lost."""
     try:
         _settle(paths, queue, row, log, why)
     except (KineticError, OSError) as error:  # the store refuses, or page or key are gone: the row says so

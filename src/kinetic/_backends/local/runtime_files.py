@@ -332,16 +332,7 @@ def tasks_of(
     more: Mapping[str, str] | None = None,
     coordinator: str = "",
 ) -> tuple[Task, ...]:
-    """Return the tasks of the hosts of one attempt, the leader's first; an observer gets the same file names.
-
-    Args:
-        paths: The runtime folder.
-        task: As it was launched.
-        attempt: Which attempt.
-        runner: The folder with the runner's code, for a supervisor.
-        more: Variables of this attempt.
-        coordinator: The address at which its hosts meet.
-    """
+    """Return the tasks of the hosts of one attempt, the leader's first; an observer gets the same file names."""
     from dataclasses import replace  # as above
 
     return tuple(

@@ -180,11 +180,6 @@ _FLAGS = {
 def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "") -> dict[str, Any]:
     """Describe how a supervisor for this client's jobs is started.
 
-    Args:
-        runner: The folder with the runner's code.
-        environ: This client's environment.
-        interpreter: The Python of an isolated environment, or "" for this client's own.
-
     Returns:
         arguments (a command line), environment (variables that work at start-up), limits and affinity (which
         a supervisor inherits from the process that starts it, or sets itself).

@@ -250,13 +250,7 @@ class SupervisorProcess:
 
 
 class QueueSource:
-    """One row of the queue, as the source of a task; its methods are described in ``Source``.
-
-    Args:
-        process: This process, which has claimed the row.
-        row: The row.
-        task: Its task.
-    """
+    """One row of the queue, as the source of a task; its methods are described in ``Source``."""
 
     store: Store
     witness = "supervisor"
