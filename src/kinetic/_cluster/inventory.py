@@ -75,11 +75,7 @@ def read_all(
 
     The region is that of the cluster, else of the subnet or the bucket that an interrupted `up` left, else the one that
     the user named; it stays "" where nothing says one, and nothing of ours is in a region then.
-
-    Args:
-        setup: Of the command.
-        resources: What is read.
-        must_answer: Whether it is an error that the cluster, as it was found, does not say what is in it.
+    ``must_answer`` says whether it is an error that the cluster, as it was found, does not say what is in it.
     """
     found: dict[str, Found] = {}
 

@@ -28,10 +28,7 @@ _ROLES = (  # by the beginning of a permission; the first that fits
 def missing(apis: ProjectApis, permissions: Iterable[str], *, parent: str = "") -> list[str] | None:
     """Return which of some permissions our account does not have; None where Google cannot be asked.
 
-    Args:
-        apis: Of the project.
-        permissions: Asked with one request.
-        parent: The organization or folder in which they are asked, instead of the project.
+    They may be asked in a ``parent``, an organization or folder, instead of the project.
     """
     wanted = sorted({*permissions})[:_MOST]
     if not wanted:

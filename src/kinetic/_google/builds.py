@@ -82,13 +82,8 @@ def python_body(
 ) -> Page:
     """Return the request that runs a Python program, e.g. our own builder of images, on the source.
 
-    Args:
-        source: The folder in which it runs.
-        python: X.Y.
-        words: What follows "python3".
-        account: The service account that builds, "" for the project's default.
-        compiles: Whether the program needs a compiler: the full image of Python has one.
-        kept: Files that it leaves in the folder, e.g. "made-*", and that go to the source's folder; "" for none.
+    The full image of Python has a compiler, for a program that ``compiles``. Files that are ``kept``, e.g. "made-*", go
+    to the source's folder.
     """
     name = f"python:{python}" if compiles else f"python:{python}-slim"
     body = _body(source, [{"name": name, "entrypoint": "python3", "args": list(words)}], account)

@@ -187,12 +187,7 @@ def glibc_of(base: BaseImage, registry: Registry) -> str:
 def copy_layer(layer: Mapping[str, Any], source: Registry, target: Registry, scratch: Path, report: Report) -> int:
     """Copy a layer that the target lacks; return how many bytes were sent.
 
-    Args:
-        layer: As ``BaseImage.layers`` has it.
-        source: Where it is.
-        target: Where it goes; a registry that is the source too may take it without a transfer.
-        scratch: A folder of the caller's for it.
-        report: Is called with each number of bytes that has been sent.
+    A registry that is the source too may take it without a transfer.
     """
     digest, size = str(layer["digest"]), int(layer["size"])
     file = scratch / "base"

@@ -347,13 +347,6 @@ def find_published(
 ) -> str:
     """Return the tag of a prebuilt image, of those that ``publish`` writes: with its Python, else the plain one.
 
-    Args:
-        name: Of the image, without a tag.
-        version: The plain tag: kinetic's version.
-        python: X.Y.
-        google_token: Returns a token of Google's for its registries; None without such a login.
-        environ: Of this client: where logins are.
-
     Raises:
         ImageUnavailableError: The registry has neither.
         KineticError: The registry cannot be asked from here; the nodes may be able to.

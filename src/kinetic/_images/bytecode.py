@@ -40,9 +40,7 @@ def path_for(wheel: Path) -> Path:
 def compile_wheels(wheels: Iterable[Path], packages: str) -> None:
     """Compile the wheels whose bytecode is missing; of modules that cannot be compiled there is none.
 
-    Args:
-        wheels: Where they are.
-        packages: The folder of their modules in the image, which tracebacks will show.
+    ``packages`` is the folder of their modules in the image, which tracebacks will show.
 
     Raises:
         ImageError: The disk is full, or a wheel is damaged.

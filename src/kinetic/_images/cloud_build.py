@@ -95,13 +95,7 @@ class Running(NamedTuple):
 class CloudBuild:
     """Builds of one project; what they build, and their logs, are in a bucket.
 
-    Args:
-        service: Cloud Build.
-        project: Whose builds they are.
-        location: A region, or "global".
-        store: In a bucket of Cloud Storage.
-        account: The e-mail address of the service account that builds; "" for the project's default.
-        sleep: Takes seconds.
+    ``account`` is the e-mail address of the service account that builds; "" for the project's default.
     """
 
     def __init__(

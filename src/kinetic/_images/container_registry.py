@@ -238,11 +238,7 @@ class Registry:
         """Copy a blob into a file, and verify it on the way; a redirect is followed without our credentials.
 
         A transfer that breaks begins again, and what it had written is removed.
-
-        Args:
-            digest: Of the blob.
-            sink: Takes it from its current position on; it can be cut off there.
-            most_bytes: A longer one is not read to its end.
+        The sink takes it from its current position on, and can be cut off there.
 
         Raises:
             ImageUnavailableError: There is no such blob.
@@ -286,12 +282,8 @@ class Registry:
     ) -> bool:
         """Send a blob that the registry lacks, as a whole; return whether bytes were sent.
 
-        Args:
-            digest: Of the bytes.
-            size: How many they are.
-            read: Opens them, from the start, for each attempt.
-            mount_from: Another name of the same registry that has the blob: it is taken from there if it can be.
-            report: Is called with each number of bytes that has been sent; a negative one takes back a failed attempt.
+        It is taken from another name of the same registry, ``mount_from``, if it can be. What ``read`` opens is read
+        from its start for each attempt; ``report`` gets a negative number for one that failed.
         """
         for attempt in range(ATTEMPTS):
             target = self._begin_upload(digest, mount_from)

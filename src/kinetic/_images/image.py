@@ -138,10 +138,7 @@ class ImageBuilder:
     def build(self, lock: Lock, base: BaseImage, base_source: Registry) -> BuiltImage:
         """Return the image of a lock; make what is missing of it.
 
-        Args:
-            lock: Which wheels.
-            base: On which image.
-            base_source: From where layers of the base are copied if this registry lacks them.
+        What is missing of the base is copied from ``base_source``.
 
         Raises:
             ImageBuildError: A wheel cannot be fetched, the disk is full, or the registry refuses something.

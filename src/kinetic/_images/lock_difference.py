@@ -77,12 +77,7 @@ def requirements_of(
 ) -> dict[str, Any]:
     """Return a difference as the task of a pod has it; send the layers that the store lacks.
 
-    Args:
-        found: The difference.
-        lock: The job's own lock.
-        below: What the pod's own jobs install first, as their tasks have it; None where all is in its image.
-        store: Of the jobs.
-        environ: Names the home.
+    ``below`` is what the pod's own jobs install first, as their tasks have it; None where all is in its image.
 
     Raises:
         ImageBuildError: Sending would take too long, or a wheel cannot be fetched.

@@ -41,12 +41,7 @@ def ship(
 ) -> Shipped:
     """Bring a project into a store; what is there already is not sent again.
 
-    Args:
-        plan: Which folder.
-        store: Where to.
-        cache: A folder of this machine in which kinetic remembers digests between calls.
-        exclude: Paths that are sent as data.
-        environ: Where KINETIC_NO_DEFAULT_EXCLUDES and KINETIC_CONTEXT_SIZE_WARN_MB are read.
+    ``cache`` is where this machine remembers digests between calls; what ``exclude`` names is sent as data.
 
     Raises:
         ProjectRootError: The project is larger than 2 GB; nothing has been read then.

@@ -106,11 +106,7 @@ class ObstoreClient:
     def ask(self, function: Callable[..., T], *arguments: Any, again: bool = True, **options: Any) -> T:
         """Call a function on our client, and again after a temporary error that obstore does not retry itself.
 
-        Args:
-            function: Takes the client first.
-            arguments: What follows.
-            again: The request may be repeated though the first one may have arrived.
-            options: Named arguments.
+        ``again``: the request may be repeated though the first one may have arrived.
         """
         begun, rejected = time.monotonic(), None
         for attempt in range(self.retry.attempts):

@@ -100,11 +100,7 @@ def read_of(job_id: str, size: int, read_range: Callable[[int, int], bytes], key
 def read(size: int, read_range: Callable[[int, int], bytes], key: bytes | None, purpose: str = PURPOSE) -> Outcome:
     """Read and verify the page of an Outcome; the body is verified by whoever loads it.
 
-    Args:
-        size: Length of the whole object in bytes.
-        read_range: Gives ``length`` bytes from ``start``.
-        key: The job's key; None only when the user said to trust the store.
-        purpose: What it was sealed for.
+    ``key`` is None only when the user said to trust the store.
     """
     guess = min(size, 4096)  # most pages fit: one read
     tail = read_range(size - guess, guess) if size >= FOOTER_BYTES else b""

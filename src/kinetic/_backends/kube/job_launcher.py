@@ -99,14 +99,8 @@ class JobLauncher:
 
         The warm pod does not own it, so it outlives that: whoever looks next starts a task that is left. A task with
         other packages than the pod's may be given back, so whoever looks at it asks the store as well.
-
-        Args:
-            launch: The task.
-            umask: The client's.
-            pod: The warm pod.
-            keeper: What owns the Secret until ``own_secret`` has given it to the Job: then both are created at the same
-                time, and a Secret whose Job is never created goes with its keeper.
-            differs: Whether the task has other packages.
+        ``keeper`` owns the Secret until ``own_secret`` has given it to the Job: then both are created at the same time,
+        and a Secret whose Job is never created goes with its keeper.
         """
         client, request = self._client(), replace(self.request(launch), warm=pod)
         kind, digest = self.kind_of(launch), runner_bundle.build().sha256

@@ -89,11 +89,7 @@ def cores() -> int:
 def check(placement: Placement, environ: Mapping[str, str], gpus: tuple[str, ...], *, strict: bool) -> tuple[str, ...]:
     """Refuse what this machine cannot emulate; return sentences about what is emulated.
 
-    Args:
-        placement: The hardware.
-        environ: The environment of the client.
-        gpus: The GPUs of this machine.
-        strict: Whether the user asked for this machine by name: then missing hardware is an error.
+    ``strict``: the user asked for this machine by name, so missing hardware is an error.
 
     Raises:
         CapacityError: Too few GPUs, more hosts than KINETIC_LOCAL_MAX_HOSTS, or too little free memory for them.

@@ -236,11 +236,7 @@ _NOT_KEPT = (".began", ".stacks", ".usage", ".usage~", ".progress")
 def tidy(paths: Paths, job_id: str, task: Task | None = None, *, whole: bool = False) -> None:
     """Remove what an ended job does not need: its pipe, its marks, an empty log, and empty folders.
 
-    Args:
-        paths: The runtime folder.
-        job_id: The job; its row says that it has ended.
-        task: Its task, which names its output folders.
-        whole: Also its working folder, which a job that failed keeps for a day.
+    ``whole``: also its working folder, which a job that failed keeps for a day.
     """
     if task is not None and task.store_url.startswith("file://"):
         outputs = f"{task.store_url.removeprefix('file://')}/{keys.OUTPUTS}"

@@ -250,13 +250,7 @@ def job_environment(
 ) -> dict[str, str]:
     """Return all variables of a job's process; what the user captured takes precedence.
 
-    Args:
-        order: The job.
-        placement: Its hardware.
-        captured: The variables that the user captured.
-        environ: This client's environment.
-        interpreter: The Python of an isolated environment, or "" for this client's own.
-        store_url: The job's store; one in the cloud needs its credentials, as in a pod.
+    A store in the cloud needs its credentials, as in a pod.
     """
     chosen = allowed_variables(environ, cloud=is_cloud(store_url, *(ref.uri for ref in order.data)))
     for name in filter(chosen.get, ("KINETIC_HOME", "KINETIC_RUNTIME_DIR")):

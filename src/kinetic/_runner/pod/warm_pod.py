@@ -70,11 +70,7 @@ _FOR_ALL_ATTEMPTS = frozenset({_PAGE, _SECRET_FOLDER, _ABOUT, _VARIABLES, contai
 def main(words: list[str], base: str, runner: str, get_ready: GetReady) -> NoReturn:
     """Be the first process of a warm pod.
 
-    Args:
-        words: Its page.
-        base: A folder of its own.
-        runner: The folder with this code.
-        get_ready: What a supervisor does before it knows its task; returns what it does with that.
+    ``get_ready`` is what a supervisor does before it knows its task; it returns what it does with that.
     """
     code = INFRASTRUCTURE_EXIT
     try:

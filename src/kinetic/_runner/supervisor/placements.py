@@ -16,13 +16,8 @@ _KEPT = 2  # keys of old assignments
 def take(store: Store, job_id: str, pod: str, key: bytes, *, ended: str = "", why: str = "") -> bool:
     """Make a job one of a warm pod, or of a pod of its own if ``pod`` is ""; return whether it is.
 
-    Args:
-        store: Where the job is.
-        job_id: The job.
-        pod: Who would carry it out.
-        key: The job's.
-        ended: A warm pod that is gone for good, or gives the job back, so that another may follow it.
-        why: Why it gives the job back.
+    ``ended`` is a warm pod that is gone for good, or gives the job back, so that another may follow it; ``why``: why it
+    gives it back.
     """
     last: Placement | None = None
     number = 0

@@ -58,9 +58,7 @@ if other is not None and other.loader is not None:
 class CommandCache:
     """The worker's end.
 
-    Args:
-        task: The job's, whose folder of data goes with it.
-        begin: Makes the compile cache; None where that is not possible.
+    ``begin`` makes the compile cache; it returns None where that is not possible.
     """
 
     def __init__(self, task: Task, begin: Callable[[], CompileCache | None]) -> None:

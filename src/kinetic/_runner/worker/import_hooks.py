@@ -47,11 +47,7 @@ class ImportHooks:
 
     With jax the hosts of a slice meet: a later call of ``jax.distributed.initialize``, the user's own or of Keras, does
     nothing.
-
-    Args:
-        process: This host.
-        compilers: The modules whose import starts the compile cache, and the library that each belongs to.
-        begin: Makes the compile cache; None where that is not possible.
+    ``begin`` makes the compile cache; it returns None where that is not possible.
     """
 
     def __init__(self, process: JaxProcess, compilers: Mapping[str, str], begin: Callable[[], Any]) -> None:

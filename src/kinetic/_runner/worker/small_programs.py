@@ -69,14 +69,7 @@ class SmallPrograms:
                 yield info.filename
 
     def pack(self, archive: Path, compiled: float, seconds: float, *, shows_reads: bool | None) -> None:
-        """Write the archive.
-
-        Args:
-            archive: The file.
-            compiled: How many small programs this job compiled.
-            seconds: How long that took, of all of them.
-            shows_reads: Whether the file system notes when a file was read.
-        """
+        """Write the archive."""
         found: list[tuple[bool, str, int]] = []
         for path in self._paths:
             with contextlib.suppress(FileNotFoundError):
