@@ -155,11 +155,8 @@ def _place(file: ManifestFile, data: bytes | memoryview, destination: Destinatio
     if (file.digest and digest.hexdigest() != file.digest) or len(data) != file.size:
         raise damaged_error(repr(file.path), file.parts[0].blob if file.parts else "")
     if destination.parts is None:
-        descriptor = os.open(destination.path(file), _NEW, destination.mode(file))
-        try:
+        with folders.closing(os.open(destination.path(file), _NEW, destination.mode(file))) as descriptor:
             folders.write_all(descriptor, data)
-        finally:
-            os.close(descriptor)
         return file.size
     part = destination.parts / f"{file.digest}-{os.getpid():x}-{os.urandom(4).hex()}"  # small: nothing to continue
     try:
@@ -237,15 +234,12 @@ def _copied_here(store: Store, part: Part, descriptor: int, at: int) -> bool:
     """
     if store.local is None or part.offset:
         return False
-    reading = store.local.open(keys.data_blob(part.blob))
-    try:
+    with folders.closing(store.local.open(keys.data_blob(part.blob))) as reading:
         if os.fstat(reading).st_size != part.length:
             return False
         return (
             copy_range(reading, descriptor, part.length, at=at) and _digest_of(descriptor, at, part.length) == part.blob
         )
-    finally:
-        os.close(reading)
 
 
 def copy_range(reading: int, writing: int, length: int, *, at: int) -> bool:

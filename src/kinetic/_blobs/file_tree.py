@@ -469,12 +469,9 @@ class Reader:
         for _ in range(_ATTEMPTS):
             read_at = time.time_ns()
             try:
-                descriptor = open_regular(self._selection, file)
-                try:
+                with folders.closing(open_regular(self._selection, file)) as descriptor:
                     digest = self._digest(descriptor, file)
                     about = os.fstat(descriptor)
-                finally:
-                    os.close(descriptor)
             except OSError as error:
                 self._selection.lost(file, error)
                 raise

@@ -286,13 +286,10 @@ class Sender:
         try:
             for _ in range(_ATTEMPTS):
                 read_at = time.time_ns()
-                descriptor = file_tree.open_regular(self._selection, file)
-                try:
+                with folders.closing(file_tree.open_regular(self._selection, file)) as descriptor:
                     before = os.fstat(descriptor)
                     data = _read_up_to(descriptor, min(before.st_size, max(file.size, SMALL_BYTES)))
                     after = os.fstat(descriptor)
-                finally:
-                    os.close(descriptor)
                 stamp = file_tree.stamp_of(before)
                 steady = len(data) == before.st_size and stamp == file_tree.stamp_of(after)
                 if stamp != file.stamp:
@@ -314,8 +311,7 @@ class Sender:
             read_at = time.time_ns()
             promised = order.file_digest(file.relative)
             try:
-                descriptor = file_tree.open_regular(self._selection, file)
-                try:
+                with folders.closing(file_tree.open_regular(self._selection, file)) as descriptor:
                     before = os.fstat(descriptor)
                     starts = range(0, before.st_size, CHUNK_BYTES)
                     parts = [Part("", 0, 0)] * len(starts)
@@ -326,8 +322,6 @@ class Sender:
                         self._buffers.acquire()
                         yield functools.partial(self._send_chunk, parts, index, data)
                     after = os.fstat(descriptor)
-                finally:
-                    os.close(descriptor)
             except OSError as error:
                 return self._selection.lost(file, error)
             if expected and promised.hexdigest() != expected(number):

@@ -28,7 +28,7 @@ from kinetic._data.remote_refs import Opener
 from kinetic._stores import open_store
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Entry, Store, check_key
-from kinetic._wire import NamedTuple, digests, keys, order
+from kinetic._wire import NamedTuple, digests, folders, keys, order
 from kinetic._wire.order import DataRef, Kind, Manifest, ManifestFile
 from kinetic.errors import (
     DataChangedError,
@@ -296,14 +296,11 @@ def _verified_pieces(tree: Tree, number: int) -> Iterator[bytes]:
     file, selection = tree.files[number], Selection()
     found, last = order.file_digest(file.relative), b""
     try:
-        descriptor = file_tree.open_regular(selection, file)
-        try:
+        with folders.closing(file_tree.open_regular(selection, file)) as descriptor:
             while piece := os.read(descriptor, _PIECE):
                 found.update(piece)
                 yield last
                 last = piece
-        finally:
-            os.close(descriptor)
     except OSError as error:
         selection.lost(file, error)
     if found.hexdigest() != tree.digest(number):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from kinetic._wire import NamedTuple, digests, documents, keys
+from kinetic._wire import NamedTuple, digests, documents, folders, keys
 from kinetic.errors import ImageBuildError, OptionError
 
 if TYPE_CHECKING:
@@ -167,17 +167,14 @@ def _complete(place: Path) -> Path | None:
 def _alone(lock: Path, say: Say) -> Iterator[None]:
     """Hold a lock, which is released when its holder ends, however that happens."""
     lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _gates.setdefault(str(lock), threading.Lock()):
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    gate, flags = _gates.setdefault(str(lock), threading.Lock()), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    with gate, folders.closing(os.open(lock, flags, 0o600)) as descriptor:
         try:
-            try:
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                say("waiting for another kinetic process that builds the same environment")
-                fcntl.lockf(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            say("waiting for another kinetic process that builds the same environment")
+            fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def _build(place: Path, lock: Lock, python: str, say: Say, source: Path | None, indexes: Sequence[str]) -> Path:

@@ -86,12 +86,9 @@ class FileStore:
         folders.when_forced(partial(_forced_objects.add, (f"{self.root}/{entry.key}", entry.modified)))
 
     def _force_bytes(self, key: str) -> None:
-        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-            descriptor = folders.open_file(self.root, key)
-            try:
-                folders.sync_open(descriptor)
-            finally:
-                os.close(descriptor)
+        deleted = contextlib.suppress(FileNotFoundError)  # meanwhile
+        with deleted, folders.closing(folders.open_file(self.root, key)) as descriptor:
+            folders.sync_open(descriptor)
 
     def put_many(self, objects: Sequence[tuple[str, bytes]], *, if_absent: bool = False) -> list[str]:
         """Force all bytes first, then name them in order, then force each folder once; on threads where they are many.

@@ -30,6 +30,19 @@ _umask_lock = python_runtime.free_in_child(threading.Lock())
 _gate_lock = python_runtime.free_in_child(threading.Lock())  # POSIX locks do not tell threads of one process apart
 
 
+class closing:  # noqa: N801 - reads as a statement; a class because contextlib's generators cost 2 us a call
+    """Close a descriptor at the end of a block."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __enter__(self) -> int:
+        return self._descriptor
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
 def make(folder: str | os.PathLike[str]) -> None:
     """Make a folder and the missing ones above it, each with its name on the disk before what goes into it.
 
@@ -150,12 +163,9 @@ def is_forced_later() -> bool:
 
 def sync(path: str | os.PathLike[str]) -> None:
     """Force a file, or the names in a folder, to the disk; file systems that cannot sync a folder say EINVAL."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
         if not _waits(descriptor):
             _sync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sync_open(descriptor: int) -> None:
@@ -227,12 +237,9 @@ def write_at(descriptor: int, data: bytes | memoryview, at: int) -> None:
 
 def append(path: str | os.PathLike[str], text: str) -> None:
     """Add a text to a file, whatever a job has left of it; do nothing where that is not possible."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            write_all(descriptor, text.encode(errors="backslashreplace"))
-        finally:
-            os.close(descriptor)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.suppress(OSError), closing(os.open(path, flags)) as descriptor:
+        write_all(descriptor, text.encode(errors="backslashreplace"))
 
 
 def read_range(descriptor: int, start: int, length: int) -> bytes:
@@ -335,7 +342,7 @@ def other_writers(folder: str | os.PathLike[str]) -> str:
 # ------------------------------------------------------------------------------------------------------- without links
 
 
-class opened:  # noqa: N801 - reads as a statement; a class because contextlib's generators cost 2 us a call
+class opened(closing):  # noqa: N801 - as above
     """Open a folder below another one while a block runs, which gets its descriptor.
 
     Args:
@@ -350,21 +357,14 @@ class opened:  # noqa: N801 - reads as a statement; a class because contextlib's
 
     def __init__(self, root: str | os.PathLike[str], path: str = "", *, make: int | None = None) -> None:
         self._root, self._path, self._make = root, path, make
-        self._descriptor = -1
 
     def __enter__(self) -> int:
         descriptor = os.open(self._root, _FOLDER)
         for part in filter(None, self._path.split("/")):
-            try:
-                below = _open_folder(part, descriptor, make=self._make)
-            finally:
-                os.close(descriptor)
-            descriptor = below
+            with closing(descriptor):
+                descriptor = _open_folder(part, descriptor, make=self._make)
         self._descriptor = descriptor
         return descriptor
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
 
 
 def opened_parent(root: str | os.PathLike[str], path: str, *, make: int | None = None) -> opened:
@@ -461,8 +461,8 @@ def remove(root: str | os.PathLike[str], path: str) -> int:
 
 
 def _remove(name: str, at: int) -> int:
-    count, inside = 0, _open_folder(name, at)
-    try:
+    count = 0
+    with closing(_open_folder(name, at)) as inside:
         with os.scandir(inside) as found:
             items = [(item.name, item.is_dir(follow_symlinks=False)) for item in found]
         for item, is_folder in items:
@@ -472,8 +472,6 @@ def _remove(name: str, at: int) -> int:
                 else:
                     os.unlink(item, dir_fd=inside)
                     count += 1
-    finally:
-        os.close(inside)
     with contextlib.suppress(OSError):  # something was added
         os.rmdir(name, dir_fd=at)
     return count

@@ -127,12 +127,9 @@ def _load_certificate(context: ssl.SSLContext, own: Certificate) -> None:
     """Load a certificate and its key, which Python takes from a file only: one in memory where that exists."""
     pem = own.chain.rstrip() + b"\n" + own.key
     if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("certificate")
-        try:
+        with folders.closing(os.memfd_create("certificate")) as descriptor:
             folders.write_all(descriptor, pem)
             context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-        finally:
-            os.close(descriptor)
         return
     import tempfile
 

@@ -278,8 +278,6 @@ def _log(file: Path, line: str) -> None:
     with contextlib.suppress(OSError):
         if file.exists() and file.stat().st_size > _MOST_LOG_BYTES:
             file.unlink()
-        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with folders.closing(os.open(file, flags, 0o600)) as descriptor:
             os.write(descriptor, line.encode(errors="backslashreplace"))
-        finally:
-            os.close(descriptor)

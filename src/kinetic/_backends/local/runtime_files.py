@@ -267,14 +267,11 @@ def note_held_job(paths: Paths, supervisor: str, job_id: str, attempt: int, devi
     import json
 
     page = json.dumps({"job": job_id, "attempt": attempt, "devices": devices}).encode().ljust(_HELD_BYTES)
-    with contextlib.suppress(OSError):  # a full disk: only a rebuilt queue would miss it
-        descriptor = os.open(paths.held_job(supervisor), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, folders.PRIVATE_FILE)
-        try:
-            os.pwrite(descriptor, page, 0)
-            if os.fstat(descriptor).st_size > len(page):
-                os.ftruncate(descriptor, len(page))
-        finally:
-            os.close(descriptor)
+    flags, full_disk = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, contextlib.suppress(OSError)
+    with full_disk, folders.closing(os.open(paths.held_job(supervisor), flags, folders.PRIVATE_FILE)) as descriptor:
+        os.pwrite(descriptor, page, 0)  # only a rebuilt queue would miss it
+        if os.fstat(descriptor).st_size > len(page):
+            os.ftruncate(descriptor, len(page))
 
 
 def read_key(paths: Paths, job_id: str) -> bytes:

@@ -119,8 +119,7 @@ class Cache:
 @contextlib.contextmanager
 def hold_lock(path: Path, *, patient: bool = True) -> Iterator[bool]:
     """Hold the lock of a file, which is released when its holder ends, however it ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with folders.closing(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as descriptor:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -130,8 +129,6 @@ def hold_lock(path: Path, *, patient: bool = True) -> Iterator[bool]:
             say("waiting for another job on this machine that fetches the same data")
             fcntl.lockf(descriptor, fcntl.LOCK_EX)
         yield True
-    finally:
-        os.close(descriptor)
 
 
 def stamp_of(path: str) -> Stamp | None:
@@ -242,16 +239,12 @@ def copy_file(source: str, target: str, *, way: Way, executable: bool) -> None:
         with contextlib.suppress(OSError):  # too many names already, or a file system without
             os.link(source, target)
             return
-    reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        writing = os.open(target, _NEW, 0o777 if executable else 0o666)
-        try:
-            if not (way == "reflink" and _reflink(reading, writing)):
-                _copy(reading, writing, os.fstat(reading).st_size)
-        finally:
-            os.close(writing)
-    finally:
-        os.close(reading)
+    with (
+        folders.closing(os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)) as reading,
+        folders.closing(os.open(target, _NEW, 0o777 if executable else 0o666)) as writing,
+    ):
+        if not (way == "reflink" and _reflink(reading, writing)):
+            _copy(reading, writing, os.fstat(reading).st_size)
 
 
 def copy_tree(source: Path, target: Path, *, way: Way) -> None:

@@ -335,9 +335,6 @@ def drain_output(seconds: float) -> None:
 
 def write_termination_message(path: str, text: str) -> None:
     """Leave a message where Kubernetes looks for one; outside of a container there is no such file."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-        try:
-            folders.write_all(descriptor, text.encode(errors="backslashreplace")[:_MESSAGE_BYTES])
-        finally:
-            os.close(descriptor)
+    flags = os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC
+    with contextlib.suppress(OSError), folders.closing(os.open(path, flags)) as descriptor:
+        folders.write_all(descriptor, text.encode(errors="backslashreplace")[:_MESSAGE_BYTES])

@@ -193,11 +193,8 @@ class _Flusher:
             self.number = _thread.get_native_id()
             with _writing_header, contextlib.suppress(OSError):
                 for file in _opened:  # by its path: our descriptor may be a file of the function by now
-                    descriptor = os.open(file.path, os.O_WRONLY | os.O_CLOEXEC)
-                    try:
+                    with folders.closing(os.open(file.path, os.O_WRONLY | os.O_CLOEXEC)) as descriptor:
                         _write_header(descriptor, file._replace(thread=self.number))
-                    finally:
-                        os.close(descriptor)
             while not self._over.acquire(timeout=_FLUSH_SECONDS):
                 with _flushing, contextlib.suppress(ValueError, OSError):
                     sys.stdout.flush()
