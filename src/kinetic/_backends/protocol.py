@@ -187,17 +187,12 @@ class Launcher(Protocol):
 
 
 class Observer(Protocol):
-    """Reports the state of jobs, and waits for changes.
-
-    Attributes:
-        clock: The clock by which its callers wait.
-        poll_seconds: How often a waiting caller observes a job although no change was reported.
-    """
+    """Reports the state of jobs, and waits for changes."""
 
     @property
-    def clock(self) -> Clock: ...
+    def clock(self) -> Clock: ...  # the clock by which its callers wait
     @property
-    def poll_seconds(self) -> float: ...
+    def poll_seconds(self) -> float: ...  # how often a waiting caller observes a job although no change was reported
 
     def observe(self, names: Sequence[str]) -> dict[str, Observation]:
         """Observe some jobs at once; a job that is not there is missing in the answer."""
@@ -225,14 +220,10 @@ class Observer(Protocol):
 
 
 class Inspector(Protocol):
-    """Looks into a job: its log, a shell beside it, the stacks of its threads, its ports. Hosts count from 0.
-
-    Attributes:
-        log_poll_seconds: How often a follower of a log asks for more of it.
-    """
+    """Looks into a job: its log, a shell beside it, the stacks of its threads, its ports. Hosts count from 0."""
 
     @property
-    def log_poll_seconds(self) -> float: ...
+    def log_poll_seconds(self) -> float: ...  # how often a follower of a log asks for more of it
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
         """Return the log that the place still holds, or None when only the store may have it.
@@ -305,32 +296,24 @@ class Secrets(Protocol):
 
 
 class Backend(Launcher, Observer, Inspector, Secrets, Protocol):
-    """A place where jobs run.
-
-    Attributes:
-        name: As the registry has it.
-        namespace: The namespace of its jobs, as their handles record it; a constant where there are none.
-        is_here: Whether jobs run on this machine: then they see its files, and only this machine sees its processes.
-        environ: The environment of the client that opened it.
-    """
+    """A place where jobs run."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str: ...  # as the registry has it
+    # the namespace of its jobs, as their handles record it; a constant where there are none
     @property
     def namespace(self) -> str: ...
+    # whether jobs run on this machine: then they see its files, and only this machine sees its processes
     @property
     def is_here(self) -> bool: ...
     @property
-    def environ(self) -> Mapping[str, str]: ...
+    def environ(self) -> Mapping[str, str]: ...  # the environment of the client that opened it
 
 
 class LiveLog(Protocol):
-    """The log of a running job, by byte position; when it raises an OSError, the store has the rest, as positioned.
+    """The log of a running job, by byte position; when it raises an OSError, the store has the rest, as positioned."""
 
-    Attributes:
-        is_complete: Whether all of the log is in it once the job has its verdict; otherwise the store has the rest.
-    """
-
+    # whether all of the log is in it once the job has its verdict; otherwise the store has the rest
     @property
     def is_complete(self) -> bool: ...
 

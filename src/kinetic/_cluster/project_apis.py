@@ -47,13 +47,7 @@ Query = Mapping[str, str | Sequence[str]]
 
 
 class ProjectApis:
-    """Google's APIs for one project. Threads may share it.
-
-    Attributes:
-        project: The id of the project.
-        enabled: APIs that were enabled by us, which may not be known everywhere yet.
-        writes: Requests that change something, sent so far (count).
-    """
+    """Google's APIs for one project. Threads may share it."""
 
     def __init__(
         self,
@@ -66,10 +60,10 @@ class ProjectApis:
         clock: Callable[[], float] = time.monotonic,
         limit_seconds: float = 2400.0,
     ) -> None:
-        self.project = project
+        self.project = project  # the id of the project
         self.tokens = tokens
-        self.enabled: set[str] = set()
-        self.writes = 0
+        self.enabled: set[str] = set()  # APIs that were enabled by us, which may not be known everywhere yet
+        self.writes = 0  # requests that change something, sent so far (count)
         self.sleep = sleep
         self._clock = clock
         self._ends = clock() + limit_seconds

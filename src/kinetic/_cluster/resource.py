@@ -128,24 +128,16 @@ class Found(NamedTuple):
 
 
 class Setup:
-    """What all resources of one command share: what was asked for, the APIs, and what the first reads found.
-
-    Attributes:
-        spec: What was asked for.
-        apis: Google's.
-        location: The region or zone; "" until it is chosen.
-        subnet: The path of the subnet of a network that was named; "" until it is chosen.
-        ranges: What a cluster is told of the ranges of that subnet, for its pods and services.
-        report: Called with a sentence about what is waited for.
-    """
+    """What all resources of one command share: what was asked for, the APIs, and what the first reads found."""
 
     def __init__(self, spec: Spec, apis: ProjectApis, connect: Callable[[Setup], Client] | None = None) -> None:
-        self.spec = spec
-        self.apis = apis
-        self.location = spec.location
-        self.subnet = ""
+        self.spec = spec  # what was asked for
+        self.apis = apis  # Google's
+        self.location = spec.location  # the region or zone; "" until it is chosen
+        self.subnet = ""  # the path of the subnet of a network that was named; "" until it is chosen
+        # what a cluster is told of the ranges of that subnet, for its pods and services
         self.ranges: dict[str, str] = {}
-        self.report: Callable[[str], object] = lambda _: None
+        self.report: Callable[[str], object] = lambda _: None  # called with a sentence about what is waited for
         self._connect = connect
         self._client: Client | None = None
         self._lock = threading.Lock()

@@ -36,21 +36,14 @@ class Retry(Protocol):
 
 
 class ApiError(Exception):
-    """A service rejected a request; what leaves this room is an error of ours.
-
-    Attributes:
-        status: The HTTP status.
-        reason: Google's word for it, e.g. "SERVICE_DISABLED" or "alreadyExists"; "" where there is none.
-        message: The service's message.
-        consumer: The project that a SERVICE_DISABLED is about, e.g. "projects/123"; else "".
-    """
+    """A service rejected a request; what leaves this room is an error of ours."""
 
     def __init__(self, status: int, reason: str, message: str, consumer: str = "") -> None:
         super().__init__(message)
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.consumer = consumer
+        self.status = status  # the HTTP status
+        self.reason = reason  # Google's word for it, e.g. "SERVICE_DISABLED" or "alreadyExists"; "" where there is none
+        self.message = message  # the service's message
+        self.consumer = consumer  # the project that a SERVICE_DISABLED is about, e.g. "projects/123"; else ""
 
 
 class Service:

@@ -32,17 +32,12 @@ _LARGE_AT_ONCE = threading.BoundedSemaphore(3)  # uploads in parts: 3 x 6 parts 
 
 
 class Large:
-    """More than fits into one request: a view, a file, or chunks.
-
-    Attributes:
-        size: In bytes; None where only reading to the end will tell.
-        again: It can be read from the front: it is no stream, or nothing was read from it yet.
-    """
+    """More than fits into one request: a view, a file, or chunks."""
 
     def __init__(self, source: memoryview | Path | Iterator[Body], size: int | None, stream: object = None) -> None:
         self.source: memoryview | Path | Iterator[Body] = source
-        self.size = size
-        self.again = True
+        self.size = size  # in bytes; None where only reading to the end will tell
+        self.again = True  # it can be read from the front: it is no stream, or nothing was read from it yet
         self._stream = stream  # where the chunks come from; closed in the end
         if size is None:
             self.source = self._watched(source)  # type: ignore[arg-type]  # without a size they are chunks

@@ -56,13 +56,10 @@ def verdict_of(job_id: str) -> str:
 
 
 class Writer:
-    """Turns a log into what is written to the container's output.
-
-    Attributes:
-        is_at_start: Whether what was written so far ends with a whole line, so that the runner may say something.
-    """
+    """Turns a log into what is written to the container's output."""
 
     def __init__(self) -> None:
+        # whether what was written so far ends with a whole line, so that the runner may say something
         self.is_at_start = True
         self._held = b""  # what may be the beginning of something that is written otherwise
 

@@ -108,12 +108,7 @@ class _Connection:
 
 
 class Response:
-    """An answer whose body is read by ``read``, or as it comes; ``close`` ends it.
-
-    Attributes:
-        status: Of HTTP.
-        headers: Names in lower case.
-    """
+    """An answer whose body is read by ``read``, or as it comes; ``close`` ends it."""
 
     def __init__(self, connection: _Connection, finish: Callable[[_Connection, bool], None]) -> None:
         import h11
@@ -125,8 +120,8 @@ class Response:
             if isinstance(event, h11.Response) or getattr(event, "status_code", 0) == _SWITCHING:
                 break
         assert isinstance(event, h11.Response | h11.InformationalResponse)  # noqa: S101 - nothing else has a status
-        self.status = event.status_code
-        self.headers: dict[str, str] = {}
+        self.status = event.status_code  # of HTTP
+        self.headers: dict[str, str] = {}  # names in lower case
         for name, value in event.headers:
             key, text = name.decode("latin-1"), value.decode("latin-1")
             self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
@@ -399,15 +394,12 @@ class WebSocket:
     """A connection of messages, which one thread reads and any thread may write to and close.
 
     Its socket never blocks, so that reading and writing TLS take turns under one lock, and nothing waits with it.
-
-    Attributes:
-        subprotocol: That the server chose, "" for none.
     """
 
     def __init__(self, answer: Response, most_bytes: int) -> None:
         from wsproto.connection import Connection, ConnectionType
 
-        self.subprotocol = answer.headers.get("sec-websocket-protocol", "")
+        self.subprotocol = answer.headers.get("sec-websocket-protocol", "")  # that the server chose, "" for none
         self._answer, self._connection = answer, answer._connection  # noqa: SLF001 - taken over from it
         self._socket, self._most = self._connection.socket, most_bytes
         self._machine = Connection(ConnectionType.CLIENT, trailing_data=self._connection.machine.trailing_data[0])

@@ -95,18 +95,13 @@ class _SeenBytes:
 
 
 class LogFollower:
-    """Reads the log of one container on a thread, as it grows, until it is stopped or the container ends.
-
-    Attributes:
-        reader: Knows whose log it is.
-        is_over: Whether no more comes.
-    """
+    """Reads the log of one container on a thread, as it grows, until it is stopped or the container ends."""
 
     _last_lines: int | None = None
 
     def __init__(self, client: Client, pod: Object, useless: set[str]) -> None:
-        self.reader = pod_log_format.Reader(str(pod.get(WARM_JOB) or ""))
-        self.is_over = False
+        self.reader = pod_log_format.Reader(str(pod.get(WARM_JOB) or ""))  # knows whose log it is
+        self.is_over = False  # whether no more comes
         self._since = _since(pod)
         self._client, self._pod = client, object_status.object_name(pod)
         self._uid, self._useless = _uid(pod), useless

@@ -508,16 +508,11 @@ class CompletionWriter:
 
 
 class CompletionReader:
-    """The end of a process that waits.
-
-    Attributes:
-        descriptor: The pipe; None where named pipes do not work.
-        has_ended: Whether the pipe has ended; a job that is tried again has a new one.
-    """
+    """The end of a process that waits."""
 
     def __init__(self, path: Path, *, portable: bool = False) -> None:
-        self.descriptor: int | None = None
-        self.has_ended = False
+        self.descriptor: int | None = None  # the pipe; None where named pipes do not work
+        self.has_ended = False  # whether the pipe has ended; a job that is tried again has a new one
         self._running = False
         self._pause = _POLL_SECONDS
         if not portable:

@@ -42,16 +42,11 @@ class Source(Protocol):
 
 
 class DeviceReader:
-    """Reads the devices of a host now and then.
-
-    Attributes:
-        devices: What there is; empty until it is known.
-        latest: How each of them was used lately.
-    """
+    """Reads the devices of a host now and then."""
 
     def __init__(self, source: Source, seconds: float = _SECONDS) -> None:
-        self.devices: tuple[Device, ...] = ()
-        self.latest: tuple[Busy, ...] = ()
+        self.devices: tuple[Device, ...] = ()  # what there is; empty until it is known
+        self.latest: tuple[Busy, ...] = ()  # how each of them was used lately
         self._source, self._seconds = source, seconds
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kinetic-devices", daemon=True)

@@ -25,20 +25,13 @@ _MADE = (1980, 1, 1, 0, 0, 0)  # the same programs are the same bytes
 
 
 class SmallPrograms:
-    """Those of one job.
-
-    Attributes:
-        path: Of the archive, as an entry.
-        entry: The archive that was unpacked, or sent last; None if there is none.
-        is_new: Whether some program is not in that archive.
-        seconds: How long each of those in the archive took to compile, on average; 0 if that is not known.
-    """
+    """Those of one job."""
 
     def __init__(self, folder: Path, order: Order) -> None:
-        self.path = f"{PREFIX}{cache_entries.function_digest(order)}.zip"
-        self.entry: CacheEntry | None = None
-        self.is_new = False
-        self.seconds = 0.0
+        self.path = f"{PREFIX}{cache_entries.function_digest(order)}.zip"  # of the archive, as an entry
+        self.entry: CacheEntry | None = None  # the archive that was unpacked, or sent last; None if there is none
+        self.is_new = False  # whether some program is not in that archive
+        self.seconds = 0.0  # how long each of those in the archive took to compile, on average; 0 if that is not known
         self._folder = folder
         self._paths: set[str] = set()
         self._unpacked = 0
