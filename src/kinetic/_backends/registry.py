@@ -92,11 +92,7 @@ def listed() -> str:
 
 
 def find(name: str) -> Entry:
-    """Return the entry of a backend.
-
-    Raises:
-        OptionError: No backend has this name.
-    """
+    """Return the entry of a backend; raises OptionError if none has this name."""
     entry = _entries.get(name)
     if entry is None:
         import difflib  # 5 ms; only on the way to an error

@@ -187,11 +187,7 @@ class RemovedPool(Pool):
 
 
 def read_cluster(apis: ProjectApis, spec: Spec) -> Page:
-    """Return Google's description of the cluster.
-
-    Raises:
-        BackendUnavailableError: There is none.
-    """
+    """Return Google's description of the cluster; raises BackendUnavailableError if there is none."""
     path = f"v1/projects/{spec.project}/locations/{spec.location}/clusters/{spec.cluster}"
     try:
         return apis.call(CONTAINER, "GET", path)
@@ -221,11 +217,7 @@ def zones_selling(apis: ProjectApis, machine: str) -> list[str]:
 
 
 def zone_for(apis: ProjectApis, cluster: Page, wanted: Placement) -> str:
-    """Return a zone of the cluster that sells the machine.
-
-    Raises:
-        CapacityError: There is none.
-    """
+    """Return a zone of the cluster that sells the machine; raises CapacityError if there is none."""
     machine, location = str(wanted.machine_type), str(cluster.get("location", ""))
     sold = zones_selling(apis, machine)
     sold.sort(key=lambda zone: zone != parent_zone(zone))

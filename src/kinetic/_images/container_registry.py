@@ -175,11 +175,7 @@ class Registry:
         return answer.headers.get("docker-content-digest") or None if answer.status == 200 else None
 
     def read_manifest(self, reference: str) -> tuple[dict[str, Any], str]:
-        """Return a manifest or index, and its digest.
-
-        Raises:
-            ImageUnavailableError: There is none.
-        """
+        """Return a manifest or index, and its digest; raises ImageUnavailableError if there is none."""
         answer = self._ask("GET", f"manifests/{reference}", headers={"Accept": ACCEPT}, accept=(200, 404))
         if answer.status == 404:
             raise ImageUnavailableError(

@@ -97,11 +97,7 @@ def _plan(file: str | None, environ: Mapping[str, str], cwd: Path | None) -> Pla
 
 
 def current_folder() -> str:
-    """Return the current directory, which may have been removed meanwhile.
-
-    Raises:
-        ProjectRootError: It was.
-    """
+    """Return the current directory; raises ProjectRootError if it was removed meanwhile."""
     try:
         return os.getcwd()
     except FileNotFoundError:

@@ -226,11 +226,7 @@ def check_key(key: str) -> None:
 
 
 def check_prefix(prefix: str) -> None:
-    """Refuse what is not a prefix: empty, or a key and "/".
-
-    Raises:
-        OptionError: It is neither.
-    """
+    """Raise OptionError for what is no prefix: neither empty, nor a key and "/"."""
     if prefix:
         if not prefix.endswith("/"):
             raise OptionError(f"{prefix!r} is not a prefix", why="a prefix is empty or a key followed by '/'")

@@ -69,11 +69,7 @@ def entries(pages: list[tuple[Path, JsonObject]], kind: str) -> dict[str, Entry]
 
 
 def _parsed(text: str) -> JsonObject:
-    """Parse YAML.
-
-    Raises:
-        ValueError: It is not valid, or no mapping.
-    """
+    """Parse YAML; raises ValueError if it is not valid, or no mapping."""
     import yaml
 
     try:

@@ -119,11 +119,7 @@ class Paths:
         return self._of_supervisor(f"{supervisor}.log")
 
     def make(self) -> None:
-        """Make the folders, for their owner only.
-
-        Raises:
-            BackendUnavailableError: They cannot be made.
-        """
+        """Make the folders, for their owner only; raises BackendUnavailableError if they cannot be made."""
         try:
             for folder in (self.runtime, self.supervisors, self.jobs, self.runners):
                 folders.make(folder)
@@ -213,11 +209,7 @@ def _common(pages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def read_task(paths: Paths, job_id: str) -> Task | None:
-    """Read the task of a job, or None when the job was removed.
-
-    Raises:
-        IntegrityError: It is damaged.
-    """
+    """Read the task of a job, or None when the job was removed; raises IntegrityError if it is damaged."""
     try:
         data = paths.launch(job_id).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -275,11 +267,7 @@ def note_held_job(paths: Paths, supervisor: str, job_id: str, attempt: int, devi
 
 
 def read_key(paths: Paths, job_id: str) -> bytes:
-    """Read the job's key.
-
-    Raises:
-        IntegrityError: It is cut short: what it sealed could never be opened.
-    """
+    """Read the job's key; raises IntegrityError if it is cut short: what it sealed could never be opened."""
     from kinetic._wire import documents  # as above
 
     path = paths.key(job_id)
