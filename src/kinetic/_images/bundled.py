@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -81,21 +82,16 @@ def ensure(
         AccessDeniedError: This account may not write to the repository.
         CredentialsError: The registry wants a login.
     """
-    stop = stop or Stop()
-    target = Reference.parse(f"{repository}:env")
-    connect = connector(google_token, environ, stop)
-    locked, name = _lock(lines, python, machine, store, environ, connect, project, base, stop, upgrade=upgrade)
+    work = _Work(store, environ, google_token, stop or Stop())
+    locked, name = work.lock(lines, python, machine, base, project=project, upgrade=upgrade)
     if locked.lock.to_build:
         locked = replace(locked, lock=lock_store.with_known_wheels(locked.lock, store, environ))
-    with connect(target) as registry:
-        builder = ImageBuilder(registry, _wheel_cache(environ, stop))
+    with work.builder(f"{repository}:env") as builder:
         built = None if locked.lock.to_build else builder.find(locked.lock, _base_of(locked))
         if built is None:
-            registry.check_writable()
-            locked, built = _build(
-                locked, name, repository, builder, connect, store, environ, remotes, stop, waits=waits
-            )
-    _note_use(built, locked, keys.lock(name), store, environ)
+            builder.registry.check_writable()
+            locked, built = work.build(locked, name, repository, builder, remotes, waits=waits)
+    work.note_use(built, locked, keys.lock(name))
     return Bundled(built.uri, keys.lock(name), locked.lock, built)
 
 
@@ -118,13 +114,10 @@ def rebuild(
         ImageBuildError: As ``ensure``.
     """
     locked = lock_store.read_lock(store, lock_key, environ)
-    connect = connector(google_token, environ)
-    repository = uri.partition("@")[0]
-    with connect(Reference.parse(uri)) as registry:
-        builder = ImageBuilder(registry, _wheel_cache(environ))
-        name = lock_key.rpartition("/")[2]
-        locked, built = _build(locked, name, repository, builder, connect, store, environ, tuple, Stop(), waits=True)
-    _note_use(built, locked, lock_key, store, environ)
+    work, name = _Work(store, environ, google_token, Stop()), lock_key.rpartition("/")[2]
+    with work.builder(uri) as builder:
+        locked, built = work.build(locked, name, uri.partition("@")[0], builder, tuple, waits=True)
+    work.note_use(built, locked, lock_key)
     return built.uri == uri
 
 
@@ -152,32 +145,80 @@ def lock_without_image(
     return (known or _resolve(make, "resolving packages")).lock, keys.lock(name)
 
 
-def _lock(
-    lines: Sequence[str],
-    python: str,
-    machine: str,
-    store: Store,
-    environ: Mapping[str, str],
-    connect: base_image.Connect,
-    project: str,
-    named: str,
-    stop: Stop,
-    *,
-    upgrade: bool,
-) -> tuple[Locked, str]:
-    """Return the lock of some lines and its name; the platform is that of the base image."""
-    wanted = [*lines, *POD_PACKAGES]
-    name = locks.key_of([*wanted, named], Platform(python, machine, GLIBC), environ)
+class _Work:
+    """What finds or builds the image of a lock: with a store, the registries, and what ends it."""
 
-    def make() -> Locked:
-        base, source = base_image.find(python, machine, connect, named=named, cache=lock_store.folder(environ))
-        stop.check()
-        platform, place = Platform(python, machine, base.glibc), f"{source.host}/{source.name}@{base.digest}"
-        make = partial(lock_store.make, project=project, upgrade=upgrade, base=(base, place), stop=stop)
-        return make(wanted, platform, name, store, environ)
+    def __init__(self, store: Store, environ: Mapping[str, str], google_token: GoogleToken | None, stop: Stop) -> None:
+        self._store, self._environ, self._stop = store, environ, stop
+        self._connect = connector(google_token, environ, stop)
 
-    known = None if upgrade else lock_store.find(name, store, environ)
-    return known or _resolve(make, "resolving the image's packages"), name
+    @contextmanager
+    def builder(self, reference: str) -> Iterator[ImageBuilder]:
+        with self._connect(Reference.parse(reference)) as registry:
+            yield ImageBuilder(registry, _wheel_cache(self._environ, self._stop))
+
+    def lock(
+        self, lines: Sequence[str], python: str, machine: str, named: str, *, project: str, upgrade: bool
+    ) -> tuple[Locked, str]:
+        """Return the lock of some lines and its name; the platform is that of the base image."""
+        store, environ, stop = self._store, self._environ, self._stop
+        wanted = [*lines, *POD_PACKAGES]
+        name = locks.key_of([*wanted, named], Platform(python, machine, GLIBC), environ)
+
+        def make() -> Locked:
+            cache = lock_store.folder(environ)
+            base, source = base_image.find(python, machine, self._connect, named=named, cache=cache)
+            stop.check()
+            platform, place = Platform(python, machine, base.glibc), f"{source.host}/{source.name}@{base.digest}"
+            make = partial(lock_store.make, project=project, upgrade=upgrade, base=(base, place), stop=stop)
+            return make(wanted, platform, name, store, environ)
+
+        known = None if upgrade else lock_store.find(name, store, environ)
+        return known or _resolve(make, "resolving the image's packages"), name
+
+    def build(
+        self,
+        locked: Locked,
+        name: str,
+        repository: str,
+        builder: ImageBuilder,
+        remotes: Callable[[], Sequence[RemoteBuilder]],
+        *,
+        waits: bool,
+    ) -> tuple[Locked, BuiltImage]:
+        """Build the image of a lock, here or elsewhere; return its lock with the wheels that were built for it."""
+        store, environ = self._store, self._environ
+        _fetch_built(locked.lock, builder.cache, store)
+        request = BuildRequest(locked.lock, _base_of(locked), locked.source, repository)
+        uplinks = Uplinks(lock_store.folder(environ) / "uplink.json")
+        progress = _Lines(self._stop)
+        show = partial(output.phase, "building the image", summary=False, detail=progress.detail)
+        try:
+            made = builders.build(
+                request, builder, self._connect, progress, uplinks, remotes(), waits=waits, phase=show
+            )
+        except CollectedError:  # another client was waiting for the same build, and has kept its lock
+            locked = lock_store.find(name, store, environ, here=False) or locked
+            found = None if locked.lock.to_build else builder.find(locked.lock, _base_of(locked))
+            if found is None:
+                raise
+            return locked, found
+        if made.wheels:
+            locked = replace(locked, lock=lock_store.keep_built(locked.lock, made.wheels, store, environ))
+            lock_store.keep(locked, name, store, environ)
+        made.finish()
+        built = made.built
+        written, sent = count_text(built.built_layers, "layer"), size_text(built.sent_bytes)
+        output.report(f"built the image in {seconds_text(built.seconds)}: {written} written, {sent} sent")
+        for path, winner in built.conflicts:
+            output.warn_once(f"two packages bring /{path} with different contents; the one of {winner} is used")
+        return locked, built
+
+    def note_use(self, built: BuiltImage, locked: Locked, key: str) -> None:
+        lock = locked.lock
+        size = sum(wheel.size_bytes for wheel in lock.wheels)
+        about = (lock.platform.python, lock.platform.machine, len(lock.wheels), size, time.time(), key)
+        image_notes.note_use(ImageNote(built.uri, built.tag, *about), self._store, self._environ)
 
 
 def _resolve(make: Callable[[], Locked], doing: str) -> Locked:
@@ -188,45 +229,6 @@ def _resolve(make: Callable[[], Locked], doing: str) -> Locked:
     count = count_text(len(lock.versions()), "package")
     output.report(f"resolved {count}, {size_text(size)}, in {seconds_text(time.monotonic() - begun)}")
     return locked
-
-
-def _build(
-    locked: Locked,
-    name: str,
-    repository: str,
-    builder: ImageBuilder,
-    connect: base_image.Connect,
-    store: Store,
-    environ: Mapping[str, str],
-    remotes: Callable[[], Sequence[RemoteBuilder]],
-    stop: Stop,
-    *,
-    waits: bool,
-) -> tuple[Locked, BuiltImage]:
-    """Build the image of a lock, here or elsewhere; return its lock with the wheels that were built for it."""
-    _fetch_built(locked.lock, builder.cache, store)
-    request = BuildRequest(locked.lock, _base_of(locked), locked.source, repository)
-    uplinks = Uplinks(lock_store.folder(environ) / "uplink.json")
-    progress = _Lines(stop)
-    show = partial(output.phase, "building the image", summary=False, detail=progress.detail)
-    try:
-        made = builders.build(request, builder, connect, progress, uplinks, remotes(), waits=waits, phase=show)
-    except CollectedError:  # another client was waiting for the same build, and has kept its lock
-        locked = lock_store.find(name, store, environ, here=False) or locked
-        found = None if locked.lock.to_build else builder.find(locked.lock, _base_of(locked))
-        if found is None:
-            raise
-        return locked, found
-    if made.wheels:
-        locked = replace(locked, lock=lock_store.keep_built(locked.lock, made.wheels, store, environ))
-        lock_store.keep(locked, name, store, environ)
-    made.finish()
-    built = made.built
-    written, sent = count_text(built.built_layers, "layer"), size_text(built.sent_bytes)
-    output.report(f"built the image in {seconds_text(built.seconds)}: {written} written, {sent} sent")
-    for path, winner in built.conflicts:
-        output.warn_once(f"two packages bring /{path} with different contents; the one of {winner} is used")
-    return locked, built
 
 
 def _wheel_cache(environ: Mapping[str, str], stop: Stop | None = None) -> WheelCache:
@@ -252,13 +254,6 @@ def _base_of(locked: Locked) -> base_image.BaseImage:
     if locked.base is None:
         raise ImageBuildError("this lock is for no image", why="it was made for jobs on one machine")
     return locked.base
-
-
-def _note_use(built: BuiltImage, locked: Locked, key: str, store: Store, environ: Mapping[str, str]) -> None:
-    lock = locked.lock
-    size = sum(wheel.size_bytes for wheel in lock.wheels)
-    about = (lock.platform.python, lock.platform.machine, len(lock.wheels), size, time.time(), key)
-    image_notes.note_use(ImageNote(built.uri, built.tag, *about), store, environ)
 
 
 class _StoppableRegistry(Registry):
