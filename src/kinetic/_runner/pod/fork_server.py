@@ -24,6 +24,7 @@ import sys
 import typing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -52,18 +53,7 @@ _reports = -1  # in a supervisor: where its parents read that its task is decide
 
 
 class ForkServer:
-    """One such process, as its parent sees it.
-
-    Attributes:
-        pid: Its number.
-        environment: A digest of the variables under which it imported; "" if it has imported nothing.
-        is_ready: Whether it can fork.
-        trouble: Why it is of no use, or "".
-        supervisor: The number of the process that it forked; 0 for none.
-        is_decided: Whether the task of that one has its verdict in the store, though its process still ends.
-        code: How that one ended, as ``os.waitpid`` gives it; None while it runs.
-        is_over: Whether the process has ended.
-    """
+    """One such process, as its parent sees it."""
 
     def __init__(
         self,
@@ -75,10 +65,14 @@ class ForkServer:
         variables: str = "",
         packages: str = "",
     ) -> None:
-        self.environment, self.imports = environment, frozenset(imports)
-        self.is_ready, self.trouble, self.is_over = False, "", False
-        self.supervisor, self.is_decided = 0, False
-        self.code: int | None = None
+        self.environment = environment  # a digest of the variables under which it imported; "" if it imported nothing
+        self.imports = frozenset(imports)
+        self.is_ready = False  # whether it can fork
+        self.trouble = ""  # why it is of no use
+        self.is_over = False  # whether it has ended
+        self.supervisor = 0  # the number of the process that it forked; 0 for none
+        self.is_decided = False  # whether the task of that one has its verdict in the store, though it still ends
+        self.code: int | None = None  # how that one ended, as ``os.waitpid`` gives it; None while it runs
         self._rest = b""
         self._is_ahead = False  # whether it has forked what the next task needs
         orders, self._orders = os.pipe()
@@ -90,7 +84,9 @@ class ForkServer:
         if self.pid == 0:
             try:
                 _become_child(parent, libc, orders, reports)
-                _serve(get_ready, runner, libc, orders, reports, imports, variables, packages)
+                if imports:
+                    _import_before(imports, variables, packages, reports)
+                _serve(partial(_Waiting, get_ready, runner, libc, reports), orders, reports)
             finally:
                 os._exit(70)
         os.close(orders)
@@ -155,25 +151,20 @@ def _become_child(parent: int, libc: Any, *kept: int) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until a supervisor says otherwise
 
 
-def _serve(
-    get_ready: GetReady,
-    runner: str,
-    libc: Any,
-    orders: int,
-    reports: int,
-    imports: Sequence[str],
-    variables: str,
-    packages: str,
-) -> NoReturn:
-    if imports:
-        values = json.loads(Path(variables).read_bytes())
-        os.unlink(variables)
-        with _quiet():
-            _import_all(imports, values, packages)
-            _empty_caches()
-        if trouble := _why_unsafe():
-            os.write(reports, f"useless {trouble}\n".encode())
-            os._exit(0)
+def _import_before(names: Sequence[str], variables: str, packages: str, reports: int) -> None:
+    """Import what the next tasks need; end with a report if no task can be forked after that."""
+    values = json.loads(Path(variables).read_bytes())
+    os.unlink(variables)
+    with _quiet():
+        _import_all(names, values, packages)
+        _empty_caches()
+    if trouble := _why_unsafe():
+        os.write(reports, f"useless {trouble}\n".encode())
+        os._exit(0)
+
+
+def _serve(fork: Callable[[], _Waiting], orders: int, reports: int) -> NoReturn:
+    """Fork a supervisor for each task that is ordered, and report how it ended."""
     _loaded.update(sys.modules, *(group.modules for group in hidden.groups))
     gc.collect()
     gc.freeze()
@@ -182,7 +173,7 @@ def _serve(
     with os.fdopen(orders, "rb") as lines:
         for line in lines:
             if waiting is None or waiting.has_ended():
-                waiting = _Waiting(get_ready, runner, libc, reports)
+                waiting = fork()
             if line.rstrip(b"\n") == _AHEAD:
                 continue
             pid, waiting = waiting.begin(line), None
