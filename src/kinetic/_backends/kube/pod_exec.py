@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kinetic._backends.kube import job_manifests, object_status
@@ -22,7 +23,7 @@ from kinetic._backends.kube.http_connection import TransportError, WebSocket
 from kinetic._backends.kube.job_manifests import CONTAINER, RUNNER_PATH
 from kinetic._backends.kube.transport import RefusedError
 from kinetic._backends.protocol import Stacks
-from kinetic._wire import NamedTuple, inspection
+from kinetic._wire import NamedTuple, folders, inspection
 from kinetic.errors import AccessDeniedError, BackendError, RunnerError
 
 if TYPE_CHECKING:
@@ -134,11 +135,11 @@ def run_attached(client: Client, pod: str, command: Sequence[str], *, tty: bool,
     with _open_exec(client, pod, command, stdin=True, tty=tty) as socket:
         wakes, wake = os.pipe()
         keyboard = threading.Thread(target=_send_input, args=(socket, wakes, tty), name="kinetic-input", daemon=True)
-        output = _HeldOutput(mark, write_to(1 if tty else 2))
+        output = _HeldOutput(mark, partial(folders.write_all, 1 if tty else 2))
         try:
             with raw_terminal(lambda: os.write(wake, _RESIZED)) if tty else nullcontext():
                 keyboard.start()
-                code = _read_output(socket, output if tty else write_to(1), output)
+                code = _read_output(socket, output if tty else partial(folders.write_all, 1), output)
                 return ExecOutput(code, b"", output.held)
         finally:
             os.write(wake, _STOP)
@@ -225,16 +226,6 @@ def _exit_code(status: bytes) -> int:
     if page.get("reason") == "NonZeroExitCode" and found.isdecimal():
         return int(found)
     raise BackendError("the command could not be run in the pod", why=str(page.get("message") or page))
-
-
-def write_to(descriptor: int) -> Write:
-    """Return a function that writes all that it gets to a file of this process."""
-
-    def write(data: bytes) -> None:
-        while data:
-            data = data[os.write(descriptor, data) :]
-
-    return write
 
 
 # --------------------------------------------------------------------------------------------------------------- ports
@@ -343,5 +334,5 @@ def run_in_pod(
     error = inspection.read_error_line(output.err) if output.code == inspection.INSPECT_ERROR_EXIT else None
     if error is not None:
         raise error
-    write_to(1 if tty else 2)(output.err)  # it was a command's own after all
+    folders.write_all(1 if tty else 2, output.err)  # it was a command's own after all
     return output.code

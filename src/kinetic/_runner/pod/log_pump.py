@@ -235,8 +235,7 @@ class Copier(threading.Thread):
             self._write(self._said.popleft())
 
     def _write(self, data: bytes) -> None:
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        folders.write_all(self._descriptor, data)
 
 
 class Shipper(threading.Thread):

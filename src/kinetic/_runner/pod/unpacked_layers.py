@@ -14,6 +14,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from kinetic._wire import folders
+
 _BLOCK = 512
 _HEADER_BYTES = 1 << 10  # compressed: what is looked at for the next headers
 _PIECE = 1 << 18
@@ -68,13 +70,9 @@ class Unpacker:
         except FileExistsError:  # that of a higher layer was faster
             source.skip(size)
             return
-        try:
+        with folders.closing(target):
             for piece in source.pieces(size):
-                left = piece
-                while left:
-                    left = left[os.write(target, left) :]
-        finally:
-            os.close(target)
+                folders.write_all(target, piece)
         if beside is not path:
             with self._lock:
                 if self._owners[path] == number:
