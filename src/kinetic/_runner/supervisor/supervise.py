@@ -358,7 +358,7 @@ class EarlyWorker:
 
     def tell(self, task: Task) -> None:
         """Tell it what is known of its task; raises BrokenPipeError if it has ended."""
-        data = _task_bytes(task)
+        data = task_bytes(task)
         folders.write_all(self._file.fileno(), data)
         os.write(self._tell, len(data).to_bytes(_LENGTH_BYTES))
 
@@ -391,7 +391,7 @@ def _hear_tasks(told: int, file: int) -> Tasks:
     at = 0
     try:
         while length := int.from_bytes(os.read(told, _LENGTH_BYTES)):
-            yield _task_from(os.pread(file, length, at))
+            yield task_from(os.pread(file, length, at))
             at += length
     finally:
         os.close(told)
@@ -450,7 +450,8 @@ def exec_worker(task: Task, report: int) -> NoReturn:
     words = sys.orig_argv[1:]
     flags = words[: words.index(sys.argv[0])] if sys.argv[0] in words else []  # that this interpreter was started with
     with _nameless_file() as file:
-        send_task(task, file)
+        folders.write_all(file.fileno(), task_bytes(task))
+        file.seek(0)
         for descriptor in (file.fileno(), report):
             os.set_inheritable(descriptor, True)  # noqa: FBT003 - Python's own signature
         words = [sys.executable, *flags, str(Path(task.runner) / WORKER_SCRIPT), str(file.fileno()), str(report)]
@@ -467,22 +468,13 @@ def _nameless_file() -> IO[bytes]:
     return tempfile.TemporaryFile(buffering=0)
 
 
-def send_task(task: Task, file: IO[bytes]) -> None:
-    """Write a task into a file, to be read from its beginning."""
-    folders.write_all(file.fileno(), _task_bytes(task))
-    file.seek(0)
-
-
-def receive_task(file: IO[bytes]) -> Task:
-    """Read a task; raises IntegrityError if it is not one."""
-    return _task_from(file.read())
-
-
-def _task_bytes(task: Task) -> bytes:
+def task_bytes(task: Task) -> bytes:
+    """Return what a worker is told of its task."""
     return json.dumps(task.to_json()).encode("ascii")  # not all variables are UTF-8
 
 
-def _task_from(data: bytes) -> Task:
+def task_from(data: bytes) -> Task:
+    """Read what a worker is told; raises IntegrityError if it is no task."""
     return fields.build(Task, READERS, json.loads(data), "the task of this worker")
 
 

@@ -59,7 +59,7 @@ def main(words: list[str]) -> NoReturn:
     """Be a worker in an interpreter of its own: ``TASK REPORT``, two descriptors; see ``supervise.exec_worker``."""
     descriptor, report = (int(word) for word in words)
     with os.fdopen(descriptor, "rb") as file:
-        task = supervise.receive_task(file)
+        task = supervise.task_from(file.read())
     os.set_inheritable(report, False)  # noqa: FBT003 - Python's own signature
     title = processes.ProcessTitle(processes.load_libc())  # exec has reset it
     title.set(task.job_id, f"worker {task.folder}")

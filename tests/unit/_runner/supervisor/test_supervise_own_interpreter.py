@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 from kinetic._runner.supervisor import supervise
 from kinetic._wire.task import PodSettings, Task
@@ -14,19 +13,15 @@ from kinetic._wire.task import PodSettings, Task
 TASK = Task("cpu-train-1", "ab" * 32, "s3://jobs", "k", 0o22, 1.5, {"A": "1", "Ü": "☃"}, hosts=4, attempt=2, host=1)
 
 
-def test_a_task_arrives_as_it_was_sent(tmp_path: Path):
+def test_a_task_arrives_as_it_was_sent():
     for sent in (TASK, replace(TASK, child={"job_id": "x", "data": []}, deadline=None, pod=PodSettings(holds=True))):
-        with (tmp_path / "task").open("w+b") as file:
-            supervise.send_task(sent, file)
-            assert supervise.receive_task(file) == sent
+        assert supervise.task_from(supervise.task_bytes(sent)) == sent
 
 
-def test_values_of_variables_that_are_not_utf_8_arrive_as_they_were(tmp_path: Path):
+def test_values_of_variables_that_are_not_utf_8_arrive_as_they_were():
     sent = replace(TASK, environment={"FILE": "/data/\udce9"})
 
-    with (tmp_path / "task").open("w+b") as file:
-        supervise.send_task(sent, file)
-        assert supervise.receive_task(file) == sent
+    assert supervise.task_from(supervise.task_bytes(sent)) == sent
 
 
 def test_a_fork_will_do_until_a_store_in_the_cloud_was_used():
