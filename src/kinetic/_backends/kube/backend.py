@@ -211,13 +211,16 @@ class KubeBackend:
 
     def _warm_status(self, warm: str) -> JobStatus | None:
         """Return the status of a warm pod, or None if it is gone for good."""
-        known = (informer.find(warm) for informer in self._informers.alive() if informer.is_current)
-        found = next((each for each in known if each is not None), None)
-        found = found or next(iter(self._objects([warm])), None)
+        found = self._find(warm)
         if found is None or found["metadata"].get("deletionTimestamp"):
             return None
         status = object_status.status_of(found)
         return None if status.is_final else status
+
+    def _find(self, name: str) -> Object | None:
+        """Find the object of a job or a warm pod, by an informer that knows it or with a request."""
+        known = (informer.find(name) for informer in self._informers.alive() if informer.is_current)
+        return next((each for each in known if each is not None), None) or next(iter(self._objects([name])), None)
 
     def _objects(self, names: Sequence[str]) -> list[Object]:
         if not names:
@@ -393,10 +396,7 @@ class KubeBackend:
 
     def _warm_pod_of(self, name: str) -> tuple[str, float]:
         """Return the warm pod that carries a job out, or "", and since when the job exists; often without a request."""
-        known = (informer.find(name) for informer in self._informers.alive() if informer.is_current)
-        found = next((each for each in known if each is not None), None)
-        if found is None:
-            found = next(iter(self._objects([name])), {})
+        found = self._find(name) or {}
         return object_status.warm_pod_of(found) or self._without_job.get(name, ""), object_status.created_at(found)
 
     def _runs_in(self, name: str) -> str:

@@ -66,18 +66,16 @@ def check(
 
     ``pools`` returns the node pools of a GKE cluster, or None; it is called only if the current nodes do not suffice.
     """
+
+    def ask() -> tuple[str, ...]:
+        found = kube_client.request_all([*questions(client, placement, settings, pools=pools).values()])
+        return tuple(note for notes in found for note in notes)
+
     return discovery.cache_of(client).ask(
         ("checked", repr(placement), repr(settings)),
-        lambda: _check(client, placement, settings, pools),
+        ask,
         lambda notes: discovery.SHORT_SECONDS if notes else discovery.LONG_SECONDS,  # missing nodes may come soon
     )
-
-
-def _check(
-    client: Client, placement: Placement, settings: ClusterSettings, pools: Callable[[], NodePools | None]
-) -> tuple[str, ...]:
-    found = kube_client.request_all([*questions(client, placement, settings, pools=pools).values()])
-    return tuple(note for notes in found for note in notes)
 
 
 def questions(
