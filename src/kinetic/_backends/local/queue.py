@@ -45,7 +45,7 @@ _LOCK_SECONDS = 1.0  # how long SQLite itself waits for a lock, before we look a
 _MOST_SECONDS = 3600.0  # as long as a supervisor waits for a store
 _REPORT_SECONDS = 5.0  # after which a waiting process reports which process it waits for
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-_TRIAL = "SELECT 1 FROM jobs, supervisors, templates WHERE jobs.template_id = '' LIMIT 0"
+_TRIAL = "SELECT 1 FROM jobs, supervisors, templates, predecessors, lent_slots WHERE jobs.template_id = '' LIMIT 0"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -79,13 +79,12 @@ CREATE TABLE IF NOT EXISTS templates (
     template_id TEXT PRIMARY KEY,
     template TEXT NOT NULL
 );
-"""
-_PREDECESSORS = """
 CREATE TABLE IF NOT EXISTS predecessors (
     job_id TEXT NOT NULL,
     predecessor TEXT NOT NULL,
     PRIMARY KEY (job_id, predecessor)
-)
+);
+CREATE TABLE IF NOT EXISTS lent_slots (job_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL);
 """
 
 
@@ -156,9 +155,6 @@ SELECT job_id, predecessor FROM predecessors AS wanted WHERE job_id IN (SELECT j
     AND NOT EXISTS (SELECT 1 FROM jobs WHERE job_id = wanted.predecessor AND state != 'ended')
     AND NOT EXISTS (
         SELECT 1 FROM jobs WHERE group_id = wanted.predecessor AND state IN ('waiting', 'queued', 'claimed', 'running'))
-"""
-_LENT_SLOTS = """
-CREATE TABLE IF NOT EXISTS lent_slots (job_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL)
 """
 _HOLDS_A_SLOT = (
     f"SELECT count(*) FROM jobs WHERE {ACTIVE} AND gpus = 0 AND NOT EXISTS (SELECT 1 FROM lent_slots"
@@ -740,13 +736,11 @@ def _prepare(db: sqlite3.Connection, path: Path) -> int:
         _create(db, path)
     elif version == _SCHEMA:
         _check_tables(db)
-        for statement in (_PREDECESSORS, _LENT_SLOTS):  # an earlier kinetic made none
-            db.execute(statement)
     return version or _SCHEMA
 
 
 def _check_tables(db: sqlite3.Connection) -> None:
-    """Treat other tables as damage: before its first release, kinetic named them otherwise under the same version."""
+    """Treat other tables as damage: builds before the first release had others under the same version."""
     try:
         db.execute(_TRIAL)
     except sqlite3.OperationalError as error:
@@ -760,7 +754,7 @@ def _create(db: sqlite3.Connection, path: Path) -> None:
     db.execute(f"PRAGMA journal_mode = {'WAL' if _supports_wal(path) else 'DELETE'}")
     db.execute("BEGIN IMMEDIATE")
     try:
-        for statement in (*_TABLES.split(";"), _PREDECESSORS, _LENT_SLOTS):
+        for statement in _TABLES.split(";"):
             db.execute(statement)
         from kinetic._backends.local import queue_repair  # once in the life of a queue
 
