@@ -14,7 +14,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -189,36 +189,39 @@ class SupervisorProcess:
             recovery.settle(self.paths, self.queue, row, why=f"the job could not be carried out: {_describe(error)}")
 
     def _settle_followers(self) -> None:
-        """Let the jobs start that waited for the one that ended; as below, what is started adopts no child of ours."""
+        """Let the jobs start that waited for the one that ended."""
         with contextlib.suppress(BackendUnavailableError):  # a queue out of reach: the next who looks does it
             if self.queue.followers():
                 from kinetic._backends.local import followers  # only where a job follows another
 
-                processes.adopt_orphans(self.supervisor.libc, on=False)
-                with contextlib.suppress(KineticError, OSError):
+                with self._adopting_none(), contextlib.suppress(KineticError, OSError):
                     followers.settle(self.paths, self.queue)
-                processes.adopt_orphans(self.supervisor.libc)
 
     def start_others(self) -> None:
         """Start supervisors of another template if those are next, and send what a job has seen the end of.
 
-        Perhaps no client observes the queue. Meanwhile this process adopts no orphans: a supervisor that detaches
-        itself would become its child, and be ended with what its next job leaves behind.
+        Perhaps no client observes the queue.
         """
         self.advanced = float("inf")
-        processes.adopt_orphans(self.supervisor.libc, on=False)
-        notifier.start_due(self.paths.runtime)
-        with contextlib.suppress(KineticError, OSError):
-            scheduler.advance(self.paths, self.queue, collect=True)
-        processes.adopt_orphans(self.supervisor.libc)
+        with self._adopting_none():
+            notifier.start_due(self.paths.runtime)
+            with contextlib.suppress(KineticError, OSError):
+                scheduler.advance(self.paths, self.queue, collect=True)
 
     def notify(self, task: Task, verdict: Outcome) -> None:
-        """Have a process of its own tell of the end of a job; as above, it must not become a child of this one."""
-        if not notifier.is_pending(self.paths.runtime, task.job_id):
-            return
+        """Have a process of its own tell of the end of a job."""
+        if notifier.is_pending(self.paths.runtime, task.job_id):
+            with self._adopting_none():
+                notifier.send(self.paths.runtime, task.job_id, notifier.ended_of(verdict, is_command=task.is_command))
+
+    @contextlib.contextmanager
+    def _adopting_none(self) -> Iterator[None]:
+        """Start what detaches itself: adopted by this process, it would be ended with what the next job leaves."""
         processes.adopt_orphans(self.supervisor.libc, on=False)
-        notifier.send(self.paths.runtime, task.job_id, notifier.ended_of(verdict, is_command=task.is_command))
-        processes.adopt_orphans(self.supervisor.libc)
+        try:
+            yield
+        finally:
+            processes.adopt_orphans(self.supervisor.libc)
 
     def _wait(self) -> bool:
         poll = select.poll()

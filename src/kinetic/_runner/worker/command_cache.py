@@ -56,10 +56,7 @@ if other is not None and other.loader is not None:
 
 
 class CommandCache:
-    """The worker's end.
-
-    ``begin`` makes the compile cache; it returns None where that is not possible.
-    """
+    """The worker's end; ``begin`` makes the compile cache, or returns None where that is not possible."""
 
     def __init__(self, task: Task, begin: Callable[[], CompileCache | None]) -> None:
         self._begin = begin
