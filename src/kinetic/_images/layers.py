@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import configparser
+import contextlib
 import csv
 import hashlib
 import io
@@ -176,18 +177,17 @@ def write_layer(layer: Layer, files: Callable[[Wheel], Path], sink: IO[bytes]) -
     """
     entries: dict[str, _Entry] = {}
     brought: dict[str, list[FileOfWheel]] = {}
-    archives: list[zipfile.ZipFile] = []
     try:
-        for wheel in layer.wheels:
-            archive = zipfile.ZipFile(files(wheel))
-            archives.append(archive)
-            for entry in _entries_of(wheel, archive, layer.python):
-                entries[entry.path] = entry
-                brought.setdefault(entry.path, []).append(FileOfWheel(*entry.fingerprint, wheel.name))
-        writer = LayerWriter(sink)
-        for path in sorted(entries):
-            entries[path].write_to(writer)
-        return writer.finish(brought)
+        with contextlib.ExitStack() as archives:
+            for wheel in layer.wheels:
+                archive = archives.enter_context(zipfile.ZipFile(files(wheel)))
+                for entry in _entries_of(wheel, archive, layer.python):
+                    entries[entry.path] = entry
+                    brought.setdefault(entry.path, []).append(FileOfWheel(*entry.fingerprint, wheel.name))
+            writer = LayerWriter(sink)
+            for path in sorted(entries):
+                entries[path].write_to(writer)
+            return writer.finish(brought)
     except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError) as error:
         raise ImageError(
             f"a layer of {', '.join(wheel.name for wheel in layer.wheels)} could not be written",
@@ -195,9 +195,6 @@ def write_layer(layer: Layer, files: Callable[[Wheel], Path], sink: IO[bytes]) -
             next="remove the cache of wheels and try again: rm -r ~/.kinetic/cache/wheels",
             code="layer",
         ) from error
-    finally:
-        for archive in archives:
-            archive.close()
 
 
 def write_environment(python: str, home: str, sink: IO[bytes]) -> WrittenLayer:
@@ -220,16 +217,13 @@ def write_file(path: str, data: bytes, sink: IO[bytes]) -> WrittenLayer:
 def write_zips(files: Sequence[Path], folder: str, sink: IO[bytes]) -> WrittenLayer | None:
     """Write what zip files contain below a folder; None, and nothing, where all are empty."""
     writer, found = LayerWriter(sink), dict[str, tuple[zipfile.ZipFile, zipfile.ZipInfo]]()
-    archives = [zipfile.ZipFile(file) for file in files]
-    try:
-        for archive in archives:
+    with contextlib.ExitStack() as archives:
+        for file in files:
+            archive = archives.enter_context(zipfile.ZipFile(file))
             found |= {f"{folder}/{info.filename}": (archive, info) for info in archive.infolist()}
         for path in sorted(found):
             writer.add_zipped(path, *found[path], executable=False)
         return writer.finish() if found else None
-    finally:
-        for archive in archives:
-            archive.close()
 
 
 # ------------------------------------------------------------------------------------------------------ one wheel
