@@ -103,8 +103,7 @@ class JobLauncher:
         and a Secret whose Job is never created goes with its keeper.
         """
         client, request = self._client(), replace(self.request(launch), warm=pod)
-        kind, digest = self.kind_of(launch), runner_bundle.build().sha256
-        manifest = manifest_of(request, launch, kind, key_offset=0, runner_sha256=digest, umask=umask)
+        kind, manifest = self.kind_of(launch), self.manifest(request, launch, umask)
         manifest["metadata"]["annotations"] |= {job_manifests.DIFFERS_ANNOTATION: "true"} if differs else {}
 
         def make_job() -> Object:
@@ -141,6 +140,11 @@ class JobLauncher:
         """Return the kind of object that makes the pods of a launch."""
         return JOB if launch.placement.hosts == 1 else discovery.kind_for_slices(self._client())
 
+    def manifest(self, request: JobRequest, launch: Launch, umask: int, *, key_offset: int = 0) -> Object:
+        """Return the object that makes the pods of a launch, as it is for a pod of its own."""
+        kind, digest = self.kind_of(launch), runner_bundle.build().sha256
+        return manifest_of(request, launch, kind, key_offset=key_offset, runner_sha256=digest, umask=umask)
+
     def make(self, launch: Launch, umask: int) -> Object:
         """Create everything that one job needs, start it, and return the object that makes its pods."""
         client, hosts = self._client(), launch.placement.hosts
@@ -154,8 +158,7 @@ class JobLauncher:
                 next="install JobSet in the cluster; or wait for the others, and submit it then: job.wait()",
                 code="after-unsupported",
             )
-        key_offset, digest = (shared or 0) * KEY_BYTES, runner_bundle.build().sha256
-        manifest = manifest_of(request, launch, kind, key_offset=key_offset, runner_sha256=digest, umask=umask)
+        manifest = self.manifest(request, launch, umask, key_offset=(shared or 0) * KEY_BYTES)
         waits_for = [each.job_id for each in launch.order.after]
         if launch.programs_of:
             waits_for = [job_manifests.PROGRAMS_OF, launch.programs_of]

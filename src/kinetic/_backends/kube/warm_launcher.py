@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import discovery, job_launcher, job_manifests, object_status, pod_exec
 from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET, SERVICE
-from kinetic._backends.kube.job_launcher import KINDS, JobLauncher, manifest_of
+from kinetic._backends.kube.job_launcher import KINDS, JobLauncher
 from kinetic._backends.kube.job_manifests import RUNNER_PATH
 from kinetic._backends.kube.warm_connection import KeptConnection, WarmConnection
 from kinetic._output import terminal as output
-from kinetic._project import runner_bundle
 from kinetic._wire import NamedTuple, python_runtime, warm_pods
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import KEY_FILE, WARM, Task
@@ -139,7 +138,7 @@ class WarmLauncher:
 
     def task_of(self, launch: Launch, umask: int, requirements: Mapping[str, Any] | None = None) -> str:
         """Return the page of the task of a launch; ``requirements``: what it installs in place of its own."""
-        page = task_page(self._cold(self._launcher.request(launch), launch, umask))
+        page = task_page(self._launcher.manifest(self._launcher.request(launch), launch, umask))
         if requirements is not None:
             page = replace(Task.from_page(page), requirements=dict(requirements)).to_argument()
         return page
@@ -147,17 +146,13 @@ class WarmLauncher:
     def fits(self, launch: Launch, umask: int) -> dict[str, str]:
         """Return what a launch asks for, by the words that name it where another pod lacks it."""
         request = self._launcher.request(launch)
-        return _fits(request, launch, self._cold(request, launch, umask))
-
-    def _cold(self, request: JobRequest, launch: Launch, umask: int) -> Object:
-        kind, digest = self._launcher.kind_of(launch), runner_bundle.build().sha256
-        return manifest_of(request, launch, kind, key_offset=0, runner_sha256=digest, umask=umask)
+        return _fits(request, launch, self._launcher.manifest(request, launch, umask))
 
     def make_pod(self, launch: Launch, umask: int, page: WarmPod, key: bytes, assignment: bytes = b"") -> WarmState:
         """Create a warm pod for jobs like this one; it is started by ``start_pod``."""
         client, kind, hosts = self._client(), self._launcher.kind_of(launch), launch.placement.hosts
         own = self._launcher.request(launch)
-        fits = _fits(own, launch, self._cold(own, launch, umask))
+        fits = _fits(own, launch, self._launcher.manifest(own, launch, umask))
         request = replace(
             own,
             job_id=page.pod,
