@@ -329,8 +329,8 @@ def _try(
             task = backend.warm.task_of(wanted, mask, requirements)
             assignment = _assignment(wanted, task, greeting.sequence, greeting.restarts)
             is_slice, refused = wanted.placement.hosts > 1, ""
-            make_task = backend.warm.make_task if is_slice else backend.warm.make_task_at_once
-            make = functools.partial(make_task, wanted, mask, state, differs=requirements is not None)
+            differs = requirements is not None
+            make = functools.partial(backend.warm.make_task, wanted, mask, state, at_once=not is_slice, differs=differs)
             undo.callback(connection.close)  # so the pod gives up what it holds
             if is_slice:
                 made = make()

@@ -131,11 +131,6 @@ class JobLauncher:
             client.create(SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
         return made
 
-    def own_secret(self, made: Object) -> None:
-        """Give the Secret of a job to what makes its pods, with which it goes."""
-        name, owner = job_manifests.object_name(object_status.job_id_of(made)), job_manifests.owner_of(made)
-        self._client().patch(SECRET, name, {"metadata": {"ownerReferences": [owner]}})
-
     def kind_of(self, launch: Launch) -> Kind:
         """Return the kind of object that makes the pods of a launch."""
         return JOB if launch.placement.hosts == 1 else discovery.kind_for_slices(self._client())

@@ -287,17 +287,19 @@ class WarmLauncher:
         kept.pods = kept.pods or request()
         return [dict(pod) for pod in kept.pods]
 
-    def make_task(self, launch: Launch, umask: int, state: WarmState, *, differs: bool = False) -> Object:
-        """Create what a task is in the cluster, as far as nothing runs; ``differs``: in packages from its warm pod."""
-        return self._launcher.make_task(launch, umask, state.name, differs=differs)
+    def make_task(
+        self, launch: Launch, umask: int, state: WarmState, *, at_once: bool = False, differs: bool = False
+    ) -> Object:
+        """Create what a task is in the cluster, as far as nothing runs; ``differs``: in packages from its warm pod.
 
-    def make_task_at_once(self, launch: Launch, umask: int, state: WarmState, *, differs: bool = False) -> Object:
-        """Do the same in one round of requests; ``own_secret`` is to follow."""
-        return self._launcher.make_task(launch, umask, state.name, state.job, differs=differs)
+        With ``at_once``, in one round of requests; ``own_secret`` is to follow.
+        """
+        return self._launcher.make_task(launch, umask, state.name, state.job if at_once else None, differs=differs)
 
     def own_secret(self, made: Object) -> None:
-        """Let the Secret of a task go with its Job, and no longer with the warm pod."""
-        self._launcher.own_secret(made)
+        """Let the Secret of a task go with what makes its pods, and no longer with the warm pod."""
+        name, owner = job_manifests.object_name(object_status.job_id_of(made)), job_manifests.owner_of(made)
+        self._client().patch(SECRET, name, {"metadata": {"ownerReferences": [owner]}})
 
     def now(self) -> float:
         """Return the time (Unix) by the cluster's clock, with which those of its objects are compared."""
