@@ -166,7 +166,7 @@ class Site:
     def job_id(self) -> str:
         """The one job of this home, found by whatever there is of it."""
         store = self.home / "store"
-        found = {path.name for path in self.runtime.jobs.iterdir()}
+        found = {path.name for path in self.runtime.jobs.iterdir() if not path.name.startswith("workspace-")}
         found |= (
             {path.name for path in store.iterdir() if path.name[0] != "."} - keys.RESERVED if store.exists() else set()
         )
