@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from kinetic._runner.data import provision
-from kinetic._runner.data.hugging_face import options
 from kinetic._runner.data.mounted_data import JobFolders
 from kinetic._wire.order import DataRef
-from kinetic.errors import DataError, DataMissingError, OptionError, RunnerError
+from kinetic.errors import DataError, DataMissingError, RunnerError
 
 pytestmark = pytest.mark.timeout(60)  # the library alone takes seconds to import
 
@@ -170,13 +169,3 @@ def test_a_pinned_commit_that_was_harmed_on_this_machine_is_loaded_again(tmp_pat
     assert Path(path, "train", "data.arrow").read_bytes() == b"rows"
     assert len(library()) == 2
     assert "damaged" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("uri", ["hf://", "hf://?split=train", "hf://a?spilt=train", "hf://a?split=a&split=b"])
-def test_an_address_that_names_no_data_set_is_refused(uri):
-    with pytest.raises(OptionError, match="is not the address of a data set"):
-        options(uri)
-
-
-def test_a_plus_sign_is_a_plus_sign():
-    assert options("hf://a/b?split=train+test") == {"path": "a/b", "split": "train+test"}

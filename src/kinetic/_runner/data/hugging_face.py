@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from kinetic._runner.data import file_cache
 from kinetic._runner.data.file_cache import Cache, mode_of
@@ -30,7 +30,7 @@ from kinetic._runner.data.transfer import say
 from kinetic._wire import digests
 from kinetic._wire.order import DataRef, Manifest, ManifestFile, Part, file_digest
 from kinetic._wire.task import DATA
-from kinetic.errors import DataError, DataMissingError, OptionError, RunnerError
+from kinetic.errors import DataError, DataMissingError, RunnerError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CHUNK = 1 << 20
@@ -41,32 +41,13 @@ sys.path[:] = task["search"]
 from {__name__} import main
 main(task)
 """
-_KNOWN = {"split", "config_name", "revision"}
 _MISSING = frozenset({"DatasetNotFoundError", "DataFilesNotFoundError", "FileNotFoundError", "EmptyDatasetError"})
-
-
-def options(uri: str) -> dict[str, str]:
-    """Take ``hf://{repo}?split=&config_name=&revision=`` apart; raise OptionError for an unknown parameter."""
-
-    def error(why: str) -> OptionError:
-        example = "hf://repository?split=train&config_name=en&revision=main"
-        return OptionError(f"{uri!r} is not the address of a data set", why=why, next=f"write {example}")
-
-    repo, _, query = uri.removeprefix("hf://").partition("?")
-    found = {"path": unquote(repo)}
-    for pair in filter(None, query.split("&")):  # not as a form would be read: a plus sign is a plus sign
-        name, _, value = pair.partition("=")
-        if name not in _KNOWN or name in found:
-            raise error(f"{name!r} is unknown or given twice")
-        found[name] = unquote(value)
-    if not repo:
-        raise error("the repository is missing")
-    return found
 
 
 def fetch_data_set(ref: DataRef, path: Path, cache: Cache, here: JobFolders) -> None:
     """Load a data set and save it at a path in the job's folder for data."""
-    wanted = options(ref.uri)
+    repo, _, query = ref.uri.removeprefix("hf://").partition("?")
+    wanted = {"path": unquote(repo), **dict(parse_qsl(query))}  # checked, and spelled alike, by ``_data.remote_refs``
     if ref.trust:
         say(f"WARNING: {ref.uri} may run code of its own in this job, because hf_trust_remote_code=True")
     if _COMMIT.fullmatch(wanted.get("revision", "")) and not wanted["path"].startswith("/"):
