@@ -139,10 +139,8 @@ def _table_dollars(wanted: Placement) -> float | None:
     if wanted.kind == "tpu":
         chip = chip_dollars(wanted.family)
         return None if chip is None else chip * wanted.chips
-    machine = str(wanted.machine_type)
-    base = _MACHINE_DOLLARS.get(machine)
-    gpu = 0.0 if machine.startswith(_INCLUDED) else _GPU_DOLLARS.get(wanted.family)
-    return None if base is None or gpu is None else (base + gpu * wanted.chips_per_host) * wanted.hosts
+    node = node_dollars(str(wanted.machine_type), wanted.family, wanted.chips_per_host)
+    return None if node is None else node * wanted.hosts
 
 
 def dollars_per_hour(wanted: Placement) -> float | None:
