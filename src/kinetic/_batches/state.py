@@ -234,10 +234,7 @@ def _refusal(text: str) -> KineticError:
 
 def load_group(store: Store, group_id: str) -> Group:
     """Read and verify the manifest of a batch."""
-    group = read_manifest(store, group_id)
-    if isinstance(group, Untrusted):
-        raise group.error()
-    return group
+    return locate.believed(read_manifest(store, group_id))
 
 
 def read_manifest(store: Store, group_id: str) -> Group | Untrusted:

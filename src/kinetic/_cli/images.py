@@ -362,15 +362,14 @@ def _images_in_use() -> set[str]:
     from kinetic._jobs import find as job_find
     from kinetic._jobs import locate
     from kinetic._jobs.status import observe_many
-    from kinetic._wire import keys, records
+    from kinetic._wire import keys
 
     jobs = [job for job in job_find.list_stored_jobs() if job.image_uri]
     used = {job.image_uri for job, seen in zip(jobs, observe_many(jobs), strict=True) if not seen.status.is_final}
     store = shared_options.target_store()
     for group_id in store.folders(keys.GROUPS):
         with contextlib.suppress(KineticError):  # being removed, or damaged
-            group = locate.read_group(store, group_id)
-            if isinstance(group, records.Group):
+            if (group := locate.verified_group(store, group_id)) is not None:
                 used.add(str(group.handle.get("image_uri") or ""))
     return used
 

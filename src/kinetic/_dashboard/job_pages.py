@@ -17,8 +17,6 @@ from kinetic._jobs import status as job_status
 from kinetic._output import format as output_format
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys, outcomes
-from kinetic._wire import order as orders
-from kinetic._wire.records import Group
 from kinetic.errors import DataMissingError, KineticError, OptionError, ResultMissingError
 
 if TYPE_CHECKING:
@@ -51,7 +49,9 @@ def job_page(handle: JobHandle) -> Page:
     page |= {name: value for name, value in job_status.details_of(handle, seen).items() if name not in page}
     page["place"] = job_status.place_of(handle)
     page["dollars"] = job_cost.so_far(handle, page, os.environ)
-    order = _order_of(handle)
+    order: Order | None = None
+    with contextlib.suppress(KineticError):  # it is not stored any more, or cannot be verified here
+        order = locate.order_of(handle)
     return {
         "job": page,
         "explanation": found._asdict(),
@@ -64,21 +64,6 @@ def job_page(handle: JobHandle) -> Page:
         "deadline_seconds": order.deadline if order is not None else None,
         "hosts": locate.hosts_or_one(handle),
     }
-
-
-def _order_of(handle: JobHandle) -> Order | None:
-    """Return the order of a job, if it is stored and is the one that a sealed page promised."""
-    store = locate.store_of(handle)
-    with contextlib.suppress(KineticError):
-        if handle.group_id is None:
-            record = locate.read_record(store, handle.job_id)
-            if isinstance(record, dict):
-                return orders.read(store, keys.order(handle.job_id), str(record.get("order_sha256")))
-        else:
-            group = locate.read_group(store, handle.group_id)
-            if isinstance(group, Group):
-                return orders.read(store, keys.group_order(handle.group_id), group.order_sha256)
-    return None
 
 
 def _argument_names(handle: JobHandle, order: Order) -> Page | None:

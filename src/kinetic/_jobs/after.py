@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend
     from kinetic._jobs.data_refs import HandedOver
     from kinetic._stores.protocol import Entry, Store
-    from kinetic._wire.records import Group, JobRecord
+    from kinetic._wire.records import JobRecord
 
 _MOST_BYTES = 1 << 20  # of what a follower says about itself
 _LOOK_SECONDS = 2.0  # between two looks at a first child for whose programs others wait, or at what one follows
@@ -248,15 +248,15 @@ def _start_without_first(job: JobRecord, store: Store, has_ended: HasEnded) -> b
     looked_at, is_over = _looks.get(at, (-_LOOK_SECONDS, False))
     if now - looked_at < _LOOK_SECONDS:
         return is_over
-    group = _group_of(job, store)
+    group = locate.verified_group(store, job.group_id or "")
     if group is None:
         return False
     is_over = store.size(keys.group_compiled(group.group_id)) is not None
     if not is_over:
         is_over = True  # if it was removed
         with contextlib.suppress(KeyMissingError):
-            first = locate.read_record(store, group.child_id(group.first_index, 0))
-            is_over = not isinstance(first, locate.Untrusted) and has_ended(locate.record_of(first))
+            first = locate.verified_job(store, group.child_id(group.first_index, 0))
+            is_over = first is not None and has_ended(first)
     if is_over:
         _start_held(group.group_id, store, backend)
     _looks[at] = now, is_over
@@ -265,7 +265,7 @@ def _start_without_first(job: JobRecord, store: Store, has_ended: HasEnded) -> b
 
 def start_others(job: JobRecord, store: Store) -> None:
     """Start the children that wait for programs of this one, which was cancelled; do nothing where none does."""
-    group = _group_of(job, store)
+    group = locate.verified_group(store, job.group_id or "")
     is_first = group is not None and (job.group_index, job.group_attempt or 0) == (group.first_index, 0)
     if group is not None and is_first and group.first_seconds:
         _start_held(group.group_id, store, locate.backend_of(job))
@@ -277,12 +277,6 @@ def _start_held(group_id: str, store: Store, backend: Backend) -> None:
     backend.release([name for name, observation in found.items() if observation.waits_for_others])
 
 
-def _group_of(job: JobRecord, store: Store) -> Group | None:
-    """Return the batch of a child; None where it cannot be verified here."""
-    found = locate.read_group(store, job.group_id or "")
-    return None if isinstance(found, locate.Untrusted) else found
-
-
 def _look_further(each: Predecessor, store: Store, has_ended: HasEnded) -> bool:
     """Look at a predecessor without a verdict, and return whether it has ended; one that waits is started or closed.
 
@@ -291,10 +285,9 @@ def _look_further(each: Predecessor, store: Store, has_ended: HasEnded) -> bool:
     if each.inputs:
         return False
     with contextlib.suppress(KeyMissingError):
-        record = locate.read_record(store, each.job_id)
-        if isinstance(record, locate.Untrusted):
+        job = locate.verified_job(store, each.job_id)
+        if job is None:
             return False
-        job = locate.record_of(record)
         if job.after:
             return has_ended(job)
         at, now = (store.url, each.job_id), locate.backend_of(job).clock.monotonic()
@@ -313,10 +306,10 @@ def _is_lost(each: Predecessor, store: Store) -> bool:
     record = store.entry(keys.record(each.job_id))
     if record is None or time.time() - record.modified > _LAUNCH_SECONDS:
         return True
-    page = locate.read_record(store, each.job_id)
-    if isinstance(page, locate.Untrusted):
+    job = locate.verified_job(store, each.job_id)
+    if job is None:
         return False
-    seen = locate.backend_of(locate.record_of(page)).observe([each.job_id]).get(each.job_id)
+    seen = locate.backend_of(job).observe([each.job_id]).get(each.job_id)
     return seen is not None and seen.status.is_final
 
 
@@ -348,17 +341,7 @@ def _predecessors_of(job: JobRecord, store: Store) -> tuple[Predecessor, ...]:
     """Return what a job follows, by the order that its sealed record names."""
     at = store.url, job.group_id or job.job_id
     if at not in _orders:
-        from kinetic._wire import order  # only for a job that waits
-
-        sha256, key = "", keys.order(job.job_id)
-        if job.group_id:
-            group = locate.read_group(store, job.group_id)
-            key = keys.group_order(job.group_id)
-            sha256 = "" if isinstance(group, locate.Untrusted) else group.order_sha256
-        else:
-            page = locate.read_record(store, job.job_id)
-            sha256 = "" if isinstance(page, locate.Untrusted) else str(page.get("order_sha256"))
-        _orders[at] = order.read(store, key, sha256).after
+        _orders[at] = locate.order_of(job).after
     return _orders[at]
 
 
@@ -395,24 +378,18 @@ def _is_open(store: Store, name: str, has_ended: HasEnded) -> bool:
         return _is_batch_open(store, name)
     if not keys.is_job_id(name) or store.size(keys.result(name)) is not None:
         return False
-    try:
-        record = locate.read_record(store, name)
-    except KeyMissingError:  # removed, or never submitted
-        return False
-    return not isinstance(record, locate.Untrusted) and not has_ended(locate.record_of(record))
+    with contextlib.suppress(KeyMissingError):  # removed, or never submitted
+        job = locate.verified_job(store, name)
+        return job is not None and not has_ended(job)
+    return False
 
 
 def _is_batch_open(store: Store, group_id: str) -> bool:
-    try:
-        group = locate.read_group(store, group_id)
-    except KeyMissingError:
-        return False
-    if isinstance(group, locate.Untrusted):
-        return False
-    marked = {
-        found[0].start for entry in store.entries(keys.marks(group_id)) if (found := keys.parse_children(entry.key))
-    }
-    return len(marked) < group.total_expected
+    with contextlib.suppress(KeyMissingError):
+        group = locate.verified_group(store, group_id)
+        found = (keys.parse_children(entry.key) for entry in store.entries(keys.marks(group_id)))
+        return group is not None and len({each[0].start for each in found if each}) < group.total_expected
+    return False
 
 
 def keep_for(store: Store, job_id: str, readers: Sequence[str]) -> None:

@@ -128,6 +128,5 @@ def _settle_followers(job: JobRecord, store: Store) -> None:
         name = entry.key.removeprefix(prefix)
         if keys.is_job_id(name) and not keys.is_group_id(name):
             with contextlib.suppress(KineticError):  # it is closed by the next look
-                record = locate.read_record(store, name)
-                if not isinstance(record, locate.Untrusted):
-                    has_ended(locate.record_of(record))
+                if (follower := locate.verified_job(store, name)) is not None:
+                    has_ended(follower)

@@ -95,13 +95,10 @@ def _end_start(job: JobRecord, observation: Observation) -> Observation:
 
 def _secret_of(job: JobRecord) -> dict[str, bytes]:
     """Return what the Secret of a job had; nothing where that were captured values, which are in no store."""
-    from kinetic._wire import order  # few Secrets are gone
-
     store, namespace = locate.store_of(job), locate.namespace_key(job.key_id or "")
-    record = locate.read_record(store, job.job_id)
-    if namespace is None or isinstance(record, locate.Untrusted):
+    if namespace is None or locate.verified_record(store, job.job_id) is None:
         return {}
-    found = order.read(store, keys.order(job.job_id), str(record.get("order_sha256")))
+    found = locate.order_of(job)
     if found.environment or found.debug is not None:
         return {}
     cache_key = documents.cache_key(namespace, store.url)

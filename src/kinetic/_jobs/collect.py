@@ -259,9 +259,7 @@ def _remove_kept_predecessors(job: JobRecord, store: Store, *, wait: float) -> N
 
     for name in after.kept_before(job, store, has_ended):
         with contextlib.suppress(KeyMissingError):
-            record = locate.read_record(store, name)
-            if not isinstance(record, locate.Untrusted):
-                predecessor = locate.record_of(record)
+            if (predecessor := locate.verified_job(store, name)) is not None:
                 after_collection(predecessor, observe(predecessor), wait=wait)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._jobs import environment, index, job_list, locate
-from kinetic._jobs.locate import Untrusted
 from kinetic._output import tracebacks
 from kinetic._output.format import plain
 from kinetic._stores import open_store
@@ -75,7 +74,7 @@ def _by_word(stores: Sequence[Store], word: str) -> JobRecord | None:
         name = keys.only_match(word, [name for name in job_list.ids(store) if name.startswith(word)])
         if name:
             with contextlib.suppress(KeyMissingError):  # half submitted, or half removed
-                return _load(store, name)
+                return locate.read_job(store, name)
     for store in stores if may_be_id else ():
         pages = (locate.read_page(store, name) for name in index.page_ids(store) if name.startswith(word))
         past = [handle for page in pages if (handle := _collected(store, page)) is not None]
@@ -106,7 +105,7 @@ def ambiguous_name(name: str, ids: Sequence[str], what: str, command: str) -> Op
 def _known(store: Store, job_id: str) -> JobRecord | None:
     """Return the record of a job of a store, also if it was collected; None where there is none."""
     with contextlib.suppress(KeyMissingError):
-        return _load(store, job_id)
+        return locate.read_job(store, job_id)
     return _collected(store, locate.read_page(store, job_id))
 
 
@@ -179,14 +178,6 @@ def record_in_history(store: Store, page: dict[str, Any]) -> JobRecord | None:
         return None
     job._past = page  # noqa: SLF001 - one room
     return job
-
-
-def _load(store: Store, job_id: str) -> JobRecord:
-    """Read the record of a job; raise KeyMissingError where there is none."""
-    found = locate.read_record(store, job_id)
-    if isinstance(found, Untrusted):
-        raise found.error()
-    return locate.record_of(found)
 
 
 def _handles(jobs: Iterable[JobRecord]) -> list[JobHandle]:

@@ -24,8 +24,7 @@ from kinetic._images.image import BuiltImage
 from kinetic._images.layers import Wheel
 from kinetic._images.request import BuildRequest, logins
 from kinetic._jobs import locate, wait
-from kinetic._jobs.handle import JobHandle
-from kinetic._jobs.locate import Untrusted
+from kinetic._jobs.handle import JobHandle, handle_of
 from kinetic._output import terminal as output
 from kinetic._stores.protocol import Store
 from kinetic._wire import NamedTuple, dataclass, digests, documents, fields, keys
@@ -176,10 +175,7 @@ class PodBuilder:
             if note is None:
                 return None
             with contextlib.suppress(KeyMissingError):
-                found = locate.read_record(self._store, note.job_id)
-                if isinstance(found, Untrusted):
-                    raise found.error()
-                handle = JobHandle.from_dict(found)
+                handle = handle_of(locate.read_job(self._store, note.job_id))
                 status = handle.status()
                 if status is JobStatus.PENDING and _is_held(handle):
                     if waited >= _UNSUBMITTED_SECONDS:

@@ -45,6 +45,7 @@ from kinetic.errors import CredentialsError, IntegrityError, KeyMissingError, Ki
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend, Launcher
     from kinetic._wire.documents import PageKind
+    from kinetic._wire.order import Order
     from kinetic._wire.records import Group
 
 __all__ = [  # with what goes with it, of ``environment``
@@ -227,6 +228,48 @@ def seal_record(handle: dict[str, Any], more: dict[str, Any], key: bytes) -> byt
 def read_record(store: Store, job_id: str) -> dict[str, Any] | Untrusted:
     """Read the record of a job, or what can be shown of one that cannot be verified here."""
     return open_claimed(RECORD, store, keys.record(job_id), job_id)
+
+
+def verified_record(store: Store, job_id: str) -> dict[str, Any] | None:
+    """Read the record of a job; None for one that cannot be verified here."""
+    page = read_record(store, job_id)
+    return None if isinstance(page, Untrusted) else page
+
+
+def verified_job(store: Store, job_id: str) -> JobRecord | None:
+    """Read a job; None for one that cannot be verified here."""
+    page = verified_record(store, job_id)
+    return None if page is None else record_of(page)
+
+
+def read_job(store: Store, job_id: str) -> JobRecord:
+    """Read a job; one that cannot be verified here is an error."""
+    return record_of(believed(read_record(store, job_id)))
+
+
+def verified_group(store: Store, group_id: str) -> Group | None:
+    """Read the manifest of a batch; None for one that cannot be verified here."""
+    group = read_group(store, group_id)
+    return None if isinstance(group, Untrusted) else group
+
+
+def order_of(job: JobRecord) -> Order:
+    """Read the order of a job, by the digest that its sealed record promises, or the manifest of its batch."""
+    from kinetic._wire import order  # few jobs are looked at so closely
+
+    store = store_of(job)
+    if job.group_id:
+        group = believed(read_group(store, job.group_id))
+        return order.read(store, keys.group_order(job.group_id), group.order_sha256)
+    page = believed(read_record(store, job.job_id))
+    return order.read(store, keys.order(job.job_id), str(page.get("order_sha256")))
+
+
+def believed(page: T | Untrusted) -> T:
+    """Return a page that was verified; any other is an error."""
+    if isinstance(page, Untrusted):
+        raise page.error()
+    return page
 
 
 def read_group(store: Store, group_id: str) -> Group | Untrusted:

@@ -18,7 +18,6 @@ from kinetic._runner.supervisor import predecessors
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, folders, keys, outcomes, python_runtime
-from kinetic._wire import order as orders
 from kinetic._wire.outcomes import Outcome
 from kinetic._wire.records import read_table
 from kinetic.errors import (
@@ -35,6 +34,7 @@ from kinetic.errors import (
 
 if TYPE_CHECKING:
     from kinetic._wire.order import DataRef
+    from kinetic._wire.records import JobRecord
 
 _PIECE, _BLOCK = 1 << 20, 1 << 16
 _IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened from the same bytes
@@ -180,13 +180,10 @@ def repair_data(store: Store, outcome: Outcome) -> str:
 
     broken = 0
     with contextlib.suppress(KineticError), output.phase("checking the data again"):
-        page = locate.read_record(store, outcome.job_id)
-        if isinstance(page, locate.Untrusted):
-            return ""
-        complaint = str(page.get("group_id") or outcome.job_id)
-        packs, refs = _sent_with(store, page)
-        broken += _once((complaint, ""), lambda: fetch.remove_damaged(store, dict.fromkeys(packs, 0)))
-        for ref in dict.fromkeys(refs):
+        job = locate.read_job(store, outcome.job_id)
+        complaint, order = job.group_id or job.job_id, locate.order_of(job)
+        broken += _once((complaint, ""), lambda: fetch.remove_damaged(store, dict.fromkeys(order.packs, 0)))
+        for ref in dict.fromkeys((*order.data, *_data_of_input(store, job))):
             if ref.kind == "shipped":
                 broken += _once((complaint, ref.manifest), functools.partial(_recheck, ref))
     return "what was damaged in the store was removed: submit again, and it is sent again" if broken else ""
@@ -204,22 +201,11 @@ def _recheck(ref: DataRef) -> int:
     return ship.recheck(ref, open_store(ref.uri))
 
 
-def _sent_with(store: Store, page: dict[str, object]) -> tuple[Iterable[str], Iterable[DataRef]]:
-    """Return the blobs of a job's project, and its data; of a batch's child, also what all children share.
-
-    Each page is the one whose digest the one before it promised, from the sealed record on: an order names addresses.
-    """
-    group_id, index = str(page.get("group_id") or ""), page.get("group_index")
-    if not group_id:
-        order = orders.read(store, keys.order(str(page["job_id"])), str(page.get("order_sha256")))
-        return order.packs, order.data
-    group = locate.read_group(store, group_id)
-    if isinstance(group, locate.Untrusted):
-        return (), ()
-    shared = orders.read(store, keys.group_order(group_id), group.order_sha256)
-    inputs = read_table(store, group).inputs
-    own = inputs[index].data if isinstance(index, int) and index < len(inputs) else ()
-    return shared.packs, (*shared.data, *own)
+def _data_of_input(store: Store, job: JobRecord) -> Iterable[DataRef]:
+    """Return the data that a batch's child has besides what all children share."""
+    group = locate.verified_group(store, job.group_id) if job.group_id else None
+    inputs = read_table(store, group).inputs if group is not None else ()
+    return inputs[job.group_index].data if job.group_index is not None and job.group_index < len(inputs) else ()
 
 
 _LOG_LINES = 5

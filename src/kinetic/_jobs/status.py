@@ -417,23 +417,24 @@ def details_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
 
 def lock_key(job: JobRecord) -> str:
     """Return where the lock that a job runs with is in its store, or ""."""
-    store, at = locate.store_of(job), None
+    if job.group_id is None:
+        return str(_recorded(job).get("lock") or "")
     with contextlib.suppress(KineticError):
-        if job.group_id is not None:
-            group = locate.read_group(store, job.group_id)
-            at = group.more.get("lock") if isinstance(group, records.Group) else None
-        else:
-            page = locate.read_record(store, job.job_id)
-            at = page.get("lock") if isinstance(page, dict) else None
-    return str(at or "")
+        group = locate.verified_group(locate.store_of(job), job.group_id)
+        return str(group.more.get("lock") or "") if group is not None else ""
+    return ""
 
 
 def is_spot(job: JobRecord) -> bool:
     """Return whether a job asked for Spot; False where its record does not say."""
+    return bool(_recorded(job).get("spot"))
+
+
+def _recorded(job: JobRecord) -> dict[str, Any]:
+    """Return the record of a job, with what it has besides the fields of a handle; {} where it cannot be read here."""
     with contextlib.suppress(KineticError):
-        page = locate.read_record(locate.store_of(job), job.job_id)
-        return isinstance(page, dict) and bool(page.get("spot"))
-    return False
+        return locate.verified_record(locate.store_of(job), job.job_id) or {}
+    return {}
 
 
 def _lock_of(job: JobRecord) -> dict[str, Any] | None:
@@ -504,10 +505,7 @@ def place_of(job: JobRecord) -> str:
         return cluster_of(vars(job))
     if locate.is_here(job):
         return "this machine"
-    page: object = None
-    with contextlib.suppress(KineticError):
-        page = locate.read_record(locate.store_of(job), job.job_id)
-    return f"host {(page.get('machine') if isinstance(page, dict) else '') or job.host}"
+    return f"host {_recorded(job).get('machine') or job.host}"
 
 
 def cluster_of(fields: Mapping[str, Any]) -> str:
