@@ -135,8 +135,7 @@ def check_program(request: CommandRequest) -> None:
 def _is_here(options: Options) -> bool:
     from kinetic._config import target as settings
 
-    place = {name: getattr(options, name) for name in ("backend", "project", "zone", "cluster", "namespace")}
-    return registry.is_here(settings.resolve(**place, environ=os.environ).backend.value)
+    return registry.is_here(settings.resolve(**options.place).backend.value)
 
 
 def _no_program(words: Sequence[str]) -> OptionError:

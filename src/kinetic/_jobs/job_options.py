@@ -193,6 +193,11 @@ class Options(NamedTuple):
         """The accelerator, or the default while it is not set."""
         return BY_NAME["accelerator"].default if self.accelerator is UNSET else self.accelerator  # type: ignore[return-value] # a str
 
+    @property
+    def place(self) -> dict[str, Any]:
+        """Where the job goes, as far as the options say so."""
+        return {name: getattr(self, name) for name in ("backend", "project", "zone", "cluster", "namespace")}
+
     def placement(self) -> Placement:
         """Return what hardware the accelerator's name asks for."""
         name = self.accelerator_name
@@ -489,13 +494,12 @@ def _not_enforced(options: Options, environ: Mapping[str, str]) -> Iterable[str]
     from kinetic._runner import processes
 
     asked = options.resources or {}
-    place = {name: getattr(options, name) for name in ("backend", "project", "zone", "cluster", "namespace")}
     told = ", ".join(
         f"{name}={amount}{' (libraries start as many threads)' if name == 'cpu' else ''}"
         for name, amount in asked.items()
         if name != "memory" or not processes.can_measure_memory()
     )
-    if told and registry.is_here(settings.resolve(**place, environ=environ).backend.value):
+    if told and registry.is_here(settings.resolve(**options.place, environ=environ).backend.value):
         yield f"not enforced on this machine: {told}"
 
 

@@ -48,14 +48,7 @@ def prepare(options: Options, *, one_job: bool = False) -> SubmitContext:
     ``one_job``: it is for a single one, which a warm pod may take.
     """
     placement = options.placement()
-    target = settings.resolve(
-        backend=options.backend,
-        project=options.project,
-        zone=options.zone,
-        cluster=options.cluster,
-        namespace=options.namespace,
-        multi_host=placement.hosts > 1,
-    )
+    target = settings.resolve(**options.place, multi_host=placement.hosts > 1)
     strict = target.backend.source == "argument"
     with phase("asking the cluster", is_remote=not registry.is_here(target.backend.value)):
         backend = environment.backend_at(target, strict=strict)
