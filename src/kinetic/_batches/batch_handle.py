@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from kinetic._batches import collection, display, driver, removal, state
 from kinetic._batches.collection import Detaching, completions
 from kinetic._batches.state import Batch, Poll
+from kinetic._config import target as settings
 from kinetic._jobs import environment, find, job_list
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.locate import Untrusted, of_another_version, untrusted_warnings
@@ -284,7 +285,8 @@ def attach_batch(
     check_flags(resume=resume)
     interval = seconds_to_wait(poll_interval, "poll_interval") or 0.0
     poll = Poll(interval, seconds_to_wait(poll_timeout, "poll_timeout"), attached=True)
-    group, store = find_batch(group_id, stores_of(project, cluster))
+    stores = job_list.stores(settings.resolve(project=project, cluster=cluster))
+    group, store = find_batch(group_id, stores)
     batch = attached_handle(group, store, poll)
     batch._refreshed()
     if resume:
@@ -395,8 +397,3 @@ def list_groups(store: Store) -> Iterator[Group]:
                 output.warn(f"{name} is not listed: {error.what}")
     for line in untrusted_warnings(untrusted, "batch"):
         output.warn(line)
-
-
-def stores_of(project: str | None, cluster: str | None) -> list[Store]:
-    """Return the stores in which batches are looked for: that of the target, and that of this machine."""
-    return job_list.stores(job_list.resolve(project, cluster=cluster))

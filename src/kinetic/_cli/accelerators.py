@@ -88,12 +88,9 @@ def accelerators(name: str | None, live: bool, as_json: bool, **place: str | Non
 def _cluster_notes(placement: Placement, place: Mapping[str, str | None]) -> tuple[str, ...]:
     """Check the cluster as a submission does, and return its notes."""
     from kinetic._config import cluster
-    from kinetic._config import target as settings
     from kinetic._jobs import locate
 
-    project, zone, cluster_name = place["project"], place["zone"], place["cluster"]
-    multi_host = placement.hosts > 1
-    target = settings.resolve(project=project, zone=zone, cluster=cluster_name, multi_host=multi_host)
+    target = shared_options.target_of(place, multi_host=placement.hosts > 1)
     if registry.is_here(target.backend.value):
         raise OptionError(
             "no cluster is configured",

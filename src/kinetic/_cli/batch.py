@@ -20,6 +20,7 @@ from kinetic.errors import BatchNotFoundError, KineticError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._batches.report import Batch, BatchState, Row
+    from kinetic._config.target import Target
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import Group
 
@@ -46,11 +47,12 @@ _LOGS = 3  # commands for logs of failed jobs
 _REFRESH_SECONDS = 0.2
 
 
-def _find(name: str, project: str | None, _zone: str | None, cluster: str | None) -> Batch:
+def _find(name: str, target: Target) -> Batch:
     """Return the batch with this id, a unique beginning of it or this name, or the newest for "@last" or "-"."""
     from kinetic._batches import batch_handle, report
+    from kinetic._jobs import job_list
 
-    stores = batch_handle.stores_of(project, cluster)
+    stores = job_list.stores(target)
     newest = name in shared_options.NEWEST
     try:
         found = batch_handle.newest_batch(stores) if newest else batch_handle.find_batch(name, stores)
@@ -119,7 +121,7 @@ def batch() -> None:
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show only the N newest.")
 @shared_options.place_options
 @shared_options.json_option
-def list_(limit: int | None, as_json: bool, project: str | None, zone: str | None, cluster: str | None) -> None:  # noqa: ARG001 - a batch is found without its zone
+def list_(limit: int | None, as_json: bool, **place: str | None) -> None:
     """List batches, newest first.
 
     Batches of this machine and of the configured cluster. SUBMITTED BY is the process that submits the remaining
@@ -128,10 +130,11 @@ def list_(limit: int | None, as_json: bool, project: str | None, zone: str | Non
     Example: kinetic batch list --limit 10
     """
     from kinetic._batches import batch_handle, report
+    from kinetic._jobs import job_list
 
-    stores = batch_handle.stores_of(project, cluster)
     known: list[tuple[Group, Store]] = []
     unread: KineticError | None = None
+    stores = job_list.stores(shared_options.target_of(place))
     for store in reversed(stores):  # this machine's own first: it needs no network
         try:
             known += [(group, store) for group in batch_handle.list_groups(store)]

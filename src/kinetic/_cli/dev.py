@@ -41,7 +41,6 @@ _OWN_HELP = {  # of options whose help elsewhere is about sweeps and batches, to
 }
 _OWN = frozenset({"--keep-running", "--cancel-on-exit"})
 _OPTIONS_TYPED = "kinetic.options_typed"
-_PLACE = "project", "zone", "cluster"
 _END_SECONDS = 30.0  # a run that is being submitted undoes that first; then it is killed
 
 
@@ -114,7 +113,7 @@ def dev(
     run_words = [*ctx.meta[_OPTIONS_TYPED], target, *words]
     if target_function.wants_help(words):
         ctx.exit(subprocess.call([sys.executable, "-m", "kinetic", "run", *run_words]))
-    place = [word for name in _PLACE if (value := given.get(name)) for word in (f"--{name}", value)]
+    place = [word for name in shared_options.PLACE if (value := given.get(name)) for word in (f"--{name}", value)]
     watcher = _watcher_of(file, given.get("output_dir"))
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: what runs is ended or named
         signal.signal(number, signal.default_int_handler)

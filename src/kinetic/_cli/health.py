@@ -89,7 +89,7 @@ def doctor(
     from kinetic._cluster import checks
     from kinetic._cluster.cluster_checks import ClusterChecks
 
-    target = _target(place)
+    target = shared_options.target_of(place)
     asked = ClusterChecks(target, os.environ, _accelerator(accelerator, tried))
     if more is not None:
         _check_request(asked, more, contact, yes=yes)
@@ -224,12 +224,6 @@ def _answer(finding: Finding, request: QuotaRequest, page: Page) -> Finding:
     return finding._replace(level="WARN", what=f"{verb}, and not granted: {request}", why=detail, next=step)
 
 
-def _target(place: dict[str, str | None]) -> Target:
-    from kinetic._config import target as settings
-
-    return settings.resolve(project=place["project"], zone=place["zone"], cluster=place["cluster"])
-
-
 def _print_finding(finding: Finding, *, after: bool = False) -> None:
     word = "repaired" if after and finding.level == "PASS" else finding.level
     print(output_format.plain(f"{word}  {finding.key}: {finding.what}"))
@@ -282,7 +276,7 @@ def status(watch: bool, costs: bool, as_json: bool, **place: str | None) -> None
         raise OptionError(
             "--watch and --json exclude each other", why="one document has one moment", next="kinetic status --json"
         )
-    target = _target(place)
+    target = shared_options.target_of(place)
     if registry.is_here(target.backend.value):
         raise OptionError(
             "no cluster is configured: jobs run on this machine",

@@ -364,7 +364,7 @@ def _images_in_use() -> set[str]:
     from kinetic._jobs.status import observe_many
     from kinetic._wire import keys
 
-    jobs = [job for job in job_find.list_stored_jobs() if job.image_uri]
+    jobs = [job for job in job_find.list_stored_jobs(shared_options.target_of({})) if job.image_uri]
     used = {job.image_uri for job, seen in zip(jobs, observe_many(jobs), strict=True) if not seen.status.is_final}
     store = shared_options.target_store()
     for group_id in store.folders(keys.GROUPS):

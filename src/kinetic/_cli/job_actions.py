@@ -103,7 +103,7 @@ def cleanup(
         raise click.UsageError("pass a job id, or --all for all jobs that have ended")
     if everything or older_than is not None or dry_run:
         raise click.UsageError("--all, --older-than and --dry-run cannot be used with a job id")
-    _cleanup_one(shared_options.find_job(job_id, **place), request, as_json=as_json)
+    _cleanup_one(shared_options.find_job(job_id, shared_options.target_of(place)), request, as_json=as_json)
 
 
 def _cleanup_one(handle: JobRecord, request: CleanupRequest, *, as_json: bool) -> None:
@@ -193,7 +193,7 @@ def _ended_jobs(place: Mapping[str, str | None], older_than: float | None) -> li
     from kinetic._jobs.status import observe_many
     from kinetic._wire import keys
 
-    handles = find.list_stored_jobs(**place)
+    handles = find.list_stored_jobs(shared_options.target_of(place))
     now, found = time.time(), []
     for handle, seen in zip(handles, observe_many(handles), strict=True):
         if not seen.status.is_final:

@@ -18,6 +18,7 @@ from kinetic._output.format import Column, age_text, count_text, names_text, siz
 from kinetic.errors import DataMissingError, JobNotFoundError, ProjectRootError
 
 if TYPE_CHECKING:
+    from kinetic._config.target import Target
     from kinetic._jobs.outputs import OutputLocation, OutputRow
     from kinetic._project.root import Plan
 
@@ -50,12 +51,12 @@ def outputs() -> None:
     """
 
 
-def _find(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> OutputLocation:
+def _find(job_id: str, target: Target) -> OutputLocation:
     from kinetic._jobs import outputs as job_outputs
 
     if job_id not in shared_options.NEWEST:
-        return job_outputs.find_location(job_id, project=project, cluster=cluster)
-    newest = job_outputs.newest_location(project=project, zone=zone, cluster=cluster)
+        return job_outputs.find_location(job_id, target)
+    newest = job_outputs.newest_location(target)
     if newest is None:
         raise JobNotFoundError(
             "there are no jobs, so @last is not available", next="kinetic outputs ls JOB_ID     for an older job"

@@ -233,7 +233,7 @@ def _readable_rows(request: _ListRequest) -> tuple[list[Row], KineticError | Non
     """Return what is known of each job, or of this machine's alone and why; see ``job_list.readable``."""
     from kinetic._jobs import job_list
 
-    return job_list.readable(job_list.resolve(**request.place), functools.partial(_rows, request))
+    return job_list.readable(shared_options.target_of(request.place), functools.partial(_rows, request))
 
 
 def _rows(request: _ListRequest, target: Target) -> list[Row]:
@@ -606,7 +606,8 @@ def wait(
     """
     from kinetic._jobs import status as job_status
 
-    handles = [shared_options.find_job(job_id, **place) for job_id in job_ids]
+    target = shared_options.target_of(place)
+    handles = [shared_options.find_job(job_id, target) for job_id in job_ids]
     handles = list({handle.job_id: handle for handle in handles}.values())
     seen = _wait(handles, timeout)
     ended = {

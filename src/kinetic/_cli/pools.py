@@ -250,9 +250,7 @@ def _pool_page(page: dict[str, Any]) -> dict[str, Any]:
 
 
 def _target(given: dict[str, Any]) -> Target:
-    from kinetic._config import target as settings
-
-    found = settings.resolve(project=given["project"], zone=given["zone"], cluster=given["cluster"])
+    found = shared_options.target_of({name: given[name] for name in shared_options.PLACE})
     if registry.is_here(found.backend.value) or found.context.value:
         raise OptionError(
             "node pools exist in GKE clusters only",

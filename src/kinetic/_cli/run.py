@@ -199,8 +199,8 @@ def run(
         os.environ["KINETIC_WAIT_IMAGE"] = "1" if wait_image else "0"  # as above
     given["tags"], given["on_done"] = _tags(tags) or None, targets or None
     if predecessors:
-        place = given.get("project"), given.get("zone"), given.get("cluster")
-        given["after"] = [shared_options.find_predecessor(each, *place) for each in predecessors]
+        place = {name: given[name] for name in shared_options.PLACE}
+        given["after"] = [shared_options.find_predecessor(each, place) for each in predecessors]
     captured = run_command.read_variables(names)
     command = run_command.words_of(target, words, after_dashes=ctx.meta[AFTER_DASHES], module=module)
     if command is not None:

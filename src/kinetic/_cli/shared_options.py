@@ -22,11 +22,13 @@ from kinetic.errors import OptionError, what_of
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from kinetic._config.target import Target
     from kinetic._jobs.index import Row
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import JobRecord
 
 Command = Callable[..., Any]
+PLACE = ("project", "zone", "cluster")
 NEWEST = frozenset({"@last", "-"})
 _LONGEST_COMMAND = 40  # characters in a table
 _PLAIN_WORD = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)  # what names of jobs and profiles are made of
@@ -277,8 +279,15 @@ def host_option(function: Command) -> Command:
     return click.option("--host", type=click.IntRange(min=0), default=0, metavar="N", help=help_)(function)
 
 
+def target_of(place: Mapping[str, str | None], *, multi_host: bool = False) -> Target:
+    """Return where the options of a place point, with what variables and profile say besides."""
+    from kinetic._config import target as settings
+
+    return settings.resolve(**place, multi_host=multi_host)  # type: ignore[arg-type] # places are names
+
+
 def found_argument(
-    name: str, metavar: str, complete: Any, find: Callable[[str, str | None, str | None, str | None], Any]
+    name: str, metavar: str, complete: Any, find: Callable[[str, Target], Any]
 ) -> Callable[[Command], Command]:
     """Give a command an argument and the options of a place, and call it with what `find` returns for them."""
 
@@ -286,15 +295,16 @@ def found_argument(
         @place_options
         @click.argument(name, metavar=metavar, shell_complete=complete)
         @functools.wraps(function)
-        def found(project: str | None, zone: str | None, cluster: str | None, **others: Any) -> Any:
-            return function(find(others.pop(name), project, zone, cluster), **others)
+        def found(**given: Any) -> Any:
+            target = target_of({each: given.pop(each) for each in PLACE})
+            return function(find(given.pop(name), target), **given)
 
         return found
 
     return decorate
 
 
-def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> JobRecord:
+def find_job(job_id: str, target: Target) -> JobRecord:
     """Return the job with this id, a unique beginning of it or this name, or the newest job for "@last" or "-".
 
     The newest job may be a cancelled one: after ``kinetic jobs cancel @last``, "@last" is still that job.
@@ -306,14 +316,14 @@ def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | 
     with output.phase("looking for the job", summary=False):
         if job_id not in NEWEST:
             try:
-                return find.find_record(job_id, project=project, cluster=cluster)
+                return find.find_record(job_id, target)
             except JobNotFoundError as error:
                 if keys.is_group_id(job_id):
                     error.why, error.next = "it is the id of a batch; this command takes a job", _batch_command(job_id)
                 raise
-        newest = find.newest_record(project=project, zone=zone, cluster=cluster)
+        newest = find.newest_record(target)
     if newest is None:
-        removed = find.has_history(project=project, zone=zone, cluster=cluster)
+        removed = find.has_history(target)
         raise JobNotFoundError(
             f"there are no {'jobs except removed ones' if removed else 'jobs'}, so @last is not available",
             why="all jobs were removed" if removed else "no job was submitted",
@@ -322,16 +332,16 @@ def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | 
     return newest
 
 
-def find_job_or_row(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> JobRecord | Row:
+def find_job_or_row(job_id: str, target: Target) -> JobRecord | Row:
     """Return the same as ``find_job``; of the newest job, if it has ended, what the list of jobs shows of it."""
     if job_id in NEWEST:
         from kinetic._jobs import job_list
 
         with output.phase("looking for the job", summary=False):
-            newest = job_list.newest(job_list.resolve(project, zone, cluster))
+            newest = job_list.newest(target)
         if newest is not None:
             return newest
-    return find_job(job_id, project, zone, cluster)
+    return find_job(job_id, target)
 
 
 _OF_BATCHES = {"logs": "logs", "result": "results", "wait": "results", "cancel": "cancel", "cleanup": "cleanup"}
@@ -373,10 +383,9 @@ def google_project(given: str | None, *, asks: bool = False) -> str:
 
 def target_store() -> Store:
     """Return the store of the jobs that are submitted from here."""
-    from kinetic._config import target as settings
     from kinetic._stores import open_store
 
-    return open_store(settings.resolve().store.value)
+    return open_store(target_of({}).store.value)
 
 
 job_argument = found_argument("job_id", "JOB_ID", complete_jobs, find_job)
@@ -393,10 +402,10 @@ def print_status(job_id: str, page: Mapping[str, Any]) -> None:
     sys.stdout.write(Sanitized(f"{plain(job_id)}: {shown}\n"))
 
 
-def find_predecessor(name: str, project: str | None, zone: str | None, cluster: str | None) -> Any:
+def find_predecessor(name: str, place: Mapping[str, str | None]) -> Any:
     """Return the handle of the job or batch with this id; for "@last" the newest job, or the batch that it is of."""
     if not name.startswith("grp-"):
-        job = find_job(name, project, zone, cluster)
+        job = find_job(name, target_of(place))
         if name not in NEWEST or not job.group_id:
             from kinetic._jobs.handle import handle_of
 
@@ -404,7 +413,7 @@ def find_predecessor(name: str, project: str | None, zone: str | None, cluster: 
         name = job.group_id
     from kinetic._batches import batch_handle  # only where a batch is followed
 
-    return batch_handle.attach_batch(name, project=project, cluster=cluster)
+    return batch_handle.attach_batch(name, place["project"], place["cluster"])
 
 
 def function_text(name: str | None, command: Sequence[str] | None, function: str) -> str:

@@ -73,7 +73,7 @@ class Looker:
         from kinetic._jobs import index, job_list
         from kinetic._jobs import status as job_status
 
-        live, self.unread = job_list.readable(job_list.resolve(**self._place), job_list.live)
+        live, self.unread = job_list.readable(shared_options.target_of(self._place), job_list.live)
         found = [job for job in live if not isinstance(job, index.Row)]
         seen = job_status.observe_many(found, from_index=True)
         pages = [(job, job_status.job_to_json(job, each)) for job, each in zip(found, seen, strict=True)]

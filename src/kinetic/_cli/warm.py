@@ -163,10 +163,9 @@ def stop(names: tuple[str, ...], every: bool, **place: Any) -> None:
 
 
 def _backend(place: dict[str, Any]) -> KubeBackend:
-    from kinetic._config import target as settings
     from kinetic._jobs import locate
 
-    target = settings.resolve(project=place.get("project"), zone=place.get("zone"), cluster=place.get("cluster"))
+    target = shared_options.target_of(place)
     if not registry.find(target.backend.value).containers:
         raise OptionError(
             "warm pods belong to a cluster, and jobs run on this machine",

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kinetic._config import target as settings
 from kinetic._jobs import environment, index, job_list, locate
 from kinetic._output import tracebacks
 from kinetic._output.format import plain
@@ -40,14 +41,14 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
         JobNotFoundError: No job has this id, or it was removed by hand; nearest ones are named.
         OptionError: This is neither an id nor a name of a job, or several jobs match.
     """
-    return handle_of(find_record(job_id, project=project, cluster=cluster))
+    return handle_of(find_record(job_id, settings.resolve(project=project, cluster=cluster)))
 
 
-def find_record(job_id: str, project: str | None = None, cluster: str | None = None) -> JobRecord:
+def find_record(job_id: str, target: Target) -> JobRecord:
     """Return the record of a job, with its page of the history if it was collected; see ``attach``."""
     if not isinstance(job_id, str):
         keys.check_job_id(job_id)
-    stores = job_list.stores(job_list.resolve(project, cluster=cluster))
+    stores = job_list.stores(target)
     for store in reversed(stores) if keys.is_job_id(job_id) else ():  # this machine's own needs no network
         if (found := _known(store, job_id)) is not None:
             return found
@@ -125,7 +126,8 @@ def list_jobs(
         Handles. A backend that cannot be listed, or a job whose record cannot be read, is a warning; so is a store that
         cannot be read, if this machine has jobs.
     """
-    found, unread = job_list.readable(job_list.resolve(project, zone, cluster, namespace), live_at)
+    target = settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
+    found, unread = job_list.readable(target, live_at)
     if unread is not None:
         locate.log().warning("only jobs of this machine are listed: %s", unread.what)
     from kinetic._jobs import notifications  # 2 ms; not to look at one job
@@ -134,20 +136,15 @@ def list_jobs(
     return found
 
 
-def list_stored_jobs(
-    project: str | None = None, zone: str | None = None, cluster: str | None = None
-) -> list[JobHandle]:
+def list_stored_jobs(target: Target) -> list[JobHandle]:
     """List every job of which something is stored: the live ones, and those that were cancelled, whose log stays."""
-    target = job_list.resolve(project, zone, cluster)
     return _handles(locate.read_records((store, job_list.ids(store)) for store in job_list.stores(target)))
 
 
-def newest_record(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> JobRecord | None:
+def newest_record(target: Target) -> JobRecord | None:
     """Return the job that was submitted last, which may be a cancelled or collected one; None where there is none."""
-    newest = job_list.newest(job_list.resolve(project, zone, cluster))
-    if newest is None or isinstance(newest, JobRecord):
-        return newest
-    return find_record(newest.job_id, project=project, cluster=cluster)
+    newest = job_list.newest(target)
+    return newest if newest is None or isinstance(newest, JobRecord) else find_record(newest.job_id, target)
 
 
 def live_at(target: Target, *, alone: bool = False) -> list[JobHandle]:
@@ -155,9 +152,9 @@ def live_at(target: Target, *, alone: bool = False) -> list[JobHandle]:
     return _handles(locate.read_records((store, ids) for store, ids, _ in job_list.unremoved(target, alone=alone)))
 
 
-def has_history(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> bool:
+def has_history(target: Target) -> bool:
     """Return whether there were jobs that are history now."""
-    return any(index.page_ids(store) for store in job_list.stores(job_list.resolve(project, zone, cluster)))
+    return any(index.page_ids(store) for store in job_list.stores(target))
 
 
 def _collected(store: Store, page: dict[str, Any] | None) -> JobRecord | None:

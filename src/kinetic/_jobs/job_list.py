@@ -48,18 +48,6 @@ def made(job: Job) -> float:
     return (job.created if isinstance(job, Row) else keys.parse_utc(job.created_at)) or 0.0
 
 
-def resolve(
-    project: str | None = None, zone: str | None = None, cluster: str | None = None, namespace: str | None = None
-) -> Target:
-    """Return where jobs are looked for; every argument falls back as in ``kinetic.run``."""
-    return settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
-
-
-def this_machine() -> Target:
-    """Return where jobs of this machine are looked for, whatever else is configured."""
-    return settings.resolve(backend=registry.HERE.name)
-
-
 def readable(target: Target, look: Callable[[Target], list[T]]) -> tuple[list[T], KineticError | None]:
     """Look at a target; where its store cannot be read, at this machine alone.
 
@@ -72,7 +60,7 @@ def readable(target: Target, look: Callable[[Target], list[T]]) -> tuple[list[T]
     try:
         return look(target), None
     except KineticError as error:
-        here = this_machine()
+        here = settings.resolve(backend=registry.HERE.name)
         found = look(here) if here.store.value != target.store.value else []
         if not found:
             raise

@@ -33,6 +33,7 @@ from kinetic.errors import (
 )
 
 if TYPE_CHECKING:
+    from kinetic._config.target import Target
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import JobRecord
 
@@ -78,23 +79,21 @@ class OutputRow(NamedTuple):
     modified: float
 
 
-def newest_location(
-    project: str | None = None, zone: str | None = None, cluster: str | None = None
-) -> OutputLocation | None:
+def newest_location(target: Target) -> OutputLocation | None:
     """Return where the outputs of the job are that was submitted last, collected, removed or not; None without jobs."""
-    newest = job_list.newest(job_list.resolve(project, zone, cluster), removed=True)
+    newest = job_list.newest(target, removed=True)
     if newest is None:
         return None
     try:
-        return location_of(job_find.find_record(newest.job_id, project=project, cluster=cluster))
+        return location_of(job_find.find_record(newest.job_id, target))
     except JobNotFoundError:
         return _find_removed(locate.store_at(newest.store), newest.job_id)
 
 
-def find_location(job_id: str, project: str | None = None, cluster: str | None = None) -> OutputLocation:
+def find_location(job_id: str, target: Target) -> OutputLocation:
     """Return where the outputs of a job are, by its id or the start of it: stored, in the history, or only outputs."""
     try:
-        return location_of(job_find.find_record(job_id, project=project, cluster=cluster))
+        return location_of(job_find.find_record(job_id, target))
     except (JobNotFoundError, BackendUnavailableError):
         removed = _find_removed(locate.local_store(), job_id)
         if removed is None:

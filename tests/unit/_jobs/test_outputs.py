@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from servers.sealed import put_history
 
+from kinetic._config import target as settings
 from kinetic._jobs import outputs
 from kinetic._stores import open_store
 from kinetic._stores.files import FileStore
@@ -19,6 +20,10 @@ from kinetic._wire import keys
 from kinetic.errors import DataMissingError, JobNotFoundError, KineticError, OptionError
 
 DAY = 24 * 3600
+
+
+def located(word: str) -> outputs.OutputLocation:
+    return outputs.find_location(word, settings.resolve())
 
 
 @pytest.fixture
@@ -71,23 +76,23 @@ def paths(found: outputs.FoundOutputs) -> list[str]:
 def test_the_outputs_of_a_removed_job_are_where_its_tombstone_says(store):
     bury(store, "cpu-f-20261120-1", output_dir="/data/mine")
 
-    assert outputs.find_location("cpu-f-20261120-1") == outputs.OutputLocation("cpu-f-20261120-1", "/data/mine")
-    assert outputs.find_location("cpu-f") == outputs.OutputLocation("cpu-f-20261120-1", "/data/mine")
+    assert located("cpu-f-20261120-1") == outputs.OutputLocation("cpu-f-20261120-1", "/data/mine")
+    assert located("cpu-f") == outputs.OutputLocation("cpu-f-20261120-1", "/data/mine")
 
 
 def test_the_outputs_of_a_forgotten_job_are_found_by_their_folder(store, home):
     store.put("outputs/cpu-f-1/model.bin", b"x")
 
-    assert outputs.find_location("cpu-f") == outputs.OutputLocation("cpu-f-1", f"{home}/store/outputs/cpu-f-1")
+    assert located("cpu-f") == outputs.OutputLocation("cpu-f-1", f"{home}/store/outputs/cpu-f-1")
 
 
 def test_an_id_is_exact_before_it_is_a_beginning(store, home):
     store.put("outputs/cpu-f-1/x", b"x")
     store.put("outputs/cpu-f-12/x", b"x")
 
-    assert outputs.find_location("cpu-f-1").job_id == "cpu-f-1"
+    assert located("cpu-f-1").job_id == "cpu-f-1"
     with pytest.raises(OptionError, match="beginning of 2 ids") as caught:
-        outputs.find_location("cpu-f")
+        located("cpu-f")
 
     assert caught.value.code == "ambiguous-id"
     assert caught.value.why == "cpu-f-1, cpu-f-12"
@@ -95,18 +100,18 @@ def test_an_id_is_exact_before_it_is_a_beginning(store, home):
 
 def test_a_job_that_never_was_is_said_so(store):
     with pytest.raises(JobNotFoundError, match="no job cpu-g was found"):
-        outputs.find_location("cpu-g")
+        located("cpu-g")
 
 
 def test_the_newest_job_may_be_one_that_is_gone(store):
     bury(store, "cpu-f-1", output_dir="/a")
     bury(store, "cpu-f-2", output_dir="/b", created_at=keys.format_utc(1_700_000_001))
 
-    assert outputs.newest_location() == outputs.OutputLocation("cpu-f-2", "/b")
+    assert outputs.newest_location(settings.resolve()) == outputs.OutputLocation("cpu-f-2", "/b")
 
 
 def test_without_any_job_there_is_no_newest(store):
-    assert outputs.newest_location() is None
+    assert outputs.newest_location(settings.resolve()) is None
 
 
 # ------------------------------------------------------------------------------------------------------- looking
@@ -313,7 +318,7 @@ def test_outputs_in_a_store_of_objects_are_listed_and_copied(home, monkeypatch, 
     store.put("outputs/cpu-f-1/y.bin", b"y")
     store.put("outputs/cpu-f-12/z.bin", b"z")
 
-    found = outputs.find_files(outputs.find_location("cpu-f-1"))
+    found = outputs.find_files(located("cpu-f-1"))
     outputs.Copy(found, tmp_path / "here").run()
 
     assert paths(found) == ["a/x.bin", "y.bin"]

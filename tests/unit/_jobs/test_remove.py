@@ -11,6 +11,7 @@ import pytest
 from servers.sealed import put_history
 
 from kinetic._config import home
+from kinetic._config import target as settings
 from kinetic._jobs import collect, find, index, locate, logs
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.status import Snapshot
@@ -158,7 +159,7 @@ def test_a_damaged_page_says_nothing_and_hides_no_other(page, store) -> None:
     other = JOB.replace("1a2b3c4", "0000000")
     store.put(keys.history(other), page)
 
-    assert find.newest_record().job_id == JOB
+    assert find.newest_record(settings.resolve()).job_id == JOB
     assert logs.history_log(store, other, attempt=None, host=0) is None
     with pytest.raises(Exception, match=other):
         find.attach(other)
