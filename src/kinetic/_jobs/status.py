@@ -357,27 +357,16 @@ def job_to_json(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
         return history_to_json({**records.plain(job), **seen.past})
     times = seen.outcome or seen.observation
     started, ended = (times.started, times.ended) if times else (None, None)
-    return {
-        "job_id": job.job_id,
-        "function": job.func_name,
-        "name": job.name,
-        "tags": job.tags or {},
-        "command": job.command,
-        "after": job.after or [],
+    now = {
         "status": seen.status.value,
         "reason": seen.reason,
-        "accelerator": job.accelerator,
         "emulation": emulation_of(job),
-        "group_id": job.group_id,
-        "group_index": job.group_index,
-        "backend": job.backend,
         "where": place_of(job),
         "attempt": times.attempt if times and started is not None else None,
-        "created_at": job.created_at,
-        "collected_at": None,
-        "removed_at": None,
-        **_times(started, ended, running=seen.status.value == "RUNNING"),
+        "started": started,
+        "ended": ended,
     }
+    return _to_json({**vars(job), **now}, until=time.time() if seen.status is JobStatus.RUNNING else ended)
 
 
 def history_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
@@ -391,17 +380,8 @@ def history_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
 def details_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
     """Return what only ``show`` needs: the rest of the record, the verdict's details, the log."""
     outcome, log = seen.outcome, logs.log_of(job)
-    known = {
-        "job_id",
-        "func_name",
-        "accelerator",
-        "backend",
-        "created_at",
-        "name",
-        "tags",
-        "command",
-        "after",
-    }  # in job_to_json, some under other names
+    # In job_to_json, some under other names:
+    known = frozenset("job_id func_name accelerator backend created_at name tags command after".split())
     return {
         "cause": outcome.cause if outcome else None,
         "phase": outcome.phase if outcome else None,
@@ -454,28 +434,41 @@ def _lock_of(job: JobRecord) -> dict[str, Any] | None:
 
 def history_to_json(page: dict[str, Any]) -> dict[str, Any]:
     """Return what remains of a removed or collected job as the same values."""
-    removed, collected, attempts = page.get("removed"), page.get("collected"), page.get("attempts")
+    attempts = page.get("attempts")
+    last = {"attempt": attempts - 1 if attempts else None, "where": _place_in_history(page)}
+    return _to_json({**page, **last}, until=page.get("ended"))
+
+
+def _to_json(of: Mapping[str, Any], *, until: float | None) -> dict[str, Any]:
+    """Return what is shown of a job, by the fields of its record and what is known besides, as its history has it."""
+    started = of.get("started")
     return {
-        "job_id": str(page.get("job_id", "")),
-        "function": str(page.get("func_name", "")),
-        "name": page.get("name"),
-        "tags": page.get("tags") or {},
-        "command": page.get("command"),
-        "after": page.get("after") or [],
-        "status": str(page.get("status", "")),
-        "reason": str(page.get("reason") or ""),
-        "accelerator": str(page.get("accelerator", "")),
-        "emulation": page.get("emulation"),
-        "group_id": group_id if isinstance(group_id := page.get("group_id"), str) else None,
-        "group_index": index if isinstance(index := page.get("group_index"), int) else None,
-        "backend": str(page.get("backend", "")),
-        "where": _place_in_history(page),
-        "attempt": attempts - 1 if attempts else None,
-        "created_at": str(page.get("created_at", "")),
-        "collected_at": keys.format_utc(collected) if collected else None,
-        "removed_at": keys.format_utc(removed) if removed else None,
-        **_times(page.get("started"), page.get("ended"), running=False),
+        "job_id": of["job_id"],
+        "function": of.get("func_name", ""),
+        "name": of.get("name"),
+        "tags": of.get("tags") or {},
+        "command": of.get("command"),
+        "after": of.get("after") or [],
+        "status": of.get("status", ""),
+        "reason": of.get("reason", ""),
+        "accelerator": of.get("accelerator", ""),
+        "emulation": of.get("emulation"),
+        "group_id": of.get("group_id"),
+        "group_index": of.get("group_index"),
+        "backend": of.get("backend", ""),
+        "where": of["where"],
+        "attempt": of["attempt"],
+        "created_at": of.get("created_at", ""),
+        "collected_at": _utc(of.get("collected")),
+        "removed_at": _utc(of.get("removed")),
+        "started_at": _utc(started),
+        "ended_at": _utc(of.get("ended")),
+        "duration_seconds": round(max(until - started, 0.0), 3) if started and until else None,
     }
+
+
+def _utc(when: float | None) -> str | None:
+    return keys.format_utc(when) if when else None
 
 
 def emulation_of(job: JobRecord) -> str | None:
@@ -519,12 +512,3 @@ def _place_in_history(page: dict[str, Any]) -> str:
     if not registry.is_here(page.get("backend", registry.HERE.name)):
         return cluster_of(page)
     return "this machine" if page.get("host") in {None, locate.machine()} else f"host {page.get('host')}"
-
-
-def _times(started: float | None, ended: float | None, *, running: bool) -> dict[str, Any]:
-    until = time.time() if running else ended
-    return {
-        "started_at": keys.format_utc(started) if started else None,
-        "ended_at": keys.format_utc(ended) if ended else None,
-        "duration_seconds": round(max(until - started, 0.0), 3) if started and until else None,
-    }
