@@ -692,7 +692,8 @@ def _launch(order: Order, order_sha256: str, shipment: Shipment, followed: Follo
 
         queue = context.settings.queue if context.settings is not None else ""
         backend: Any = context.backend  # of the only kind with containers
-        place = warm_assignment.Place(backend, context.store, context.key, queue)
-        if warm_assignment.is_wanted(shipment.options) and warm_assignment.launch(launch, place, shipment.options):
-            return
+        if warm_assignment.is_wanted(shipment.options):
+            place = warm_assignment.Place(backend, context.store, context.key, queue, folders.read_umask())
+            if warm_assignment.launch(launch, place, shipment.options):
+                return
     context.backend.launch([launch])

@@ -63,6 +63,7 @@ class Place(NamedTuple):
     store: Store
     key: bytes  # the sealing key of the namespace
     queue: str  # of Kueue
+    mask: int  # the umask of this process, which its function is to have as well
 
 
 class Listed(NamedTuple):
@@ -108,14 +109,13 @@ def launch(wanted: Launch, context: Place, options: Options) -> bool:
         if keep:
             output.report_once(f"the pod is not kept warm: {why}")
         return False
-    mask = folders.read_umask()
     if (most := _new.get()) is not None:
-        _start_with(wanted, context, backend, mask, keep, most)
+        _start_with(wanted, context, keep, most)
         return True
     try:
-        fits = backend.warm.fits(wanted, mask)
+        fits = backend.warm.fits(wanted, context.mask)
         known = [state for state in backend.warm.free() if state.fits == fits]
-        told, _ = _offer(wanted, context, backend, known, fits, mask, keeps=bool(keep))
+        told, _ = _offer(wanted, context, known, fits, keeps=bool(keep))
         if told:
             return True
         if keep:
@@ -124,7 +124,7 @@ def launch(wanted: Launch, context: Place, options: Options) -> bool:
         if not found and not keep:
             _none_since[:] = [time.monotonic()]
             return False
-        told, idle = _offer(wanted, context, backend, found, fits, mask, keeps=bool(keep))
+        told, idle = _offer(wanted, context, found, fits, keeps=bool(keep))
         if told:
             return True
     except BackendError as error:
@@ -136,7 +136,7 @@ def launch(wanted: Launch, context: Place, options: Options) -> bool:
         output.report(f"the pod is not kept warm: {idle}")
         return False
     _end_what_starts_for_nothing(wanted, context, found)
-    _start_with(wanted, context, backend, mask, keep, _most_seconds())
+    _start_with(wanted, context, keep, _most_seconds())
     return True
 
 
@@ -180,14 +180,7 @@ def _most_seconds() -> float:
 
 
 def _offer(
-    wanted: Launch,
-    context: Place,
-    backend: KubeBackend,
-    found: list[WarmState],
-    fits: Mapping[str, str],
-    mask: int,
-    *,
-    keeps: bool,
+    wanted: Launch, context: Place, found: list[WarmState], fits: Mapping[str, str], *, keeps: bool
 ) -> tuple[bool, str]:
     """Offer a job to warm pods, one after the other; return whether one took it, and why a new one is not made."""
     idle, reasons = "", []
@@ -195,7 +188,7 @@ def _offer(
         unlike = [word for word, value in fits.items() if state.fits.get(word) != value]
         is_near = state.accelerator == wanted.placement.accelerator
         if state.pod and (not unlike or is_near or keeps):
-            told, greeting = _try(wanted, context, backend, state, mask, fits=not unlike)
+            told, greeting = _try(wanted, context, state, fits=not unlike)
             if told:
                 return True, ""
             if greeting is None or greeting.state == IDLE:
@@ -203,13 +196,13 @@ def _offer(
                 why = f"{state.name} {why}; to end that one: kinetic warm stop {state.name}"
                 if greeting is not None and unlike and _PACKAGES.issuperset(unlike):
                     try:
-                        lacking = _lacking(wanted, context, backend, state)
+                        lacking = _lacking(wanted, context, state)
                     except KineticError as error:
                         reasons.append(f"{state.name} has other packages: {error.why or error.what}")
                         idle = idle or why
                         continue
                     if lacking is not None:
-                        told, greeting = _try(wanted, context, backend, state, mask, fits=True, requirements=lacking)
+                        told, greeting = _try(wanted, context, state, fits=True, requirements=lacking)
                         if told:
                             return True, ""
                 idle = idle or why
@@ -223,7 +216,7 @@ def _offer(
     return False, idle
 
 
-def _lacking(wanted: Launch, context: Place, backend: KubeBackend, state: WarmState) -> dict[str, Any] | None:
+def _lacking(wanted: Launch, context: Place, state: WarmState) -> dict[str, Any] | None:
     """Return what a job with other packages than a warm pod's installs there; None where only one has a lock.
 
     Raises ImageBuildError if the difference cannot be installed.
@@ -237,7 +230,7 @@ def _lacking(wanted: Launch, context: Place, backend: KubeBackend, state: WarmSt
     ]
     before, after = locks
     if before is None and after is None and state.fits.get("image") == own.image:
-        return _lacking_lines(own.requirements, there.get("requirements"), context.store, backend, state)
+        return _lacking_lines(own.requirements, there.get("requirements"), context, state)
     if before is None or after is None:
         return None
     try:
@@ -252,11 +245,7 @@ def _lacking(wanted: Launch, context: Place, backend: KubeBackend, state: WarmSt
 
 
 def _lacking_lines(
-    own: Mapping[str, Any] | None,
-    there: Mapping[str, Any] | None,
-    store: Store,
-    backend: KubeBackend,
-    state: WarmState,
+    own: Mapping[str, Any] | None, there: Mapping[str, Any] | None, context: Place, state: WarmState
 ) -> dict[str, Any] | None:
     """Return the same where packages are installed from an index, without a lock: the pod has uv find what it lacks.
 
@@ -268,8 +257,8 @@ def _lacking_lines(
         return None
     if own is None:
         return dict(there) if there else None
-    lines, known = _lines_of(own, store), _lines_of(there, store) if there else []
-    with backend.warm.turn(state) as connection:
+    lines, known = _lines_of(own, context.store), _lines_of(there, context.store) if there else []
+    with context.backend.warm.turn(state) as connection:
         installed = connection.installed()
     lacking = dependencies.not_satisfied(lines, known, installed)
     what = f"gets what it lacks: {', '.join(lacking)}" if lacking else "has all packages of this job"
@@ -308,29 +297,24 @@ def _pod_key(context: Place, pod: str) -> bytes:
 
 
 def _try(
-    wanted: Launch,
-    context: Place,
-    backend: KubeBackend,
-    state: WarmState,
-    mask: int,
-    *,
-    fits: bool,
-    requirements: Mapping[str, Any] | None = None,
+    wanted: Launch, context: Place, state: WarmState, *, fits: bool, requirements: Mapping[str, Any] | None = None
 ) -> tuple[bool, Greeting | None]:
     """Give a job to a warm pod that is idle; return whether it is launched, and what the pod said of itself."""
     greeting: Greeting | None = None
     made: Any = None
-    job_id, key = wanted.order.job_id, _pod_key(context, state.name)
+    backend, job_id, key = context.backend, wanted.order.job_id, _pod_key(context, state.name)
     try:
         with backend.warm.turn(state) as connection, contextlib.ExitStack() as undo:
             greeting = connection.greeting(functools.partial(_is_decided, context.store))
             if greeting.state != IDLE or not fits:
                 return False, greeting
-            task = backend.warm.task_of(wanted, mask, requirements)
+            task = backend.warm.task_of(wanted, context.mask, requirements)
             assignment = _assignment(wanted, task, greeting.sequence, greeting.restarts)
             is_slice, refused = wanted.placement.hosts > 1, ""
             differs = requirements is not None
-            make = functools.partial(backend.warm.make_task, wanted, mask, state, at_once=not is_slice, differs=differs)
+            make = functools.partial(
+                backend.warm.make_task, wanted, context.mask, state, at_once=not is_slice, differs=differs
+            )
             undo.callback(connection.close)  # so the pod gives up what it holds
             if is_slice:
                 made = make()
@@ -403,16 +387,16 @@ def _own_secret(backend: KubeBackend, made: Any) -> None:
         output.report_once(f"{what}, should it have to start in a pod of its own: {error.what}", about=what)
 
 
-def _start_with(wanted: Launch, context: Place, backend: KubeBackend, mask: int, keep: float, most: float) -> None:
+def _start_with(wanted: Launch, context: Place, keep: float, most: float) -> None:
     """Start a warm pod whose first task is this job."""
-    name = keys.new_job_id(hardware.slug(wanted.placement.accelerator), "warm")
+    backend, name = context.backend, keys.new_job_id(hardware.slug(wanted.placement.accelerator), "warm")
     page = WarmPod(name, context.store.url, keep, most, port=warm_pods.port_of(name))
     key = _pod_key(context, name)
-    task = backend.warm.task_of(wanted, mask)
+    task = backend.warm.task_of(wanted, context.mask)
     assignment = _assignment(wanted, task, 0)
-    state = backend.warm.make_pod(wanted, mask, page, key, assignment.to_bytes(key))
+    state = backend.warm.make_pod(wanted, context.mask, page, key, assignment.to_bytes(key))
     try:
-        made = backend.warm.make_task(wanted, mask, state)
+        made = backend.warm.make_task(wanted, context.mask, state)
         backend.add(wanted, made)
         placements.assign(context.store, name, 0, wanted.order.job_id, key)
         step("client:task-assigned")
