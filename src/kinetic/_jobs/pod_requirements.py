@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from kinetic._config.profiles import Profile
     from kinetic._hardware.placement import Placement
     from kinetic._images.builders import RemoteBuilder, RemoteImage
-    from kinetic._images.bundled import Bundled
     from kinetic._images.image_choice import Image
     from kinetic._images.request import BuildRequest
     from kinetic._jobs.job_options import Options
@@ -182,16 +181,37 @@ def requirements_of(
         )
 
     def finish(unfinished: Unfinished) -> PodRequirements:
-        if not image.repository:
-            stored = image.unpacks and lines and _stored_layers(lines, plan, placement, store, environ, unfinished.stop)
-            return finished(image, (), stored[1], stored[0]) if stored else finished(image, lines, "")
-        from kinetic._images.builders import NotWaitingError  # only for images
+        if not image.repository and not (image.unpacks and lines):
+            return finished(image, lines, "")
+        from kinetic._google import login  # here and below: only for images
+        from kinetic._images import bundled, lock_store, stored_layers
+        from kinetic._images.builders import NotWaitingError
 
+        wanted: dict[str, Any] = {
+            "python": python_runtime.python_minor(),
+            "machine": placement.machine,
+            "store": store,
+            "environ": environ,
+            "project": str(plan.root),
+            "upgrade": lock_store.is_upgrade_wanted(environ),
+            "stop": unfinished.stop,
+        }
+        if not image.repository:  # the bundled mode without a registry: the packages are brought into the store
+            try:
+                lock, key = bundled.lock_without_image(lines, **wanted)
+                return finished(image, (), key, stored_layers.page_of(stored_layers.ensure(lock, store, environ)))
+            except ImageBuildError as error:
+                output.report_once(f"packages are installed when jobs start: {error.why or error.what}".splitlines()[0])
+                return finished(image, lines, "")
         try:
-            waits = job_options.is_wanted("wait_image", plan.root, profile, environ)
-            after = unfinished.after_packing(remotes)
-            found = _bundle(
-                lines, image.repository, plan, placement, store, environ, after, unfinished.stop, waits=waits
+            found = bundled.ensure(
+                lines,
+                image.repository,
+                google_token=login.token_source(environ),
+                base=read_variable("KINETIC_BASE_IMAGE", environ) or "",
+                remotes=unfinished.after_packing(remotes),
+                waits=job_options.is_wanted("wait_image", plan.root, profile, environ),
+                **wanted,
             )
             return finished(image._replace(uri=found.uri), (), found.lock_key)
         except NotWaitingError as error:
@@ -300,70 +320,6 @@ def _lines(
         shown = re.sub(_USER, r"\g<scheme>://***@", from_git)
         output.warn_once(f"{image.uri} has no git, which is needed to install {shown}: choose an image that has it")
     return (*found.lines, *packages)
-
-
-def _bundle(
-    lines: Sequence[str],
-    repository: str,
-    plan: Plan,
-    placement: Placement,
-    store: Store,
-    environ: Mapping[str, str],
-    remotes: Callable[[], Sequence[RemoteBuilder]],
-    stop: uv.Stop,
-    *,
-    waits: bool,
-) -> Bundled:
-    """Find or build the image of these lines."""
-    from kinetic._google import login  # only for images
-    from kinetic._images import bundled, lock_store
-
-    return bundled.ensure(
-        lines,
-        repository,
-        python=python_runtime.python_minor(),
-        machine=placement.machine,
-        store=store,
-        environ=environ,
-        google_token=login.token_source(environ),
-        project=str(plan.root),
-        base=read_variable("KINETIC_BASE_IMAGE", environ) or "",
-        remotes=remotes,
-        upgrade=lock_store.is_upgrade_wanted(environ),
-        stop=stop,
-        waits=waits,
-    )
-
-
-def _stored_layers(
-    lines: Sequence[str],
-    plan: Plan,
-    placement: Placement,
-    store: Store,
-    environ: Mapping[str, str],
-    stop: uv.Stop,
-) -> tuple[bytes, str] | None:
-    """Bring the packages into the store, for the bundled mode without a registry; return their list, and their lock.
-
-    None where they are installed when the job starts instead.
-    """
-    from kinetic._images import bundled, lock_store, stored_layers  # only for clusters
-
-    try:
-        lock, key = bundled.lock_without_image(
-            lines,
-            python=python_runtime.python_minor(),
-            machine=placement.machine,
-            store=store,
-            environ=environ,
-            project=str(plan.root),
-            upgrade=lock_store.is_upgrade_wanted(environ),
-            stop=stop,
-        )
-        return stored_layers.page_of(stored_layers.ensure(lock, store, environ)), key
-    except ImageBuildError as error:
-        output.report_once(f"packages are installed when jobs start: {error.why or error.what}".splitlines()[0])
-        return None
 
 
 def base_note(packages: Sequence[str], *, base: bool) -> tuple[str, ...]:

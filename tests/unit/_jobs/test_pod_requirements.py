@@ -21,7 +21,7 @@ from kinetic._config import profiles
 from kinetic._config.cluster import ClusterSettings, PodRequirements
 from kinetic._config.options import ResourceRequests
 from kinetic._hardware import place
-from kinetic._images import container_registry, uv
+from kinetic._images import bundled, container_registry, uv
 from kinetic._jobs import job_options, pod_requirements
 from kinetic._jobs.job_options import Options
 from kinetic._output import terminal as output
@@ -245,11 +245,11 @@ def test_a_bundled_job_without_a_repository_starts_in_pythons_own_image(project)
 def slow_image(project, monkeypatch, *, work):
     """Begin to ask for an image whose build is `work`."""
 
-    def bundle(*given, waits):
+    def ensure(*_, waits, stop, **__):
         assert waits
-        return work(given[-1])
+        return work(stop)
 
-    monkeypatch.setattr(pod_requirements, "_bundle", bundle)
+    monkeypatch.setattr(bundled, "ensure", ensure)
     project.write("requirements.txt", "rich\n")
     return project.begin(settings=ClusterSettings(image_repo="h.example/team/jobs"))
 
