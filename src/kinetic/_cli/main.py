@@ -136,16 +136,7 @@ def _use_profile(name: str) -> None:
 
     found = profiles.load(os.environ)
     if found.get(name) is None:
-        from difflib import get_close_matches
-
-        from kinetic.errors import SettingsError
-
-        nearest = get_close_matches(name, found.names, n=1, cutoff=0)[0]
-        raise SettingsError(
-            f"no profile is named {name!r}",
-            why=f"profiles in {found.file}: {', '.join(sorted(found.saved)) or 'none'}; built in: local",
-            next=f"write --profile {nearest}",
-        )
+        raise profiles.unknown_profile_error(name, found, way="write --profile {nearest}")
     os.environ["KINETIC_PROFILE"] = name
 
 
