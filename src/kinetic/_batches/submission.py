@@ -479,7 +479,8 @@ def _write(
     step("driver:order-written")
     context.store.put(keys.group_table(group_id), table_bytes)
     step("driver:table-written")
-    notifications.keep_for_batch(group, targets)  # who takes it over has no other way to know
+    about = {**group.handle, "name": group.group_name, "tags": group.tags, "func_name": group.submit_fn_name}
+    notifications.keep("batch", group_id, about, targets)  # who takes it over has no other way to know
     group_key = documents.job_key(context.key, group_id, context.store.url)
     context.store.put(keys.group_manifest(group_id), group.to_bytes(group_key))
     step("driver:manifest-written")

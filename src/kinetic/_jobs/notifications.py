@@ -14,41 +14,18 @@ from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
     from kinetic._jobs.status import Snapshot
-    from kinetic._wire.records import Group, JobRecord
+    from kinetic._wire.records import JobRecord
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*://"
 
 
-def keep(job: JobRecord, targets: Sequence[str]) -> None:
-    """Keep on this machine what is to be sent at the end of a job."""
+def keep(kind: str, name: str, of: Mapping[str, Any], targets: Sequence[str]) -> None:
+    """Keep on this machine what is to be sent at the end of a "job" or "batch", which has these fields of a record."""
     if targets:
-        about = {
-            "id": job.job_id,
-            "kind": "job",
-            "name": job.name,
-            "tags": job.tags or {},
-            "function": job.func_name,
-            "command": job.command,
-            **_place(vars(job)),
-            "created_at": job.created_at,
-        }
-        notifier.keep(locate.runtime(), job.job_id, targets, about)
-
-
-def keep_for_batch(group: Group, targets: Sequence[str]) -> None:
-    """Keep what is to be sent at the end of a batch."""
-    if targets:
-        about = {
-            "id": group.group_id,
-            "kind": "batch",
-            "name": group.group_name,
-            "tags": group.tags,
-            "function": group.submit_fn_name,
-            "command": group.handle.get("command"),
-            **_place(group.handle),
-            "created_at": group.handle["created_at"],
-        }
-        notifier.keep(locate.runtime(), group.group_id, targets, about)
+        about = {"id": name, "kind": kind, "name": of.get("name"), "tags": of.get("tags") or {}}
+        about |= {"function": of["func_name"], "command": of.get("command")}
+        about |= {field: of.get(field) for field in ("accelerator", "backend", "created_at")}
+        notifier.keep(locate.runtime(), name, targets, about)
 
 
 def forget(job_id: str) -> None:
@@ -112,7 +89,3 @@ def look(jobs: Sequence[JobRecord]) -> None:
         for job, seen in zip(due, status.observe_many(due), strict=True):
             if seen.error is None:
                 see(job, seen)
-
-
-def _place(of: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: of.get(name) for name in ("accelerator", "backend")}

@@ -553,7 +553,7 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
         if (took := time.monotonic() - begun) > _SLOW_SECONDS:
             output.report(f"uploaded the order, {size_text(len(written))}, in {seconds_text(took)}")
         if targets:
-            notifications.keep(job, targets)
+            notifications.keep("job", job_id, vars(job), targets)
         _launch(order, digests.of_bytes(written), shipment, followed)
         if followed is not None and not context.backend.is_here and not after.check(followed, context.store):
             context.backend.release([job_id])  # they have ended meanwhile, so perhaps nobody else starts it
