@@ -15,7 +15,7 @@ from kinetic._batches.collection import Detaching, completions
 from kinetic._batches.state import Batch, Poll
 from kinetic._config import target as settings
 from kinetic._jobs import environment, find, job_list
-from kinetic._jobs.handle import JobHandle
+from kinetic._jobs.handle import JobHandle, R
 from kinetic._jobs.locate import Untrusted, of_another_version, untrusted_warnings
 from kinetic._jobs.wait import check_flags, seconds_to_wait
 from kinetic._output import terminal as output
@@ -26,15 +26,7 @@ from kinetic.errors import BatchNotFoundError, JobTimeoutError, KineticError, Op
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
     from kinetic._stores.protocol import Store
-
-    R = TypeVar("R", default=Any)  # as in JobHandle
-else:
-    from typing import TypeVar
-
-    R = TypeVar("R")
 
 _CHECK_SECONDS = 1.0  # between two looks whether an await was cancelled
 _ID_PREFIX = re.compile(r"g(r(p(-[0-9a-f]{0,8})?)?)?")

@@ -23,7 +23,7 @@ from kinetic import errors
 from kinetic._backends.protocol import SYSTEM, Clock
 from kinetic._batches.control import ControlLog
 from kinetic._jobs import locate
-from kinetic._jobs.handle import JobHandle, handle_of
+from kinetic._jobs.handle import JobHandle, R, handle_of
 from kinetic._jobs.locate import Untrusted
 from kinetic._jobs.status import Snapshot, has_ended, observe_many
 from kinetic._stores import open_store
@@ -42,16 +42,8 @@ from kinetic.errors import (
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
     from kinetic._backends.protocol import Backend, Observation
     from kinetic._stores.protocol import Store
-
-    R = TypeVar("R", default=Any)  # as in JobHandle
-else:
-    from typing import TypeVar
-
-    R = TypeVar("R")
 
 SUCCEEDED, FAILED, CANCELLED, REMOVED = outcomes.SUCCEEDED, outcomes.FAILED, outcomes.CANCELLED, "removed"
 RUNNING, WAITING, AGAIN = "running", "waiting", "to be tried again"
