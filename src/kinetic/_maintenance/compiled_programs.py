@@ -95,12 +95,12 @@ def prune(
             left -= blob.size
     if not dry_run:
         about = store.entries(keys.compiled_measurement(""))  # of no use without the programs
-        list(_delete(store, [each for each in about if now - each.modified > seconds or not most_bytes]))
-        gone = set(_delete(store, spare))
+        list(delete(store, [each for each in about if now - each.modified > seconds or not most_bytes]))
+        gone = set(delete(store, spare))
         kept = {entry.sha256 for listed, entry in programs if entry is not None and listed.key not in gone}
         freed = [blob for blob in freed if blob.key.removeprefix(keys.COMPILED_BLOBS) not in kept]
         spare = [each for each in spare if each.key in gone]
-        list(_delete(store, [*freed, *orphans]))
+        list(delete(store, [*freed, *orphans]))
     return Pruned(len(spare), sum(blob.size for blob in (*freed, *orphans)))
 
 
@@ -109,7 +109,7 @@ def _programs(store: Store) -> Iterator[_Program]:
         yield _Program(listed, cache_entries.parse(listed.key))
 
 
-def _delete(store: Store, found: Iterable[Entry]) -> Iterator[str]:
+def delete(store: Store, found: Iterable[Entry]) -> Iterator[str]:
     """Delete objects, unless one was written or used since it was listed; yield the keys of those that are gone."""
 
     def delete(each: Entry) -> str:

@@ -217,14 +217,8 @@ def _collect_packages(store: Store, now: float) -> tuple[int, int]:
     spare = [entry for prefix in _OF_IMAGES for entry in old(store.entries(prefix), now)]
     if spare and store.local is None:
         spare = old(spare, now_in(store, now))
-    gone, freed = 0, 0
-    for entry in spare:
-        with contextlib.suppress(KineticError):  # one that cannot be deleted does not keep the others
-            there = store.entry(entry.key)  # a client may have made it young since we listed it
-            if there is not None and there.modified == entry.modified:
-                store.delete(entry.key)
-                gone, freed = gone + 1, freed + entry.size
-    return gone, freed
+    gone = set(compiled_programs.delete(store, spare))
+    return len(gone), sum(entry.size for entry in spare if entry.key in gone)
 
 
 def _collect_compiled(store: Store, now: float) -> tuple[int, int]:
