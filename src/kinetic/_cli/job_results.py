@@ -71,6 +71,19 @@ def failure_page(handle: JobRecord, seen: Snapshot, failure: KineticError) -> di
     return {**job_page(handle, seen.outcome, status=seen.status.value), "error": told}
 
 
+def failure_of(
+    handle: JobRecord, seen: Snapshot, *, as_json: bool, log_is_shown: bool = True, **more: object
+) -> KineticError:
+    """Return the error of a job that left no value; it is printed as JSON already, where that is wanted."""
+    from kinetic._inspect import explanation
+
+    failure = explanation.job_error(handle, seen, log_is_shown=log_is_shown)
+    if as_json:
+        output_format.print_document(**failure_page(handle, seen, failure), **more)
+        sys.stdout.flush()
+    return failure
+
+
 def follow_to_end(handle: JobRecord, stream: TextIO) -> Snapshot:
     """Write the log of a job to a stream until the job ends; Ctrl-C detaches."""
     from kinetic._jobs import wait
@@ -144,7 +157,6 @@ def result(
 
     Example: kinetic jobs result @last --save result.pkl
     """
-    from kinetic._inspect import explanation
     from kinetic._jobs import collect, locate, wait
 
     check_save_path(save, force=force)
@@ -156,11 +168,7 @@ def result(
     if seen.outcome is not None and seen.outcome.succeeded:
         _deliver(handle, seen.outcome, save, as_json=as_json)
     else:
-        failure = explanation.job_error(handle, seen)
-        if as_json:
-            output_format.print_document(**failure_page(handle, seen, failure))
-            sys.stdout.flush()
-        code = error_output.report(failure)
+        code = error_output.report(failure_of(handle, seen, as_json=as_json, log_is_shown=False))
     if cleanup and seen.outcome is not None:
         collect.after_collection(handle, seen, wait=cleanup_timeout)
     ctx.exit(code)
@@ -349,9 +357,7 @@ def logs(handle: JobRecord, follow: bool, host: str, raw: bool, **given: Any) ->
         with error_output.job_keeps_running(handle):
             seen = _follow(handle, outs, request)
         if seen.status.is_final and (seen.outcome is None or not seen.outcome.succeeded):
-            from kinetic._inspect import explanation
-
-            raise explanation.job_error(handle, seen, log_is_shown=True)
+            raise failure_of(handle, seen, as_json=False)
         return
     for number, each in outs.items():
         _print_log(handle, number, each, request)

@@ -353,13 +353,7 @@ def _wait(handle: JobHandle, *, as_json: bool) -> str:
 
     seen = job_results.follow_to_end(handle, sys.stderr if as_json else sys.stdout)
     if seen.outcome is None or not seen.outcome.succeeded:
-        from kinetic._inspect import explanation
-
-        failure = explanation.job_error(handle, seen, log_is_shown=True)
-        if as_json:
-            output_format.print_document(**job_results.failure_page(handle, seen, failure))
-            sys.stdout.flush()
-        raise failure
+        raise job_results.failure_of(handle, seen, as_json=as_json)
     locate.key_to_read(handle)  # nothing of a store is unpickled unverified
     value = job_results.load_value(handle, seen.outcome)
     text = output_format.value_repr(value)

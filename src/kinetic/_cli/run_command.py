@@ -129,22 +129,14 @@ def _run_sweep(request: CommandRequest, swept: Sweep, how: Submission) -> None:
 def _wait(handle: JobHandle, *, as_json: bool) -> None:
     """Follow a job to its end, and exit as its command did."""
     seen = job_results.follow_to_end(handle, sys.stderr if as_json else sys.stdout)
-    outcome = seen.outcome
-    code = 0
+    outcome, code = seen.outcome, exit_code_of(seen)
     if outcome is None or not outcome.succeeded:
-        from kinetic._inspect import explanation
-
-        failure = explanation.job_error(handle, seen, log_is_shown=True)
-        if as_json:
-            page = job_results.failure_page(handle, seen, failure)
-            output_format.print_document(**page, exit_code=exit_code_of(seen))
-            sys.stdout.flush()
-        error_output.report(failure)
-        code = exit_code_of(seen) or error_output.JOB_FAILED
+        error_output.report(job_results.failure_of(handle, seen, as_json=as_json, exit_code=code))
+        code = code or error_output.JOB_FAILED
     elif as_json:
         output_format.print_document(**job_results.job_page(handle, outcome), exit_code=0)
     sys.stdout.flush()
-    click.get_current_context().exit(code)
+    click.get_current_context().exit(code or 0)
 
 
 def exit_code_of(seen: Snapshot) -> int | None:
