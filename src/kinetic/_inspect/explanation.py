@@ -69,11 +69,6 @@ def _diagnosis(handle: JobRecord, seen: Snapshot) -> Diagnosis | None:
     return locate.backend_of(handle).explain(handle.job_id)
 
 
-def explain(handle: JobRecord, seen: Snapshot) -> Explanation:
-    """Explain a job from what was seen of it."""
-    return _explain(handle, seen, _diagnosis(handle, seen))
-
-
 def _explain(handle: JobRecord, seen: Snapshot, diagnosis: Diagnosis | None) -> Explanation:
     log_command = f"kinetic jobs logs {handle.job_id}"
     if seen.past is not None and seen.past.get("collected"):

@@ -114,6 +114,10 @@ def test_as_json_it_has_the_same_parts(kinetic, made_job) -> None:
     }
 
 
+def explained(handle, seen):
+    return explanation._explain(handle, seen, explanation._diagnosis(handle, seen))
+
+
 @pytest.fixture
 def waiting(made_job, monkeypatch):
     """Return a function that explains a pending job, with a backend that says why."""
@@ -126,7 +130,7 @@ def waiting(made_job, monkeypatch):
         monkeypatch.setattr(locate, "backend_of", lambda _: backend)
         monkeypatch.setattr(locate, "is_supervised", lambda: kept)
         seen = Snapshot(JobStatus.PENDING, None, Observation(handle.job_id, JobStatus.PENDING, reason=reason))
-        return explanation.explain(handle, seen)
+        return explained(handle, seen)
 
     return run
 
@@ -149,7 +153,7 @@ def test_a_job_of_another_machine_can_only_be_seen_from_there(made_job, monkeypa
     handle = find.attach(made_job(""))
     handle.host = "elsewhere"
 
-    told = explanation.explain(handle, Snapshot(JobStatus.RUNNING))
+    told = explained(handle, Snapshot(JobStatus.RUNNING))
 
     assert told.what == f"it is on {status.place_of(handle)}, and only that machine can see more of it"
 
@@ -186,7 +190,7 @@ def test_every_host_that_waits_for_a_debugger_is_named(states, what, next_, made
     )
     monkeypatch.setattr(locate, "backend_of", lambda _: backend)
 
-    told = explanation.explain(handle, Snapshot(JobStatus.RUNNING))
+    told = explained(handle, Snapshot(JobStatus.RUNNING))
 
     assert (told.what, told.next) == (what, next_.format(handle.job_id))
     if "wait" in what:
