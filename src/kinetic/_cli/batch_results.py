@@ -44,15 +44,9 @@ class InputResult:
 @click.command
 @batch_command.batch_argument
 @shared_options.timeout_option("Stop waiting")
-@click.option(
-    "--save",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Save the values instead of printing them: a pickled list in input order, None for each failed one.",
-)
-@click.option("--force", is_flag=True, help="Let --save replace an existing file.")
-@click.option(
-    "--cleanup/--no-cleanup", default=False, help="Remove the jobs that succeeded afterwards.  [default: no-cleanup]"
+@shared_options.save_options(
+    "Save the values instead of printing them: a pickled list in input order, None for each failed one.",
+    "Remove the jobs that succeeded",
 )
 @shared_options.json_option
 def results(batch: Batch, timeout: float | None, save: Path | None, force: bool, cleanup: bool, as_json: bool) -> None:

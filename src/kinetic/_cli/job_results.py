@@ -128,14 +128,9 @@ class _Log:
 @click.command
 @shared_options.job_argument
 @shared_options.timeout_option("Stop waiting")
-@click.option(
-    "--save",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Save the value as a pickle instead of printing it; it is verified, but not loaded.",
+@shared_options.save_options(
+    "Save the value as a pickle instead of printing it; it is verified, but not loaded.", "Remove the job"
 )
-@click.option("--force", is_flag=True, help="Let --save replace an existing file.")
-@click.option("--cleanup/--no-cleanup", default=False, help="Remove the job afterwards.  [default: no-cleanup]")
 @shared_options.cleanup_options
 @shared_options.json_option
 @click.pass_context
@@ -147,7 +142,6 @@ def result(
     force: bool,
     cleanup: bool,
     cleanup_timeout: float,
-    cleanup_poll_interval: float,  # noqa: ARG001 - documented; the end is reported, not polled
     as_json: bool,
 ) -> None:
     """Wait for a job and print its value, or save it.

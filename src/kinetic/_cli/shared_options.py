@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -234,13 +235,27 @@ def log_options(function: Command) -> Command:
     return function
 
 
+def save_options(saves: str, removes: str) -> Callable[[Command], Command]:
+    """Add --save, --force and --cleanup; say in their help what is saved, and what is removed."""
+
+    def decorate(function: Command) -> Command:
+        help_ = f"{removes} afterwards.  [default: no-cleanup]"
+        function = click.option("--cleanup/--no-cleanup", default=False, help=help_)(function)
+        function = click.option("--force", is_flag=True, help="Let --save replace an existing file.")(function)
+        file = click.Path(dir_okay=False, path_type=Path)
+        return click.option("--save", type=file, metavar="FILE", help=saves)(function)
+
+    return decorate
+
+
 def cleanup_options(function: Command) -> Command:
     """Add --cleanup-timeout and --cleanup-poll-interval."""
     words: dict[str, Any] = {"show_default": True, "metavar": "SECONDS"}
     poll, timeout = click.FloatRange(min=0, min_open=True), click.FloatRange(min=0)
     no_effect = "Accepted for compatibility; has no effect on this machine."
     wait = "How long to wait until the job's processes have ended."
-    function = click.option("--cleanup-poll-interval", type=poll, default=2, help=no_effect, **words)(function)
+    ignored = {**words, "help": no_effect, "expose_value": False}
+    function = click.option("--cleanup-poll-interval", type=poll, default=2, **ignored)(function)
     return click.option("--cleanup-timeout", type=timeout, default=180, help=wait, **words)(function)
 
 
