@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from kinetic._jobs.status import Snapshot
     from kinetic._wire.records import JobRecord
 
+    Remove = Callable[[JobRecord, Snapshot], None]
+
 COLUMNS = (
     Column("JOB ID"),
     Column("FUNCTION", spare=2),
@@ -32,7 +35,7 @@ COLUMNS = (
 @click.command
 @shared_options.job_argument
 @shared_options.cleanup_options
-def cancel(handle: JobRecord, cleanup_timeout: float, cleanup_poll_interval: float) -> None:  # noqa: ARG001 - documented
+def cancel(handle: JobRecord, cleanup_timeout: float) -> None:
     """Cancel a job; its log is kept.
 
     A job that has already ended, and its result, are kept.
@@ -45,20 +48,6 @@ def cancel(handle: JobRecord, cleanup_timeout: float, cleanup_poll_interval: flo
         click.echo(f"{handle.job_id} is cancelled; its log: kinetic jobs logs {handle.job_id}", err=True)
     else:
         click.echo(cancellation.why_not_cancelled(handle), err=True)
-
-
-class CleanupRequest(NamedTuple):
-    """What to remove of a job: its resources (processes, queue row; or Kubernetes objects), and its stored files."""
-
-    resource: bool
-    artifacts: bool
-    timeout: float  # seconds to wait until processes have ended
-
-    def remove(self, handle: JobRecord, seen: Snapshot) -> None:
-        """Remove a job."""
-        from kinetic._jobs import collect
-
-        collect.remove(handle, seen, resource=self.resource, artifacts=self.artifacts, wait=self.timeout)
 
 
 @click.command
@@ -83,7 +72,6 @@ def cleanup(
     k8s: bool,
     gcs: bool,
     cleanup_timeout: float,
-    cleanup_poll_interval: float,  # noqa: ARG001 - documented; the end is reported, not polled
     as_json: bool,
     **place: str | None,
 ) -> None:
@@ -95,25 +83,22 @@ def cleanup(
     Example: kinetic jobs cleanup --all --older-than 7d
     """
     shared_options.check_removal(f"kinetic jobs cleanup {job_id or '--all'}", k8s=k8s, gcs=gcs)
-    request = CleanupRequest(k8s, gcs, cleanup_timeout)
-    if everything and job_id is None:
-        _cleanup_all(request, older_than, place, dry_run=dry_run, yes=yes, as_json=as_json)
-        return
-    if job_id is None:
+    if job_id is None and not everything:
         raise click.UsageError("pass a job id, or --all for all jobs that have ended")
-    if everything or older_than is not None or dry_run:
+    if job_id is not None and (everything or older_than is not None or dry_run):
         raise click.UsageError("--all, --older-than and --dry-run cannot be used with a job id")
-    _cleanup_one(shared_options.find_job(job_id, shared_options.target_of(place)), request, as_json=as_json)
-
-
-def _cleanup_one(handle: JobRecord, request: CleanupRequest, *, as_json: bool) -> None:
+    from kinetic._jobs import collect
     from kinetic._jobs.status import observe_many
 
+    remove = functools.partial(collect.remove, resource=k8s, artifacts=gcs, wait=cleanup_timeout)
+    if job_id is None:
+        _cleanup_all(remove, older_than, place, dry_run=dry_run, yes=yes, as_json=as_json)
+        return
+    handle = shared_options.find_job(job_id, shared_options.target_of(place))
     (seen,) = observe_many([handle])  # which a damaged result does not prevent: nothing of it is read
-    request.remove(handle, seen)
+    remove(handle, seen)
     ended = "" if seen.status.is_final else f"it was {seen.status.value} and was stopped; "
-    both = request.resource and request.artifacts
-    kept = "" if both else "its stored files are kept; " if request.resource else "its resource is kept; "
+    kept = "" if k8s and gcs else "its stored files are kept; " if k8s else "its resource is kept; "
     click.echo(f"{handle.job_id} is removed; {ended}{kept}its history: kinetic jobs list --all", err=True)
     if as_json:
         output_format.print_document(removed=[handle.job_id])
@@ -135,7 +120,7 @@ class EndedJob(NamedTuple):
 
 
 def _cleanup_all(
-    request: CleanupRequest,
+    remove: Remove,
     older_than: float | None,
     place: Mapping[str, str | None],
     *,
@@ -167,7 +152,7 @@ def _cleanup_all(
         if not yes and not shared_options.confirm(question, refused=refused):
             click.echo("nothing was removed", err=True)
             return
-        removed = [job for job in found if _is_removed(job, request)]
+        removed = [job for job in found if _is_removed(job, remove)]
         size = size_text(sum(job.size_bytes for job in removed))
         click.echo(
             f"{count_text(len(removed), 'job')} removed, {size}; their history: kinetic jobs list --all", err=True
@@ -206,10 +191,10 @@ def _ended_jobs(place: Mapping[str, str | None], older_than: float | None) -> li
     return found
 
 
-def _is_removed(job: EndedJob, request: CleanupRequest) -> bool:
+def _is_removed(job: EndedJob, remove: Remove) -> bool:
     """Remove one job; one that cannot be removed does not keep the others."""
     try:
-        request.remove(job.handle, job.seen)
+        remove(job.handle, job.seen)
     except KineticError as error:
         click.echo(f"warning: {job.handle.job_id} could not be removed: {output_format.plain(error.what)}", err=True)
         return False
