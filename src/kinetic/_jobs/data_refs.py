@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kinetic._data.data import Data
-    from kinetic._stores.protocol import Store
-    from kinetic._wire.order import DataRef
 
 _MODULE = "kinetic._data.data"  # while it is not imported, there is no Data anywhere
 
@@ -117,14 +115,3 @@ def with_defaults(function: Callable[..., Any], args: Sequence[object], kwargs: 
 
 def _holds(kind: type, *values: object) -> bool:
     return next(references.find_objects(values, {}, lambda value: isinstance(value, kind)), None) is not None
-
-
-def ship(
-    found: FoundData, volumes: Mapping[str, Data] | None, store: Store, cache: Path, *, is_here: bool = False
-) -> tuple[DataRef, ...]:
-    """Bring data into the store, and return what the order says of it: arguments by their numbers, then volumes."""
-    if not found.data and not volumes:
-        return ()
-    from kinetic._data import ship as data_ship  # hashing, for calls that read data
-
-    return data_ship.ship_all(found.data, volumes or {}, store, cache=cache, is_here=is_here)

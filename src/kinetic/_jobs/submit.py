@@ -272,9 +272,13 @@ class Shipment(NamedTuple):
             raise
 
     def ship_data(self, found: FoundData, volumes: Mapping[str, Data] | None) -> tuple[DataRef, ...]:
-        """Bring data to where the jobs can get it."""
-        cache = settings.kinetic_home(os.environ) / "cache"
-        return data_refs.ship(found, volumes, self.context.store, cache, is_here=self.context.backend.is_here)
+        """Bring data into the store; return what the order says of it: arguments by their numbers, then volumes."""
+        if not found.data and not volumes:
+            return ()
+        from kinetic._data import ship  # hashing, for calls that read data
+
+        context, cache = self.context, settings.kinetic_home(os.environ) / "cache"
+        return ship.ship_all(found.data, volumes or {}, context.store, cache=cache, is_here=context.backend.is_here)
 
     def here(self) -> Here:
         """Return where jobs of this submission run, for what they follow."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kinetic._data import ship
 from kinetic._data.data import Data
-from kinetic._jobs import data_refs
 from kinetic._jobs.data_refs import FoundData
 from kinetic._project.pickler import Call, pack_call
 from kinetic._project.root import Plan
@@ -104,10 +104,9 @@ def test_arguments_come_before_volumes_in_the_order(folders, tmp_path):
     found = FoundData()
     packed(found, folders[1])
 
-    refs = data_refs.ship(found, {"/mnt/set": folders[2]}, store, tmp_path / "cache")
+    refs = ship.ship_all(found.data, {"/mnt/set": folders[2]}, store, cache=tmp_path / "cache")
 
     assert [(ref.name, ref.mount) for ref in refs] == [("1", ""), ("2", "/mnt/set")]
-    assert data_refs.ship(FoundData(), None, store, tmp_path / "cache") == ()
 
 
 def test_without_data_its_room_is_never_loaded():
