@@ -238,29 +238,33 @@ def settle(job: JobRecord, has_ended: HasEnded) -> bool:
 _looks: dict[tuple[str, str], tuple[float, bool]] = {}  # by store and batch or job: when that was looked at
 
 
-def _start_without_first(job: JobRecord, store: Store, has_ended: HasEnded) -> bool:
-    """Start the children that wait for the programs of their batch's first one, if that has compiled or ended.
-
-    Of many children that are looked at together, only one asks.
-    """
-    at, backend = (store.url, job.group_id or ""), locate.backend_of(job)
+def _now_and_then(store: Store, name: str, backend: Backend, look: Callable[[], bool]) -> bool:
+    """Return what a look returns, or the last one did: of many jobs that wait for the same, only one asks."""
     now = backend.clock.monotonic()
-    looked_at, is_over = _looks.get(at, (-_LOOK_SECONDS, False))
-    if now - looked_at < _LOOK_SECONDS:
-        return is_over
-    group = locate.verified_group(store, job.group_id or "")
-    if group is None:
-        return False
-    is_over = store.size(keys.group_compiled(group.group_id)) is not None
-    if not is_over:
-        is_over = True  # if it was removed
-        with contextlib.suppress(KeyMissingError):
-            first = locate.verified_job(store, group.child_id(group.first_index, 0))
-            is_over = first is not None and has_ended(first)
-    if is_over:
-        _start_held(group.group_id, store, backend)
-    _looks[at] = now, is_over
-    return is_over
+    looked_at, found = _looks.get((store.url, name), (-_LOOK_SECONDS, False))
+    if now - looked_at >= _LOOK_SECONDS:
+        found = look()
+        _looks[store.url, name] = now, found
+    return found
+
+
+def _start_without_first(job: JobRecord, store: Store, has_ended: HasEnded) -> bool:
+    """Start the children that wait for the programs of their batch's first one, if that has compiled or ended."""
+    group_id, backend = job.group_id or "", locate.backend_of(job)
+
+    def look() -> bool:
+        group = locate.verified_group(store, group_id)
+        if group is None:
+            return False
+        if store.size(keys.group_compiled(group_id)) is None:
+            with contextlib.suppress(KeyMissingError):  # it was removed
+                first = locate.verified_job(store, group.child_id(group.first_index, 0))
+                if first is None or not has_ended(first):
+                    return False
+        _start_held(group_id, store, backend)
+        return True
+
+    return _now_and_then(store, group_id, backend, look)
 
 
 def start_others(job: JobRecord, store: Store) -> None:
@@ -278,10 +282,7 @@ def _start_held(group_id: str, store: Store, backend: Backend) -> None:
 
 
 def _look_further(each: Predecessor, store: Store, has_ended: HasEnded) -> bool:
-    """Look at a predecessor without a verdict, and return whether it has ended; one that waits is started or closed.
-
-    Of many jobs that wait for one, only one asks the cluster.
-    """
+    """Look at a predecessor without a verdict, and return whether it has ended; one that waits is started or closed."""
     if each.inputs:
         return False
     with contextlib.suppress(KeyMissingError):
@@ -290,12 +291,7 @@ def _look_further(each: Predecessor, store: Store, has_ended: HasEnded) -> bool:
             return False
         if job.after:
             return has_ended(job)
-        at, now = (store.url, each.job_id), locate.backend_of(job).clock.monotonic()
-        looked_at, is_over = _looks.get(at, (-_LOOK_SECONDS, False))
-        if now - looked_at >= _LOOK_SECONDS:
-            is_over = has_ended(job)
-            _looks[at] = now, is_over
-        return is_over
+        return _now_and_then(store, each.job_id, locate.backend_of(job), lambda: has_ended(job))
     return False
 
 
