@@ -415,11 +415,7 @@ def _hosts(handle: JobRecord, wanted: str) -> list[int]:
         return list(range(count))
     if wanted.isdigit() and int(wanted) < count:
         return [int(wanted)]
-    raise OptionError(
-        f"{handle.job_id} has no host {wanted}",
-        why="it runs on one host, 0" if count == 1 else f"{handle.accelerator} has {count} hosts, 0 to {count - 1}",
-        next=f"kinetic jobs logs {handle.job_id} --host all",
-    )
+    raise locate.no_host(handle, wanted, f"kinetic jobs logs {handle.job_id} --host all")
 
 
 def _check(handle: JobRecord, request: _LogRequest, *, follow: bool) -> None:

@@ -23,7 +23,6 @@ from kinetic.errors import (
     DebugError,
     JobTimeoutError,
     KineticError,
-    OptionError,
     RunnerError,
     StoreUnreachableError,
 )
@@ -50,7 +49,8 @@ def wait_for_server(
             f"{job.job_id} is on {status.place_of(job)}, and only that machine reaches its debug server",
             next=f"there: kinetic jobs debug {job.job_id}",
         )
-    _check_host(job, host, DebugError, next_=f"kinetic jobs debug {job.job_id} --host 0")
+    if not 0 <= host < locate.hosts_of(job):
+        raise locate.no_host(job, host, f"kinetic jobs debug {job.job_id} --host 0", DebugError)
     given_up = given_up or threading.Event()
     backend, reader = locate.backend_of(job), wait.StatusReader(job)
     clock = backend.clock
@@ -235,19 +235,9 @@ def stacks(job: JobRecord, *, host: int | None) -> list[Stacks]:
     return found
 
 
-def _check_host(
-    job: JobRecord,
-    host: int,
-    kind: type[KineticError] = OptionError,
-    next_: str = "omit --host, or name one of them",
-) -> None:
-    count = locate.hosts_of(job)
-    if not 0 <= host < count:
-        raise kind(
-            f"{job.job_id} has no host {host}",
-            why="it runs on one host, 0" if count == 1 else f"{job.accelerator} has {count} hosts, 0 to {count - 1}",
-            next=next_,
-        )
+def _check_host(job: JobRecord, host: int) -> None:
+    if not 0 <= host < locate.hosts_of(job):
+        raise locate.no_host(job, host, "omit --host, or name one of them")
 
 
 def _check_running(job: JobRecord) -> None:

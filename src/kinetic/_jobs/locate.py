@@ -40,7 +40,7 @@ from kinetic._stores.protocol import Store
 from kinetic._wire import dataclass, documents, fields, keys, outcomes, records
 from kinetic._wire.outcomes import Outcome
 from kinetic._wire.records import HANDLE, HISTORY, REQUIRED, JobRecord
-from kinetic.errors import CredentialsError, IntegrityError, KeyMissingError, KineticError, what_of
+from kinetic.errors import CredentialsError, IntegrityError, KeyMissingError, KineticError, OptionError, what_of
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend, Launcher
@@ -176,6 +176,13 @@ def hosts_of(job: JobRecord) -> int:
     from kinetic import _hardware as hardware  # 5 ms, with its tables
 
     return hardware.place(job.accelerator, multi_host=registry.spans_hosts(job.backend)).hosts
+
+
+def no_host(job: JobRecord, host: object, next_: str, kind: type[KineticError] = OptionError) -> KineticError:
+    """Return the error that a job has no host of this number."""
+    count = hosts_of(job)
+    why = "it runs on one host, 0" if count == 1 else f"{job.accelerator} has {count} hosts, 0 to {count - 1}"
+    return kind(f"{job.job_id} has no host {host}", why=why, next=next_)
 
 
 def hosts_or_one(job: JobRecord) -> int:
