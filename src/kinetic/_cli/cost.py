@@ -95,14 +95,10 @@ def cost(
 def _place(region: str | None, project: str | None) -> tuple[str, str]:
     """Return the region, "" for the cheapest, and the project that asks, "" for none."""
     from kinetic._config import profiles
-    from kinetic._google import login
 
-    environ = os.environ
-    profile = profiles.choose(environ).profile
-    where = region or read_variable("KINETIC_ZONE", environ) or getattr(profile, "zone", "")
-    named = project or read_variable("KINETIC_PROJECT", environ) or getattr(profile, "project", "")
-    named = named or environ.get("GOOGLE_CLOUD_PROJECT") or login.credentials_project(environ)
-    return str(where or ""), str(named or "")
+    profile = profiles.choose(os.environ).profile
+    where = region or read_variable("KINETIC_ZONE", os.environ) or getattr(profile, "zone", "")
+    return str(where or ""), shared_options.named_project(project)
 
 
 def _rates(wanted: list[Placement], project: str, report: Callable[[str], object]) -> tuple[Rates | None, str]:

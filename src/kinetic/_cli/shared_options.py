@@ -375,8 +375,8 @@ def job_command(job_id: str) -> str:
     return f"kinetic jobs {own.get(name, 'status')} {job_id}"
 
 
-def google_project(given: str | None, *, asks: bool = False) -> str:
-    """Return the project that is named somewhere, or by the login; else ask for one, where that is wanted."""
+def named_project(given: str | None) -> str:
+    """Return the project that an option, a variable, the profile or the login names; "" for none."""
     from kinetic._config import profiles
     from kinetic._config.options import read_variable
     from kinetic._google import login
@@ -384,11 +384,16 @@ def google_project(given: str | None, *, asks: bool = False) -> str:
     environ = os.environ
     profile = profiles.choose(environ).profile
     found = given or read_variable("KINETIC_PROJECT", environ) or getattr(profile, "project", "")
-    found = found or environ.get("GOOGLE_CLOUD_PROJECT") or login.credentials_project(environ)
+    return str(found or environ.get("GOOGLE_CLOUD_PROJECT") or login.credentials_project(environ) or "")
+
+
+def google_project(given: str | None, *, asks: bool = False) -> str:
+    """Return the project that is named somewhere, or by the login; else ask for one, where that is wanted."""
+    found = named_project(given)
     if not found and asks and is_interactive():
         found = ask("Google Cloud project")
     if found:
-        return str(found)
+        return found
     raise OptionError(
         "no project is named",
         why="neither --project, KINETIC_PROJECT, a profile, GOOGLE_CLOUD_PROJECT nor your login names one",
