@@ -5,6 +5,7 @@ A log is bytes at positions. So a page that shows the end of a log of 100 MB rea
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
@@ -53,49 +54,45 @@ class LogPages:
         self, job: JobHandle, *, is_final: bool, attempt: int | None, host: int, start: int, length: int
     ) -> LogPart:
         """Return bytes from a position; a negative one counts from the end."""
-        found = self._opened(job, is_final=is_final, attempt=attempt, host=host)
-        if found.log is None:
-            return LogPart(b"", 0, 0, is_changed=False)
-        with found.lock:
-            size = found.log.size()
+        with self._opened(job, is_final=is_final, attempt=attempt, host=host) as log:
+            if log is None:
+                return LogPart(b"", 0, 0, is_changed=False)
+            size = log.size()
             begin = max(size + start, 0) if start < 0 else min(start, size)
-            data = found.log.read(begin, min(length, MOST_BYTES))
-            changed = isinstance(found.log, CheckedLog) and found.log.is_changed
-        if not is_final:
-            logs.close(found.log)
-        return LogPart(data, begin, size, changed)
+            data = log.read(begin, min(length, MOST_BYTES))
+            return LogPart(data, begin, size, is_changed=isinstance(log, CheckedLog) and log.is_changed)
 
     def search(
         self, job: JobHandle, *, is_final: bool, attempt: int | None, host: int, words: str, start: int
     ) -> dict[str, Any]:
         """Return the lines from a position on that contain some words, whatever their case, and how far it got."""
-        found = self._opened(job, is_final=is_final, attempt=attempt, host=host)
         matches: list[dict[str, Any]] = []
-        if found.log is None or not words:
-            return {"matches": matches, "next": None, "size": 0}
-        with found.lock:
-            size = found.log.size()
-            position = _search(found.log, words.lower(), start, min(size, start + _MOST_SEARCHED), matches)
-        if not is_final:
-            logs.close(found.log)
-        return {"matches": matches, "next": position if position < size else None, "size": size}
+        with self._opened(job, is_final=is_final, attempt=attempt, host=host) as log:
+            if log is None or not words:
+                return {"matches": matches, "next": None, "size": 0}
+            size = log.size()
+            position = _search(log, words.lower(), start, min(size, start + _MOST_SEARCHED), matches)
+            return {"matches": matches, "next": position if position < size else None, "size": size}
 
-    def _opened(self, job: JobHandle, *, is_final: bool, attempt: int | None, host: int) -> _Open:
+    @contextlib.contextmanager
+    def _opened(self, job: JobHandle, *, is_final: bool, attempt: int | None, host: int) -> Iterator[LiveLog | None]:
         key = (job.job_id, attempt, host)
         with self._lock:
-            found = self._open.get(key)
-            if found is not None and is_final:
+            found = self._open.get(key) if is_final else None
+            if found is not None:
                 self._open.move_to_end(key)
-                return found
-        opened = _Open(logs.log_of(job, attempt=attempt, host=host), threading.Lock())
-        if is_final and opened.log is not None:
+        opened = found or _Open(logs.log_of(job, attempt=attempt, host=host), threading.Lock())
+        if is_final and found is None and opened.log is not None:
             with self._lock:
                 self._open[key] = opened
                 while len(self._open) > _MOST_OPEN:
                     _, (log, lock) = self._open.popitem(last=False)
                     with lock:
                         logs.close(log)
-        return opened
+        with opened.lock:
+            yield opened.log
+        if not is_final:
+            logs.close(opened.log)
 
 
 def _search(log: LiveLog, words: str, start: int, end: int, matches: list[dict[str, Any]]) -> int:

@@ -201,14 +201,8 @@ class Dashboard:
         from starlette.responses import Response
 
         job, asked = self._job(request), request.query_params
-        part = self._logs.part(
-            job,
-            is_final=self._is_final(job.job_id),
-            attempt=_number(asked, "attempt"),
-            host=_number(asked, "host") or 0,
-            start=_number(asked, "start") or 0,
-            length=_number(asked, "length") or log_pages.MOST_BYTES,
-        )
+        length = _number(asked, "length") or log_pages.MOST_BYTES
+        part = self._logs.part(job, is_final=self._is_final(job.job_id), length=length, **_place_in_log(asked))
         headers = {
             "x-log-start": str(part.start),
             "x-log-size": str(part.size),
@@ -219,26 +213,17 @@ class Dashboard:
 
     def _log_search(self, request: Request) -> dict[str, Any]:
         job, asked = self._job(request), request.query_params
-        return self._logs.search(
-            job,
-            is_final=self._is_final(job.job_id),
-            attempt=_number(asked, "attempt"),
-            host=_number(asked, "host") or 0,
-            words=asked.get("words", ""),
-            start=_number(asked, "start") or 0,
-        )
+        words, place = asked.get("words", ""), _place_in_log(asked)
+        return self._logs.search(job, is_final=self._is_final(job.job_id), words=words, **place)
 
     async def _log_follow(self, request: Request) -> Response:
         stream = self._streams.open()
 
         def read() -> None:
             try:
-                attempt, host, start = (_number(request.query_params, name) for name in ("attempt", "host", "start"))
-                with contextlib.closing(
-                    log_pages.follow(
-                        self._job(request), attempt=attempt, host=host or 0, start=start or 0, is_over=stream.is_over
-                    )
-                ) as events:
+                place = _place_in_log(request.query_params)
+                events = log_pages.follow(self._job(request), is_over=stream.is_over, **place)
+                with contextlib.closing(events):
                     for event in events:
                         if not stream.put(event):
                             return
@@ -294,6 +279,14 @@ def _error(error: KineticError) -> Response:
     status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
     parts = {"code": error.code, "what": error.what, "why": error.why, "next": error.next}
     return JSONResponse({"schema_version": SCHEMA_VERSION, "error": parts}, status)
+
+
+def _place_in_log(asked: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "attempt": _number(asked, "attempt"),
+        "host": _number(asked, "host") or 0,
+        "start": _number(asked, "start") or 0,
+    }
 
 
 def _number(asked: Mapping[str, str], name: str) -> int | None:
