@@ -368,16 +368,10 @@ def _pauses() -> Iterator[float | None]:
 def start_driver(
     batch: Batch, launcher: ChildLauncher, held: Lease | None, *, here: bool, only: Collection[int] | None = None
 ) -> None:
-    """Drive a batch, in the caller's thread or in one of its own, which keeps the interpreter until it is done.
+    """Drive a batch in the caller's thread (``here``), or in one of its own, which keeps the interpreter until then.
 
-    Where no thread can be started, the caller waits, and everything is submitted when this returns.
-
-    Args:
-        batch: Its handle; every launch updates it.
-        launcher: Launches children.
-        held: The lease; None when it can be taken only if another machine stays silent.
-        here: Drive in the caller's thread; errors are raised there.
-        only: Launch nothing for any other input.
+    Where no thread can be started, the caller waits, and everything is submitted when this returns. Without a lease it
+    is taken once another machine stays silent. With ``only``, nothing is launched for any other input.
     """
     batch._submission_complete.clear()
     batch._submission_error = None

@@ -49,10 +49,7 @@ class Called(NamedTuple):
 def report(error: BaseException, *, called: Called | None = None, debug: bool = False) -> int:
     """Print what happened, why and what to do next, with `debug` after the traceback; return the exit code.
 
-    Args:
-        error: What a command has raised.
-        called: The command, if advice that is written in Python is to be shown as it is typed for it.
-        debug: Print the traceback, too.
+    Advice that is written in Python is shown as it is typed for the command that was called.
     """
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED

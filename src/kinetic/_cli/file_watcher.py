@@ -105,15 +105,9 @@ class Inotify:
 
 
 class FileWatcher:
-    """Watches the files of a project that would be sent with a job.
+    """Watches the files of a project that would be sent with a job, without those of some excluded paths.
 
-    Args:
-        plan: Which project.
-        exclude: Paths that are not sent, such as output folders.
-        environ: Where KINETIC_NO_DEFAULT_EXCLUDES is read.
-        libc: For inotify; None looks at all files instead.
-        clock: Seconds.
-        sleep: Waits.
+    Without ``libc``, which has inotify, it looks at all files instead.
 
     Raises:
         ProjectRootError: The project is too large to send.

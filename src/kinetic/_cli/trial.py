@@ -48,10 +48,7 @@ def skipped(why: str) -> Finding:
 def run_trial(wanted: Placement, place: dict[str, str | None], store: str) -> Finding:
     """Run a job on some hardware, read the result that it wrote, and remove it; one that failed is kept to be read.
 
-    Args:
-        wanted: The hardware.
-        place: Project, zone and cluster as they were given; None for those of the settings.
-        store: Where jobs write, for the sentence.
+    ``store`` is where jobs write, for the sentence.
     """
     from kinetic._cli import target_function
     from kinetic._cluster.checks import Finding

@@ -130,11 +130,7 @@ def owner(environ: Mapping[str, str]) -> str:
 def checked_value(field: str, text: str, written: str, action: str) -> object:
     """Return what a text means for one of ``FIELDS``.
 
-    Args:
-        field: Which one.
-        text: As it was written.
-        written: The text with its source, as in "KINETIC_TTL_HOURS='soon'".
-        action: What to do if it is invalid.
+    If it is invalid, the error says what was ``written`` and where, as in "KINETIC_TTL_HOURS='soon'", and the action.
     """
     kind = _KINDS[field]
     try:

@@ -214,9 +214,7 @@ def describe_misread_switches(environ: Mapping[str, str]) -> list[str]:
 def unknown_variables(environ: Mapping[str, str], besides: Iterable[str] = ()) -> dict[str, str]:
     """Return the variables that look like kinetic's but are not, each with the nearest known name or "".
 
-    Args:
-        environ: The environment.
-        besides: Names that the user means for something else, e.g. those that a job captures.
+    ``besides``: names that the user means for something else, e.g. those that a job captures.
     """
     expected = {*VARIABLES, *_OWN, *besides}
     found = sorted(

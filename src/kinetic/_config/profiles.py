@@ -159,13 +159,9 @@ def check_new_name(name: str) -> str:
 
 
 def unknown_profile_error(name: str, profiles: Profiles, *, way: str, asked_by: str = "") -> SettingsError:
-    """Return the error that no profile has a name.
+    """Return the error that no profile has a name, for which a variable may have asked.
 
-    Args:
-        name: What was asked for.
-        profiles: Those there are.
-        way: What to do, with ``{nearest}`` in the place of the most similar name.
-        asked_by: The variable that asks for it, or "".
+    ``way``: what to do, with ``{nearest}`` in the place of the most similar name.
     """
     from difflib import get_close_matches  # 2 ms; only when something is wrong
 
@@ -181,15 +177,10 @@ def unknown_profile_error(name: str, profiles: Profiles, *, way: str, asked_by: 
 
 
 def save(environ: Mapping[str, str], profile: Profile, *, replace: bool = False) -> bool:
-    """Save a profile; the very first one becomes the current one.
+    """Save a profile, and return whether it became the current one, as the very first one does.
 
-    Args:
-        environ: The environment.
-        profile: What to save. Fields of ours that it leaves empty are not written.
-        replace: Overwrite one of the same name. What a later version of kinetic wrote into that one stays.
-
-    Returns:
-        Whether it became the current one.
+    Fields of ours that it leaves empty are not written. With ``replace`` one of the same name is overwritten, but for
+    what a later version of kinetic wrote into it.
     """
     check_new_name(profile.name)
     with _change(environ) as (page, before):

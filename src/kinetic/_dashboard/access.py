@@ -43,13 +43,7 @@ def new_token() -> str:
 
 
 class Guard:
-    """Passes on the requests that may be answered, and adds to each answer what browsers must hold to.
-
-    Args:
-        app: Answers the requests that may be answered.
-        token: The secret of this dashboard.
-        port: Where it listens.
-    """
+    """Passes on the requests that may be answered, and adds to each answer what browsers must hold to."""
 
     def __init__(self, app: Application, *, token: str, port: int) -> None:
         self._app, self._token = app, token

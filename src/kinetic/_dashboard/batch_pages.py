@@ -35,11 +35,7 @@ class _Seen(NamedTuple):
 
 
 class BatchPages:
-    """Reads batches, and keeps what cannot have changed.
-
-    Args:
-        feed: Knows the places, and whether a job of a batch changed.
-    """
+    """Reads batches, and keeps what cannot have changed: the feed knows whether a job of a batch did."""
 
     def __init__(self, feed: JobFeed) -> None:
         self._feed = feed

@@ -22,15 +22,11 @@ _AGAIN_SECONDS = 2.0  # after a look that failed
 
 
 class JobFeed:
-    """The jobs of places. A thread for each looks at it, so one that does not answer delays no other.
-
-    Args:
-        places: Where to look.
-        problems: What is known before the first look, such as a profile that cannot be used.
-    """
+    """The jobs of places. A thread for each looks at it, so one that does not answer delays no other."""
 
     def __init__(self, places: Sequence[Place], problems: Sequence[KineticError] = ()) -> None:
         self.places = places
+        # Known before the first look, such as a profile that cannot be used.
         self._lasting = [problem_page("settings", error) for error in problems]
         self._problems: dict[str, Page] = {}
         self._lock = threading.Lock()

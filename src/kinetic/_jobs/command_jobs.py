@@ -32,23 +32,14 @@ _VALUE_OPTIONS = frozenset({"-W", "-X", "--check-hash-based-pycs"})  # of Python
 
 
 class CommandRequest(NamedTuple):
-    """A command that can be submitted, once or with many values.
+    """A command that can be submitted, once or with many values."""
 
-    Attributes:
-        words: The program and its arguments.
-        name: A short name: of the script, the module or the program.
-        links: Data by the names under which the command finds it below its working folder.
-        variables: Environment variables that it gets besides the captured ones.
-        options: The options of its job.
-        plan: The project that is sent.
-    """
-
-    words: tuple[str, ...]
-    name: str
-    links: dict[str, Data]
-    variables: dict[str, str]
+    words: tuple[str, ...]  # the program and its arguments
+    name: str  # of the script, the module or the program
+    links: dict[str, Data]  # by the names under which the command finds it below its working folder
+    variables: dict[str, str]  # environment variables that it gets besides the captured ones
     options: Options
-    plan: Plan
+    plan: Plan  # the project that is sent
 
 
 @tracebacks.hides_frames

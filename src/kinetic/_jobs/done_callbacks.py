@@ -39,33 +39,20 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class End:
-    """What is waited for.
+    """What is waited for."""
 
-    Attributes:
-        name: Of the job or batch.
-        wait: Waits for it, and calls now and then what it is given, which may raise.
-        turn_seconds: How long a thread waits for it while others have none.
-    """
-
-    name: str
-    wait: Callable[[Callable[[], object]], object]
-    turn_seconds: float = 1.0
+    name: str  # of the job or batch
+    wait: Callable[[Callable[[], object]], object]  # calls now and then what it is given, which may raise
+    turn_seconds: float = 1.0  # how long a thread waits for it while others have none
 
 
 @dataclass
 class Wait:
-    """Somebody who waits for an end.
-
-    Attributes:
-        end: What is waited for.
-        tell: Is called with None once it has come, or with the error after which it is not waited for any more.
-        is_wanted: Whether anybody still wants to be told.
-        clock: Tells the time between two tries where the store or the cluster does not answer.
-    """
+    """Somebody who waits for an end."""
 
     end: End
-    tell: Callable[[BaseException | None], object]
-    is_wanted: Callable[[], bool] = lambda: True
+    tell: Callable[[BaseException | None], object]  # gets None, or the error after which it is not waited for any more
+    is_wanted: Callable[[], bool] = lambda: True  # whether anybody still wants to be told
     clock: Clock = time
     gives_up: float = float("-inf")  # when; at the first error, if nothing was seen before
 

@@ -51,37 +51,20 @@ NOTE = documents.PageKind(
 
 
 class BuildCall(NamedTuple):
-    """What is submitted.
-
-    Attributes:
-        function: Takes the page.
-        page: Its argument.
-        project: The folder that is sent.
-        secrets: Variables for the Secret of the job.
-        job_id: Its id.
-        size_bytes: Of the wheels: how much disk the job needs follows from it.
-        python: X.Y of its image.
-        compiles: Whether it needs a compiler.
-    """
+    """What is submitted: a function that takes the page."""
 
     function: Callable[[Mapping[str, Any]], Any]
     page: Mapping[str, Any]
-    project: Path
-    secrets: Mapping[str, str]
+    project: Path  # the folder that is sent
+    secrets: Mapping[str, str]  # variables for the Secret of the job
     job_id: str
-    size_bytes: int
-    python: str
-    compiles: bool
+    size_bytes: int  # of the wheels: how much disk the job needs follows from it
+    python: str  # X.Y of its image
+    compiles: bool  # whether it needs a compiler
 
 
 class PodBuilder:
-    """Builds images in a pod; see ``RemoteBuilder``.
-
-    Args:
-        submit: Submits the job on the cluster of the job that needs the image.
-        store: Of both jobs.
-        environ: Of this client.
-    """
+    """Builds images in a pod, by a job on the cluster of the job that needs the image; see ``RemoteBuilder``."""
 
     where = "a pod of the cluster"
     builds_sources = True

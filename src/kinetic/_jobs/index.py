@@ -210,17 +210,12 @@ def rows_of(store: Store, part: str = "") -> RowFile:
 
 
 class RowFile:
-    """The rows of one store, by job; without a path they are not kept.
-
-    Attributes:
-        rows: What is known; of jobs that are gone as well, until the next write.
-        folder: The stamp of the folder that these rows are of, all of them; None where that is not certain.
-    """
+    """The rows of one store, by job; without a path they are not kept."""
 
     def __init__(self, path: Path | None, about: str) -> None:
         self._path, self._about = path, about
-        self.folder: tuple[int, ...] | None = None
-        self.rows: dict[str, Row] = {}
+        self.folder: tuple[int, ...] | None = None  # its stamp, if these are all of its rows; None if not certain
+        self.rows: dict[str, Row] = {}  # what is known; of jobs that are gone as well, until the next write
         self._new = 0
         if path is not None:
             self._load(path)

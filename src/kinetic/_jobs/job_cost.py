@@ -91,13 +91,9 @@ def limited(options: Options, placement: Placement, target: Target, root: Path, 
 
 
 def dollars_of(page: Mapping[str, Any], zone: str, rates: Rates | None, *, spot: bool = False) -> float | None:
-    """Return what a job cost so far at list price; None on this machine, for a CPU, and where no price is known.
+    """Return what a job, as ``job_to_json`` has it, cost so far at list price in the zone of its cluster.
 
-    Args:
-        page: The job, as ``job_to_json`` has it.
-        zone: Of its cluster.
-        rates: What is kept of Google's list.
-        spot: Whether it ran on Spot.
+    None on this machine, for a CPU, and where no price is known.
     """
     seconds = page["duration_seconds"]
     if seconds is None or registry.is_here(page["backend"]):

@@ -33,15 +33,10 @@ _SECRET_WORDS = ("TOKEN", "SECRET", "KEY", "PASSWORD", "CREDENTIAL")
 
 
 class Captured(NamedTuple):
-    """What was captured.
+    """The variables that were captured."""
 
-    Attributes:
-        values: Name to value; never in a record, log or store.
-        notes: Sentences for the user, with names only.
-    """
-
-    values: dict[str, str]
-    notes: tuple[str, ...]
+    values: dict[str, str]  # never in a record, log or store
+    notes: tuple[str, ...]  # sentences for the user, with names only
 
     def __repr__(self) -> str:
         """Show names only: a repr ends up in tracebacks and logs."""

@@ -77,15 +77,7 @@ def parts_of(rows: Sequence[Row], *, zero: float, ended: float | None, left_out:
 def timeline_of(job: JobRecord, *, attempt: int, host: int, left_out: int = 0) -> Timeline:
     """Return when the parts of the log of one host of an attempt were written, as far as that is known now.
 
-    Args:
-        job: The job.
-        attempt: Its attempt.
-        host: The host.
-        left_out: How many bytes of its beginning the log does not have.
-
-    Raises:
-        IntegrityError: What is stored of it was changed.
-        CredentialsError: The key without which it cannot be verified is not here.
+    ``left_out``: how many bytes of its beginning the log does not have.
     """
     from kinetic._jobs import resource_usage, status
 

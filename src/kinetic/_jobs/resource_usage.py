@@ -227,18 +227,7 @@ def _rounded(found: UsageSummary) -> dict[str, Any]:
 
 
 def usage_of(job: JobRecord, *, attempt: int | None = None) -> Usage:
-    """Return what a job used, as far as that is known now: where it runs, from the store, or from the history.
-
-    Args:
-        job: The job.
-        attempt: Which attempt, from 0; by default the last one that began.
-
-    Raises:
-        OptionError: The attempt is not a number from 0.
-        IntegrityError: What is stored of it was changed.
-        CredentialsError: The key without which it cannot be verified is not here.
-        StoreUnreachableError: Its store is out of reach.
-    """
+    """Return what a job used, as far as that is known now; see ``JobHandle.usage``."""
     if attempt is not None and (type(attempt) is not int or attempt < 0):
         raise OptionError(
             f"attempt must be 0 or more, got {attempt!r}",

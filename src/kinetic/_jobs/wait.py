@@ -461,13 +461,13 @@ def make_follower(
     seconds: Callable[[], float] = lambda: _ATTEMPT_SECONDS,
     outcome: Callable[[], Outcome | None] = lambda: None,
 ) -> logs.Follower:
-    """Return a reader of the job's log, from its beginning or from a position in the attempt that it begins with.
+    """Return a reader of the log of one host, from a position in the attempt that it begins with.
 
     Args:
         job: The job.
-        attempt: Which attempt runs now.
+        attempt: Says which attempt runs now.
         host: Which host of it.
-        start: A position in the log of the first attempt.
+        start: The position.
         seconds: How long to wait between two tries to open the log, on a cluster.
         outcome: The verdict, once it was read.
     """
