@@ -225,7 +225,7 @@ class View:
         states = [state for state in STATES if counts[state]]
         wide, digits = max(map(len, states), default=0), len(str(total))
         stream = sys.stderr
-        fits = wide + digits + _BAR + 6 < output.columns()
+        fits = wide + digits + _BAR + 6 < output.size().columns
 
         def line(state: str) -> str:
             length = max(1, round(counts[state] * _BAR / total))

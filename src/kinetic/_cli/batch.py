@@ -14,8 +14,9 @@ import click
 from kinetic._cli import error_output, job_results, shared_options
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
+from kinetic._output import terminal as output
 from kinetic._output.format import Column, age_text, count_text, duration_cell
-from kinetic._wire import keys, python_runtime
+from kinetic._wire import keys
 from kinetic.errors import BatchNotFoundError, KineticError, OptionError
 
 if TYPE_CHECKING:
@@ -419,17 +420,12 @@ def _progress_shown(batch: Batch) -> Iterator[None]:
     """Show the progress of a batch from a thread, while the caller's thread drives it."""
     from kinetic._batches import display, state
 
-    over, tracker = threading.Event(), state.tracker_of(batch.handle)
+    tracker = state.tracker_of(batch.handle)
     with display.show_progress(batch.handle, summary=False) as view:
 
-        def refresh() -> None:
+        def refresh(over: threading.Event) -> None:
             while not over.wait(_REFRESH_SECONDS):
                 view.look(tracker)
 
-        thread = python_runtime.start_thread(refresh, "kinetic-view")
-        try:
+        with output.beside(refresh, "kinetic-view"):
             yield
-        finally:
-            over.set()
-            if thread is not None:
-                thread.join()

@@ -98,7 +98,7 @@ def wait(
                 return seen
             if is_first:
                 is_first = False
-                _check_circle(job, os.environ.get("KINETIC_JOB_ID", ""))
+                _check_circle(job)
                 waits.enter_context(backend.without_slot())
             looked = clock.monotonic()
             load_what_the_end_needs(looked - began)
@@ -170,7 +170,7 @@ def _looks(job: JobRecord, timeout: float | None) -> Iterator[Snapshot]:
 
 def _has_news_without_slot(backend: Backend, job: JobRecord, **times: Any) -> bool:
     """Return the same as ``has_news``; a job that waits here, between whose looks its own code runs, lends its slot."""
-    _check_circle(job, os.environ.get("KINETIC_JOB_ID", ""))
+    _check_circle(job)
     with backend.without_slot():
         return has_news(backend, job, **times)
 
@@ -195,8 +195,9 @@ def check_flags(**flags: object) -> None:
             raise OptionTypeError(f"{name}={value!r} is neither True nor False")
 
 
-def _check_circle(job: JobRecord, own: str) -> None:
+def _check_circle(job: JobRecord) -> None:
     """Refuse to wait, inside a job, for one that starts only when this job has ended."""
+    own = os.environ.get("KINETIC_JOB_ID")
     if own and own in (job.after or ()):
         raise OptionError(
             f"{job.job_id} starts once this job has ended",
@@ -318,7 +319,7 @@ class _Display:
         found = activity.live_progress_of(self._job, self._attempt())
         self._reported = activity.progress_text(found) if found is not None else ""
         if found is not None and found.share is not None and output.is_possible():
-            columns = min(_BAR_COLUMNS, output.columns() // 8)  # the text beside it matters more
+            columns = min(_BAR_COLUMNS, output.size().columns // 8)  # the text beside it matters more
             self._reported = f"{colors.bar(found.share, columns, sys.stderr)} {self._reported}"
         self._stall = self._stall or activity.StallWatch(self._job)
         self._stall.look(seen)

@@ -185,11 +185,6 @@ def size_of(stream: TextIO | None) -> os.terminal_size:
     return os.terminal_size((found.columns or USUAL_SIZE.columns, found.lines or USUAL_SIZE.lines))
 
 
-def columns() -> int:
-    """Return how wide the terminal of standard error is."""
-    return size().columns
-
-
 def _write(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # a closed terminal must not harm the job
         colors.write(sys.stderr, Sanitized(text))
@@ -370,29 +365,35 @@ class Progress:
 
 
 @contextmanager
-def phase(name: str, *, summary: bool = True, detail: Callable[[], str] | None = None) -> Iterator[None]:
-    """Show what runs inside, if it takes long, and at the end how long it took; another thread calls `detail`."""
-    progress = Progress(shares=True)
-    progress.enter(name)
-    over, thread = threading.Event(), None
-
-    def tick() -> None:
-        while not over.wait(SLOW_SECONDS):
-            progress.show() if detail is None else progress.update(detail())
-
-    def report_still() -> None:
-        if not over.wait(LONG_SECONDS):
-            progress.show_still("" if detail is None else detail())
-
-    if is_wanted(INFO):
-        thread = python_runtime.start_thread(tick if is_possible() else report_still, "kinetic-progress")
+def beside(work: Callable[[threading.Event], object], name: str) -> Iterator[None]:
+    """Run something on a thread while the block runs; it is given the event that says that the block is over."""
+    over = threading.Event()
+    thread = python_runtime.start_thread(lambda: work(over), name)
     try:
         yield
     finally:
         over.set()
         if thread is not None:
             thread.join()
-        if summary:
-            progress.end()
-        else:
-            progress.clear()
+
+
+@contextmanager
+def phase(name: str, *, summary: bool = True, detail: Callable[[], str] | None = None) -> Iterator[None]:
+    """Show what runs inside, if it takes long, and at the end how long it took; another thread calls `detail`."""
+    progress = Progress(shares=True)
+    progress.enter(name)
+
+    def tick(over: threading.Event) -> None:
+        while not over.wait(SLOW_SECONDS):
+            progress.show() if detail is None else progress.update(detail())
+
+    def report_still(over: threading.Event) -> None:
+        if not over.wait(LONG_SECONDS):
+            progress.show_still("" if detail is None else detail())
+
+    work = tick if is_possible() else report_still
+    try:
+        with beside(work, "kinetic-progress") if is_wanted(INFO) else contextlib.nullcontext():
+            yield
+    finally:
+        progress.end() if summary else progress.clear()
