@@ -60,18 +60,13 @@ def after_collection(collected: Sequence[JobHandle], tracker: Tracker) -> None:
 
 def _write_history(handle: JobHandle, tracker: Tracker) -> None:
     collect.collected_page(handle, _seen(handle))
-    _mark_removed(handle, tracker)
+    _note_end(handle, tracker, REMOVED)
 
 
 def _seen(handle: JobHandle) -> Snapshot:
     """Return how a collected job ended, which its handle no longer keeps: it would be most of thousands of them."""
     seen, handle._ended = handle._ended, None
     return seen or seen_if_ended(handle) or observe(handle)
-
-
-def _mark_removed(job: JobRecord, tracker: Tracker) -> None:
-    collect.mark_as_removed(job, tracker.store)
-    _note_end(job, tracker, REMOVED)
 
 
 def _note_end(job: JobRecord, tracker: Tracker, word: str) -> None:
@@ -199,7 +194,8 @@ def _remove(job: JobRecord, tracker: Tracker, *, resource: bool, artifacts: bool
 
         def write() -> None:
             locate.write_page(tracker.store, page, locate.key_to_seal(job))
-            _mark_removed(job, tracker)
+            collect.mark_as_removed(job, tracker.store)
+            _note_end(job, tracker, REMOVED)
 
         collect.write_in_any_case(job, tracker.store, write, spare=() if artifacts else ("",))
         if artifacts:

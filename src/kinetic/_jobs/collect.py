@@ -225,7 +225,6 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
         if is_kept_for_followers(job, store, inside):
             return None
         page = collected_page(job, seen, inside)
-        mark_as_removed(job, store)
         step("client:history-written")
         _delete(job, seen, resource=True, artifacts=True, wait=wait, later=True)
         if job.after:
@@ -264,69 +263,65 @@ def _remove_kept_predecessors(job: JobRecord, store: Store, *, wait: float) -> N
 
 
 def collected_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None = None) -> dict[str, Any]:
-    """Write logs and page of a collected job into the history, and return the page."""
+    """Write logs, page and mark of a collected job into the history, and return the page."""
     store = locate.store_of(job)
-    page, kept = _page_and_logs(job, store, seen, inside)
-
-    def write() -> bool:
-        put_many(store, kept)
-        step("client:log-kept")
-        return locate.write_page(store, page, locate.key_to_seal(job))
-
-    if not write_in_any_case(job, store, write, spare=("logs/",)):
-        return _page_beside_another(job, store, page)
+    pages = _CollectedPages(store)
+    pages.add(job, seen, inside)
+    (page,) = write_in_any_case(job, store, pages.write, spare=("logs/",))
     return page
 
 
 def write_collected_pages(collected: Iterable[tuple[JobRecord, Snapshot]], store: Store) -> None:
-    """Write logs, pages and marks of many collected jobs of one store, which share their forced writes."""
-    pages: dict[str, tuple[JobRecord, dict[str, Any]]] = {}
-    kept: list[tuple[str, bytes]] = []
-    sealed: list[tuple[str, bytes]] = []
-    marks: list[tuple[str, bytes]] = []
+    """Write the same of many collected jobs of one store, which share their forced writes."""
+    pages = _CollectedPages(store)
     for job, seen in collected:
-        page, logs_of_it = _page_and_logs(job, store, seen)
+        pages.add(job, seen)
+        if pages.are_many():
+            pages.write()
+    pages.write()
+
+
+class _CollectedPages:
+    """Pages for the history, with the logs that they name and the marks that name them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._logs: list[tuple[str, bytes]] = []
+        self._sealed: list[tuple[str, bytes]] = []
+        self._marks: list[tuple[str, bytes]] = []
+        self._pages: dict[str, tuple[JobRecord, dict[str, Any]]] = {}
+
+    def add(self, job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None = None) -> None:
+        """Make the page of a collected job; ``inside``: what a listing of it has."""
+        inside = list(self._store.entries(keys.job(job.job_id))) if inside is None else inside
+        logs_of_it, kept = _history_logs(job, self._store, inside, seen.outcome)
+        page = history_page(job, seen, inside)
+        page |= {"collected": time.time(), "artifacts_removed": True, "resource_removed": True, "logs": logs_of_it}
+        if usage := _usage_to_keep(job, inside, seen.outcome):
+            page["usage"] = usage
         key = locate.key_to_seal(job)
-        at, data = locate.sealed_page(store, page, key)
-        pages[at] = job, page
-        kept += logs_of_it
-        sealed.append((at, data))
+        at, data = locate.sealed_page(self._store, page, key)
+        self._logs += kept
+        self._sealed.append((at, data))
+        self._pages[at] = job, page
         if mark := mark_of(job):
-            marks.append((documents.sealed_name(mark, "removed", key), b""))
-        if len(sealed) >= _PAGES_AT_ONCE or sum(len(data) for _, data in kept) > _LOGS_IN_MEMORY:
-            _write_together(store, kept, sealed, marks, pages)
-    _write_together(store, kept, sealed, marks, pages)
+            self._marks.append((documents.sealed_name(mark, "removed", key), b""))
 
+    def are_many(self) -> bool:
+        """Return whether it is time to write them."""
+        return len(self._sealed) >= _PAGES_AT_ONCE or sum(len(data) for _, data in self._logs) > _LOGS_IN_MEMORY
 
-def _write_together(
-    store: Store,
-    kept: list[tuple[str, bytes]],
-    sealed: list[tuple[str, bytes]],
-    marks: list[tuple[str, bytes]],
-    pages: dict[str, tuple[JobRecord, dict[str, Any]]],
-) -> None:
-    """Write logs, then the pages that name them, then the marks; and take them out."""
-    put_many(store, kept)
-    step("client:log-kept")
-    for at in put_many(store, sealed, if_absent=True):
-        job, page = pages[at]
-        _page_beside_another(job, store, page)
-    put_many(store, marks)
-    for each in (kept, sealed, marks, pages):
-        each.clear()
-
-
-def _page_and_logs(
-    job: JobRecord, store: Store, seen: Snapshot, inside: Sequence[Entry] | None = None
-) -> tuple[dict[str, Any], list[tuple[str, bytes]]]:
-    """Return the page of a collected job for the history, and its logs, by their keys."""
-    inside = list(store.entries(keys.job(job.job_id))) if inside is None else inside
-    logs_of_it, kept = _history_logs(job, store, inside, seen.outcome)
-    page = history_page(job, seen, inside)
-    page |= {"collected": time.time(), "artifacts_removed": True, "resource_removed": True, "logs": logs_of_it}
-    if usage := _usage_to_keep(job, inside, seen.outcome):
-        page["usage"] = usage
-    return page, kept
+    def write(self) -> list[dict[str, Any]]:
+        """Write logs, then the pages that name them, then the marks; return the pages that are there."""
+        put_many(self._store, self._logs)
+        step("client:log-kept")
+        pages = {at: page for at, (_, page) in self._pages.items()}
+        for at in put_many(self._store, self._sealed, if_absent=True):
+            pages[at] = _page_beside_another(self._pages[at][0], self._store, pages[at])
+        put_many(self._store, self._marks)
+        for each in (self._logs, self._sealed, self._marks, self._pages):
+            each.clear()
+        return [*pages.values()]
 
 
 def _page_beside_another(job: JobRecord, store: Store, page: dict[str, Any]) -> dict[str, Any]:

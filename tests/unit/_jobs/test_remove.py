@@ -102,7 +102,7 @@ def test_files_of_others_among_the_logs_of_a_job_are_no_logs_and_no_attempts(sto
     assert [entry.key for entry in store.entries(keys.job(JOB))] == []
 
 
-@pytest.mark.parametrize("broken", ["put", "delete"])
+@pytest.mark.parametrize("broken", ["put_many", "delete"])
 def test_a_log_that_cannot_be_kept_leaves_the_job_as_it_is(broken, store, monkeypatch, caplog) -> None:
     job = handle(store)
     segment(store, b"words\n")
