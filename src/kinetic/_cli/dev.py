@@ -114,7 +114,8 @@ def dev(
     if target_function.wants_help(words):
         ctx.exit(subprocess.call([sys.executable, "-m", "kinetic", "run", *run_words]))
     place = [word for name in shared_options.PLACE if (value := given.get(name)) for word in (f"--{name}", value)]
-    watcher = _watcher_of(file, given.get("output_dir"))
+    plan = root.plan_for_file(file)
+    watcher = FileWatcher.of(plan, folders_not_sent(plan, given.get("output_dir")))
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: what runs is ended or named
         signal.signal(number, signal.default_int_handler)
     output.report(f"watching {count_text(watcher.count, 'file')} of {watcher.root}; Ctrl-C ends watching")
@@ -126,12 +127,6 @@ def dev(
         raise
     finally:
         session.close()
-
-
-def _watcher_of(file: Path, output_dir: str | None) -> FileWatcher:
-    """Return a watcher of what `kinetic run` would send."""
-    plan = root.plan_for_file(file)
-    return FileWatcher.of(plan, folders_not_sent(plan, output_dir))
 
 
 class _Run:

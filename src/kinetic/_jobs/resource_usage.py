@@ -15,7 +15,6 @@ from kinetic._wire.measurements import CPU, DEVICES, DISK, MEMORY, PAGE, READ, S
 from kinetic.errors import KeyMissingError, KineticError, OptionError
 
 if TYPE_CHECKING:
-    from kinetic._backends.protocol import Backend
     from kinetic._stores.protocol import Entry, Store
     from kinetic._wire.outcomes import Outcome
     from kinetic._wire.records import JobRecord
@@ -269,17 +268,14 @@ def _measured(job: JobRecord, store: Store, attempt: int) -> list[Measurements]:
     """Read what is known of the hosts of an attempt that was not collected, host 0 first."""
     found: dict[int, Measurements] = {}
     hosts = locate.hosts_or_one(job)
-    backend = _backend_here(job)
-    for host in range(hosts) if backend is not None else ():
-        data = backend.live_usage(job.job_id, host=host, attempt=attempt)  # type: ignore[union-attr] # asked above
+    for host in range(hosts) if locate.is_here(job) else ():
+        data = locate.backend_of(job).live_usage(job.job_id, host=host, attempt=attempt)
         if data is not None:
             page = documents.read(data, "the usage", most_bytes=PAGE.most_bytes)
             found[host] = PAGE.build(page, "the usage")
+    stored = [0]
     if hosts > 1:
-        prefix = keys.usage(job.job_id, attempt, 0)[:-1]
-        stored = [number for number, _ in keys.numbered(store.entries(prefix))]
-    else:
-        stored = [0]
+        stored = [number for number, _ in keys.numbered(store.entries(keys.usage(job.job_id, attempt, 0)[:-1]))]
     missing = [host for host in stored if host not in found]
     if missing:
         key = locate.key_to_read(job)
@@ -301,11 +297,6 @@ def _stored(store: Store, at: str, key: bytes | None) -> Measurements | None:
         return documents.open_page(PAGE, store, at, key)
     except KeyMissingError:
         return None
-
-
-def _backend_here(job: JobRecord) -> Backend | None:
-    """Return the backend that has the files of a job on this machine, or None."""
-    return locate.backend_of(job) if locate.is_here(job) else None
 
 
 def _kept_in(page: dict[str, Any]) -> list[Measurements]:

@@ -288,12 +288,12 @@ class Progress:
         self._written = ""  # to a log file, or shown on the terminal
         self._mid_line = False
 
-    def enter(self, phase: str, detail: str = "", *, since: float | None = None) -> None:
+    def enter(self, phase: str, detail: str = "") -> None:
         """Begin a phase, or update its detail; another phase before it has ended."""
         if phase != self._phase:
             self.end()
             self._phase, self._written = phase, ""
-            self._since = self._clock() if since is None else since
+            self._since = self._clock()
             if self._shares:
                 _phases.append(self)
         self.update(detail)
