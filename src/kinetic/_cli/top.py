@@ -104,8 +104,7 @@ class Looker:
         from kinetic._jobs import activity, resource_usage
 
         attempt, measured = resource_usage.measurements_of(job)
-        reported = activity.live_progress_of(job, attempt)
-        reported = reported or next((each.progress for each in measured if each.progress is not None), None)
+        reported = activity.progress_from(job, attempt, measured)
         return Seen(resource_usage.usage_from(job, attempt, measured), reported)
 
 

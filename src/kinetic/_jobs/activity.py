@@ -41,8 +41,9 @@ def progress_of(job: JobRecord) -> Progress | None:
 
 def progress_from(job: JobRecord, attempt: int, measured: Sequence[Measurements]) -> Progress | None:
     """Return the same from what was read already."""
-    live = _live_progress(job, attempt)
-    return live or next((each.progress for each in measured if each.progress is not None), None)
+    return live_progress_of(job, attempt) or next(
+        (each.progress for each in measured if each.progress is not None), None
+    )
 
 
 def progress_of_many(jobs: Sequence[JobRecord]) -> dict[str, Progress]:
@@ -70,17 +71,8 @@ def progress_of_many(jobs: Sequence[JobRecord]) -> dict[str, Progress]:
 def live_progress_of(job: JobRecord, attempt: int) -> Progress | None:
     """Return the same of a job that runs here, by its file alone; None of any other."""
     with contextlib.suppress(KineticError, OSError):
-        return _live_progress(job, attempt)
-    return None
-
-
-def _live_progress(job: JobRecord, attempt: int) -> Progress | None:
-    if not locate.is_here(job):
-        return None
-    backend = locate.backend_of(job)
-    with contextlib.suppress(KineticError):
-        for host in range(locate.hosts_of(job)):
-            if (found := backend.live_progress(job.job_id, host=host, attempt=attempt)) is not None:
+        for host in range(locate.hosts_of(job)) if locate.is_here(job) else ():
+            if (found := locate.backend_of(job).live_progress(job.job_id, host=host, attempt=attempt)) is not None:
                 return found
     return None
 

@@ -217,15 +217,14 @@ def _size_difference(found: int, sealed: int) -> str:
 
 
 def open_log(
-    backend: Backend, store: Store, job_id: str, *, attempt: int | None, host: int, follow: bool = False
+    backend: Backend, store: Store, job_id: str, *, attempt: int, host: int, follow: bool = False
 ) -> LiveLog | None:
-    """Open the log of an attempt, by default the last: the live one while it is there, else the stored one, or None."""
-    number = latest_attempt(backend, store, job_id) if attempt is None else attempt
-    live = backend.live_log(job_id, host=host, attempt=number, follow=follow)
+    """Open the log of an attempt: the live one while it is there, else the stored one, or None."""
+    live = backend.live_log(job_id, host=host, attempt=attempt, follow=follow)
     if live is not None:
         return live
-    left = store_last_log(backend, store, job_id, attempt=number, host=host)
-    stored = StoredLog(store, keys.logs(job_id, number, host))
+    left = store_last_log(backend, store, job_id, attempt=attempt, host=host)
+    stored = StoredLog(store, keys.logs(job_id, attempt, host))
     if left is not None and left.size() > stored.size():
         return left
     return stored if stored.size() else None
