@@ -30,8 +30,7 @@ from kinetic._output import tracebacks
 from kinetic._output.format import count_text, seconds_text
 from kinetic._project import pickler
 from kinetic._project.pickler import InputPacker
-from kinetic._wire import NamedTuple, cache_entries, digests, documents, keys, python_runtime
-from kinetic._wire import order as wire_order
+from kinetic._wire import NamedTuple, cache_entries, digests, documents, keys
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.records import Group, Input, Inputs, Settings, Table
@@ -409,27 +408,16 @@ def _write(
 ) -> ChildLauncher:
     """Write order and table, and then the manifest: from here on the batch can be found, and taken over."""
     context, options = shipment.context, shipment.options
-    own = f"{context.store.url}/{keys.OUTPUTS}"  # each child has a folder there, the same for every attempt
-    outputs = wire_order.resolve_output_dir(options.output_dir, os.environ) or wire_order.output_address(own)
-    order = Order(
+    order = shipment.order(
+        packed.project,
+        keys.OUTPUTS,  # each child has a folder there, the same for every attempt
         job_id=group_id,
         function_name=request.name,
         function=packed.function,
         arguments=_NO_ARGUMENTS,
-        manifest=packed.project.manifest,
-        packs=packed.project.packs,
-        plan=shipment.plan_page(),
-        script=pickler.script_of(shipment.plan),
-        environment=tuple(shipment.captured.values),
-        output_dir=outputs,
-        accelerator=context.placement.name,
-        hosts=context.placement.hosts,
         deadline=options.deadline,
-        fingerprint=job_submit.versions(),
         data=data,
         group=group_id,
-        cpu=shipment.resources.cpu,
-        memory_bytes=shipment.resources.memory_bytes,
         is_command=bool(request.command),
         after=followed.after,
     )
@@ -446,16 +434,11 @@ def _write(
         slug=hardware.slug(options.accelerator),
         handle=shipment.shared_fields(request.name, request.command)
         | ({"after": followed.names} if followed.after else {}),
-        more={
-            "spot": context.placement.spot,
-            "machine": os.uname().nodename,
-            "python": python_runtime.python_version(),
-            **({"lock": shipment.lock} if shipment.lock else {}),
-        },
+        more=shipment.recorded(),
         settings=replace(request.settings, retries=retries),
         order_sha256=digests.of_bytes(order.to_bytes()),
         table_sha256=digests.of_bytes(table_bytes),
-        outputs=outputs,
+        outputs=order.output_dir,
         key_id=context.key_id,
         spot=context.placement.spot,
     )

@@ -243,6 +243,38 @@ class Shipment(NamedTuple):
         pod = self.unfinished.result()
         return self._replace(pod=pod, lock=pod.lock, unfinished=None)
 
+    def order(self, shipped: Shipped, outputs: str, **own: Any) -> Order:
+        """Make an order of what all jobs of this submission have in common, and of its own fields.
+
+        ``outputs``: where outputs go, below the store, if the options do not say so.
+        """
+        from kinetic._project import pickler  # it is loaded by now
+
+        context, named = self.context, wire_order.resolve_output_dir(self.options.output_dir, os.environ)
+        return Order(
+            manifest=shipped.manifest,
+            packs=shipped.packs,
+            plan=self.plan_page(),
+            script=pickler.script_of(self.plan),
+            environment=tuple(self.captured.values),
+            output_dir=named or wire_order.output_address(f"{context.store.url}/{outputs}"),
+            accelerator=context.placement.name,
+            hosts=context.placement.hosts,
+            fingerprint=versions(),
+            cpu=self.resources.cpu,
+            memory_bytes=self.resources.memory_bytes,
+            **own,
+        )
+
+    def recorded(self) -> dict[str, Any]:
+        """Return what the records of this submission say besides the fields of a handle."""
+        return {
+            "spot": self.context.placement.spot,
+            "machine": os.uname().nodename,
+            "python": python_runtime.python_version(),
+            **({"lock": self.lock} if self.lock else {}),
+        }
+
     def plan_page(self) -> dict[str, Any]:
         """Return the plan and the logging for the order; a job in this environment also gets folders of packages."""
         page = self.plan.to_json() | console_logging()
@@ -607,11 +639,11 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, data_refs
     """Bring the call and then its project into the store; return the order, and the data and jobs it refers to."""
     from kinetic._project import pickler
 
-    options, context, plan = shipment.options, shipment.context, shipment.plan
+    options, context = shipment.options, shipment.context
     found, handed = data_refs.FoundData(), data_refs.HandedOver()
     payload = pickler.pack_call(
         call,
-        plan,
+        shipment.plan,
         context.store,
         (keys.function(job_id), keys.arguments(job_id)),
         by_value=shipment.by_value,
@@ -622,27 +654,17 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, data_refs
     found.check(call.args, call.kwargs)
     shipment.check()
     shipped = ship_project(shipment, found.local_paths(options.volumes), call.function)
-    own = f"{context.store.url}/{keys.outputs(job_id)}"
-    order = Order(
+    order = shipment.order(
+        shipped,
+        keys.outputs(job_id),
         job_id=job_id,
         function_name=call.name,
         function=payload.function,
         arguments=payload.arguments,
-        manifest=shipped.manifest,
-        packs=shipped.packs,
-        plan=shipment.plan_page(),
-        script=pickler.script_of(plan),
-        environment=tuple(shipment.captured.values),
-        output_dir=wire_order.resolve_output_dir(options.output_dir, os.environ) or wire_order.output_address(own),
-        accelerator=context.placement.name,
-        hosts=context.placement.hosts,
         deadline=None if options.debug else options.deadline,
         debug=debug_wait_seconds(options, os.environ),
         retries=0 if options.debug else options.retries or 0,
         is_command=bool(call.command),
-        fingerprint=versions(),
-        cpu=shipment.resources.cpu,
-        memory_bytes=shipment.resources.memory_bytes,
     )
     return order, found, handed
 
@@ -655,13 +677,7 @@ def _write(order: Order, written: bytes, call: Call, shipment: Shipment) -> JobR
     own: dict[str, Any] = {"name": options.name, "tags": options.tags, "debug": options.debug}
     own |= {"output_dir": order.output_dir, "after": [each.job_id for each in order.after] or None}
     job = locate.make_record(shared, job_id, **own)
-    more = {
-        "spot": context.placement.spot,
-        "machine": os.uname().nodename,
-        "python": python_runtime.python_version(),
-        "order_sha256": digests.of_bytes(written),
-        **({"lock": shipment.lock} if shipment.lock else {}),
-    }
+    more = {**shipment.recorded(), "order_sha256": digests.of_bytes(written)}
     job_key = documents.job_key(context.key, job_id, context.store.url)
     page = locate.seal_record(records.plain(job), more, job_key)
     put_many(context.store, [(keys.order(job_id), written), (keys.record(job_id), page)])
