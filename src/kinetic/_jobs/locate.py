@@ -350,10 +350,8 @@ def open_claimed(kind: PageKind[T], store: Store, at: str, name: str) -> T | Unt
         Untrusted, name, escaped(function), escaped(_text(page.get("created_at"))), escaped(key_id)
     )
     if key is None:
-        why = f"it is sealed with the key {escaped(key_id) or '(none)'}, which is not in {home() / 'keys'}"
-        export = f"kinetic key export {escaped(key_id)}"
-        next_ = f"on the machine that submitted it: {export}     then here: kinetic key import"
-        return untrusted(why, next_, code="key-missing-here")
+        error = key_missing(name, "it is sealed with", escaped(key_id))
+        return untrusted(error.why or "", error.next or "", code=error.code)
     if not documents.has_seal(page, key, documents.seal_purpose(kind.name, at)):
         why = "it has a wrong seal: it was written or changed without this namespace's key"
         return untrusted(why, "look at who can write to the store", code="seal")
