@@ -138,8 +138,9 @@ def choose(environ: Mapping[str, str], name: str | None = None) -> Choice:
     return Choice(profile, source)
 
 
-def check_name(name: str) -> str:
-    """Return a name for a profile if it is valid."""
+def check_new_name(name: str) -> str:
+    """Return a name for a profile that is saved: a valid one, and not that of the built-in profile."""
+    _refuse_built_in(name)
     plain = name.replace("-", "").replace("_", "")
     if name.isascii() and name[:1].isalnum() and plain.isalnum() and len(name) <= _MAX_NAME:
         return name
@@ -149,13 +150,6 @@ def check_name(name: str) -> str:
         f"and has at most {_MAX_NAME} characters",
         next="use a plain word, such as team or team-west4",
     )
-
-
-def check_new_name(name: str) -> str:
-    """Return a name for a profile that is saved: a valid one, and not that of the built-in profile."""
-    check_name(name)
-    _refuse_built_in(name)
-    return name
 
 
 def unknown_profile_error(name: str, profiles: Profiles, *, way: str, asked_by: str = "") -> SettingsError:

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from kinetic._config.profiles import LOCAL, Profile, check_name, choose, load, profiles_file
+from kinetic._config.profiles import LOCAL, Profile, check_new_name, choose, load, profiles_file
 from kinetic.errors import OptionError, SettingsError
 
 TEAM = {"project": "acme", "zone": "us-west4-a", "cluster": "main", "namespace": "ml"}
@@ -209,13 +209,13 @@ def test_the_name_local_always_means_this_machine(save, tmp_path):
 
 @pytest.mark.parametrize("name", ["a", "7", "team-west4_b", "x" * 64])
 def test_a_plain_word_may_name_a_profile(name):
-    assert check_name(name) == name
+    assert check_new_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["", "-a", "_a", "a b", "a.b", "a/b", "é", "x" * 65, "a\n"])
 def test_other_names_are_refused_with_the_rule(name):
     with pytest.raises(OptionError) as caught:
-        check_name(name)
+        check_new_name(name)
 
     assert str(caught.value).splitlines() == [
         f"{name!r} cannot be the name of a profile [option]",
