@@ -248,13 +248,6 @@ def _checked_settings(
     return Settings(max_concurrent, retries, bool(fail_fast), bool(cancel_running_on_fail))
 
 
-class Prepared(NamedTuple):
-    """A stored batch of which nothing runs yet; for each input that could not be submitted, why."""
-
-    launcher: ChildLauncher
-    errors: dict[int, Exception]
-
-
 class _Packed(NamedTuple):
     """What a batch is made of, in the store, with the data that the function and each input refer to."""
 
@@ -267,20 +260,19 @@ class _Packed(NamedTuple):
     handed: data_refs.HandedOver  # handles among the arguments: the batch follows all of them
 
 
-def prepare(request: BatchRequest) -> Prepared:
-    """Bring a batch into the store.
+def _stored(request: BatchRequest) -> tuple[ChildLauncher, dict[int, Exception]]:
+    """Bring a batch into the store, of which nothing runs yet; return why inputs could not be submitted, too.
 
-    Raises:
-        KineticError: Nothing was launched; of what was written nothing can be found.
+    Where an error is raised, nothing of what was written can be found.
     """
     job_submit.check_not_debug(request.options)
     context = submit_context.prepare(request.options)
     shipment = job_submit.resolve(request.function, request.options, context, plan=request.plan)
     with shipment.building():
-        return _prepare(request, shipment)
+        return _store(request, shipment)
 
 
-def _prepare(request: BatchRequest, shipment: job_submit.Shipment) -> Prepared:
+def _store(request: BatchRequest, shipment: Shipment) -> tuple[ChildLauncher, dict[int, Exception]]:
     context = shipment.context
     targets = notifications.resolve(request.options.on_done or (), os.environ)
     group_id = _new_group_id(context.store)
@@ -309,7 +301,7 @@ def _prepare(request: BatchRequest, shipment: job_submit.Shipment) -> Prepared:
     finally:
         context.backend.finish_submitting(group_id, leave_nothing=True)
     job_submit.report_notes(tuple(shipment.captured.notes))
-    return Prepared(launcher, packed.errors)
+    return launcher, packed.errors
 
 
 def _new_group_id(store: Store) -> str:
@@ -511,12 +503,12 @@ def submit(request: BatchRequest) -> BatchHandle:
             names the command that submits the rest.
     """
     try:
-        launcher, errors = prepare(request)
+        launcher, errors = _stored(request)
     except KeyboardInterrupt:
         raise submit_context.interrupted() from None
     group = launcher.group
     batch = handle_of_group(group)
-    batch._submission_errors = dict(errors)
+    batch._submission_errors = errors
     batch._tracker = BatchTracker(group, launcher.store, launcher.backend)
     batch._table = launcher.table
     try:

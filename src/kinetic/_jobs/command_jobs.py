@@ -109,7 +109,10 @@ def submit_request(request: CommandRequest) -> JobHandle[int]:
     context = submit_context.prepare(request.options, one_job=True)
     arguments = (list(request.words), dict(request.links))
     call = pickler.Call(command.run, arguments, {}, request.name, command=request.words)
-    return submit.submit_command(call, request.options, context, plan=request.plan, variables=request.variables)
+    try:
+        return submit.submit(call, request.options, context, plan=request.plan, secrets=request.variables)
+    except KeyboardInterrupt:
+        raise submit_context.interrupted() from None
 
 
 def check_program(request: CommandRequest) -> None:

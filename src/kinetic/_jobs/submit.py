@@ -143,25 +143,11 @@ def submit_function(
     context: SubmitContext,
 ) -> JobHandle:
     """Submit a call of a user's function."""
-    from kinetic._jobs import handle
     from kinetic._project import pickler
 
     pickler.check_arguments(function, args, kwargs, name)
     kwargs = data_refs.with_defaults(function, args, kwargs)
-    return handle.handle_of(_submit(pickler.Call(function, args, kwargs, name), options, context))
-
-
-def submit_command(
-    call: Call, options: Options, context: SubmitContext, *, plan: Plan, variables: Mapping[str, str]
-) -> JobHandle:
-    """Submit a call that starts a command in a project, with more variables."""
-    from kinetic._jobs import handle
-
-    try:
-        job = _submit(call, options, context, plan=plan, secrets=variables)
-    except KeyboardInterrupt:
-        raise submit_context.interrupted() from None
-    return handle.handle_of(job)
+    return submit(pickler.Call(function, args, kwargs, name), options, context)
 
 
 _SLOW_SECONDS = 1.0  # packing that takes longer is reported
@@ -486,7 +472,6 @@ def console_logging() -> dict[str, Any]:
 
 def _submit_image_build(options: Options, build: BuildCall) -> JobHandle:
     """Submit the job that builds an image, where jobs with these options run."""
-    from kinetic._jobs import handle
     from kinetic._project import pickler
 
     wanted = options.changed(
@@ -512,8 +497,7 @@ def _submit_image_build(options: Options, build: BuildCall) -> JobHandle:
     context = submit_context.prepare(wanted)
     if context.settings is not None:
         context = context._replace(settings=context.settings._replace(builds_image=True))
-    job = _submit(call, wanted, context, plan=plan, secrets=build.secrets, job_id=build.job_id)
-    return handle.handle_of(job)
+    return submit(call, wanted, context, plan=plan, secrets=build.secrets, job_id=build.job_id)
 
 
 _BUILD_SECONDS = 7200.0
@@ -524,7 +508,7 @@ def _build_resources(size_bytes: int) -> dict[str, object] | None:
     return {"disk": f"{size_bytes * 3 // (1 << 30) + 2}Gi"} if size_bytes > _BUILD_DISK else None
 
 
-def _submit(
+def submit(
     call: Call,
     options: Options,
     context: SubmitContext,
@@ -532,23 +516,25 @@ def _submit(
     plan: Plan | None = None,
     secrets: Mapping[str, str] | None = None,
     job_id: str = "",
-) -> JobRecord:
+) -> JobHandle:
     """Pack a call, write its order and record, and launch it; return once the job no longer needs this process.
 
     ``plan``, ``secrets`` and ``job_id`` are those of jobs of our own: their project, more variables, and their id.
     """
+    from kinetic._jobs.handle import handle_of
+
     shipment = resolve(call.function, options, context, plan=plan)
     if secrets:
         captured = shipment.captured
         shipment = shipment._replace(captured=captured._replace(values={**captured.values, **secrets}))
     if not context.backend.is_here:
         with shipment.building():
-            return _send(call, shipment, job_id)
+            return handle_of(_send(call, shipment, job_id))
     from kinetic._stores import parallel  # 1 ms, with threads' queues
 
     # A supervisor of this machine begins a job while we force it to the disk: what has been accepted is there.
     with shipment.building(), folders.forced_later(parallel.ThreadPool(_FORCED_AT_ONCE)):
-        return _send(call, shipment, job_id)
+        return handle_of(_send(call, shipment, job_id))
 
 
 def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
