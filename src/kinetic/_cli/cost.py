@@ -112,13 +112,12 @@ def _rates(wanted: list[Placement], project: str, report: Callable[[str], object
     if not project:
         return kept, "it is read through a project, and none is set: pass --project"
     from kinetic._cluster import price_catalog
-    from kinetic._cluster.project_apis import ProjectApis, is_disabled
-    from kinetic._google import login
+    from kinetic._cluster.project_apis import is_disabled
     from kinetic._google.api import ApiError
     from kinetic._stores.parallel import Retry
 
     retry = Retry(attempts=2, first_seconds=0.5, most_seconds=2.0)  # somebody waits, and there is a table
-    apis = ProjectApis(project, login.Tokens(os.environ), os.environ, retry=retry)
+    apis = shared_options.google_apis(project, retry=retry)
     try:
         return price_catalog.refresh(apis, file, wanted, kept, report), ""
     except ApiError as error:

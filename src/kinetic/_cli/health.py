@@ -302,13 +302,11 @@ def status(watch: bool, costs: bool, as_json: bool, **place: str | None) -> None
 def _read(target: Target) -> Status:
     from kinetic._backends.kube.connection import ClusterAddress, client_of
     from kinetic._cluster.live_status import read_status
-    from kinetic._cluster.project_apis import ProjectApis
-    from kinetic._google import login
 
     place = (target.project.value, target.zone.value, target.cluster.value)
     client = client_of(ClusterAddress(*place, target.namespace.value, target.context.value))
     is_google = bool(target.project.value) and not target.context.value
-    apis = ProjectApis(target.project.value, login.Tokens(os.environ), os.environ) if is_google else None
+    apis = shared_options.google_apis(target.project.value) if is_google else None
     return read_status(client, apis, *place)
 
 

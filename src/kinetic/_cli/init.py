@@ -66,10 +66,9 @@ def init(project: str | None, cluster: str | None, store: str | None, name: str 
 
 def _clusters(project: str) -> list[Page]:
     """Return the clusters of a project, ours first."""
-    from kinetic._cluster.project_apis import CONTAINER, ProjectApis, explaining
-    from kinetic._google import login
+    from kinetic._cluster.project_apis import CONTAINER, explaining
 
-    apis = ProjectApis(project, login.Tokens(os.environ), os.environ)
+    apis = shared_options.google_apis(project)
     fields = "clusters(name,location,status,resourceLabels,autopilot/enabled),missingZones"
     with explaining("list the clusters", project):
         page = apis.call(CONTAINER, "GET", f"v1/projects/{project}/locations/-/clusters", query={"fields": fields})

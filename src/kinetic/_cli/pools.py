@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from kinetic._cluster.node_pools import AddedPool
     from kinetic._cluster.resource import Change, Found, Setup
-    from kinetic._config.target import Target
 
 _LIST = (
     Column("POOL"),
@@ -77,7 +75,7 @@ def add(name: str, spot: bool, dry_run: bool, yes: bool, **given: Any) -> None:
     options = PoolOptions(*(given[each] for each in ("reservation", "flex_start", "queued", "least", "most")))
     slices: int = given["slices"] or 1
     node_pools.check_options(wanted, options, slices=slices)
-    setup = _setup(_target(given))
+    setup = _setup(given)
     with output.phase("reading the cluster", summary=False), explaining("read the cluster", setup.project):
         cluster = node_pools.read_cluster(setup.apis, setup.spec)
         if node_pools.is_autopilot(cluster):
@@ -157,7 +155,7 @@ def remove(name: str, yes: bool, **given: Any) -> None:
     from kinetic._cluster.node_pools import RemovedPool
     from kinetic._cluster.project_apis import explaining
 
-    setup = _setup(_target(given))
+    setup = _setup(given)
     removed = RemovedPool(setup, name)
     with output.phase("reading the cluster", summary=False), explaining("read the cluster", setup.project):
         node_pools.read_cluster(setup.apis, setup.spec)
@@ -210,7 +208,7 @@ def list_(as_json: bool, **given: Any) -> None:
     from kinetic._cluster import node_pools
     from kinetic._cluster.project_apis import explaining
 
-    setup = _setup(_target(given))
+    setup = _setup(given)
     with output.phase("reading the cluster", summary=False), explaining("read the cluster", setup.project):
         cluster = node_pools.read_cluster(setup.apis, setup.spec)
     pages = [_pool_page(each) for each in cluster.get("nodePools") or ()]
@@ -249,25 +247,19 @@ def _pool_page(page: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _target(given: dict[str, Any]) -> Target:
-    found = shared_options.target_of({name: given[name] for name in shared_options.PLACE})
-    if registry.is_here(found.backend.value) or found.context.value:
+def _setup(given: dict[str, Any]) -> Setup:
+    from kinetic._cluster.resource import Setup, Spec
+
+    target = shared_options.target_of({name: given[name] for name in shared_options.PLACE})
+    if registry.is_here(target.backend.value) or target.context.value:
         raise OptionError(
             "node pools exist in GKE clusters only",
-            why=f"the context is {found.context.value}" if found.context.value else "jobs run on this machine",
+            why=f"the context is {target.context.value}" if target.context.value else "jobs run on this machine",
             next="export KINETIC_PROJECT=your-project     or kinetic up --standard",
         )
-    return found
-
-
-def _setup(target: Target) -> Setup:
-    from kinetic._cluster.project_apis import ProjectApis
-    from kinetic._cluster.resource import Setup, Spec
-    from kinetic._google import login
-
     project, zone, cluster = target.project.value, target.zone.value, target.cluster.value
     spec = Spec(project, cluster, location=zone, standard=True, namespace=target.namespace.value or "default")
-    return Setup(spec, ProjectApis(project, login.Tokens(os.environ), os.environ))
+    return Setup(spec, shared_options.google_apis(project))
 
 
 def _do(setup: Setup, work: Any, doing: str) -> None:

@@ -23,6 +23,7 @@ from kinetic.errors import OptionError, what_of
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from kinetic._cluster.project_apis import ProjectApis
     from kinetic._config.target import Target
     from kinetic._jobs.index import Row
     from kinetic._stores.protocol import Store
@@ -399,6 +400,14 @@ def google_project(given: str | None, *, asks: bool = False) -> str:
         why="neither --project, KINETIC_PROJECT, a profile, GOOGLE_CLOUD_PROJECT nor your login names one",
         next=f"{click.get_current_context().command_path} --project your-project",
     )
+
+
+def google_apis(project: str, **limits: Any) -> ProjectApis:
+    """Return Google's APIs, which are asked for a project with the login of this user."""
+    from kinetic._cluster.project_apis import ProjectApis
+    from kinetic._google import login
+
+    return ProjectApis(project, login.Tokens(os.environ), os.environ, **limits)
 
 
 def target_store() -> Store:

@@ -384,9 +384,6 @@ def _new_project(given: dict[str, Any], project: str) -> dict[str, Any]:
 
 
 def _setup(spec: Spec, timeout: float) -> Setup:
-    from kinetic._cluster.project_apis import ProjectApis
     from kinetic._cluster.resource import Setup
-    from kinetic._google import login
 
-    apis = ProjectApis(spec.project, login.Tokens(os.environ), os.environ, limit_seconds=timeout)
-    return Setup(spec, apis)
+    return Setup(spec, shared_options.google_apis(spec.project, limit_seconds=timeout))
