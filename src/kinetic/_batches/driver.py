@@ -408,11 +408,6 @@ def start_driver(
     drive()
 
 
-def finish_in_a_job() -> None:
-    """Wait until all batches are submitted that the function of this job submits; the worker calls it at its end."""
-    _AtExit.finish_in_a_job()
-
-
 class _AtExit:
     """What a program waits for that has come to its end: the threads that submit its batches.
 
@@ -472,6 +467,7 @@ class _AtExit:
 
 
 os.register_at_fork(after_in_child=_AtExit.after_fork)
+finish_in_a_job = _AtExit.finish_in_a_job  # the worker calls it at the end of a job that submits batches
 
 
 def _drive(batch: Batch, launcher: ChildLauncher, held: Lease | None, only: Collection[int] | None) -> bool:

@@ -64,6 +64,7 @@ def cost(
     Example: kinetic cost l4 v5litepod-16 --region us-west4
     """
     from kinetic import _hardware as hardware
+    from kinetic._config import profiles
     from kinetic._google.locations import region_of
     from kinetic._hardware import prices
 
@@ -74,11 +75,12 @@ def cost(
         if each.kind == "cpu":
             why = "a CPU job runs on any node, and shares it with others"
             raise OptionError("a CPU job has no price of its own", why=why, next="kinetic cost l4")
-    where, named = _place(region, project)
+    profile = profiles.choose(os.environ).profile
+    where = region or read_variable("KINETIC_ZONE", os.environ) or getattr(profile, "zone", "")
     doing = [""]
     with output.phase("reading Google's price list", summary=False, detail=lambda: doing[0]):
-        rates, problem = _rates(wanted, named, lambda text: doing.__setitem__(0, text))
-    found = [(each, prices.price_of(each, region_of(where), rates)) for each in wanted]
+        rates, problem = _rates(wanted, shared_options.named_project(project), lambda text: doing.__setitem__(0, text))
+    found = [(each, prices.price_of(each, region_of(where or ""), rates)) for each in wanted]
     if as_json:
         pages = [_page(each, price) for each, price in found]
         output_format.print_document(prices=pages, not_included=[*NOT_INCLUDED], problem=problem)
@@ -90,15 +92,6 @@ def cost(
         _explain(found, problem)
     if any(price is None for _, price in found):
         sys.exit(ERROR)
-
-
-def _place(region: str | None, project: str | None) -> tuple[str, str]:
-    """Return the region, "" for the cheapest, and the project that asks, "" for none."""
-    from kinetic._config import profiles
-
-    profile = profiles.choose(os.environ).profile
-    where = region or read_variable("KINETIC_ZONE", os.environ) or getattr(profile, "zone", "")
-    return str(where or ""), shared_options.named_project(project)
 
 
 def _rates(wanted: list[Placement], project: str, report: Callable[[str], object]) -> tuple[Rates | None, str]:

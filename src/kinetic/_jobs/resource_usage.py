@@ -239,8 +239,11 @@ def usage_of(job: JobRecord, *, attempt: int | None = None) -> Usage:
 def usage_from(
     job: JobRecord, attempt: int, found: Sequence[Measurements], *, most_samples: int | None = None
 ) -> Usage:
-    """Return the same from what was read already."""
-    return Usage(job.job_id, attempt, _hosts(found, most_samples))
+    """Return the same from what was read already, with at most so many samples of all hosts together."""
+    measured = [host for host in found if host.rows]  # a short job that reported its progress has none
+    most = measurements.MOST_ROWS if most_samples is None else max(most_samples // max(len(measured), 1), 2)
+    thinned = (replace(host, rows=tuple(measurements.thinned(host.rows, most))) for host in measured)
+    return Usage(job.job_id, attempt, tuple(map(_host_usage, thinned)))
 
 
 def measurements_of(job: JobRecord, *, attempt: int | None = None) -> tuple[int, list[Measurements]]:
@@ -319,12 +322,6 @@ def to_keep(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) ->
         return tuple(measurements.thinned(rows, most))
 
     return [replace(each, rows=thin(each.rows), log=thin(each.log)).to_json() for each in found]
-
-
-def _hosts(found: Sequence[Measurements], most: int | None) -> tuple[HostUsage, ...]:
-    measured = [host for host in found if host.rows]  # a short job that reported its progress has none
-    each = measurements.MOST_ROWS if most is None else max(most // max(len(measured), 1), 2)
-    return tuple(_host_usage(replace(host, rows=tuple(measurements.thinned(host.rows, each)))) for host in measured)
 
 
 def _host_usage(found: Measurements) -> HostUsage:
