@@ -165,14 +165,25 @@ def table_lines(
     if measure is len and fitted == widths and len(shown) == len(columns) and paint is None:  # ten times as fast
         form = _GAP.join(f"%{'' if column.right else '-'}{each}s" for column, each in zip(columns, widths, strict=True))
         return [(form % tuple(row)).rstrip() for row in cells]
+
+    def line_of(row: Sequence[str], paint: Callable[[str], str] | None = None) -> str:
+        texts = []
+        for index in shown:
+            text, column = row[index], columns[index]
+            spare = fitted[index] - measure(text)
+            if spare < 0 and columns_wide is not None:  # only a flexible column is narrower than its texts
+                text = shortened(text, fitted[index])
+                spare = fitted[index] - width(text)
+            text = paint(text) if paint is not None and column.is_status else text
+            texts.append(" " * spare + text if column.right else text + " " * spare)
+        return _GAP.join(texts).rstrip()
+
     head, *others = cells
-    lines = [_table_line(columns, head, shown, fitted, measure)]
-    is_cut = columns_wide is not None
+    lines = [line_of(head)]
     for row in others:
         parts = _wrapped(row[-1], fitted[-1]) if columns[-1].wraps and shown[-1] == len(columns) - 1 else [row[-1]]
-        lines.append(_table_line(columns, [*row[:-1], parts[0]], shown, fitted, measure, paint, is_cut=is_cut))
-        rest = [[""] * (len(columns) - 1) + [part] for part in parts[1:]]
-        lines += [_table_line(columns, each, shown, fitted, measure) for each in rest]
+        lines.append(line_of([*row[:-1], parts[0]], paint))
+        lines += [line_of([""] * (len(columns) - 1) + [part]) for part in parts[1:]]
     return lines
 
 
@@ -208,28 +219,6 @@ def _fitted(columns: Sequence[Column], widths: Sequence[int], most: int) -> tupl
             return shown, fitted
         shown.remove(spare)
         fitted = list(widths)
-
-
-def _table_line(
-    columns: Sequence[Column],
-    row: Sequence[str],
-    shown: Sequence[int],
-    widths: Sequence[int],
-    measure: Callable[[str], int],
-    paint: Callable[[str], str] | None = None,
-    *,
-    is_cut: bool = True,
-) -> str:
-    cells = []
-    for index in shown:
-        text = row[index]
-        spare = widths[index] - measure(text)
-        if spare < 0 and is_cut:  # only a flexible column is narrower than its texts
-            text = shortened(text, widths[index])
-            spare = widths[index] - width(text)
-        shown_text = paint(text) if paint is not None and columns[index].is_status else text
-        cells.append(" " * spare + shown_text if columns[index].right else shown_text + " " * spare)
-    return _GAP.join(cells).rstrip()
 
 
 def live_table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], columns_wide: int) -> list[str]:
