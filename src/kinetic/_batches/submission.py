@@ -312,64 +312,39 @@ def _new_group_id(store: Store) -> str:
 
 
 def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
-    call = pickler.Call(request.function, request.leading, {}, request.name)
-    found, handed = data_refs.FoundData(), data_refs.HandedOver()
-    function, notes = pickler.pack_function(
-        call,
-        shipment.plan,
-        shipment.context.store,
-        keys.group_function(group_id),
-        by_value=shipment.by_value,
-        swap=found,
-    )
+    """Pickle the function and every input, and ship the project; an input that cannot be pickled affects no other."""
+    plan, store, by_value = shipment.plan, shipment.context.store, shipment.by_value
+    found, handed, volumes = data_refs.FoundData(), data_refs.HandedOver(), shipment.options.volumes or {}
+    call, at = pickler.Call(request.function, request.leading, {}, request.name), keys.group_function(group_id)
+    function, notes = pickler.pack_function(call, plan, store, at, by_value=by_value, swap=found)
     job_submit.report_notes(notes)
-    volumes = shipment.options.volumes or {}
-    errors: dict[int, Exception] = {}
     first = len(found.data) + len(volumes)
-    rows, found_by_input = _pack_inputs(request, shipment, group_id, first, handed, errors)
-    step("driver:inputs-written")
-    data = [*found.local_paths(volumes), *(path for item in found_by_input.values() for path in item.local_paths(None))]
-    shipped = job_submit.ship_project(shipment, data, request.function)
-    return _Packed(function, rows, shipped, errors, found, found_by_input, handed)
-
-
-def _pack_inputs(
-    request: BatchRequest,
-    shipment: Shipment,
-    group_id: str,
-    first: int,
-    handed: data_refs.HandedOver,
-    errors: dict[int, Exception],
-) -> tuple[Inputs, dict[int, data_refs.FoundData]]:
-    """Pickle every input; the error of one that cannot be pickled does not affect the others."""
+    rows, errors = Inputs(), dict[int, Exception]()
+    found_by_input: dict[int, data_refs.FoundData] = {}
 
     def check(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         pickler.check_arguments(request.function, args, kwargs, request.name)
 
-    rows = Inputs()
-    found_by_input: dict[int, data_refs.FoundData] = {}
-    with InputPacker(
-        shipment.plan,
-        shipment.context.store,
-        lambda number: keys.group_inputs(group_id, number),
-        by_value=shipment.by_value,
-    ) as packer:
+    with InputPacker(plan, store, lambda number: keys.group_inputs(group_id, number), by_value=by_value) as packer:
         for index, item in enumerate(request.inputs):
-            found = data_refs.FoundData(first)
+            own = data_refs.FoundData(first)
             try:
                 arguments = checked_arguments(item, request.input_mode, request.leading, check)
                 kwargs = data_refs.with_defaults(request.function, arguments.args, arguments.kwargs)
-                placed = packer.add(arguments.args, kwargs, handed.swap(found))
-                found.check(arguments.args, kwargs)
+                placed = packer.add(arguments.args, kwargs, handed.swap(own))
+                own.check(arguments.args, kwargs)
             except _INPUT_ERRORS as error:
                 errors[index] = error
                 rows.append(Input(input_repr(item), error=f"{type(error).__name__}: {error}"))
                 continue
             rows.append(Input(input_repr(item), placed))
-            if found.data:
-                found_by_input[index] = found
+            if own.data:
+                found_by_input[index] = own
         job_submit.report_notes(packer.notes())
-    return rows, found_by_input
+    step("driver:inputs-written")
+    data = [*found.local_paths(volumes), *(path for item in found_by_input.values() for path in item.local_paths(None))]
+    shipped = job_submit.ship_project(shipment, data, request.function)
+    return _Packed(function, rows, shipped, errors, found, found_by_input, handed)
 
 
 def _ship_data(packed: _Packed, shipment: Shipment) -> tuple[DataRef, ...]:
