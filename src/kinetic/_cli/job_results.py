@@ -373,9 +373,7 @@ def _print_log(handle: JobRecord, host: int, out: _Bytes, request: _LogRequest) 
         return
     timeline, start, end = _selected(handle, log, attempt, host, request)
     if request.tail is not None and not request.search:
-        from kinetic._jobs import log_times
-
-        data = job_logs.tail_bytes(log_times.LogPart(log, start, end), request.tail)
+        data = job_logs.tail_bytes(log, request.tail, start=start, end=end)
         _write(out, timeline, end - len(data), data)
         return
     while start < end and (data := log.read(start, min(_BLOCK_BYTES, end - start))):  # it may exceed the memory

@@ -110,19 +110,3 @@ def _line_start(log: LiveLog, position: int, least: int) -> int:
 
 
 NOW = Timeline([Part(math.inf, 0.0, math.inf)])  # of what comes from now on
-
-
-class LogPart:
-    """A log from one position to another, as if there were no more of it."""
-
-    def __init__(self, log: LiveLog, start: int, end: int) -> None:
-        self._log, self._start, self._end = log, start, end
-        self.is_complete = log.is_complete
-
-    def size(self) -> int:
-        """Return how many bytes there are."""
-        return self._end - self._start
-
-    def read(self, start: int, length: int) -> bytes:
-        """Return bytes from a position."""
-        return self._log.read(self._start + start, max(min(length, self.size() - start), 0))

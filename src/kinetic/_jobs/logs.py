@@ -348,29 +348,33 @@ def tail(log: LiveLog | None, lines: int, *, most: int = HISTORY_LOG_BYTES) -> s
     return tail_bytes(log, lines, most=most).decode(errors="replace").removesuffix("\n")
 
 
-def tail_bytes(log: LiveLog | None, lines: int, *, most: int = HISTORY_LOG_BYTES) -> bytes:
-    """Return exactly the last lines of a log, byte for byte, with the final line break if there is one.
+def tail_bytes(
+    log: LiveLog | None, lines: int, *, most: int = HISTORY_LOG_BYTES, start: int = 0, end: int | None = None
+) -> bytes:
+    """Return exactly the last lines of a log, or of a part of it, byte for byte, with the final line break if any.
 
     It reads back no further than needed, and at most so many bytes. Of longer lines the beginning is left out, and a
     line in its place says so: a progress bar may have written 400 MB without a break.
     """
     if log is None or lines <= 0:
         return b""
-    size = position = log.size()
+    size = position = log.size() if end is None else end
     blocks: list[bytes] = []
     breaks = length = 0
-    while position > 0 and breaks <= lines and size - position < most:
-        length = min(max(_BLOCK, 2 * length), _LARGEST_BLOCK, position, most - (size - position))
+    while position > start and breaks <= lines and size - position < most:
+        length = min(max(_BLOCK, 2 * length), _LARGEST_BLOCK, position - start, most - (size - position))
         blocks.append(log.read(position - length, length))
         if len(blocks[-1]) < length:  # it was cut meanwhile
             break
         position -= length
         breaks += blocks[-1].count(b"\n")
     data = b"".join(reversed(blocks))
-    end = b"\n" if data.endswith(b"\n") else b""
+    last = b"\n" if data.endswith(b"\n") else b""
     found = data.removesuffix(b"\n").split(b"\n")[-lines:]
-    left_out = f"kinetic: {position} bytes before this are left out\n".encode() if position and breaks <= lines else b""
-    return left_out + b"\n".join(found) + end
+    left_out = b""
+    if position > start and breaks <= lines:
+        left_out = f"kinetic: {position - start} bytes before this are left out\n".encode()
+    return left_out + b"\n".join(found) + last
 
 
 class Follower:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from kinetic._backends.protocol import BytesLog
-from kinetic._jobs.log_times import LogPart, Timeline, parts_of, selected
+from kinetic._jobs.log_times import Timeline, parts_of, selected
 
 ROWS = [(1.0, 1.0, 10), (2.0, 60.0, 20), (65.0, 65.0, 30)]  # it was silent for a minute
 TEXT = b"123456789\nabcdefghi\nABCDEFGHI\nlast"
@@ -36,7 +36,6 @@ def test_a_span_of_time_selects_all_that_may_have_been_written_in_it(since, unti
     start, end = selected(log, timeline(), since, until)
 
     assert TEXT[start:end] == found
-    assert LogPart(log, start, end).read(0, 100) == found
 
 
 def test_a_line_that_was_written_in_two_spans_belongs_to_the_second_one() -> None:
