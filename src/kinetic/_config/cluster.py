@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
-from kinetic._config.options import CLUSTER_SETTINGS, ResourceRequests, read_resources, read_variable
+from kinetic._config.options import CLUSTER_SETTINGS, ResourceRequests, SettingValue, read_resources, read_variable
 from kinetic._wire import NamedTuple, dataclass
 from kinetic.errors import OptionError
 
@@ -82,13 +82,6 @@ class PodRequirements:
         known["needs"] = ResourceRequests(*known.get("needs") or ())
         known["settings"] = ClusterSettings.from_json(known.get("settings") or {})
         return cls(**known)
-
-
-class SettingValue(NamedTuple):
-    """The value of one field and where it came from."""
-
-    value: object  # checked; None where it is not set
-    source: str  # the name of a variable, "profile NAME", or "default"
 
 
 def read_settings(profile: Profile | None, environ: Mapping[str, str]) -> ClusterSettings:

@@ -37,6 +37,13 @@ class _Unset:
 UNSET: Final[Any] = _Unset()  # the value of an argument that was not passed, where the default itself can be passed
 
 
+class SettingValue(NamedTuple):
+    """The value of a job option, or of a setting of a cluster, and where it came from."""
+
+    value: object  # checked; None where it is not set
+    source: str  # the name of a variable, "profile NAME", "[tool.kinetic] in FILE", or "default"
+
+
 class JobOption(NamedTuple):
     """One option of a job."""
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
-from kinetic._config.options import BY_NAME, JOB_OPTIONS, UNSET, read_project_options
+from kinetic._config.options import BY_NAME, JOB_OPTIONS, UNSET, SettingValue, read_project_options
 from kinetic._hardware import Placement, place
 from kinetic._wire import NamedTuple
 from kinetic.errors import OptionError, OptionTypeError
@@ -368,17 +368,10 @@ OF_CALLS = tuple(option.name for option in JOB_OPTIONS if option.is_argument)  #
 _TABLE = "[tool.kinetic]"
 
 
-class OptionValue(NamedTuple):
-    """The value of an option, checked, and where it came from."""
-
-    value: object
-    source: str  # the name of a variable, "profile NAME", "[tool.kinetic] in FILE", or "default"
-
-
 class Sources(NamedTuple):
     """What each option is where the decorator does not say, and notes about what is written and has no effect."""
 
-    options: Mapping[str, OptionValue]  # by name
+    options: Mapping[str, SettingValue]  # by name
     notes: tuple[str, ...]
 
 
@@ -448,14 +441,14 @@ class _Page(NamedTuple):
         return f"{self.title} of {self.file}" if self.file else self.title
 
 
-def _first(name: str, pages: Iterable[_Page], environ: Mapping[str, str]) -> OptionValue:
+def _first(name: str, pages: Iterable[_Page], environ: Mapping[str, str]) -> SettingValue:
     option = BY_NAME[name]
     if option.variable and environ.get(option.variable):
-        return OptionValue(_checked_in_variable(option, environ[option.variable]), option.variable)
+        return SettingValue(_checked_in_variable(option, environ[option.variable]), option.variable)
     for page in pages:
         if page.values.get(name) is not None:
-            return OptionValue(_checked_in_file(page, name), page.source)
-    return OptionValue(option.default, "default")
+            return SettingValue(_checked_in_file(page, name), page.source)
+    return SettingValue(option.default, "default")
 
 
 def _checked_in_variable(option: JobOption, text: str) -> object:
