@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kinetic._config import target as settings
 from kinetic._jobs import environment, index, job_list, locate
 from kinetic._output import tracebacks
-from kinetic._output.format import plain
+from kinetic._output.format import names_text, plain
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys
@@ -94,10 +94,9 @@ def _by_word(stores: Sequence[Store], word: str) -> JobRecord | None:
 
 def ambiguous_name(name: str, ids: Sequence[str], what: str, command: str) -> OptionError:
     """Return the error that several jobs or batches, newest first, have a name; ``command`` lists them."""
-    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
     return OptionError(
         f"{len(ids)} {what} have the name {name!r}",
-        why=f"newest first: {', '.join(ids[:_NAMED])}{more}",
+        why=f"newest first: {names_text(ids, _NAMED)}",
         next=f"use the id of one of them     to see them: {command}",
         code="ambiguous-name",
     )

@@ -34,7 +34,7 @@ from kinetic._jobs.environment import (
     warn_if_shared,
 )
 from kinetic._jobs.environment import local as local  # noqa: PLC0414 - as in __all__, where it would name a backend
-from kinetic._output.format import plain
+from kinetic._output.format import names_text, plain
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import dataclass, documents, fields, keys, outcomes, records
@@ -322,11 +322,9 @@ def untrusted_warnings(untrusted: Iterable[Untrusted], what: str) -> Iterator[st
             else each.name
             for each in found
         ]
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         listed = f"{what} is" if len(found) == 1 else f"{what}{'es' if what.endswith('h') else 's'} are"
         yield (
-            f"{len(found)} unverified {listed} not listed: {', '.join(names[:_NAMED])}{more}: {found[0].why};"
-            f" {found[0].next}"
+            f"{len(found)} unverified {listed} not listed: {names_text(names, _NAMED)}: {found[0].why}; {found[0].next}"
         )
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kinetic._jobs import find as job_find
 from kinetic._jobs import index, job_list, locate, status
-from kinetic._output.format import size_text
+from kinetic._output.format import names_text, size_text
 from kinetic._stores import open_store, parallel
 from kinetic._stores.protocol import check_key
 from kinetic._wire import NamedTuple, folders, keys, order
@@ -308,10 +308,9 @@ def _state(file: OutputFile, to: Path) -> str:
 
 
 def _in_the_way(paths: list[str], to: Path) -> OptionError:
-    more = f" and {len(paths) - _MANY} more" if len(paths) > _MANY else ""
     return OptionError(
         f"{to} holds other files under these names; nothing was copied",
-        why=f"{', '.join(paths[:_MANY])}{more}",
+        why=names_text(paths, _MANY),
         next="choose another folder with --to, or add --force to replace files; a folder is never replaced, nor a link "
         "on the way",
         code="file-exists",
