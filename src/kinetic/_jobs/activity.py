@@ -126,11 +126,6 @@ def stall_seconds(environ: Mapping[str, str]) -> float:
     return found[0] or math.inf
 
 
-def idle_seconds(measured: list[Measurements]) -> float:
-    """Return how long no host of a job had done anything when it was measured last."""
-    return min((each.idle_seconds for each in measured), default=0.0)
-
-
 def stall_of(job: JobRecord, environ: Mapping[str, str]) -> str:
     """Return a sentence about a running job that seems to hang, or ""."""
     from kinetic._jobs import resource_usage  # as above
@@ -139,8 +134,8 @@ def stall_of(job: JobRecord, environ: Mapping[str, str]) -> str:
 
 
 def stall_text(measured: list[Measurements], environ: Mapping[str, str]) -> str:
-    """Return the same from what was read already."""
-    limit, idle = stall_seconds(environ), idle_seconds(measured)
+    """Return the same from what was read already: how long no host had done anything when it was measured last."""
+    limit, idle = stall_seconds(environ), min((each.idle_seconds for each in measured), default=0.0)
     return f"no output, no CPU and no progress for {duration_text(idle)}" if idle >= limit else ""
 
 

@@ -23,7 +23,7 @@ from kinetic.errors import KineticError, OptionError
 if TYPE_CHECKING:
     from kinetic._config.target import Target
     from kinetic._hardware import Placement
-    from kinetic._hardware.prices import Price, Rates
+    from kinetic._hardware.prices import Rates
     from kinetic._jobs.job_options import Options
     from kinetic._wire.records import JobRecord
 
@@ -100,8 +100,8 @@ def dollars_of(page: Mapping[str, Any], zone: str, rates: Rates | None, *, spot:
         return None
     from kinetic._google.locations import region_of
 
-    price = _price(str(page["accelerator"]), spot, region_of(zone), rates)
-    return None if price is None else price.dollars_per_hour * float(seconds) / _HOUR
+    price = dollars_per_hour(str(page["accelerator"]), rates, spot=spot, region=region_of(zone))
+    return None if price is None else price * float(seconds) / _HOUR
 
 
 def so_far(job: JobRecord, page: Mapping[str, Any], environ: Mapping[str, str]) -> float | None:
@@ -111,9 +111,11 @@ def so_far(job: JobRecord, page: Mapping[str, Any], environ: Mapping[str, str]) 
     return dollars_of(page, job.zone, kept_rates(environ), spot=status.is_spot(job))
 
 
-def _price(accelerator: str, spot: bool, region: str, rates: Rates | None) -> Price | None:
+def dollars_per_hour(accelerator: str, rates: Rates | None, *, spot: bool, region: str = "") -> float | None:
+    """Return what an accelerator costs, without a region where it is cheapest; None where no price is known."""
     wanted = _placement(accelerator, spot)
-    return None if wanted is None else prices.price_of(wanted, region, rates)
+    price = None if wanted is None else prices.price_of(wanted, region, rates)
+    return None if price is None else price.dollars_per_hour
 
 
 @functools.cache

@@ -21,7 +21,6 @@ from kinetic._config import cluster
 from kinetic._config import target as settings
 from kinetic._config.cluster import PodRequirements
 from kinetic._config.options import read_variable
-from kinetic._hardware import prices
 from kinetic._jobs import cold_start, job_cost, locate
 from kinetic._output import notebook
 from kinetic._output import terminal as output
@@ -438,17 +437,9 @@ def _is_over(backend: KubeBackend, store: Store, job_id: str, latest: float) -> 
 
 
 def _price_text(wanted: Launch) -> str:
-    price = _dollars(wanted.placement.accelerator, spot=wanted.placement.spot)
+    placement, rates = wanted.placement, job_cost.kept_rates(os.environ)
+    price = job_cost.dollars_per_hour(placement.accelerator, rates, spot=placement.spot)
     return "" if price is None else f"; it costs about ${price:.2f} per hour"
-
-
-def _dollars(accelerator: str, *, spot: bool) -> float | None:
-    try:
-        placement = hardware.place(accelerator, spot=spot)
-    except KineticError:
-        return None
-    found = prices.price_of(placement, "", job_cost.kept_rates(os.environ)) if placement.kind != "cpu" else None
-    return None if found is None else found.dollars_per_hour
 
 
 def _note(seconds: float) -> None:
@@ -465,6 +456,7 @@ def _note(seconds: float) -> None:
 
 def listed(backend: KubeBackend, owner: str) -> Iterator[Listed]:
     """Yield an owner's warm pods, each with what it says of itself."""
+    rates = job_cost.kept_rates(os.environ)
     for state in backend.warm.find_all(owner):
         greeting = None
         if state.pod:
@@ -473,7 +465,7 @@ def listed(backend: KubeBackend, owner: str) -> Iterator[Listed]:
                     greeting = connection.greeting()
             except KineticError as error:
                 locate.log().info("%s cannot be reached: %s", state.name, error)
-        yield Listed(state, greeting, _dollars(state.accelerator, spot=state.is_spot))
+        yield Listed(state, greeting, job_cost.dollars_per_hour(state.accelerator, rates, spot=state.is_spot))
 
 
 def find_one(backend: KubeBackend, owner: str, beginning: str) -> WarmState:
