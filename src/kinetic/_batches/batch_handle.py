@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from kinetic._batches import collection, display, driver, removal, state
-from kinetic._batches.collection import Detaching, completions
+from kinetic._batches.collection import completions, detaching
 from kinetic._batches.state import Batch, Poll
 from kinetic._config import target as settings
 from kinetic._jobs import environment, find, job_list
@@ -79,7 +79,7 @@ class BatchHandle(Batch[R]):
         Raises:
             JobTimeoutError: The time is over; the jobs keep running (also a TimeoutError).
         """
-        with Detaching(self), display.show_progress(self) as shown:
+        with detaching(self), display.show_progress(self) as shown:
             for _ in completions(self, timeout, shown):
                 pass
         collection.warn_of_submission_failures(self)
@@ -96,7 +96,7 @@ class BatchHandle(Batch[R]):
         Raises:
             JobTimeoutError: The time is over; the jobs keep running (also a TimeoutError).
         """
-        with Detaching(self):  # Ctrl-C in the caller's own loop does not come here
+        with detaching(self):  # Ctrl-C in the caller's own loop does not come here
             for index in completions(self, timeout):
                 job = self.jobs[index]
                 if job is not None:

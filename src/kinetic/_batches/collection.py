@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kinetic._batches import control, display, removal, state
@@ -210,21 +210,9 @@ def _running_text(batch: Batch, tracker: Tracker) -> str:
     return f"{jobs} running: kinetic batch status {batch.group_id}"
 
 
-class Detaching:
-    """A context for waiting: Ctrl-C in it prints that the batch keeps running, how to follow and how to cancel it.
-
-    It leaves as an ordinary KeyboardInterrupt; where it is not caught, nothing more is printed.
-    """
-
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if isinstance(error, KeyboardInterrupt):
-            raise tracebacks.interrupt(report_detached(self._batch)) from None
+def detaching(batch: Batch) -> tracebacks.Detaching:
+    """Return a context for waiting, where Ctrl-C says that the batch keeps running, how to follow and to cancel it."""
+    return tracebacks.Detaching(functools.partial(report_detached, batch), again=True)
 
 
 def report_detached(batch: Batch, *, ends: bool = False) -> str:
@@ -253,7 +241,7 @@ def results(batch: Batch, *, timeout: float | None, ordered: bool, cleanup: bool
     tracker = batch._get_tracker()
     values: dict[int, Any] = {}
     failed: dict[int, BaseException] = {}
-    with Detaching(batch), display.show_progress(batch) as shown:
+    with detaching(batch), display.show_progress(batch) as shown:
         for index in completions(batch, timeout, shown, accept_missing=return_exceptions):
             _collect(batch, tracker, index, values, failed)
     ended = [*values, *failed]

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.protocol import LiveLog
@@ -542,19 +541,9 @@ def follow_logs(
         backend.stop_watching(job.job_id)
 
 
-class detaching:  # noqa: N801 - reads as a context manager; a class, because a generator would add frames of its own
-    """A context for waiting: Ctrl-C in it prints that the job keeps running, how to follow and how to cancel it."""
-
-    def __init__(self, job: JobRecord) -> None:
-        self._job = job
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if not isinstance(error, KeyboardInterrupt) or tracebacks.was_told(error):
-            return
-        raise tracebacks.interrupt(report_detached(self._job)) from None
+def detaching(job: JobRecord) -> tracebacks.Detaching:
+    """Return a context for waiting, where Ctrl-C says that the job keeps running, how to follow and to cancel it."""
+    return tracebacks.Detaching(functools.partial(report_detached, job))
 
 
 def report_detached(job: JobRecord) -> str:

@@ -81,6 +81,24 @@ def interrupt(words: str) -> KeyboardInterrupt:
     return error
 
 
+class Detaching:
+    """A context for waiting: at Ctrl-C, ``report`` prints what keeps running, and returns that in one line.
+
+    It leaves as an ordinary KeyboardInterrupt; where it is not caught, nothing more is printed. What a wait inside has
+    told is not told once more, unless ``again``. A class, because a generator would add frames of its own.
+    """
+
+    def __init__(self, report: Callable[[], str], *, again: bool = False) -> None:
+        self._report, self._again = report, again
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, KeyboardInterrupt) and (self._again or not was_told(error)):
+            raise interrupt(self._report()) from None
+
+
 def was_told(error: BaseException) -> bool:
     """Return whether this is such a Ctrl-C, which an inner wait has told of."""
     return bool(getattr(error, "__dict__", {}).get(_TOLD))
