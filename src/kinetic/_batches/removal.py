@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kinetic._batches import state
 from kinetic._batches.state import REMOVED, BatchTracker
-from kinetic._jobs import cancellation, collect, locate, notifications
+from kinetic._jobs import cancellation, collect, notifications
 from kinetic._jobs.handle import seen_if_ended
 from kinetic._jobs.status import observe
 from kinetic._output import terminal as output
@@ -190,14 +190,9 @@ def _remove(job: JobRecord, tracker: Tracker, *, resource: bool, artifacts: bool
     """Remove one attempt; a page of the history says so, and how it had ended."""
     with _warn_on_error(job.job_id, "removed"):
         page = {**records.plain(job), "status": _final_status(job, tracker), "reason": "", "attempts": 1}
-        page |= {"started": None, "ended": None, "artifacts_removed": artifacts, "resource_removed": resource}
-
-        def write() -> None:
-            locate.write_page(tracker.store, page, locate.key_to_seal(job))
-            collect.mark_as_removed(job, tracker.store)
-            _note_end(job, tracker, REMOVED)
-
-        collect.write_in_any_case(job, tracker.store, write, spare=() if artifacts else ("",))
+        page |= {"started": None, "ended": None}
+        collect.write_removed_page(job, tracker.store, page, resource=resource, artifacts=artifacts)
+        _note_end(job, tracker, REMOVED)
         if artifacts:
             collect.delete_history_logs(tracker.store, job.job_id)
             tracker.store.delete(keys.job(job.job_id))

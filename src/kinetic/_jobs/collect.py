@@ -140,19 +140,25 @@ def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, w
     notifications.see(job, seen)
     notifications.forget(job.job_id)  # of a job that runs: who removes it knows of its end
     if seen.status is not JobStatus.NOT_FOUND or store.size(keys.record(job.job_id)) is not None:
-        page = history_page(job, seen) | {"artifacts_removed": artifacts, "resource_removed": resource}
-
-        def write() -> None:
-            locate.write_page(store, page, locate.key_to_seal(job))
-            mark_as_removed(job, store)
-
-        write_in_any_case(job, store, write, spare=() if artifacts else ("",))
+        write_removed_page(job, store, history_page(job, seen), resource=resource, artifacts=artifacts)
     if artifacts:
         delete_history_logs(store, job.job_id)
     step("client:history-written")
     _delete(job, seen, resource=resource, artifacts=artifacts, wait=wait)
     if artifacts and job.after:
         _remove_kept_predecessors(job, store, wait=wait)
+
+
+def write_removed_page(job: JobRecord, store: Store, page: dict[str, Any], *, resource: bool, artifacts: bool) -> None:
+    """Write the page of a job into the history before it is removed, and the mark by which its batch sees that."""
+
+    def write() -> None:
+        key = locate.key_to_seal(job)
+        locate.write_page(store, page | {"artifacts_removed": artifacts, "resource_removed": resource}, key)
+        if mark := mark_of(job):
+            store.put(documents.sealed_name(mark, "removed", key), b"")
+
+    write_in_any_case(job, store, write, spare=() if artifacts else ("",))
 
 
 def write_in_any_case(job: JobRecord, store: Store, write: Callable[[], T], *, spare: tuple[str, ...]) -> T:
@@ -175,12 +181,6 @@ def make_room(job: JobRecord, store: Store, *, spare: tuple[str, ...] = ()) -> N
     for entry in list(store.entries(folder)):
         if entry.key != keys.record(job.job_id) and not entry.key.removeprefix(folder).startswith(spare):
             store.delete(entry.key)
-
-
-def mark_as_removed(job: JobRecord, store: Store) -> None:
-    """Set the mark by which a batch sees in a listing that its child was removed."""
-    if mark := mark_of(job):
-        store.put(documents.sealed_name(mark, "removed", locate.key_to_seal(job)), b"")
 
 
 def mark_of(job: JobRecord) -> str:
