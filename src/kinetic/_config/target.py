@@ -87,17 +87,10 @@ def resolve(
     environ: Mapping[str, str] = os.environ,
     profile: str | None = None,
 ) -> Target:
-    """Return where jobs run. Nothing is created, and no request is sent.
+    """Return where jobs run, by the table at the top of this file. Nothing is created, and no request is sent.
 
-    Args:
-        backend: "local", "gke" or "pathways".
-        project: The Google Cloud project.
-        zone: The zone of the cluster.
-        cluster: The name of the cluster.
-        namespace: The Kubernetes namespace.
-        multi_host: The accelerator spans hosts; then a project or a profile means pathways and not gke.
-        environ: The environment.
-        profile: The name of a profile, for this call instead of KINETIC_PROFILE and the current one.
+    If the accelerator spans hosts (``multi_host``), a project or a profile means pathways and not gke. A profile that
+    is named here is used instead of KINETIC_PROFILE and the current one.
     """
     choice = profiles.choose(environ, _text("profile", profile))
     lookup = _Lookup(environ, choice.profile)

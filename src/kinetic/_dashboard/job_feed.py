@@ -69,8 +69,7 @@ class JobFeed:
     def document(self, *, wait_seconds: float) -> bytes:
         """Return all jobs, newest first, as ``kinetic jobs list --all --json`` has them.
 
-        Args:
-            wait_seconds: How long to wait for the first look at each place. A place that does not answer comes later.
+        The first look at each place is waited for so long. A place that does not answer comes later.
         """
         with self._lock:
             self._wanted.set()

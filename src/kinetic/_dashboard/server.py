@@ -64,21 +64,19 @@ _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".
 class Dashboard:
     """One dashboard: its socket is open when this returns, so its address is known.
 
-    Args:
-        port: Where it listens; None for the usual port, or a free one if that is taken.
-        environ: The environment, which says which places there are.
+    Without a port it listens on the usual one, or on a free one if that is taken.
 
     Raises:
         BackendUnavailableError: The extra ``dashboard`` is not installed.
         OptionError: The port is taken.
     """
 
-    def __init__(self, port: int | None, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, port: int | None) -> None:
         _check_extra()
         self._socket = _listening(port)
         self.port: int = self._socket.getsockname()[1]
         self.token = access.new_token()
-        self.feed = JobFeed(*places.find_places(environ))
+        self.feed = JobFeed(*places.find_places(os.environ))
         self._streams = _Streams()
         self._batches, self._logs = BatchPages(self.feed), log_pages.LogPages()
         self._usage = usage_pages.UsageFeed(self._is_final)

@@ -347,11 +347,7 @@ def _predecessors_of(job: JobRecord, store: Store) -> tuple[Predecessor, ...]:
 def readers_of(store: Store, owner: str, inside: Sequence[Entry], has_ended: HasEnded) -> list[str]:
     """Return the jobs and batches that have not ended and may still read a value.
 
-    Args:
-        store: Where the value is.
-        owner: The job whose value it is, or its batch.
-        inside: What a listing of the owner's keys has.
-        has_ended: Looks at a job.
+    It is that of the owner, or of a child of that batch; ``inside`` is what a listing of the owner's keys has.
     """
     prefix = keys.followers(owner)
     names = [entry.key.removeprefix(prefix) for entry in inside if entry.key.startswith(prefix)]

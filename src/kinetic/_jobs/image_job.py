@@ -69,14 +69,8 @@ class PodBuilder:
     where = "a pod of the cluster"
     builds_sources = True
 
-    def __init__(
-        self,
-        submit: Callable[[BuildCall], JobHandle],
-        store: Store,
-        environ: Mapping[str, str],
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._submit, self._store, self._environ, self._sleep = submit, store, environ, sleep
+    def __init__(self, submit: Callable[[BuildCall], JobHandle], store: Store, environ: Mapping[str, str]) -> None:
+        self._submit, self._store, self._environ = submit, store, environ
         self._job_id = ""  # of the build that is waited for
         self._detached = threading.Event()
         self._key_id, self._key = home.own_key(home.ensure_home(environ))
@@ -170,7 +164,7 @@ class PodBuilder:
             if waited >= _UNSUBMITTED_SECONDS:
                 self._store.delete(at)
                 return None
-            self._sleep(_LOOK_SECONDS)
+            time.sleep(_LOOK_SECONDS)
             waited += _LOOK_SECONDS
 
     def _begin(self, at: str, request: BuildRequest) -> tuple[JobHandle, bool]:

@@ -504,12 +504,8 @@ def follow_logs(
 ) -> Generator[tuple[int, bytes], None, Snapshot]:
     """Yield which host has written what, until the job ends or an attempt begins that is later than the wanted one.
 
-    Args:
-        job: The job.
-        hosts: Which hosts.
-        attempt: Which attempt; None means the newest, and each that follows it.
-        start: Positions in the logs of these hosts from which on they are read; by default from their beginning.
-        look: Called with what was seen last, after each time that all was read.
+    By default that is the newest, and each that follows it; the logs are read from these positions on, or from their
+    beginning. ``look`` is called with what was seen last, after each time that all was read.
     """
     backend, newest, reader = locate.backend_of(job), Attempt(job), StatusReader(job)
 

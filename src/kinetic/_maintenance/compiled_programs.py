@@ -66,12 +66,7 @@ def prune(
 ) -> Pruned:
     """Remove what was not used for so long, and then what was used longest ago until the rest is no larger.
 
-    Args:
-        store: Where the cache is.
-        now: By the clock of the store.
-        seconds: Since its last use.
-        most_bytes: Of all that stays.
-        dry_run: Only return what would be removed.
+    It is ``now`` by the clock of the store. With ``dry_run``, only return what would be removed.
     """
     programs = sorted(_programs(store), key=lambda each: each.listed.modified)
     blobs = {each.key.removeprefix(keys.COMPILED_BLOBS): each for each in store.entries(keys.COMPILED_BLOBS)}
