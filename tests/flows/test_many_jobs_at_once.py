@@ -283,10 +283,12 @@ def test_cancelling_a_running_job_ends_it_and_says_so(
     wait_until(crowd.begun, "the beginning of the job")
     worker = crowd.noted()[0]["pid"]
 
-    status, error, message, artifacts = crowd.run(
+    status, error, message, artifacts, seconds, pages = crowd.run(
         f"""
 handle = kinetic.attach("{job}")
+requested = time.time()
 handle.cancel()
+seconds = time.time() - requested
 status = handle.status().value
 begun = time.monotonic()
 try:
@@ -294,11 +296,17 @@ try:
 except Exception as error:
     told = [type(error).__name__, str(error)]
 assert time.monotonic() - begun < 1
-print(json.dumps([status, *told, os.path.exists(handle.store.removeprefix("file://") + "/" + handle.job_id)]))
+artifacts = os.path.exists(handle.store.removeprefix("file://") + "/" + handle.job_id)
+from kinetic._jobs.status import job_to_json, observe
+shown = job_to_json(handle, observe(handle))
+print(json.dumps([status, *told, artifacts, seconds, [handle.history(), shown]]))
 """
     )
 
     assert status == "NOT_FOUND"
+    assert pages[0]["status"] == "CANCELLED"
+    for page in pages:  # it ended when its process was gone, 5 s later if it is stubborn
+        assert page["duration_seconds"] > seconds - 0.5
     assert (error, "was cancelled" in message) == ("JobCancelledError", True)
     assert artifacts
     assert crowd.row(job) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kinetic._jobs import collect, locate, notifications
@@ -30,11 +31,12 @@ def cancel(job: JobRecord, *, wait: float) -> bool:
         observation = locate.backend_of(job).observe([job.job_id]).get(job.job_id)
         if observation is None or observation.status.is_final:
             return False
-        _finish_cancel(job, outcome_of(job, observation=observation), wait=wait)
+        _finish_cancel(job, outcome_of(job, observation=observation), observation, wait=wait)
         return True
     verdict = seen.outcome
     if verdict is not None and verdict.status == CANCELLED and locate.read_page(store, job.job_id) is None:
-        _finish_cancel(job, verdict, wait=wait)  # the process that cancelled it died before it was done
+        left = locate.backend_of(job).observe([job.job_id]).get(job.job_id)
+        _finish_cancel(job, verdict, left, wait=wait)  # the process that cancelled it died before it was done
         return True
     if seen.status.is_final:
         return False
@@ -42,7 +44,7 @@ def cancel(job: JobRecord, *, wait: float) -> bool:
     if not seal_outcome_of(job, store, verdict):
         return False
     step("canceller:sealed")
-    _finish_cancel(job, verdict, wait=wait)
+    _finish_cancel(job, verdict, seen.observation, wait=wait)
     return True
 
 
@@ -95,8 +97,12 @@ def why_not_cancelled(job: JobRecord) -> str:
     return f"{job_id} had ended before it could be cancelled: {how}"
 
 
-def _finish_cancel(job: JobRecord, verdict: Outcome, *, wait: float) -> None:
-    """End the processes of a cancelled job and forget it; its artifacts stay."""
+def _finish_cancel(job: JobRecord, verdict: Outcome, left: Observation | None, *, wait: float) -> None:
+    """End the processes of a cancelled job and forget it; its artifacts stay.
+
+    ``left``: what was seen of its processes. The history has the time at which they were gone, and not that of the
+    verdict, which came before.
+    """
     store, backend = locate.store_of(job), locate.backend_of(job)
     if not backend.stop([job.job_id], wait=wait):
         raise BackendError(
@@ -106,6 +112,8 @@ def _finish_cancel(job: JobRecord, verdict: Outcome, *, wait: float) -> None:
             code="still-ending",
         )
     step("canceller:stopped")
+    if left is not None:
+        verdict = replace(verdict, ended=left.ended or time.time())
     page = collect.history_page(job, Snapshot(JobStatus.NOT_FOUND, verdict))
     locate.write_page(store, page, locate.key_to_seal(job))
     step("canceller:history-written")

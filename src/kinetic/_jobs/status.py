@@ -270,6 +270,8 @@ def _judge_ended(
     error = outcome if isinstance(outcome, Exception) else None
     outcome = None if isinstance(outcome, Exception) else outcome
     past = locate.read_page(locate.store_of(job), job.job_id)
+    if past is not None and outcome is not None and outcome.status == outcomes.CANCELLED:
+        outcome = replace(outcome, ended=past.get("ended") or outcome.ended)  # when its processes were gone
     attempt = attempt_state(job) if outcome is None else {}
     status = decide(outcome=outcome, observation=observation, removed=past is not None, **attempt)
     is_elsewhere = outcome is None and not status.is_final and not locate.can_be_seen(job)
