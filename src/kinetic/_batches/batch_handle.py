@@ -370,10 +370,15 @@ def _created(found: tuple[Group, Store]) -> float:
     return found[0].created
 
 
+def ids(store: Store) -> list[str]:
+    """Return the batches of which something is stored."""
+    return [name for name in store.folders(keys.GROUPS) if keys.is_group_id(name)]
+
+
 def list_groups(store: Store) -> Iterator[Group]:
     """Yield the batches of a store; one that cannot be read is a warning."""
     untrusted: list[Untrusted] = []
-    for name in filter(keys.is_group_id, store.folders(keys.GROUPS)):
+    for name in ids(store):
         try:
             found = state.read_manifest(store, name)
             if isinstance(found, Untrusted):

@@ -153,7 +153,7 @@ def list_(limit: int | None, as_json: bool, **place: str | None) -> None:
         output_format.print_document(batches=[report.batch_page(*each) for each in seen])
     elif seen:
         _print_list(seen)
-    elif not newest:
+    elif not any(map(batch_handle.ids, stores)):  # else a warning has named them
         click.echo("There are no batches; f.run_async_map(inputs) submits one", err=True)
     if unread is not None:
         raise unread

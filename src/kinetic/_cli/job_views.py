@@ -171,7 +171,12 @@ def list_(watch: bool, as_json: bool, **given: Any) -> None:
     elif rows:
         output_format.print_table(*_table(rows, time.time(), cost=request.cost))
     else:
-        which = "There are no jobs" if filters == _ALL else "There are no matching jobs"
+        which = "There are no matching jobs"
+        if filters == _ALL:
+            from kinetic._jobs import job_list  # loaded already
+
+            unlisted = job_list.has_unlisted(job_list.resolve(**place))  # a warning has named them
+            which = "No jobs are listed" if unlisted else "There are no jobs"
         more = "" if everything else "; for removed jobs: kinetic jobs list --all"
         click.echo(f"{which}{more}", err=True)
     if unread is not None:

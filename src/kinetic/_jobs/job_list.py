@@ -100,6 +100,11 @@ def unread(store: Store, error: KineticError) -> str:
     return f"something newer was sent to {store.url}, which cannot be read: {error.what}"
 
 
+def has_unlisted(target: Target) -> bool:
+    """Return whether jobs are stored, of which a list that is empty could show none."""
+    return any(names for _, names, _ in unremoved(target))
+
+
 def named(found: Iterable[Store], name: str) -> list[Job]:
     """Return the jobs to which the user gave this name and that were not removed, newest first."""
     found = list(found)

@@ -15,6 +15,7 @@ import kinetic as package
 from kinetic._cli import command_tree
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._cli.main import cli
+from kinetic._wire import documents, keys
 
 SOURCE = Path(__file__).parents[3] / "src"
 
@@ -209,6 +210,19 @@ def test_an_empty_list_is_a_sentence_on_standard_error(kinetic) -> None:
 
     assert (told.exit_code, told.stdout) == (0, "")
     assert told.stderr.startswith("There are no jobs")
+
+
+def test_a_list_of_jobs_and_batches_of_another_version_only_does_not_say_that_there_are_none(
+    kinetic, made_job, made_batch, store
+) -> None:
+    for at in (keys.record(made_job()), keys.group_manifest(made_batch())):
+        store.put(at, json.dumps(json.loads(store.get(at)) | {"schema": documents.SCHEMA + 1}).encode())
+
+    jobs, batches = kinetic("jobs", "list"), kinetic("batch", "list")
+
+    assert jobs.stderr.endswith("No jobs are listed; for removed jobs: kinetic jobs list --all\n")
+    assert "by another version of kinetic" in batches.stderr
+    assert "There are no" not in jobs.stderr + batches.stderr
 
 
 def test_an_empty_list_as_json_is_a_document(kinetic) -> None:
