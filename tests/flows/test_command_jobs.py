@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -179,6 +180,26 @@ def test_the_exit_code_of_the_command_is_that_of_kinetic_run(run, words, code, s
     assert done.returncode == code, done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_the_exit_code_is_the_commands_where_the_terminal_of_kinetic_run_is_gone(folder, tmp_path):
+    leader, follower = pty.openpty()
+    command = ["sh", "-c", "while [ ! -e $0 ]; do sleep 0.05; done; echo more; exit 7", str(tmp_path / "gone")]
+    client = subprocess.Popen(
+        [sys.executable, "-m", "kinetic", "run", "--", *command],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), follower),
+        cwd=folder,
+        env=conftest.environment(),
+    )
+    os.close(follower)
+    shown = b""
+    while b"follow the job" not in shown:
+        shown += os.read(leader, 4096)
+
+    os.close(leader)
+    (tmp_path / "gone").touch()
+
+    assert client.wait(60) == 7
 
 
 def test_the_json_of_a_failed_command_has_its_exit_code(run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -170,9 +171,13 @@ def _open_closed_streams() -> None:
 
 
 class _SanitizingStream(io.TextIOWrapper):
-    """A standard stream that escapes terminal controls, except in text that `_output/terminal.py` marked as safe."""
+    """A standard stream that escapes terminal controls, except in text that `_output/terminal.py` marked as safe.
+
+    What is written to a terminal that is gone is lost, so that the exit code is the job's.
+    """
 
     wrapped: TextIO
+    was_terminal: bool
 
     def write(self, text: str) -> int:
         """Write a text of one line or of several."""
@@ -180,7 +185,27 @@ class _SanitizingStream(io.TextIOWrapper):
             from kinetic.errors import printable  # not for the help
 
             text = printable(text)
-        return super().write(text)
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._leave_terminal(error)
+            return len(text)
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        try:
+            super().flush()
+        except OSError as error:
+            self._leave_terminal(error)
+            super().flush()
+
+    def _leave_terminal(self, error: OSError) -> None:
+        """Write to /dev/null from here on if the terminal was closed; of a file, the error is one of its disk."""
+        if error.errno != errno.EIO or not self.was_terminal:
+            raise error
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.fileno())
+        os.close(null)
 
 
 def _sanitizing(stream: TextIO) -> TextIO:
@@ -194,6 +219,7 @@ def _sanitizing(stream: TextIO) -> TextIO:
     sanitizing = _SanitizingStream(
         stream.buffer, encoding, "backslashreplace", line_buffering=by_line, write_through=at_once
     )
+    sanitizing.was_terminal = stream.isatty()  # one that is gone does not say so
     sanitizing.wrapped = stream  # a stream without references closes the file below it
     return sanitizing
 
