@@ -16,6 +16,7 @@ import pytest
 from flows import conftest
 
 import kinetic
+from kinetic._dashboard import job_pages
 from kinetic._jobs import locate
 from kinetic.errors import CommandError, JobCancelledError, JobError, OptionError, OptionTypeError
 
@@ -353,7 +354,8 @@ def test_a_killed_supervisor_takes_the_command_along_and_the_job_is_closed(folde
 
 def test_a_sweep_is_a_batch_of_the_products(run, folder):
     done = run(
-        *("run", "--sweep", "lr=1e-2,1e-3", "--sweep", "seed=0..1", "--name", "grid", "--tag", "a=b"),
+        *("run", "--sweep", "lr=1e-2,1e-3", "--sweep", "seed=0..1", "--name", "grid"),
+        *("--tag", "a=b", "--data", "d=pkg"),
         *("--", "sh", "-c", 'echo "$0 $@"; test "$0" != lr=1e-3 || exit 4', "lr={lr}"),
     )
 
@@ -365,7 +367,11 @@ def test_a_sweep_is_a_batch_of_the_products(run, folder):
     assert [row["input"] for row in rows["jobs"]] == expected
     assert (rows["batch"]["name"], rows["batch"]["tags"], rows["batch"]["function"]) == ("grid", {"a": "b"}, "sh")
     assert run("batch", "logs", group, "0").stdout == "lr=1e-2 --seed 0\n"
-    assert "ended with exit code 4" in run("jobs", "explain", rows["jobs"][3]["job_id"]).stdout
+    failed = rows["jobs"][3]["job_id"]
+    assert "ended with exit code 4" in run("jobs", "explain", failed).stdout
+    page = json.loads(run("jobs", "show", failed, "--json").stdout)["job"]
+    assert page["command"][3:] == ["lr=1e-3", "--seed", "1"]
+    assert job_pages.job_page(kinetic.attach(failed))["job"]["command"] == page["command"]
 
 
 def test_a_dry_run_prints_the_commands_and_submits_nothing(run):

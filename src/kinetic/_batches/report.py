@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import pickle
 import time
 from collections import Counter
 from dataclasses import replace
@@ -12,13 +15,14 @@ from kinetic._batches.display import first_line
 from kinetic._jobs import locate, notifications
 from kinetic._jobs.status import observe_many
 from kinetic._output.format import plain, shortened
-from kinetic._wire import NamedTuple, dataclass, keys
+from kinetic._wire import NamedTuple, dataclass, keys, records
+from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
     from kinetic._batches.batch_handle import BatchHandle
     from kinetic._batches.control import Holder
     from kinetic._jobs.status import Snapshot
-    from kinetic._wire.records import Group
+    from kinetic._wire.records import Group, JobRecord
 
 _LONGEST_INPUT = 60  # characters
 
@@ -125,6 +129,30 @@ class Row:
             return None, None, None
         until = found.ended if self.seen.status.is_final else time.time()
         return found.started, found.ended, round(until - found.started, 3) if until else None
+
+
+def command_of(job: JobRecord) -> list[str] | None:
+    """Return the command of a job, that of a sweep's child with its values where these can be read."""
+    if not job.command or job.group_id is None or job.group_index is None:
+        return job.command
+    from kinetic._runner.worker import command, function_call  # only for a sweep's job
+
+    with contextlib.suppress(KineticError, pickle.UnpicklingError, IndexError, TypeError, ValueError):
+        store = locate.store_of(job)
+        item = records.read_table(store, state.load_group(store, job.group_id)).inputs[job.group_index]
+        if item.arguments is not None:
+            data = function_call.fetch_artifact(store, item.arguments, "the input")
+            (_, _, values), _ = _Texts(io.BytesIO(data)).load()  # of ``command.run``
+            return command.filled(job.command, values)
+    return job.command
+
+
+class _Texts(pickle.Unpickler):
+    """Opens an input of which only texts are needed: nothing that it names is imported or called."""
+
+    def find_class(self, module: str, name: str, /) -> Any:  # noqa: ARG002 - as in pickle
+        """Return what replaces all else, such as the data of a command."""
+        return lambda *_: None
 
 
 def rows_of(batch: Batch, *, only_failed: bool, limit: int | None) -> tuple[list[Row], int]:

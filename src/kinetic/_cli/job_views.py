@@ -432,6 +432,10 @@ def show(handle: JobRecord, as_json: bool) -> None:
     with output.phase("looking at the job", summary=False):
         seen = job_status.observe(handle)
         page = job_status.job_to_json(handle, seen) | job_status.details_of(handle, seen)
+        if handle.command and handle.group_id:
+            from kinetic._batches import report  # only of a sweep's job
+
+            page["command"] = report.command_of(handle)
         page["dollars"] = job_cost.so_far(handle, page, os.environ)
         page["usage"] = _usage_page(handle)
         page["progress"] = _progress_page(handle)

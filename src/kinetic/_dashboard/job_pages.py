@@ -10,6 +10,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from kinetic._batches import report
 from kinetic._dashboard import pickled_names
 from kinetic._inspect import explanation
 from kinetic._jobs import job_cost, locate, outputs, results
@@ -47,6 +48,7 @@ def job_page(handle: JobHandle) -> Page:
     seen, found = explanation.observe_and_explain(handle)
     page = job_status.history_of(handle, seen)
     page |= {name: value for name, value in job_status.details_of(handle, seen).items() if name not in page}
+    page["command"] = report.command_of(handle)
     page["place"] = job_status.place_of(handle)
     page["dollars"] = job_cost.so_far(handle, page, os.environ)
     order: Order | None = None
