@@ -90,7 +90,12 @@ def doctor(
     from kinetic._cluster.cluster_checks import ClusterChecks
 
     target = shared_options.target_of(place)
-    asked = ClusterChecks(target, os.environ, _accelerator(accelerator, tried))
+    try:
+        asked = ClusterChecks(target, os.environ, _accelerator(accelerator, tried))
+    except OptionError as error:
+        if tried and error.next:
+            error.next = re.sub(r'accelerator="(.+?)"', r"--try \1", error.next)
+        raise
     if more is not None:
         _check_request(asked, more, contact, yes=yes)
     is_asked = shared_options.is_interactive()

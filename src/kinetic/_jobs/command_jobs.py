@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._jobs import submit, submit_context
-from kinetic._jobs.job_options import Fallback, Options, why_no_submission
+from kinetic._jobs.job_options import Fallback, Options, check_names, why_no_submission
 from kinetic._output import tracebacks
 from kinetic._project import ignore, pickler, root
 from kinetic._runner.worker import command
@@ -99,6 +99,7 @@ def request_of(
     plan = root.plan_for_command(script)
     _check_links(links)
     _check_files(checked, script, plan)
+    check_names(options, "kinetic.run_command(…, ")
     given = Options().changed(**{"accelerator": Fallback("cpu"), **options})
     return CommandRequest(checked, _short_name(checked, script), links, _checked_variables(env or {}), given, plan)
 

@@ -111,6 +111,21 @@ _OTHER_WORDS = {  # of other tools, by our option
 }
 
 
+def check_names(given: Iterable[str], call: str) -> None:
+    """Refuse what is not the name of an option; ``call`` is how what received it begins, for the advice."""
+    for name in given:
+        if name not in Options._fields:
+            import difflib
+
+            ours = next((ours for ours, theirs in _OTHER_WORDS.items() if name in theirs.split()), None)
+            near = [ours] if ours else difflib.get_close_matches(name, Options._fields, 3)
+            raise OptionTypeError(
+                f"{name!r} is not an option of kinetic.run",
+                why=f"nearest: {', '.join(near)}" if near else f"options: {', '.join(Options._fields)}",
+                next=f"{call}{near[0]}=…)" if near else "leave it out",
+            )
+
+
 class Options(NamedTuple):
     """How a function is to run; the first thirteen are the parameters of ``kinetic.run``, in its order.
 
@@ -170,17 +185,7 @@ class Options(NamedTuple):
 
     def changed(self, **given: Any) -> Options:
         """Return options with some values replaced, validated again."""
-        for name in given:
-            if name not in self._fields:
-                import difflib
-
-                ours = next((ours for ours, theirs in _OTHER_WORDS.items() if name in theirs.split()), None)
-                near = [ours] if ours else difflib.get_close_matches(name, self._fields, 3)
-                raise OptionError(
-                    f"{name!r} is not an option of kinetic.run",
-                    why=f"nearest: {', '.join(near)}" if near else f"options: {', '.join(self._fields)}",
-                    next=f"with_options({near[0]}=…)" if near else "leave it out",
-                )
+        check_names(given, "with_options(")
         return Options.checked(**{**self._asdict(), **given})
 
     @property

@@ -179,10 +179,24 @@ class _Leaving:
             correct_advice(error)
         if is_told:
             _shorten(error, {id(error)})  # it says by itself what happened
+        elif isinstance(error, TypeError) and at is not None and at.tb_next is None:
+            _suggest_name(error, at.tb_frame.f_locals["function"])
         else:  # a bug of ours, or of code that we call, e.g. of the user's iterator of inputs
             error.__traceback__ = _without_ours(error.__traceback__) or error.__traceback__
             if (why := why_replaced()) and why not in getattr(error, "__notes__", ()):
                 error.add_note(why)
+
+
+def _suggest_name(error: TypeError, function: Callable[..., Any]) -> None:
+    """Add to the error of a call with a misspelt keyword what was probably meant, as Python does from 3.13 on."""
+    import difflib  # only on the way to an error
+
+    *_, name, end = str(error).rsplit("'", 2)
+    code: CodeType = function.__code__
+    if "unexpected keyword argument" in str(error) and not end:
+        known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        for near in difflib.get_close_matches(name, known, 1):
+            error.args = (f"{error}. Did you mean '{near}'?",)
 
 
 def _shorten(error: BaseException, seen: set[int]) -> None:

@@ -30,7 +30,7 @@ from typing import (
 )
 
 from kinetic._config.options import UNSET, documented
-from kinetic._jobs.job_options import Options, why_no_submission
+from kinetic._jobs.job_options import Options, check_names, why_no_submission
 from kinetic._output import tracebacks
 from kinetic._wire import loading, references
 from kinetic.errors import CallableError, OptionError, OptionTypeError
@@ -47,6 +47,7 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 S = TypeVar("S")
+Function = TypeVar("Function", bound=Callable[..., Any])
 Call: TypeAlias = "tuple[RemoteCallable[..., Any], tuple[Any, ...], dict[str, Any]]"
 _COROUTINE, _GENERATOR, _ASYNC_GENERATOR = 0x80, 0x20, 0x200  # inspect.CO_…; importing inspect costs 8 ms
 _METHODS_FORWARD = sys.version_info >= (3, 13)  # classmethod stopped chaining descriptors there
@@ -430,7 +431,19 @@ class Decorator(Protocol):
         """Decorate a function."""
 
 
+def _checks_names(function: Function) -> Function:
+    """Let a function whose parameters are the options refuse other names with the nearest one, as ``with_options``."""
+
+    @functools.wraps(function)
+    def calls(*args: Any, **given: Any) -> Any:
+        check_names(given, "@kinetic.run(")
+        return function(*args, **given)
+
+    return calls  # type: ignore[return-value] # it has the same signature
+
+
 @tracebacks.hides_frames
+@_checks_names
 @documented
 def run(
     accelerator: str = UNSET,

@@ -111,6 +111,7 @@ def test_a_terminal_shows_colours_unless_it_is_told_not_to(no_color, coloured, m
         (["pool", "add", "cpuu"], "write cpu"),
         (["up", "--accelerator", "cpuu"], "write --accelerator cpu"),
         (["doctor", "--accelerator", "cpuu"], "write --accelerator cpu"),
+        (["doctor", "--try", "cpuu"], "write --try cpu"),
         (["profile", "create", "team", "--option", "accelerator=cpuu"], "write --option accelerator=cpu"),
         (["profile", "create", "team", "--option", "cpu"], "write --option accelerator=gpu-l4, for example"),
         (["jobs", "list", "--tag"], "kinetic jobs list -h"),

@@ -163,9 +163,30 @@ def test_all_thirteen_may_be_given_by_position() -> None:
     assert (options.namespace, options.spot, options.output_dir) == ("n", True, "/out")
 
 
-def test_a_parameter_that_does_not_exist_is_an_ordinary_type_error() -> None:
-    with pytest.raises(TypeError, match="acelerator"):
-        kinetic.run(acelerator="cpu")
+@pytest.mark.parametrize(("wrong", "right"), [("acelerator", "accelerator"), ("timeout", "deadline")])
+def test_a_parameter_that_does_not_exist_is_a_type_error_with_the_nearest(wrong: str, right: str) -> None:
+    with pytest.raises(TypeError, match=f"'{wrong}' is not an option") as raised:
+        kinetic.run(**{wrong: "cpu"})
+
+    assert isinstance(raised.value, OptionTypeError)
+    assert (raised.value.why, raised.value.next) == (f"nearest: {right}", f"@kinetic.run({right}=…)")
+    with pytest.raises(TypeError, match=f"'{wrong}' is not an option") as raised:
+        kinetic.run_command(["ls"], **{wrong: "cpu"})
+    assert raised.value.next == f"kinetic.run_command(…, {right}=…)"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: kinetic.list_jobs(clusterr="x"),
+        lambda: kinetic.Data("x", fusee=True),
+        lambda: kinetic.run()(train).run_async_map([1], max_concurent=2),
+    ],
+    ids=["a function", "a class", "a method"],
+)
+def test_a_misspelt_parameter_is_answered_by_every_version_of_python_with_the_nearest(call) -> None:
+    with pytest.raises(TypeError, match=r"Did you mean '(cluster|fuse|max_concurrent)'\?$"):
+        call()
 
 
 def test_one_decorator_can_be_used_for_many_functions() -> None:
