@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -142,6 +143,36 @@ def test_in_a_program_with_an_event_loop_the_awaited_jobs_and_batches_are_named_
     assert "Traceback" not in err
     collect = f"import kinetic; print(kinetic.attach({job!r}).result(), *kinetic.attach_batch({group!r}).results())"
     assert project.out(collect) == "stayed stayed\n"
+
+
+def test_in_a_program_with_a_pool_of_threads_that_make_blocking_calls_their_jobs_are_named(
+    project: Any, tmp_path: Path
+) -> None:
+    until = tmp_path / "until"
+    project.write("work.py", WORK)
+    project.write(
+        "pool.py",
+        f"""
+        from concurrent.futures import ThreadPoolExecutor
+        from work import work
+
+        pool = ThreadPoolExecutor(2)
+        list(pool.map(work, [{str(until)!r}] * 2))
+        """,
+    )
+    client = project.start("pool.py")
+    assert [client.stdout.readline() for _ in range(2)] == ["begun\n"] * 2
+
+    client.send_signal(signal.SIGINT)
+    last = "kinetic: this process ends after its threads, or at the next Ctrl-C\n"
+    said = [*itertools.takewhile(lambda line: line not in {"", last}, client.stderr)]
+    until.touch()
+    _, err = client.communicate(timeout=30)
+
+    jobs = [name for name in os.listdir(tmp_path / "home" / "store") if name.startswith("cpu-work-")]
+    assert {f"kinetic: detached: {job} keeps running\n" for job in jobs} < {*said}
+    assert "Traceback" not in err
+    assert client.returncode != 0
 
 
 # ------------------------------------------------------------------------------------------------------------- batches

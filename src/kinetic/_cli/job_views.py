@@ -175,7 +175,7 @@ def list_(watch: bool, as_json: bool, **given: Any) -> None:
         if filters == _ALL:
             from kinetic._jobs import job_list  # loaded already
 
-            unlisted = job_list.has_unlisted(job_list.resolve(**place))  # a warning has named them
+            unlisted = job_list.has_unlisted(shared_options.target_of(place))  # a warning has named them
             which = "No jobs are listed" if unlisted else "There are no jobs"
         more = "" if everything else "; for removed jobs: kinetic jobs list --all"
         click.echo(f"{which}{more}", err=True)

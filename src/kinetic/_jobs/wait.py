@@ -97,6 +97,7 @@ def wait(
                 return seen
             if is_first:
                 is_first = False
+                waits.callback(tracebacks.note_wait(functools.partial(report_detached, job)))
                 _check_circle(job)
                 waits.enter_context(backend.without_slot())
             looked = clock.monotonic()

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _JUST_SECONDS = 2.0  # what a job's log wrote so recently is right above
 _TAIL = 8192  # characters
-_MOST_AWAITS = 3  # of which all is said
+_MOST_REPORTED = 3  # of which all is said
 _TOLD = "_kinetic_told"
 _GENERATOR = 0x20  # inspect.CO_GENERATOR; importing inspect costs 8 ms
 
@@ -36,6 +36,7 @@ Class = TypeVar("Class", bound=type)
 _seen_last = ""  # what a job's log wrote to standard output last
 _seen_at = float("-inf")
 _awaits: list[tuple[float, Callable[[], object]]] = []  # those that were cancelled: when, and what reports it
+_waits: list[Callable[[], object]] = []  # what reports the jobs for which a thread waits now
 
 
 def hides_frames(function: Function) -> Function:
@@ -119,6 +120,13 @@ def note_cancelled_await(report: Callable[[], object], error: BaseException) -> 
     if not is_debug():
         error.__dict__["_render_traceback_"] = lines
     install()
+
+
+def note_wait(report: Callable[[], object]) -> Callable[[], object]:
+    """Record what says for which job a thread waits, should Ctrl-C end the main thread; return what undoes it."""
+    _waits.append(report)
+    install()
+    return functools.partial(_waits.remove, report)
 
 
 def note_log_output(text: str) -> None:
@@ -242,7 +250,13 @@ def _text_of(error: BaseException, at: TracebackType | None) -> str | None:
     if isinstance(error, KeyboardInterrupt):
         if "_render_traceback_" in error.__dict__:
             return ""
-        return "" if type(error.__context__).__name__ == "CancelledError" and _report_awaits() else None
+        is_told = type(error.__context__).__name__ == "CancelledError" and _report_awaits()
+        if not is_told and not hasattr(sys, "ps1") and _report_first(_waits):  # at a prompt, its threads still wait
+            from kinetic._output import terminal
+
+            terminal.report("this process ends after its threads, or at the next Ctrl-C")
+            is_told = True
+        return "" if is_told else None
     remote = _remote_of(error)
     if remote is not None:
         return _text_of_job(error, at, remote)
@@ -253,14 +267,18 @@ def _text_of(error: BaseException, at: TracebackType | None) -> str | None:
 
 def _report_awaits() -> bool:
     """Report which awaits Ctrl-C cancelled, as a wait does that is no ``await``; return whether there were any."""
-    reports = [report for at, report in _awaits if time.monotonic() - at < _JUST_SECONDS]  # not a time that was over
+    now = time.monotonic()
+    return _report_first([report for at, report in _awaits if now - at < _JUST_SECONDS])  # not a time that was over
+
+
+def _report_first(reports: Sequence[Callable[[], object]]) -> bool:
     if not reports:
         return False
     from kinetic._output import terminal
 
-    for report in reports[:_MOST_AWAITS]:
+    for report in reports[:_MOST_REPORTED]:
         report()
-    if (more := len(reports) - _MOST_AWAITS) > 0:
+    if (more := len(reports) - _MOST_REPORTED) > 0:
         terminal.report(f"and {more} more keep running: kinetic jobs list")
     return True
 
