@@ -20,6 +20,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 import kinetic
@@ -285,7 +286,8 @@ def test_jobs_whose_environment_is_gone_wait_for_it_and_hold_back_no_others(
     venv.create(environment, symlinks=True)
     other = Installed(tmp_path / "other", site.project)
     other.python = str(environment / "bin" / "python")
-    other.path = os.pathsep.join([other.path, sysconfig.get_path("purelib")])
+    packages = Path(sysconfig.get_path("purelib", vars=dict.fromkeys(("base", "platbase"), str(environment))))
+    shutil.copytree(Path(cloudpickle.__file__).parent, packages / "cloudpickle")
     (runs,) = site.submit(installed)
     wait_until(site.begun, "the first job", 20)
     (waits,) = site.submit(other)
@@ -296,9 +298,13 @@ def test_jobs_whose_environment_is_gone_wait_for_it_and_hold_back_no_others(
     installed.run(COLLECT.format(jobs=[runs, later]))
     listed, explained = installed.kinetic("jobs", "list"), installed.kinetic("jobs", "explain", waits)
     (tmp_path / "moved").rename(environment)
+    (packages / "cloudpickle").rename(tmp_path / "cloudpickle")  # an environment that is made again has them last
+    again = [installed.kinetic("jobs", "list") for _ in range(2)][-1]
+    (tmp_path / "cloudpickle").rename(packages / "cloudpickle")
     installed.run(COLLECT.format(jobs=[waits]))
 
     assert f"waits for its Python, {other.python}, which is gone" in listed.stdout
+    assert f"waits for its Python's packages: {packages / 'cloudpickle' / '__init__.py'} is gone" in again.stdout
     assert "supervisor" not in listed.stderr
     assert "make that environment again, or cancel the job" in explained.stdout
     assert "supervisor" not in explained.stdout

@@ -453,8 +453,9 @@ class LocalBackend:
             from kinetic._backends.local import followers  # as above
 
             return followers.reason(self.queue, row.job_id)
-        if python := self.queue.missing_python(row.template_id):
-            return f"waits for its Python, {python}, which is gone"
+        if gone := self.queue.missing_python(row.template_id):
+            what = f"'s packages: {gone} is" if gone.endswith(".py") else f", {gone}, which is"
+            return f"waits for its Python{what} gone"
         what = f"{row.gpus} of {len(row.limits.gpus)} GPUs" if row.gpus else f"one of {row.slots} slots"
         before = self.queue.count_before(row)
         place = {0: "it is next", 1: "one job is before it"}.get(before, f"{before} jobs are before it")

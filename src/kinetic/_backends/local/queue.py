@@ -310,7 +310,7 @@ class Queue:
         return dict(json.loads(found[0][0])) if found else {}
 
     def missing_python(self, template_id: str) -> str:
-        """Return the path of the Python that a template names where there is none: its environment is gone; else ""."""
+        """Return what of the Python that a template names is gone with its environment; "" where nothing is."""
         found = self._read("SELECT template FROM templates WHERE template_id = ?", (template_id,))
         return _missing_python(found[0][0]) if found else ""
 
@@ -600,15 +600,16 @@ def _queued(db: sqlite3.Connection, which: str, own: str) -> Generator[JobRow, N
 
 
 def _missing_python(template: str) -> str:
-    path = _python_of(template)
-    return path if os.path.isabs(path) and not os.path.exists(path) else ""
+    return next((path for path in _files_of(template) if os.path.isabs(path) and not os.path.exists(path)), "")
 
 
 @functools.lru_cache(64)
-def _python_of(template: str) -> str:
+def _files_of(template: str) -> list[str]:
+    """Return the Python of a template, and what must be there besides."""
     import json  # as above
 
-    return str(next(iter(json.loads(template).get("arguments", ())), ""))
+    found = json.loads(template)
+    return [str(path) for path in [*found.get("arguments", ())[:1], *found.get("needs", ())]]
 
 
 def _startable_on_gpus(db: sqlite3.Connection, own: str) -> Iterator[JobRow]:

@@ -182,10 +182,13 @@ def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "
 
     Returns:
         arguments (a command line), environment (variables that work at start-up), limits and affinity (which
-        a supervisor inherits from the process that starts it, or sets itself).
+        a supervisor inherits from the process that starts it, or sets itself), and needs (a file of a package: where an
+        environment is made again, its Python is back before it can run jobs).
     """
     import resource  # POSIX only, as is everything in this room
+    from importlib.machinery import PathFinder
 
+    found = None if interpreter else PathFinder.find_spec("cloudpickle")
     flags = [f"-{letter * count}" for name, letter in _FLAGS.items() if (count := getattr(sys.flags, name))]
     flags += [f"-W{option}" for option in sys.warnoptions]
     for option, value in sys._xoptions.items():  # noqa: SLF001 - the documented way to read -X
@@ -200,6 +203,7 @@ def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "
         },
         "limits": {name: resource.getrlimit(number) for name, number in numbers.items() if number is not None},
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
+        "needs": [found.origin] if found is not None and found.has_location else [],
     }
 
 
