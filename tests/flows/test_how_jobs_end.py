@@ -16,6 +16,7 @@ import pytest
 from servers import fuse
 
 import kinetic
+from kinetic._wire import failpoints
 from kinetic.errors import JobError, ResultUnreadableError
 
 HEAD = """
@@ -841,6 +842,18 @@ def test_a_job_that_fails_is_tried_again_under_its_own_id(submit, project, failu
     assert [f"this is attempt {number}\n" in log[number] for number in numbers] == [True] * len(numbers)
     assert "kinetic: attempt 0 failed: ValueError: attempt 0; trying again (retry 1 of 2)" in log[0]
     assert job.logs() == log[-1]
+
+
+def test_a_job_that_failed_is_tried_again_though_its_supervisor_was_killed_before_it_saw_that(
+    submit, project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(failpoints.VARIABLE, f"supervisor:worker-ended@{tmp_path / 'killed'}")
+    job = submit(FAILS.replace("FAILURES", "1").replace("RETRIES", "1"))
+
+    assert job.result(cleanup=False) == 1
+    assert (tmp_path / "killed").exists()
+    log = project.run("", instead=[*LOGS, job.job_id, "--attempt", "0"]).stdout
+    assert log.count("kinetic: attempt 0 failed: ValueError: attempt 0; trying again (retry 1 of 1)") == 1
 
 
 def test_without_retries_left_the_last_failure_is_the_one_that_is_raised(submit) -> None:

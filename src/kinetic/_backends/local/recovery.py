@@ -186,9 +186,18 @@ def _settle(paths: Paths, queue: Queue, row: JobRow, log: str, why: str) -> None
         if verdict.cause == "lost":
             what = _with_last_line(why or str(verdict.error["message"]), log)
             verdict = replace(verdict, error={**verdict.error, "message": what})
-        verdict = replace(verdict, witness="observer", key_id=page.key_id, logs=log_digests(tasks))
-        step("observer:judged")
         key = runtime_files.read_key(paths, row.job_id)
+        # Not of a lost one: nobody knows whether its function failed.
+        reason = "" if verdict.cause == "lost" else attempts.retry_reason(store, verdict, page.retries, key)
+        if reason and reason not in verdicts.last_lines(task.log):  # its supervisor may have come as far as this
+            folders.append(task.log, f"kinetic: {reason}\n")
+        verdict = replace(verdict, witness="observer", key_id=page.key_id, logs=log_digests(tasks))
+        if reason:
+            attempts.note_failure(store, verdict, key)
+            ship_usage(store, tasks, key)
+            requeue(paths, queue, tasks, str(row.supervisor), counted=False)
+            return
+        step("observer:judged")
         attempts.seal_outcome(store, verdict, key, body=task.body, mark=page.mark)
         status = verdict.status
     step("observer:sealed")
@@ -228,6 +237,15 @@ def finish(
     elif key is not None and was_removed(store, job_id, contextlib.nullcontext(key)):
         queue.forget([job_id])
         abandon(paths, store, job_id)
+
+
+def requeue(paths: Paths, queue: Queue, tasks: Sequence[Task], supervisor: str, *, counted: bool) -> None:
+    """Remove the files of an attempt, and put its job back to its old place, where any supervisor may take it."""
+    for task in tasks:
+        task.began.unlink(missing_ok=True)  # first: who finds the rest without it puts the job back as well
+    clear_scratch(tasks)
+    drop_data(paths, tasks[0].job_id)
+    queue.requeue(tasks[0].job_id, supervisor, counted=counted)
 
 
 _NOT_KEPT = (".began", ".stacks", ".usage", ".usage~", ".progress")

@@ -405,14 +405,9 @@ class QueueSource:
         self._requeue(self._tasks, counted=False)
 
     def _requeue(self, tasks: Sequence[Task], *, counted: bool) -> None:
-        """Remove the files of an attempt, and put its job back to its old place, where any supervisor may take it."""
-        recovery.clear_scratch(tasks)
-        recovery.drop_data(self._paths, self.task.job_id)
         if self._is_measured:
             recovery.ship_usage(self.store, tasks, self.key())
-        for task in tasks:
-            task.began.unlink(missing_ok=True)
-        self._queue.requeue(self.task.job_id, self._process.name, counted=counted)
+        recovery.requeue(self._paths, self._queue, tasks, self._process.name, counted=counted)
 
     def wait(self, seconds: float) -> bool:
         select.select([self.wake], [], [], seconds)
