@@ -146,7 +146,7 @@ def _use_profile(name: str) -> None:
 def completion(shell: str) -> None:
     """Print a script for shell completion.
 
-    It completes commands, options, job ids, profiles and accelerators.
+    It completes commands, options, ids and names of jobs and batches, profiles and accelerators.
 
     Example: kinetic completion bash >> ~/.bashrc
     """

@@ -33,6 +33,7 @@ Command = Callable[..., Any]
 PLACE = ("project", "zone", "cluster")
 NEWEST = frozenset({"@last", "-"})
 _LONGEST_COMMAND = 40  # characters in a table
+_NAMED = 100  # the newest jobs whose names the Tab key offers
 _PLAIN_WORD = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)  # what names of jobs and profiles are made of
 
 
@@ -48,28 +49,62 @@ def _completer(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, c
 
 
 def _job_ids() -> Iterator[str]:
-    """Yield the ids of jobs whose record is in the local store, newest first."""
+    """Yield the ids of jobs in the local store, and of those that were listed in the target's, newest first; names."""
     from kinetic._jobs import locate
     from kinetic._wire import keys
 
-    found = [name for name in locate.local_store().folders("") if name not in keys.RESERVED]
+    store, elsewhere = locate.local_store(), _known_elsewhere()
+    found = {*elsewhere, *(name for name in store.folders("") if name not in keys.RESERVED)}
     if found:
         yield "@last"
     # An id says when it was made: …-20261120-134402-1f0c9ab.
-    yield from sorted(found, key=lambda job_id: job_id.split("-")[-3:-1], reverse=True)
+    newest = sorted(found, key=lambda job_id: job_id.split("-")[-3:-1], reverse=True)
+    yield from newest
+    here = [keys.record(job_id) for job_id in newest[:_NAMED] if job_id not in elsewhere]
+    yield from _names([*(name for name, _ in elsewhere.values()), *_read_names(store, here, "name")])
 
 
 def _group_ids() -> Iterator[str]:
-    """Yield the ids of batches whose manifest is in the local store, newest first."""
+    """Yield the ids of batches as ``_job_ids`` does those of jobs."""
     from kinetic._jobs import locate
     from kinetic._wire import keys
 
     store = locate.local_store()
     manifests = [(store.entry(keys.group_manifest(name)), name) for name in store.folders(keys.GROUPS)]
     found = sorted(((entry.modified, name) for entry, name in manifests if entry is not None), reverse=True)
-    if found:
+    elsewhere = dict.fromkeys(group for _, group in _known_elsewhere().values() if group)
+    if found or elsewhere:
         yield "@last"
     yield from (name for _, name in found)
+    yield from elsewhere
+    yield from _names(_read_names(store, [keys.group_manifest(name) for _, name in found[:_NAMED]], "group_name"))
+
+
+def _known_elsewhere() -> dict[str, tuple[str | None, str | None]]:
+    """Return the jobs of the target's store that were listed before: the Tab key asks no network."""
+    from kinetic._config import target as settings
+    from kinetic._jobs import index, locate
+
+    with contextlib.suppress(Exception):  # jobs of this machine are offered all the same
+        url = settings.resolve().store.value
+        if url != locate.local_store().url:
+            return index.known_jobs(url)
+    return {}
+
+
+def _read_names(store: Store, pages: Iterable[str], field: str) -> Iterator[str | None]:
+    import json
+
+    for at in pages:
+        with contextlib.suppress(Exception):  # being submitted or removed this moment, or damaged
+            yield json.loads(store.get(at)).get(field)
+
+
+def _names(found: Iterable[object]) -> Iterator[str]:
+    """Yield the names that only one has: the others do not say which one is meant."""
+    from collections import Counter
+
+    yield from (name for name, count in Counter(found).items() if isinstance(name, str) and count == 1)
 
 
 def _profile_names() -> list[str]:

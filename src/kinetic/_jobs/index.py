@@ -62,15 +62,28 @@ def page_ids(store: Store) -> set[str]:
 
 def index_of(store: Store) -> Index:
     """Return the index of a store; where the user trusts a store unverified, one that knows and keeps nothing."""
+    return _index_at(store.url)
+
+
+def _index_at(url: str) -> Index:
     if environment.trusts_the_store():
-        return Index(None, store.url)
+        return Index(None, url)
     import hashlib  # 3 ms; only for jobs that the rows do not know
 
-    path = environment.home() / "index" / f"{hashlib.sha256(store.url.encode()).hexdigest()[:16]}.json"
+    path = environment.home() / "index" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
     if path not in _indexes:
-        _indexes[path] = Index(path, store.url)
+        _indexes[path] = Index(path, url)
     _indexes[path].key_ids = environment.key_ids()
     return _indexes[path]
+
+
+def known_jobs(url: str) -> dict[str, tuple[str | None, str | None]]:
+    """Return the jobs of a store that was looked at before, with their names and batches; the store is not asked."""
+    records = {job_id: _index_at(url).record(job_id) or {} for job_id in _index_at(url).jobs()}
+    rows = _rows_at(url, "").rows.values()
+    return {job_id: (page.get("name"), page.get("group_id")) for job_id, page in records.items()} | {
+        row.job_id: (row.name, row.group_id) for row in rows
+    }
 
 
 class Index:
@@ -81,6 +94,10 @@ class Index:
         self._jobs = {} if path is None else self._load(path)
         self._new = 0
         self.key_ids: frozenset[str] = frozenset()  # of this home, as they are now: what others sealed is not believed
+
+    def jobs(self) -> list[str]:
+        """Return the jobs of which something is known."""
+        return [*self._jobs]
 
     def record(self, job_id: str) -> dict[str, Any] | None:
         """Return the record of a job as it was verified; None where it must be read."""
@@ -200,9 +217,13 @@ _CHECKSUM_BYTES = 4
 
 def rows_of(store: Store, part: str = "") -> RowFile:
     """Return the rows that are known of a store; where the user trusts a store unverified, none are, and none kept."""
+    return _rows_at(store.url, part)
+
+
+def _rows_at(url: str, part: str) -> RowFile:
     if environment.trusts_the_store():
         return RowFile(None, "")
-    about = f"{environment.machine()}\n{store.url}"  # a row says whether its job is on this machine
+    about = f"{environment.machine()}\n{url}"  # a row says whether its job is on this machine
     path = environment.home() / "index" / f"{config_home.short_digest(about)}{part}.rows"
     if path not in _rows:
         _rows[path] = RowFile(path, about)

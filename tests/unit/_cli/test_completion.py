@@ -10,8 +10,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from kinetic._config import home as config_home
+from kinetic._jobs import index
+from kinetic._wire import keys
 
 SOURCE = Path(__file__).parents[3] / "src"
 SHELLS = ("bash", "zsh", "fish")
@@ -152,6 +157,34 @@ def test_a_bash_that_is_too_old_for_our_order_completes_all_the_same(environ) ->
 def test_ids_of_jobs_are_offered_newest_first(complete) -> None:
     assert complete("jobs", "logs", "cpu-") == [NEWER, JOB]
     assert complete("jobs", "result", "") == ["@last", NEWER, JOB, OTHER]
+
+
+def test_names_that_one_job_or_batch_has_are_offered(environ, home) -> None:
+    for job, name in ((JOB, "nightly"), (NEWER, "twice"), (OTHER, "twice")):
+        (home / "store" / job / "handle.json").write_text(json.dumps({"name": name}))
+    manifest = home / "store" / keys.group_manifest("grp-11111111")
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(json.dumps({"group_name": "night-sweep"}))
+    script = 'eval "$(kinetic completion bash)"; for COMP_LINE in "jobs logs nig" "jobs logs tw" "batch logs n"; do '
+    script += "COMPREPLY=(); COMP_WORDS=(kinetic $COMP_LINE); COMP_CWORD=3; _kinetic_completion kinetic; "
+    script += 'echo "${COMPREPLY[@]}"; done'
+
+    done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines() == ["nightly", "", "night-sweep"]
+
+
+def test_jobs_of_a_cluster_are_offered_once_they_were_listed(complete, home) -> None:
+    cluster = "gs://acme-kn-kinetic-cluster-jobs"
+    key_id, _ = config_home.own_key(home)
+    job = "v5e1-train-20261122-080000-bbbbbbb"
+    known = index.index_of(SimpleNamespace(url=cluster))
+    known.note_record(job, {"job_id": job, "name": "large", "group_id": "grp-22222222", "key_id": key_id})
+    known.write(lambda: [job])
+
+    assert complete("jobs", "logs", "", KINETIC_PROJECT="acme") == ["@last", job, NEWER, JOB, OTHER, "large"]
+    assert complete("batch", "logs", "", KINETIC_PROJECT="acme") == ["@last", "grp-22222222"]
+    assert complete("jobs", "logs", "v5") == []
 
 
 STRANGE = (
