@@ -437,12 +437,26 @@ print(json.dumps(told))
 
 
 @pytest.mark.own_runner
-def test_jobs_whose_supervisor_never_comes_up_fail_with_the_reason(crowd: Crowd, home: Path) -> None:
-    (crowd.run("print(json.dumps([tiny(notes, 'a', 1)]))"))
-    runtime = next(home.glob("run/*"))
+def test_a_runner_that_a_power_cut_has_cut_short_is_written_anew(crowd: Crowd, home: Path) -> None:
+    crowd.run("print(json.dumps([tiny(notes, 'a', 1)]))")
     _end_supervisors_politely(crowd)
-    for start in runtime.glob("runners/*/supervisor.py"):
-        start.write_text("raise SystemExit('this runner is broken')\n")
+    cut = [*home.glob("run/*/runners/*/supervisor.py"), *home.glob("run/*/runners/*/kinetic/_backends/local/queue.py")]
+    for file in cut:
+        file.write_text("")
+        for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
+            compiled.write_text("")
+
+    assert crowd.run("print(json.dumps(tiny(notes, 'a', 2)))") == ["a", 2]
+    assert len(cut) == 2
+
+
+def test_jobs_whose_supervisor_never_comes_up_fail_with_the_reason(
+    crowd: Crowd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nif any(word.endswith('supervisor.py') for word in sys.orig_argv):\n    sys.exit('it is broken')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
 
     begun = time.monotonic()
     told = crowd.run(
@@ -456,7 +470,7 @@ except Exception as error:
     )
 
     assert "does not start" in told
-    assert "this runner is broken" in told
+    assert "it is broken" in told
     assert time.monotonic() - begun < 20
 
 

@@ -85,6 +85,18 @@ def _make(runners: Path) -> Path:
     return target
 
 
+def repair(runners: Path) -> None:
+    """Write anew what differs from this installation: no file is forced to the disk, so a power cut cuts it short."""
+    target = folder(runners)
+    if Path(__file__).is_relative_to(target):  # this is its code
+        return
+    wanted = {name: path.read_bytes() for name, path in contents().items()}
+    for name, data in {**wanted, "supervisor.py": _START.encode(), "worker.py": WORKER.encode()}.items():
+        place = target / name
+        if not place.exists() or place.read_bytes() != data:
+            folders.write_whole(place, data)
+
+
 def contents() -> dict[str, Path]:
     """Return the files of the runner: path inside the folder, and the file."""
     spec = importlib.util.find_spec("cloudpickle")

@@ -102,6 +102,10 @@ def _settle_jobs(paths: Paths, queue: Queue, supervisor: SupervisorRow) -> None:
     name = supervisor.supervisor
     log = verdicts.last_lines(paths.supervisor_log(name))
     if supervisor.state == "starting":
+        from kinetic._project import runner_bundle  # rare: after a power cut, its code may be cut short
+
+        with contextlib.suppress(KineticError, OSError):
+            runner_bundle.repair(paths.runners)
         give_up_on_template(paths, queue, supervisor.template_id, log)
     for row in _jobs_of(queue, name):
         if row.stop:
