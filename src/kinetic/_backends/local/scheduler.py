@@ -188,7 +188,8 @@ def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "
     import resource  # POSIX only, as is everything in this room
     from importlib.machinery import PathFinder
 
-    found = None if interpreter else PathFinder.find_spec("cloudpickle")
+    theirs = [each for each in sys.path if not each.startswith(str(runner.parent))]  # in a job, ours comes first
+    found = None if interpreter else PathFinder.find_spec("cloudpickle", theirs)
     flags = [f"-{letter * count}" for name, letter in _FLAGS.items() if (count := getattr(sys.flags, name))]
     flags += [f"-W{option}" for option in sys.warnoptions]
     for option, value in sys._xoptions.items():  # noqa: SLF001 - the documented way to read -X

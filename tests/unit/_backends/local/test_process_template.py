@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cloudpickle
+
 from kinetic._backends.local import scheduler
 from kinetic._hardware import place
 from kinetic._wire.order import Artifact, Order
@@ -58,3 +60,17 @@ def test_an_isolated_environment_is_as_if_it_had_been_activated() -> None:
 
     assert (found["PATH"], found["VIRTUAL_ENV"]) == ("/built/bin:/bin", "/built")
     assert not {"PYTHONPATH", "CONDA_PREFIX"} & set(found)
+
+
+def test_a_job_describes_the_supervisors_of_what_it_submits_as_its_client_did(tmp_path, monkeypatch) -> None:
+    runner = tmp_path / "runners" / "here"
+    (runner / "cloudpickle").mkdir(parents=True)
+    (runner / "cloudpickle" / "__init__.py").touch()
+    by_client = scheduler.make_template(runner, {})
+    monkeypatch.syspath_prepend(runner)  # as in a job
+
+    by_job = scheduler.make_template(runner, {})
+
+    assert by_client["needs"] == [cloudpickle.__file__]
+    assert by_job == by_client
+    assert scheduler.make_template(runner, {}, "/isolated/bin/python")["needs"] == []
