@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flows.conftest import environment
 
 WORK = """
     import os
@@ -143,6 +145,28 @@ def test_in_a_program_with_an_event_loop_the_awaited_jobs_and_batches_are_named_
     assert "Traceback" not in err
     collect = f"import kinetic; print(kinetic.attach({job!r}).result(), *kinetic.attach_batch({group!r}).results())"
     assert project.out(collect) == "stayed stayed\n"
+
+
+def test_at_the_prompt_of_asyncio_the_awaited_job_is_named(project: Any, tmp_path: Path) -> None:
+    until = tmp_path / "until"
+    project.write("work.py", WORK)
+    pipe = subprocess.PIPE
+    words = [sys.executable, "-m", "asyncio"]
+    client = subprocess.Popen(
+        words, cwd=project.root, env=environment(), stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    )
+    tell = "timer = asyncio.get_running_loop().call_later(0.3, lambda: print(job.job_id, flush=True))"
+    client.stdin.write(f"from work import work; job = work.run_async({str(until)!r}); {tell}\nawait job\n")
+    client.stdin.flush()
+    job = client.stdout.readline().split()[-1]
+
+    client.send_signal(signal.SIGINT)
+    said = [*itertools.takewhile(lambda line: "KeyboardInterrupt" not in line, client.stderr)]
+    until.touch()
+    client.communicate(timeout=30)
+
+    assert any(f"kinetic: detached: {job} keeps running" in line for line in said)
+    assert f"kinetic: cancel:   kinetic jobs cancel {job}\n" in said
 
 
 def test_in_a_program_with_a_pool_of_threads_that_make_blocking_calls_their_jobs_are_named(

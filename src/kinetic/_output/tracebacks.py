@@ -29,6 +29,7 @@ _JUST_SECONDS = 2.0  # what a job's log wrote so recently is right above
 _TAIL = 8192  # characters
 _MOST_REPORTED = 3  # of which all is said
 _TOLD = "_kinetic_told"
+_INTERRUPTED = ("repl_future_interrupted", "keyboard_interrupted")  # of asyncio/__main__.py to Python 3.12, and later
 _GENERATOR = 0x20  # inspect.CO_GENERATOR; importing inspect costs 8 ms
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -112,6 +113,8 @@ def note_cancelled_await(report: Callable[[], object], error: BaseException) -> 
     """
     now = time.monotonic()
     _awaits[:] = [(at, earlier) for at, earlier in _awaits if now - at < _JUST_SECONDS] + [(now, report)]
+    if len(_awaits) <= _MOST_REPORTED and _is_asyncio_prompt_interrupted():
+        report()
 
     def lines() -> list[str]:  # IPython asks several times
         error.__dict__[_TOLD] = was_told(error) or _report_awaits()
@@ -120,6 +123,13 @@ def note_cancelled_await(report: Callable[[], object], error: BaseException) -> 
     if not is_debug():
         error.__dict__["_render_traceback_"] = lines
     install()
+
+
+def _is_asyncio_prompt_interrupted() -> bool:
+    """Return whether this is the prompt of ``python -m asyncio`` at a Ctrl-C, of which it shows no traceback."""
+    main = sys.modules.get("__main__")
+    is_prompt = getattr(getattr(main, "__spec__", None), "name", "") == "asyncio.__main__"
+    return is_prompt and any(getattr(main, name, False) for name in _INTERRUPTED)
 
 
 def note_wait(report: Callable[[], object]) -> Callable[[], object]:
