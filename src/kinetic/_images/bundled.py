@@ -22,7 +22,7 @@ from kinetic._images.lock_store import Locked
 from kinetic._images.request import BuildRequest
 from kinetic._images.uplink import Uplinks
 from kinetic._images.uv import Stop
-from kinetic._images.wheels import WheelCache
+from kinetic._images.wheels import EXTRA_INDEXES, WheelCache, with_indexes
 from kinetic._output import terminal as output
 from kinetic._output.format import count_text, duration_text, seconds_text, size_text
 from kinetic._stores.protocol import Store
@@ -84,6 +84,7 @@ def ensure(
     """
     work = _Work(store, environ, google_token, stop or Stop())
     locked, name = work.lock(lines, python, machine, base, project=project, upgrade=upgrade)
+    work.environ = environ = with_indexes(environ, locks.indexes(lines, environ))  # their logins fetch wheels, too
     if locked.lock.to_build:
         locked = replace(locked, lock=lock_store.with_known_wheels(locked.lock, store, environ))
     with work.builder(f"{repository}:env") as builder:
@@ -149,19 +150,19 @@ class _Work:
     """What finds or builds the image of a lock: with a store, the registries, and what ends it."""
 
     def __init__(self, store: Store, environ: Mapping[str, str], google_token: GoogleToken | None, stop: Stop) -> None:
-        self._store, self._environ, self._stop = store, environ, stop
+        self._store, self.environ, self._stop = store, environ, stop
         self._connect = connector(google_token, environ, stop)
 
     @contextmanager
     def builder(self, reference: str) -> Iterator[ImageBuilder]:
         with self._connect(Reference.parse(reference)) as registry:
-            yield ImageBuilder(registry, _wheel_cache(self._environ, self._stop))
+            yield ImageBuilder(registry, _wheel_cache(self.environ, self._stop))
 
     def lock(
         self, lines: Sequence[str], python: str, machine: str, named: str, *, project: str, upgrade: bool
     ) -> tuple[Locked, str]:
         """Return the lock of some lines and its name; the platform is that of the base image."""
-        store, environ, stop = self._store, self._environ, self._stop
+        store, environ, stop = self._store, self.environ, self._stop
         wanted = [*lines, *POD_PACKAGES]
         name = locks.key_of([*wanted, named], Platform(python, machine, GLIBC), environ)
 
@@ -187,9 +188,10 @@ class _Work:
         waits: bool,
     ) -> tuple[Locked, BuiltImage]:
         """Build the image of a lock, here or elsewhere; return its lock with the wheels that were built for it."""
-        store, environ = self._store, self._environ
+        store, environ = self._store, self.environ
         _fetch_built(locked.lock, builder.cache, store)
-        request = BuildRequest(locked.lock, _base_of(locked), locked.source, repository)
+        indexes = tuple(environ.get(EXTRA_INDEXES, "").split())
+        request = BuildRequest(locked.lock, _base_of(locked), locked.source, repository, indexes)
         uplinks = Uplinks(lock_store.folder(environ) / "uplink.json")
         progress = _Lines(self._stop)
         show = partial(output.phase, "building the image", summary=False, detail=progress.detail)
@@ -218,7 +220,7 @@ class _Work:
         lock = locked.lock
         size = sum(wheel.size_bytes for wheel in lock.wheels)
         about = (lock.platform.python, lock.platform.machine, len(lock.wheels), size, time.time(), key)
-        image_notes.note_use(ImageNote(built.uri, built.tag, *about), self._store, self._environ)
+        image_notes.note_use(ImageNote(built.uri, built.tag, *about), self._store, self.environ)
 
 
 def _resolve(make: Callable[[], Locked], doing: str) -> Locked:

@@ -22,6 +22,7 @@ class BuildRequest(NamedTuple):
     base: BaseImage  # on which image
     source: str  # where the base is, "registry/name@sha256:…"
     repository: str  # where the image goes
+    indexes: tuple[str, ...] = ()  # addresses with the logins of package indexes; they are not in ``to_json``
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values: what another machine's builder reads, which has no classes of ours yet."""
@@ -57,6 +58,7 @@ def logins(request: BuildRequest, environ: Mapping[str, str]) -> dict[str, Any]:
     hosts = {Reference.parse(each).host for each in (request.source, f"{request.repository}:env")}
     registries = {host: found for host in sorted(hosts) if (found := find_login(host, None, environ)).user}
     indexes = {}
+    environ = wheel_files.with_indexes(environ, request.indexes)
     for url in (*(each.url for each in request.lock.wheels), *(each.url for each in locks.sources(request.lock))):
         host = wheel_files.host_of(url)
         if host not in indexes and (found_login := wheel_files.find_login(url, environ)):

@@ -12,11 +12,12 @@ import contextlib
 import hashlib
 import netrc
 import os
+import re
 import shutil
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from http.client import HTTPResponse
 from pathlib import Path
@@ -30,6 +31,9 @@ ATTEMPTS = 5
 SIDE_BY_SIDE = 8  # from one index: as many as pip's successors use
 _CHUNK = 1 << 18  # of a body or a file in memory, for each of up to 16 threads
 _DAY = 24 * 3600.0
+EXTRA_INDEXES = "UV_EXTRA_INDEX_URL"
+_INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", EXTRA_INDEXES)
+_NAMED_INDEX = re.compile(r"[A-Za-z0-9._-]+=")
 
 Report = Callable[[int], None]  # takes how many more bytes have come; a negative number takes back a failed attempt
 
@@ -39,7 +43,8 @@ class WheelCache:
 
     Args:
         folder: Made when it is needed.
-        environ: Where logins of indexes are named: NETRC, UV_INDEX and UV_INDEX_<NAME>_USERNAME and _PASSWORD.
+        environ: Where logins of indexes are: their addresses in uv's variables, UV_INDEX_<NAME>_USERNAME and _PASSWORD,
+            and NETRC.
         client: Sends the requests.
         sleep: Waits between attempts; None: until what is fetched is not wanted any more.
     """
@@ -209,6 +214,11 @@ def find_login(url: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
     return _uv_login(url, environ) or _netrc_login(host_of(url), environ)
 
 
+def with_indexes(environ: Mapping[str, str], addresses: Sequence[str]) -> dict[str, str]:
+    """Return variables that name more indexes, whose addresses may have logins in them."""
+    return {**environ, EXTRA_INDEXES: " ".join([environ.get(EXTRA_INDEXES, ""), *addresses])}
+
+
 @contextlib.contextmanager
 def disk_full(folder: Path, size_bytes: int = 0) -> Iterator[None]:
     """Raise what a user understands where the disk has no room for what the block writes.
@@ -231,14 +241,21 @@ def disk_full(folder: Path, size_bytes: int = 0) -> Iterator[None]:
 
 
 def _uv_login(url: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return what UV_INDEX_<NAME>_USERNAME and _PASSWORD say, for a named index of the same host."""
-    for entry in f"{environ.get('UV_DEFAULT_INDEX', '')} {environ.get('UV_INDEX', '')}".split():
-        name, separator, address = entry.partition("=")
-        if separator and host_of(address) == host_of(url):
-            word = "".join(letter if letter.isalnum() else "_" for letter in name.upper())
-            user, password = (environ.get(f"UV_INDEX_{word}_{part}", "") for part in ("USERNAME", "PASSWORD"))
-            if user or password:
-                return user, password
+    """Return what the address of an index says, or UV_INDEX_<NAME>_USERNAME and _PASSWORD of a named one.
+
+    The index is one of the same host; a login that is in its address goes nowhere without TLS if its index has it.
+    """
+    for entry in " ".join(environ.get(name, "") for name in _INDEXES).split():
+        name, address = entry.split("=", 1) if _NAMED_INDEX.match(entry) else ("", entry)
+        index = urllib.parse.urlsplit(address)
+        if (index.scheme, host_of(address)) != (urllib.parse.urlsplit(url).scheme, host_of(url)):
+            continue
+        if index.username or index.password:
+            return urllib.parse.unquote(index.username or ""), urllib.parse.unquote(index.password or "")
+        word = "".join(letter if letter.isalnum() else "_" for letter in name.upper())
+        user, password = (environ.get(f"UV_INDEX_{word}_{part}", "") for part in ("USERNAME", "PASSWORD"))
+        if name and (user or password):
+            return user, password
     return None
 
 

@@ -169,6 +169,7 @@ def requirements_of(
         if layers:
             requirements = {"layers": asdict(_artifact(layers, store))}
         elif lines:
+            _warn_of_secrets(lines)
             requirements = asdict(_artifact("".join(f"{line}\n" for line in lines).encode(), store))
         return PodRequirements(
             image=image.uri,
@@ -184,7 +185,8 @@ def requirements_of(
         if not image.repository and not (image.unpacks and lines):
             return finished(image, lines, "")
         from kinetic._google import login  # here and below: only for images
-        from kinetic._images import bundled, lock_store, stored_layers
+        from kinetic._images import bundled, lock_store, stored_layers, wheels
+        from kinetic._images import lock as locks
         from kinetic._images.builders import NotWaitingError
 
         wanted: dict[str, Any] = {
@@ -199,7 +201,8 @@ def requirements_of(
         if not image.repository:  # the bundled mode without a registry: the packages are brought into the store
             try:
                 lock, key = bundled.lock_without_image(lines, **wanted)
-                return finished(image, (), key, stored_layers.page_of(stored_layers.ensure(lock, store, environ)))
+                logins = wheels.with_indexes(environ, locks.indexes(lines, environ))
+                return finished(image, (), key, stored_layers.page_of(stored_layers.ensure(lock, store, logins)))
             except ImageBuildError as error:
                 output.report_once(f"packages are installed when jobs start: {error.why or error.what}".splitlines()[0])
                 return finished(image, lines, "")
@@ -226,6 +229,14 @@ def requirements_of(
             return finished(plain, lines, "")
 
     return Unfinished(finish, beside=bool(image.repository or image.unpacks))
+
+
+def _warn_of_secrets(lines: Sequence[str]) -> None:
+    if any(_has_secret(line) for line in lines):
+        output.warn_once(
+            "the address of an index or a package has a password or token in it, which goes into the store and the "
+            "cluster with the job; ${NAME} in its place is filled in when it is installed, from the environment of the job"
+        )
 
 
 def _repository_variable(environ: Mapping[str, str]) -> str | None:
@@ -310,11 +321,6 @@ def _lines(
     output.report_once("; ".join(filter(None, notes)))
     for note in found.notes[1:]:
         output.report_once(note)
-    if any(_has_secret(line) for line in found.lines):
-        output.warn_once(
-            f"an address in {found.source} has a password or token in it, which goes into the store and the cluster "
-            "with the job; ${NAME} in its place is filled in when it is installed, from the environment of the job"
-        )
     from_git = next((line for line in found.lines if re.search(_FROM_GIT, line)), None)
     if from_git and not image.repository and not image.has_base:  # said before the job waits for its machine
         shown = re.sub(_USER, r"\g<scheme>://***@", from_git)

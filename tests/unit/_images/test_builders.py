@@ -171,6 +171,10 @@ def test_passwords_of_indexes_and_registries_go_along_and_nothing_else(base, whe
 
     host = made.url.split("/")[2]
     assert found == {"registries": {"registry.test": ["me", "here"]}, "indexes": {host: ["me", "secret"]}}
+    in_address = request._replace(indexes=(f"http://ann:%40@{host}/simple",))
+    assert logins(in_address, environ)["indexes"] == {host: ["ann", "@"]}
+    assert logins(request._replace(indexes=(f"https://ann:no@{host}/simple",)), environ) == found
+    assert "ann" not in str(in_address.to_json())
 
 
 # ------------------------------------------------------------------------------------------------------------- uplink

@@ -363,3 +363,28 @@ def test_a_build_that_is_to_stop_does_not_wait_for_servers_that_hang(
             index.gate.set()
 
     assert took < 10, "it waited for a server that hangs"
+
+
+@pytest.mark.parametrize("named_in", ["a line", "a variable"])
+def test_the_login_in_the_address_of_an_index_fetches_its_wheels_and_is_kept_nowhere(
+    ensure, publish, index, store, tmp_path, monkeypatch, named_in
+) -> None:
+    publish("alpha")
+    index.login = ("ann", "hunter/2")
+    address = index.simple.replace("://", "://ann:hunter%2F2@")
+    variables = {"KINETIC_HOME": str(tmp_path / "home"), "HOME": str(tmp_path), "INDEX_PASSWORD": "hunter%2F2"}
+    if named_in == "a line":
+        monkeypatch.setenv("INDEX_PASSWORD", variables["INDEX_PASSWORD"])
+        lines = [f"--extra-index-url {index.simple.replace('://', '://ann:${INDEX_PASSWORD}@')}", "alpha"]
+    else:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", address)
+        variables["UV_DEFAULT_INDEX"] = address
+        lines = ["alpha"]
+
+    found = ensure(lines, environ=variables)
+
+    assert names(found) == {"alpha": "1.0", "obstore": "1.0", "uv": "1.0"}
+    kept = [store.get(entry.key) for entry in store.entries("")]
+    kept += [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    assert found.lock_key in {entry.key for entry in store.entries("")}
+    assert not [data for data in kept if b"hunter" in data]
