@@ -235,7 +235,8 @@ def _warn_of_secrets(lines: Sequence[str]) -> None:
     if any(_has_secret(line) for line in lines):
         output.warn_once(
             "the address of an index or a package has a password or token in it, which goes into the store and the "
-            "cluster with the job; ${NAME} in its place is filled in when it is installed, from the environment of the job"
+            "cluster with the job; ${NAME} in its place is filled in when it is installed, from the environment of the "
+            "job"
         )
 
 

@@ -23,7 +23,7 @@ from kinetic.errors import IntegrityError, KeyMissingError, KineticError, StoreU
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    from kinetic._backends.protocol import Backend
+    from kinetic._backends.protocol import Backend, Diagnosis
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import JobRecord
 
@@ -32,6 +32,7 @@ WAS_CANCELLED = "it was cancelled"  # the reason of a cancelled job that is stil
 _NOTES = 10  # so many are tried: others than ours may have put something there
 _CODES = {"": "lost", "unknown": "lost", "failed": "job-failed"}  # of a cluster, where errors have other ones
 _LOG_BYTES = 8192
+_NEARLY_ALL = 0.8  # of the memory
 _LOG_LINES = 20  # of the log of a job whose runner was killed: as many as a runner puts into its verdict
 
 
@@ -330,6 +331,8 @@ def _explain_failure(job: JobRecord, backend: Backend, observation: Observation)
         with contextlib.suppress(KineticError):
             found = backend.explain(job.job_id)
     if found is not None:
+        if found.code == "killed":
+            found = _with_memory(job, found)
         reason = found.what.removeprefix(f"{job.job_id}: ") + (f" ({found.why})" if found.why else "")
         observation = replace(observation, reason=reason)
     if not observation.reason:
@@ -351,6 +354,26 @@ def _explain_failure(job: JobRecord, backend: Backend, observation: Observation)
         witness="observer",
     )
     return observation, outcome
+
+
+def _with_memory(job: JobRecord, found: Diagnosis) -> Diagnosis:
+    """Say how much memory a job that was killed held when it was last measured, on the host where it was fullest."""
+    from kinetic._jobs import resource_usage  # rare
+    from kinetic._output.format import size_text
+    from kinetic._wire.measurements import MEMORY
+    from kinetic._wire.task import MORE_MEMORY
+
+    with contextlib.suppress(KineticError):
+        hosts = [each for each in resource_usage.measurements_of(job)[1] if each.rows and each.memory_limit_bytes]
+        rows = [(float(each.rows[-1][MEMORY] or 0), each.memory_limit_bytes) for each in hosts]
+        if rows:
+            held, limit = max(rows, key=lambda row: row[0] / row[1])
+            why = f"{found.why}; it held {size_text(held)} of {size_text(limit)} of memory when last measured"
+            if held < _NEARLY_ALL * limit:
+                return replace(found, why=why)
+            what = "it was killed, most likely because it ran out of memory"
+            return replace(found, what=what, why=why, next=MORE_MEMORY)
+    return found
 
 
 def job_to_json(job: JobRecord, seen: Snapshot) -> dict[str, Any]:

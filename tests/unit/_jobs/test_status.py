@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._backends.protocol import DebugAddress, Observation
+from kinetic._backends.protocol import DebugAddress, Diagnosis, Observation
 from kinetic._config import home
 from kinetic._jobs import locate, status
 from kinetic._jobs.handle import JobHandle
+from kinetic._wire import keys
+from kinetic._wire.measurements import Measurements
 from kinetic._wire.outcomes import AttemptNote
 from kinetic._wire.records import REQUIRED
 from kinetic.errors import AccessDeniedError
@@ -28,6 +30,13 @@ class Cluster:
     is_here: bool = False
     asked: list[str] = field(default_factory=list)
     error: Exception | None = None
+    diagnosis: Diagnosis | None = None
+
+    def explain(self, name: str) -> Diagnosis | None:
+        return self.diagnosis
+
+    def last_log(self, name: str, *, host: int, attempt: int) -> None:
+        """Has none."""
 
     def debug_addresses(self, name: str, *, hosts: list[int]) -> dict[int, DebugAddress]:
         self.asked.append(name)
@@ -55,6 +64,31 @@ def test_a_claimed_job_runs_although_the_cluster_counts_nothing_that_is_ready(jo
     seen = status.with_claim(job, Cluster("train-x-abcde"), SAYS_PENDING)
 
     assert (seen.status, seen.reason, seen.started) == (JobStatus.RUNNING, "", 1_790_000_000.0)
+
+
+@pytest.mark.parametrize(
+    ("held", "what", "next_"),
+    [
+        (None, "it was killed (exit code 137)", "look at its log"),
+        (1 << 30, "it was killed (exit code 137; it held 1.1 GB of 4.3 GB of memory when last measured)", "look"),
+        (15 << 28, "it was killed, most likely because it ran out of memory (exit code 137; it held 4.0 GB", "32Gi"),
+    ],
+)
+def test_a_job_that_was_killed_says_what_it_held_when_it_was_last_measured(
+    job: JobHandle, held: int | None, what: str, next_: str
+) -> None:
+    if held is not None:
+        rows = ((1.0, 0.5, 3 << 30, 0, 0, 0), (6.0, 0.9, held, 0, 0, 0))
+        measured = Measurements(JOB_ID, 0, 0, 1.8e9, "cgroup", 2.0, 4 << 30, 1 << 40, rows=rows)
+        locate.store_of(job).put(keys.usage(JOB_ID, 0, 0), measured.to_bytes(locate.key_to_seal(job)))
+    killed = Diagnosis(f"{JOB_ID}: it was killed", "exit code 137", "look at its log", code="killed")
+
+    seen, outcome = status._explain_failure(
+        job, Cluster(diagnosis=killed), Observation(JOB_ID, JobStatus.FAILED, attempt=None)
+    )
+
+    assert seen.reason.startswith(what)
+    assert next_ in outcome.error["next"]
 
 
 def test_a_job_that_its_warm_pod_has_not_claimed_waits_although_the_pod_runs(job: JobHandle) -> None:

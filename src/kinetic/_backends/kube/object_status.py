@@ -308,7 +308,13 @@ def pod_end(pod: Object, job_id: str) -> Explanation:
         return Explanation("deadline", "it ran longer than its deadline", message, "raise the deadline", stuck=True)
     if reason.startswith(_REJECTIONS):
         return Explanation("refused-by-machine", "its node rejected it at the last moment", f"{reason}: {message}")
-    return _container_end(terminated(pod) or {}, message or reason, job_id)
+    containers: list[Object] = (pod.get("spec") or {}).get("containers") or []
+    ours = next((each for each in containers if each.get("name") == CONTAINER), {})
+    limit = ((ours.get("resources") or {}).get("limits") or {}).get("memory")
+    memory = "it had no memory limit, so its node may have run out of memory"
+    if limit:
+        memory = f"its memory limit of {limit} was not reported as exceeded"
+    return _container_end(terminated(pod) or {}, message or reason, job_id, memory)
 
 
 def pod_end_in_message(message: str, job_id: str) -> tuple[str, Explanation] | None:
@@ -320,7 +326,7 @@ def pod_end_in_message(message: str, job_id: str) -> tuple[str, Explanation] | N
     return (found[1], _container_end({"exitCode": int(found[2])}, message, job_id)) if found else None
 
 
-def _container_end(ended: Object, message: str, job_id: str) -> Explanation:
+def _container_end(ended: Object, message: str, job_id: str, memory: str = "its pod no longer exists") -> Explanation:
     code, reason = ended.get("exitCode"), str(ended.get("reason") or "")
     message = str(ended.get("message") or message)
     logs = f"kinetic jobs logs {job_id}"
@@ -341,8 +347,9 @@ def _container_end(ended: Object, message: str, job_id: str) -> Explanation:
     if code == FAILED_EXIT:
         return Explanation("failed", "it failed", _last_line(message), logs, stuck=True)
     if code == 137:
-        what = "it was killed, most likely because it ran out of memory"
-        return Explanation("killed", what, "exit code 137", MORE_MEMORY, stuck=True)
+        what = "it was killed (SIGKILL), and the cluster does not say why"
+        next_ = f"{logs}     or, if memory was short, {MORE_MEMORY}"
+        return Explanation("killed", what, f"exit code 137; {memory}", next_, stuck=True)
     if code > 128:
         return Explanation(
             "signal", f"it was ended by {_signal_name(code - 128)}", f"exit code {code}", logs, stuck=True

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kinetic._backends.kube import diagnosis
+from kinetic._backends.kube import diagnosis, object_status
 from kinetic._backends.kube.diagnosis import Evidence, diagnose
 from kinetic._wire import task
 from kinetic.job_status import JobStatus
@@ -62,6 +62,11 @@ def ended(code: int, how: str = "Error", said: str = "", **more: Any) -> dict:
     terminated = {"exitCode": code, "reason": how, "message": said, "finishedAt": at(9)}
     statuses = [{"name": "kinetic-worker", "state": {"terminated": terminated}}]
     return pod(**{"node": "node-1", "phase": "Failed", "containerStatuses": statuses, **more})
+
+
+def with_limit(found: dict) -> dict:
+    found["spec"]["containers"][0]["resources"] = {"limits": {"memory": "4Gi"}}
+    return found
 
 
 def disrupted(cause: str, said: str = "", **more: Any) -> dict:
@@ -447,7 +452,7 @@ ROWS = [
         F, "memory", "it ran out of memory", 'memory = "32Gi"', STUCK,
     ),
     Row("killed", scene(ended(137), job_=job(condition("Failed", "PodFailurePolicy"))), F, "killed",
-        "most likely because it ran out of memory", "memory", STUCK),
+        "the cluster does not say why", "if memory was short", STUCK),
     Row("crashed", scene(ended(139), job_=job(condition("FailureTarget", "PodFailurePolicy"))), F, "signal",
         "ended by SIGSEGV", "kinetic jobs logs", STUCK),
     Row("user error", scene(ended(task.FAILED_EXIT, said="Traceback\nValueError: no data\n"),
@@ -622,8 +627,16 @@ def test_a_host_that_was_killed_is_named_by_the_job_when_its_pod_is_gone() -> No
     )
 
     assert (found.status, found.code) == (JobStatus.FAILED, "killed")
-    assert found.what == "host 1: it was killed, most likely because it ran out of memory"
+    assert found.what == "host 1: it was killed (SIGKILL), and the cluster does not say why"
+    assert found.why == "exit code 137; its pod no longer exists"
     assert found.pod == "kinetic-x-s-0-1-ab1cd"
+
+
+def test_a_killed_container_says_whether_it_had_a_limit_that_could_have_ended_it() -> None:
+    free, limited = (object_status.pod_end(found, "j").why for found in (ended(137), with_limit(ended(137))))
+
+    assert free == "exit code 137; it had no memory limit, so its node may have run out of memory"
+    assert limited == "exit code 137; its memory limit of 4Gi was not reported as exceeded"
 
 
 def test_a_job_on_one_host_names_its_lost_pod_as_well() -> None:
