@@ -16,8 +16,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from obstore.exceptions import UnauthenticatedError
 from obstore.store import GCSStore
 from servers.faults import Fault, FaultyProxy
+from servers.http11 import Answer
 from servers.scripted import Scripted, page
 
 import kinetic
@@ -60,6 +62,40 @@ def test_a_service_that_does_not_let_us_in_is_told_with_what_was_looked_for(wire
         variable = "AWS_ACCESS_KEY_ID" if store.url.startswith("s3") else "GOOGLE_APPLICATION_CREDENTIALS"
         assert variable in caught.value.why
         assert variable in caught.value.next
+
+
+MAY_NOT = "ann does not have storage.objects.create access"
+WRONG_REGION = "the region is wrong; expecting 'eu-central-1'"
+REFUSALS = [
+    ("s3", 403, "AccessDenied", "not authorized to perform: s3:PutObject", CredentialsError, "does not let our account",
+     "s3:GetObject"),
+    ("gcs", 403, "AccessDenied", f"denied</Message><Details>{MAY_NOT}</Details><Message>", CredentialsError, MAY_NOT,
+     "roles/storage.objectUser"),
+    ("s3", 400, "ExpiredToken", "The provided token has expired.", CredentialsError, "token has expired", "sso login"),
+    ("s3", 403, "RequestTimeTooSkewed", "too large", CredentialsError, "the time of our request", "set the clock"),
+    ("s3", 400, "AuthorizationHeaderMalformed", f"{WRONG_REGION}</Message><Region>eu-central-1</Region><Message>",
+     StoreError, "not in the region us-east-1", "export AWS_REGION=eu-central-1"),
+    ("s3", 301, "PermanentRedirect", "use the specified endpoint", StoreError, "not in the region us-east-1",
+     "get-bucket-location --bucket kinetic"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "status", "code", "message", "error", "what", "next_"), REFUSALS)
+def test_each_cause_of_a_refusal_has_its_sentence_and_its_next_step(
+    no_credentials, monkeypatch, kind, status, code, message, error, what, next_
+):
+    body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    with Scripted(Answer(status, body, {"Content-Type": "application/xml"})) as service:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", service.url)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", service.url)
+        scheme = "gs" if kind == "gcs" else "s3"
+        with pytest.raises(error) as caught:
+            BucketStore(f"{scheme}://kinetic-jobs", retry=QUICK).get("a")
+
+    assert what in str(caught.value)
+    assert next_ in caught.value.next
 
 
 @pytest.mark.parametrize("kind", CLOUDS)
@@ -360,6 +396,22 @@ def test_a_login_of_amazon_that_ended_says_so(amazon):
     with pytest.raises(CredentialsError, match="Token for acme does not exist") as caught:
         store.get("a")
     assert "aws sso login" in caught.value.next
+
+
+def test_two_logins_that_are_refused_in_one_process_each_say_their_own_reason(no_credentials):
+    def refusal_of(name):
+        def login():
+            raise CredentialsError(f"{name} has ended", next=f"log in to {name}")
+
+        options = {"config": {"base_url": "http://127.0.0.1:9"}, "client_options": {"allow_http": True}}
+        with pytest.raises(UnauthenticatedError) as caught:
+            GCSStore(name, credential_provider=obstore_client._told(login), **options).put("a", b"x")
+        return caught.value
+
+    failures = [refusal_of("one"), refusal_of("other")]
+    first, second = map(obstore_client._login_error, failures)
+
+    assert (first.next, second.next) == ("log in to one", "log in to other")
 
 
 def test_an_endpoint_of_a_login_that_does_not_answer_is_asked_again(guarded, monkeypatch, tmp_path):

@@ -49,9 +49,13 @@ _OF_OBSTORE = (
 _UNTRUSTED = "InvalidCertificate"  # in the debug text: the server's was refused, and asking again does not help
 _CODE = r"<Code>([^<]+)</Code>"  # of the XML in which both services say what is wrong
 
-_OF_LOGIN = r"External \w+ credential provider: (\w+)"
+_MESSAGE = r"<(?:Details|Message)>([^<]+)</"
+_EXPIRED = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})  # S3's, of status 400
+_OTHER_REGION = r"configured region|<Region>([^<]*)<"  # of a redirect, and of a body
 
-_refused: dict[str, KineticError] = {}  # by their types: with what logins ended last
+_OF_LOGIN = r"External \w+ credential provider: (.+)"
+
+_refused: dict[str, KineticError] = {}  # by their type and first line, as obstore names them: with what logins ended
 _first_process: int | None = None  # in which obstore started its threads
 
 
@@ -261,7 +265,7 @@ def is_ambiguous(error: BaseException, *, first: bool) -> bool:
 def _login_error(error: BaseException) -> KineticError | None:
     """Return the error of ours for which a request was not sent."""
     found = re.search(_OF_LOGIN, str(error).partition("\n")[0])
-    ours = _refused.get(found[1]) if found else None
+    ours = next((ours for name, ours in _refused.items() if found and found[1].startswith(name)), None)
     if isinstance(ours, BackendUnavailableError):
         return StoreUnreachableError(ours.what, why=ours.why, next=ours.next)
     return ours
@@ -273,7 +277,7 @@ def is_transient(error: BaseException) -> bool:
 
     if isinstance(_login_error(error), StoreUnreachableError):
         return True
-    if not isinstance(error, GenericError) or re.search(_SIGN_IN, str(error)) or _UNTRUSTED in str(error):
+    if not isinstance(error, GenericError) or re.search(f"{_SIGN_IN}|{_OTHER_REGION}|{_UNTRUSTED}", str(error)):
         return False
     status = status_of(error)
     if status is not None:
@@ -319,9 +323,27 @@ def _translated(error: BaseException, address: Address, key: str) -> KineticErro
         return None
     if (login := _login_error(error)) is not None:
         return login
+    google, code = address.scheme == "gs", _code_in(error)
+    if not google and (region := re.search(_OTHER_REGION, str(error))):
+        ask = f"REGION     from: aws s3api get-bucket-location --bucket {address.bucket}"
+        return StoreError(
+            f"{bucket} is not in the region {amazon_region()}",
+            why=brief(error),
+            next=f"export AWS_REGION={region[1] or ask}",
+            code="store-region",
+        )
+    if code == "AccessDenied":
+        rights = _GOOGLE_ROLE if google else _AMAZON_RIGHTS
+        return CredentialsError(
+            f"{bucket} does not let our account do that",
+            why=brief(error),
+            next=f"check that the bucket is yours; if so, give the account {rights}",
+        )
     refused = isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in {401, 403}
+    refused |= code in _EXPIRED or (not google and status == 400 and not code)  # HEAD has no body that would name it
+    if code == "RequestTimeTooSkewed":
+        return CredentialsError(f"{bucket} rejected the time of our request", why=brief(error), next=_CLOCK)
     if refused or re.search(_SIGN_IN, str(error).partition("\n")[0]):
-        google = address.scheme == "gs"
         return CredentialsError(
             f"{bucket} rejected our credentials",
             why=f"{brief(error)}; looked for {_google_sources() if google else _amazon_sources()}",
@@ -352,24 +374,36 @@ def brief(error: object) -> str:
     found = re.search(_OF_OBSTORE, line)
     if found is None:
         return line[:500]
-    said, xml, _ = found["said"].removeprefix("Server returned non-2xx status code: ").partition(": <")
-    code = re.search(_CODE, found["said"]) if xml else None
+    said, _, _ = found["said"].removeprefix("Server returned non-2xx status code: ").partition(": <")
+    code, message = _code_in(error), re.findall(_MESSAGE, line)[-1:]  # details are the last, and say more
     asked = f"{found['verb']} {urllib.parse.unquote(found['url'])}{found['tries'] or ''}"
     if _UNTRUSTED in str(error):
         return f"{asked}: the server's certificate is not trusted"[:500]
-    return f"{asked}: {said}{f': {code[1]}' if code else ''}"[:500]
+    return ": ".join(filter(None, [asked, said.removesuffix(": "), code, *message]))[:500]
+
+
+def _code_in(error: object) -> str:
+    """Return what a service calls the error in the XML of its answer, or ""."""
+    found = re.search(_CODE, str(error).partition("\n")[0])
+    return found[1] if found else ""
 
 
 # ---------------------------------------------------------------------------------------------------------- credentials
 
 _GOOGLE_FILE = ".config/gcloud/application_default_credentials.json"
+_GOOGLE_ROLE = "the role Storage Object User (roles/storage.objectUser) on the bucket"
+_AMAZON_RIGHTS = "s3:ListBucket on the bucket, and s3:GetObject, s3:PutObject and s3:DeleteObject on its objects"
 _GOOGLE_NEXT = (
     "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to a key file; the account needs "
-    "the role Storage Object User on the bucket"
+    f"{_GOOGLE_ROLE}"
 )
+_CLOCK = "set the clock of this machine, e.g. sudo timedatectl set-ntp true"
 _GOOGLE_KEYS = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")  # obstore's own
 _READ_BY_OBSTORE = frozenset({"service_account", "authorized_user"})
-_AMAZON_NEXT = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in: aws configure, aws sso login"
+_AMAZON_NEXT = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in: aws configure, aws sso login; the account needs "
+    f"{_AMAZON_RIGHTS}"
+)
 # Settings of a profile with which only the ``aws`` command, or the libraries of Amazon, find keys.
 _BY_COMMAND = frozenset({"credential_process", "login_session", "role_arn", "sso_session", "sso_start_url"})
 _COMMAND_SECONDS = 60.0  # a role is assumed over the network
@@ -402,7 +436,7 @@ def _told(credential: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, An
         try:
             return credential()
         except KineticError as error:
-            _refused[type(error).__name__] = error
+            _refused[f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"] = error
             raise
 
     return told

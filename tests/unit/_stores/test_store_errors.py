@@ -8,7 +8,7 @@ from kinetic._stores import obstore_client
 
 NOT_WELL = "Server returned non-2xx status code:"
 SAID = {
-    "PUT http://127.0.0.1:1/team-jobs/a/b: 404 Not Found: NoSuchBucket": (
+    "PUT http://127.0.0.1:1/team-jobs/a/b: 404 Not Found: NoSuchBucket: The specified bucket does not exist.": (
         "Object at location a/b not found: Error performing PUT http://127.0.0.1:1/team%2Djobs/a%2Fb in 982.067µs - "
         f"{NOT_WELL} 404 Not Found: <?xml version='1.0' encoding='UTF-8'?><Error><Code>NoSuchBucket</Code>"
         "<Message>The specified bucket does not exist.</Message></Error>\n\nDebug source:\nNotFound {"
