@@ -175,6 +175,13 @@ class Launcher(Protocol):
         ends.
         """
 
+    def remove_unused_code(self) -> int:
+        """Remove kinetic's code that was brought to this place and that no job needs; return of how many versions.
+
+        Raises:
+            AccessDeniedError: This account may not do that.
+        """
+
     def sweep(
         self, scratch: Path | None, history: Callable[[Store, str], Mapping[str, Any] | None] | None = None
     ) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -153,6 +154,7 @@ def _cleanup_all(
             click.echo("nothing was removed", err=True)
             return
         removed = [job for job in found if _is_removed(job, remove)]
+        _remove_unused_code(removed)
         size = size_text(sum(job.size_bytes for job in removed))
         click.echo(
             f"{count_text(len(removed), 'job')} removed, {size}; their history: kinetic jobs list --all", err=True
@@ -170,6 +172,20 @@ def _cleanup_all(
             for job in found
         ]
         output_format.print_document(jobs=pages)
+
+
+def _remove_unused_code(removed: Sequence[EndedJob]) -> None:
+    """Remove old code of kinetic from the clusters of jobs; whoever may not do that leaves it there."""
+    from kinetic._jobs import locate
+
+    seen: set[int] = set()
+    for job in removed:
+        with contextlib.suppress(KineticError):
+            backend = locate.backend_of(job.handle)
+            is_new = id(backend) not in seen
+            seen.add(id(backend))
+            if is_new and (count := backend.remove_unused_code()):
+                click.echo(f"kinetic's code of {count_text(count, 'old version')} removed from the cluster", err=True)
 
 
 def _ended_jobs(place: Mapping[str, str | None], older_than: float | None) -> list[EndedJob]:

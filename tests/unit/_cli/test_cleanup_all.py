@@ -8,9 +8,9 @@ import pytest
 from servers.sealed import put_history
 
 from kinetic._cli import shared_options
-from kinetic._jobs import collect, find
+from kinetic._jobs import collect, find, locate
 from kinetic._stores.files import FileStore
-from kinetic.errors import BackendError
+from kinetic.errors import AccessDeniedError, BackendError
 
 
 @pytest.fixture
@@ -153,3 +153,28 @@ def test_removing_neither_resource_nor_artifacts_is_refused(kinetic, made_job) -
 
     assert kinetic("jobs", "cleanup", "--all", "--yes", "--no-k8s", "--no-gcs").exit_code == 2
     assert live() == {job_id}
+
+
+@pytest.mark.parametrize(
+    ("removes", "said"), [(2, "kinetic's code of 2 old versions removed from the cluster"), (0, "")]
+)
+def test_old_code_is_removed_from_each_cluster_once(kinetic, made_job, monkeypatch, removes, said) -> None:
+    asked = []
+
+    class Cluster:
+        def remove_unused_code(self) -> int:
+            asked.append(removes)
+            if not removes:
+                raise AccessDeniedError("nobody may list configmaps")
+            return removes
+
+    cluster = Cluster()
+    made_job(days=8), made_job(days=9)
+    monkeypatch.setattr(collect, "remove", lambda *_, **__: None)
+    monkeypatch.setattr(locate, "backend_of", lambda _: cluster)
+
+    told = kinetic("jobs", "cleanup", "--all", "--yes")
+
+    assert (told.exit_code, asked) == (0, [removes])
+    assert said in told.stderr
+    assert "configmaps" not in told.stderr

@@ -25,6 +25,7 @@ from kinetic._backends.kube import (
     pod_exec,
     pod_logs,
     preflight,
+    runner_config_maps,
 )
 from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET
 from kinetic._backends.kube.connection import ClusterAddress, client_of, pools_of
@@ -135,6 +136,9 @@ class KubeBackend:
 
     def sweep(self, scratch: Path | None, history: object = None) -> None:
         """Do nothing: the cluster removes ended jobs after their time to live."""
+
+    def remove_unused_code(self) -> int:
+        return runner_config_maps.remove_unused(self.client)
 
     def name_of(self, job_id: str, hosts: int) -> str:
         kind = JOB if hosts == 1 else discovery.kind_for_slices(self.client)

@@ -205,10 +205,11 @@ class Client:
         reply = self.transport.send("PATCH", kind.path(self.namespace, name), query=query, body=body, headers=_APPLY)
         return self._object(reply, "patch", kind, name)
 
-    def delete(self, kind: Kind, name: str, *, uid: str = "") -> bool:
-        """Delete an object, of that uid only if one is given; False when there was none, or it has another uid."""
+    def delete(self, kind: Kind, name: str, *, uid: str = "", version: str = "") -> bool:
+        """Delete an object, of that uid and version only if they are given; False when there is none such."""
         options: Object = {"propagationPolicy": "Background"}
-        options |= {"preconditions": {"uid": uid}} if uid else {}
+        only = {"uid": uid} | ({"resourceVersion": version} if version else {})
+        options |= {"preconditions": only} if uid else {}
         reply = self.transport.send("DELETE", kind.path(self.namespace, name), body=json.dumps(options).encode())
         if _is_missing(reply):
             return reply.repeated  # our first attempt may be what deleted it

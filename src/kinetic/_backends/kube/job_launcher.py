@@ -18,9 +18,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.kube import client as kube_client
-from kinetic._backends.kube import discovery, job_manifests, object_status, preflight
-from kinetic._backends.kube.client import CONFIG_MAP, JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET, SERVICE
-from kinetic._backends.kube.job_manifests import GROUP, RUNNER_FILE, RUNNER_PATH, BucketVolume, JobRequest
+from kinetic._backends.kube import discovery, job_manifests, object_status, preflight, runner_config_maps
+from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET, SERVICE
+from kinetic._backends.kube.job_manifests import GROUP, RUNNER_PATH, BucketVolume, JobRequest
 from kinetic._config.cluster import PodRequirements
 from kinetic._data.remote_refs import fuse_mount
 from kinetic._project import runner_bundle
@@ -74,6 +74,7 @@ class JobLauncher:
     def __init__(self, client: Callable[[], Client], environ: Mapping[str, str]) -> None:
         self._client, self._environ = client, environ
         self._keys_of: dict[str, int] = {}  # how many keys the Secret of a batch has
+        self._may_go = False  # the ConfigMap with the runner
         self.lock = threading.Lock()
 
     def request(self, launch: Launch, shared: int | None = None) -> JobRequest:
@@ -109,6 +110,7 @@ class JobLauncher:
         def make_job() -> Object:
             made = kube_client.complete(kind, client.create(kind, manifest))
             step("client:job-created")
+            self.keep_runner()
             return made
 
         def make_secret(owner: Object) -> Object:
@@ -161,9 +163,12 @@ class JobLauncher:
             job_manifests.hold(manifest, waits_for)
         if shared is not None and hosts == 1:
             manifest["spec"]["suspend"] = bool(request.settings.queue or waits_for)
-            return client.create(kind, manifest)
+            made = client.create(kind, manifest)
+            self.keep_runner()
+            return made
         made = kube_client.complete(kind, client.create(kind, manifest))
         step("client:job-created")
+        self.keep_runner()
         if shared is None:
             client.create(SECRET, job_manifests.secret(request, _secret_entries(launch), made))
             step("client:secret-created")
@@ -181,8 +186,17 @@ class JobLauncher:
         """
         with self.lock:
             client = self._client()
-            cache = discovery.cache_of(client)
-            return cache.ask("runner", lambda: _ensure_runner(client), lambda _: discovery.SHORT_SECONDS)
+            name, self._may_go = discovery.cache_of(client).ask(
+                "runner",
+                lambda: runner_config_maps.ensure(client),
+                lambda found: 0.0 if found[1] else discovery.SHORT_SECONDS,
+            )
+            return name
+
+    def keep_runner(self) -> None:
+        """Look at the ConfigMap again if it may be removed: what names it exists now, so it is not removed any more."""
+        if self._may_go:
+            self.ensure_runner()
 
     def keep(self, group: str, owner: str, kept: Mapping[str, object], keys: Sequence[bytes]) -> None:
         """Create the Secret that the children of a batch share; it has everything once, as it may hold 1 MiB."""
@@ -219,26 +233,6 @@ class JobLauncher:
         if not launch.group or order.index is None or order.group_attempt:
             return None
         return order.index if order.index < self._keys_of.get(launch.group, 0) else None
-
-
-def _ensure_runner(client: Client) -> str:
-    from kinetic._version import __version__
-
-    built = runner_bundle.build()
-    name = job_manifests.runner_name(__version__, built.sha256)
-    wanted = job_manifests.runner_config_map(client.namespace, __version__, built.sha256, {RUNNER_FILE: built.data})
-    found = client.get(CONFIG_MAP, name)
-    if found is None:
-        client.create(CONFIG_MAP, wanted)  # another client may come first
-        found = client.get(CONFIG_MAP, name) or {}
-    if (found.get("binaryData") or {}) != wanted["binaryData"] or found.get("data"):
-        raise LaunchError(
-            f"the ConfigMap {name} does not contain the code of kinetic that its name refers to",
-            why="another user created or changed it, and every job of this version would run its content",
-            next=f"ask who did; then: kubectl delete configmap {name} -n {client.namespace}, and submit again",
-            code="runner-changed",
-        )
-    return name
 
 
 # --------------------------------------------------------------------------------------------------- what is requested

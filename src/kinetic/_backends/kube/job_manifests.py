@@ -121,6 +121,7 @@ APP_LABEL = "app"
 JOB_LABEL = "job-id"
 OWNER_LABEL = "kinetic/owner"
 GROUP_LABEL = "kinetic/group"
+RUNNER_LABEL = "kinetic/runner"  # of the ConfigMap
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 JOB_ID_ANNOTATION = "kinetic/job-id"  # an id may be too long for a label
 ACCELERATOR_ANNOTATION = "kinetic/accelerator"
@@ -621,7 +622,7 @@ def group_secret(group: str, namespace: str, owner: str, entries: Mapping[str, b
 
 def runner_config_map(namespace: str, version: str, digest: str, files: Mapping[str, bytes]) -> Manifest:
     """Return the ConfigMap with the runner: one for each version and namespace, shared by all jobs, never changed."""
-    about = _metadata(runner_name(version, digest), namespace, {APP_LABEL: APP, "kinetic/runner": digest[:32]})
+    about = _metadata(runner_name(version, digest), namespace, {APP_LABEL: APP, RUNNER_LABEL: digest[:32]})
     data = _encoded("the runner is", files)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "immutable": True, "binaryData": data}
 

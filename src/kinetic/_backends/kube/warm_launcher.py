@@ -175,6 +175,7 @@ class WarmLauncher:
         job = job_manifests.warm_job(request, kind, annotations, page.most_seconds)
         made = kube_client.complete(kind, client.create(kind, job))
         step("client:warm-job-created")
+        self._launcher.keep_runner()
         try:
             entries = {KEY_FILE: key} | ({warm_pods.ASSIGNMENT_FILE: assignment} if assignment else {})
             client.create(SECRET, job_manifests.warm_secret(request, entries, made))

@@ -254,6 +254,9 @@ class LocalBackend:
         if then is not None:
             then()
 
+    def remove_unused_code(self) -> int:
+        return 0  # ``sweep`` does so
+
     def sweep(self, scratch: Path | None, history: History | None = None) -> None:
         if self.paths.queue.exists() and folders.is_due(self.paths.runtime / SWEPT, time.time(), HOUR, note=False):
             from kinetic._backends.local import expired_files  # 10 ms; once an hour
