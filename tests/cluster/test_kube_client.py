@@ -318,7 +318,10 @@ def test_a_job_runs_with_all_that_its_manifest_promises(kube, ask, node) -> None
     ]
 
 
-@pytest.mark.parametrize(("code", "reason"), [(task.FAILED_EXIT, "failed"), (137, "killed"), (1, "exit")])
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(task.FAILED_EXIT, "failed"), (task.IMAGE_EXIT, "python-mismatch"), (137, "killed"), (1, "exit")],
+)
 def test_a_verdict_fails_the_job_at_once(kube, ask, node, code: int, reason: str) -> None:
     request = ask(
         command=("python", "-c", f"import os; os._exit({code})"), node_selector={"kubernetes.io/hostname": node}

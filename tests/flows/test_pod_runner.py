@@ -44,7 +44,7 @@ from kinetic._wire import cache_entries, digests, documents, inspection, keys, o
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.records import HISTORY
-from kinetic._wire.task import FAILED_EXIT, IN_SECRET, INFRASTRUCTURE_EXIT, PodSettings, Task
+from kinetic._wire.task import FAILED_EXIT, IMAGE_EXIT, IN_SECRET, INFRASTRUCTURE_EXIT, PodSettings, Task
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -689,7 +689,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
 
-    assert done.returncode == FAILED_EXIT
+    assert done.returncode == IMAGE_EXIT
     assert "this image has Python 3.8" in done.stdout
 
 
@@ -702,7 +702,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
 
-    assert done.returncode == FAILED_EXIT
+    assert done.returncode == IMAGE_EXIT
     ours = ".".join(map(str, sys.version_info[:2]))
     assert f"this image has Python 3.99, and the job was submitted with Python {ours}" in done.stdout.splitlines()[-1]
     assert "choose another container_image" in done.stdout.splitlines()[-1]
@@ -719,7 +719,7 @@ def test_an_image_whose_python_has_no_lzma_says_so(pods: Pods, tmp_path: Path) -
         check=False,
     )
 
-    assert done.returncode == FAILED_EXIT
+    assert done.returncode == IMAGE_EXIT
     assert "the Python of this image has no lzma" in done.stdout
 
 

@@ -249,7 +249,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest time that a zip can hold
 _FILE_MODE = 0o100644 << 16
 _UNIX = 3
 
-# In words that any Python 3 understands, so that one that is too old can say so. 82 is FAILED_EXIT of _wire/pod.py, 83
+# In words that any Python 3 understands, so that one that is too old can say so. 84 is IMAGE_EXIT of _wire/task.py, 83
 # INFRASTRUCTURE_EXIT.
 _ZIP_START = '''"""Start the runner of a pod: unpack, then import; see kinetic/_runner/pod/entrypoint.py."""
 import os
@@ -258,7 +258,7 @@ import sys
 def refuse(why):
     sys.stdout.write("kinetic| " + why + "\\n")
     sys.stdout.flush()
-    os._exit(82)
+    os._exit(84)
 
 # Where GKE mounts the driver of a GPU. The loader looks there only if an image says so, as those made for CUDA do.
 driver, known = "/usr/local/nvidia/lib64", os.environ.get("LD_LIBRARY_PATH", "")

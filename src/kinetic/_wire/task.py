@@ -19,6 +19,7 @@ from kinetic._wire import dataclass, documents, fields, keys
 FAILED_EXIT = 82
 INFRASTRUCTURE_EXIT = 83  # the one code of ours that a podFailurePolicy does not answer with FailJob
 WARM = "warm"  # the first argument of a container that takes many jobs; the second is the page of a warm pod
+IMAGE_EXIT = 84  # the Python of the image cannot even load what would write an outcome
 LOST_EXIT = 255  # containerd's "Unknown", for what ran when its machine went down and came up again by itself
 
 SECRET_FOLDER = "/kinetic/secret"  # noqa: S105 - a folder; its files are for root and one group (0440)

@@ -33,7 +33,7 @@ from kinetic._backends.kube.job_manifests import (
 )
 from kinetic._backends.protocol import Observation
 from kinetic._wire import pod_log_format
-from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, LOST_EXIT, MORE_MEMORY
+from kinetic._wire.task import FAILED_EXIT, IMAGE_EXIT, INFRASTRUCTURE_EXIT, LOST_EXIT, MORE_MEMORY
 from kinetic.job_status import JobStatus
 
 Object = dict[str, Any]
@@ -267,6 +267,7 @@ def status_of(found: Object) -> JobStatus:
 _MORE_DISK = 'write resources = { disk = "100Gi" } under [tool.kinetic] in pyproject.toml'
 _MORE_SHM = 'write resources = { shm = "16Gi" } under [tool.kinetic] in pyproject.toml'
 _NEXT_ATTEMPT = "nothing: it starts again automatically when a node is available"
+_OTHER_IMAGE = "choose another container_image, or submit with the Python of the image"
 _PYTHON_IMAGE = "use an image with Python in its PATH, for the processor of the node"
 _DISRUPTIONS = {
     "PreemptionByScheduler": "a pod of higher priority took its place",
@@ -346,6 +347,9 @@ def _container_end(ended: Object, message: str, job_id: str, memory: str = "its 
         return Explanation("machine-restarted", what, f"exit code {code}, {reason or 'Unknown'}", logs)
     if code == FAILED_EXIT:
         return Explanation("failed", "it failed", _last_line(message), logs, stuck=True)
+    if code == IMAGE_EXIT:
+        what = "its image has another Python than the client, or one without lzma or zlib"
+        return Explanation("python-mismatch", what, _last_line(message), _OTHER_IMAGE, stuck=True)
     if code == 137:
         what = "it was killed (SIGKILL), and the cluster does not say why"
         next_ = f"{logs}     or, if memory was short, {MORE_MEMORY}"

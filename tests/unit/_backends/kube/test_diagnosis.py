@@ -457,6 +457,12 @@ ROWS = [
         "ended by SIGSEGV", "kinetic jobs logs", STUCK),
     Row("user error", scene(ended(task.FAILED_EXIT, said="Traceback\nValueError: no data\n"),
         job_=job(condition("Failed", "PodFailurePolicy"))), F, "failed", "it failed", "kinetic jobs logs", STUCK),
+    Row("another Python", scene(ended(task.IMAGE_EXIT, said="kinetic| this image has Python 3.9, and the job was"),
+        job_=job(condition("Failed", "PodFailurePolicy"))), F, "python-mismatch", "another Python than the client",
+        "container_image", STUCK),
+    Row("another Python, its pod is gone", scene(None, job_=job(condition("Failed", "PodFailurePolicy", "Container "
+        f"kinetic-worker for pod team/x-ab1cd failed with exit code {task.IMAGE_EXIT} matching FailJob rule at 1"))), F,
+        "python-mismatch", "another Python than the client", "container_image", STUCK),
     Row("another exit", scene(ended(1, said="python3: can't open file"), job_=job(condition("Failed"))), F, "exit",
         "it exited with 1", "kinetic jobs logs", STUCK),
     Row(
