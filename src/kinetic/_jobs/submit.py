@@ -577,8 +577,8 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
         if targets:
             notifications.keep("job", job_id, vars(job), targets)
         _launch(order, digests.of_bytes(written), shipment, followed)
-        if followed is not None and not context.backend.is_here and not after.check(followed, context.store):
-            context.backend.release([job_id])  # they have ended meanwhile, so perhaps nobody else starts it
+        if followed is not None and not context.backend.is_here:
+            _see_who_starts(job_id, followed, shipment)
         _force()
         step("client:launched")
     except BaseException as error:
@@ -589,6 +589,20 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
         raise
     report_notes(tuple(shipment.captured.notes))
     return job
+
+
+def _see_who_starts(job_id: str, followed: Followed, shipment: Shipment) -> None:
+    """Start a job on a cluster whose predecessors have ended meanwhile; of one that waits, say who will start it."""
+    from kinetic._jobs import after  # as above
+
+    context = shipment.context
+    if not after.check(followed, context.store):
+        context.backend.release([job_id])  # perhaps nobody else starts it
+    elif not context.backend.can_hold(context.placement, shipment.pod.to_json() if shipment.pod else None):
+        output.report_once(
+            "pods there may not start jobs that follow theirs: a kinetic command that looks at a job after the jobs "
+            "before it have ended starts it, e.g. kinetic jobs list; docs/chained-jobs.md has the Role"
+        )
 
 
 def _remove(job_id: str, context: SubmitContext, followed: Followed | None, *, targets: Sequence[str]) -> str:

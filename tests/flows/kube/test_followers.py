@@ -68,13 +68,15 @@ def test_the_pod_of_a_job_warm_or_its_own_starts_the_one_that_follows_it_when_ev
     clients: Any, site: Any, shared: Path
 ) -> None:
     until = shared / "until"
-    _, second, third = submit(
+    _, second, third, said = submit(
         clients,
         f"""
+import contextlib, io
 first = talk.with_options(keep_warm="10m").run_async(1, {str(until)!r})
-second = add.run_async(first, 1)
-third = add.run_async(second, first)
-tell([first.job_id, second.job_id, third.job_id])""",
+with contextlib.redirect_stderr(io.StringIO()) as said:
+    second = add.run_async(first, 1)
+    third = add.run_async(second, first)
+tell([first.job_id, second.job_id, third.job_id, said.getvalue()])""",
     )
     suspended = [job_of(site, each)["spec"]["suspend"] for each in (second, third)]
     pods = site.pods_of(second)
@@ -83,6 +85,7 @@ tell([first.job_id, second.job_id, third.job_id])""",
     wait_for("the end of the third", lambda: job_of(site, third).get("status", {}).get("succeeded"), seconds=90)
 
     assert (suspended, pods) == ([True, True], [])
+    assert "may not start" not in said
     found = clients.run(
         f"import kinetic\ntell([kinetic.attach({third!r}).result(), kinetic.attach({second!r}).result()])"
     )
@@ -123,12 +126,14 @@ def test_without_the_right_the_job_waits_suspended_and_whoever_looks_starts_it(
     clients: Any, site: Any, shared: Path, kinetic: Any
 ) -> None:
     until = shared / "until"
-    first, second = submit(
+    first, second, said = submit(
         clients,
         f"""
+import contextlib, io
 first = talk.run_async(1, {str(until)!r})
-second = add.run_async(first, 1)
-tell([first.job_id, second.job_id])""",
+with contextlib.redirect_stderr(io.StringIO()) as said:
+    second = add.run_async(first, 1)
+tell([first.job_id, second.job_id, said.getvalue()])""",
     )
     explained = kinetic("jobs", "explain", second)
     listed = kinetic("jobs", "list")
@@ -139,6 +144,7 @@ tell([first.job_id, second.job_id])""",
     kinetic("jobs", "wait", second)
 
     assert still is True
+    assert "pods there may not start jobs that follow theirs" in said
     assert f"waits for {first}" in explained.out
     assert f"waits for {first}" in listed.out
     assert clients.run(f"import kinetic\ntell(kinetic.attach({second!r}).result())") == 2
