@@ -13,9 +13,10 @@ import pytest
 from cluster import nodes
 from cluster.plane import wait_for
 from servers.container import ContainerServer
+from unit._backends.kube.test_job_request_pages import launch
 
 from kinetic._backends.kube import client as kube_client
-from kinetic._backends.kube import diagnosis, discovery, job_manifests, pod_exec, pod_logs
+from kinetic._backends.kube import diagnosis, discovery, job_launcher, job_manifests, pod_exec, pod_logs
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import context_access, gke_access
 from kinetic._backends.kube.informer import Watch
@@ -316,6 +317,24 @@ def test_a_job_runs_with_all_that_its_manifest_promises(kube, ask, node) -> None
         "/kinetic/runner.zip b'PK'",
         "costs $(nothing) True",
     ]
+
+
+@pytest.mark.parametrize(("accelerator", "kind"), [("cpu", kube_client.JOB), ("tpu-v5e-4x4", kube_client.JOB_SET)])
+def test_a_job_enters_its_queue_of_kueue_once_its_secret_is_there(kube, monkeypatch, accelerator: str, kind) -> None:
+    seen: dict[str, dict] = {}
+
+    def step(name: str) -> None:
+        (found,) = kube.list(kind).objects
+        seen[name] = found["metadata"]["labels"]
+
+    monkeypatch.setattr(job_launcher, "step", step)
+    wanted = launch(accelerator, settings=ClusterSettings(queue="team-a"))
+
+    made = job_launcher.JobLauncher(lambda: kube, {}).make(wanted, 0o022)
+
+    assert [name for name, labels in seen.items() if job_manifests.QUEUE_LABEL in labels] == []
+    assert seen.keys() == {"client:job-created", "client:secret-created"}
+    assert (made["metadata"]["labels"][job_manifests.QUEUE_LABEL], made["spec"]["suspend"]) == ("team-a", True)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Create what a job needs in a cluster, in an order in which dying anywhere leaves nothing that runs by mistake.
 
 A single job: its Job or JobSet, suspended; the Secret, and the Service of hosts that need names, both owned by it; then
-it is resumed. A child of a batch, whose Secret exists: one Job that runs at once. Names are derived, so each step can
-be repeated, and an object that exists already is success.
+it is resumed, or given to its queue of Kueue. A child of a batch, whose Secret exists: one Job that runs at once. Names
+are derived, so each step can be repeated, and an object that exists already is success.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import discovery, job_manifests, object_status, preflight, runner_config_maps
-from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET, SERVICE
-from kinetic._backends.kube.job_manifests import GROUP, RUNNER_PATH, BucketVolume, JobRequest
+from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET, SERVICE, Client
+from kinetic._backends.kube.job_manifests import GROUP, QUEUE_LABEL, RUNNER_PATH, BucketVolume, JobRequest
 from kinetic._config.cluster import PodRequirements
 from kinetic._data.remote_refs import fuse_mount
 from kinetic._project import runner_bundle
@@ -42,10 +42,10 @@ from kinetic._wire.task import (
     PodSettings,
     Task,
 )
-from kinetic.errors import KineticError, LaunchError
+from kinetic.errors import AccessDeniedError, KineticError, LaunchError
 
 if TYPE_CHECKING:
-    from kinetic._backends.kube.client import Client, Kind, Object
+    from kinetic._backends.kube.client import Kind, Object
     from kinetic._backends.protocol import Launch
 
 # Where GKE puts the driver's libraries. Images made for CUDA know it, and Python's own do not.
@@ -166,7 +166,9 @@ class JobLauncher:
             made = client.create(kind, manifest)
             self.keep_runner()
             return made
-        made = kube_client.complete(kind, client.create(kind, manifest))
+        queue = request.settings.queue if kind is not LEADER_WORKER_SET and not waits_for else ""
+        create = _create_outside_its_queue if queue else Client.create
+        made = kube_client.complete(kind, create(client, kind, manifest))
         step("client:job-created")
         self.keep_runner()
         if shared is None:
@@ -174,9 +176,10 @@ class JobLauncher:
             step("client:secret-created")
         if kind is JOB and hosts > 1:
             client.create(SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
-        if request.settings.queue or kind is LEADER_WORKER_SET or waits_for:
-            return made  # Kueue resumes it; a LeaderWorkerSet cannot be suspended
-        return client.patch(kind, made["metadata"]["name"], {"spec": {"suspend": False}}) or made
+        if kind is LEADER_WORKER_SET or waits_for:  # a LeaderWorkerSet cannot be suspended
+            return made
+        change: Object = {"metadata": {"labels": {QUEUE_LABEL: queue}}} if queue else {"spec": {"suspend": False}}
+        return client.patch(kind, made["metadata"]["name"], change) or made  # in a queue, Kueue resumes it
 
     def ensure_runner(self) -> str:
         """Make sure that the ConfigMap with the runner exists, and that it is ours; return its name.
@@ -233,6 +236,16 @@ class JobLauncher:
         if not launch.group or order.index is None or order.group_attempt:
             return None
         return order.index if order.index < self._keys_of.get(launch.group, 0) else None
+
+
+def _create_outside_its_queue(client: Client, kind: Kind, manifest: Object) -> Object:
+    """Create an object that Kueue does not know yet: it would start pods, and hold machines, without a Secret."""
+    about = manifest["metadata"]
+    labels = {name: value for name, value in about["labels"].items() if name != QUEUE_LABEL}
+    try:
+        return client.create(kind, {**manifest, "metadata": {**about, "labels": labels}})
+    except (AccessDeniedError, LaunchError):  # a policy of the cluster may want the queue from the beginning
+        return client.create(kind, manifest)
 
 
 # --------------------------------------------------------------------------------------------------- what is requested

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from servers.scripted import Scripted, page, refusal
 
-from kinetic._backends.kube.client import Client
+from kinetic._backends.kube.client import JOB, Client
 from kinetic._backends.kube.connection import FixedCredential
-from kinetic._backends.kube.job_launcher import KEPT_FILE, JobLauncher
-from kinetic._backends.kube.job_manifests import RUNNER_FILE
+from kinetic._backends.kube.job_launcher import KEPT_FILE, JobLauncher, _create_outside_its_queue
+from kinetic._backends.kube.job_manifests import QUEUE_LABEL, RUNNER_FILE
 from kinetic._backends.kube.transport import Access
 from kinetic._project import runner_bundle
 from kinetic._stores.parallel import Retry
@@ -103,3 +103,15 @@ def test_everything_that_a_batch_keeps_is_in_its_secret_once() -> None:
         "pod": {"image": "python:3.11-slim"},
         "keys": inputs,
     }
+
+
+def test_a_job_gets_its_queue_at_once_where_a_policy_wants_it_from_the_beginning() -> None:
+    manifest = {"metadata": {"name": "kinetic-j", "labels": {QUEUE_LABEL: "team", "app": "kinetic"}}}
+    denied = refusal(403, "admission webhook denied the request: a queue is needed", "Forbidden")
+
+    with cluster(denied, page(manifest, 201)) as (client, server):
+        _create_outside_its_queue(client, JOB, manifest)
+
+        labels = [json.loads(each.body)["metadata"]["labels"] for each in server.asked]
+
+    assert labels == [{"app": "kinetic"}, {"app": "kinetic", QUEUE_LABEL: "team"}]
