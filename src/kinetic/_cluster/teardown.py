@@ -13,7 +13,7 @@ from kinetic._cluster.accounts import Billing, Project
 from kinetic._cluster.control_plane import Cluster, Pool
 from kinetic._cluster.inventory import Inventory, read_all, resources_of
 from kinetic._cluster.jobset import JobSet
-from kinetic._cluster.namespace import Quota
+from kinetic._cluster.namespace import Namespace, Quota
 from kinetic._cluster.network import Network
 from kinetic._cluster.plan import Step, levels_of
 from kinetic._cluster.project_apis import COMPUTE, ProjectApis, explaining, ignoring, pages
@@ -69,9 +69,9 @@ class Removal(NamedTuple):
 class Contents(NamedTuple):
     """What is in a cluster and its bucket, and is interrupted or lost with them."""
 
-    # ids of jobs that wait or run, in all namespaces; None where the cluster does not say
+    # ids of jobs that wait or run, in all namespaces, or in the one that goes; None where the cluster does not say
     jobs: tuple[str, ...] | None = None
-    nodes: int | None = None  # of the cluster (count); None as above
+    nodes: int | None = None  # of the cluster (count); None as above, and where it stays
     objects: int | None = None  # in the bucket, old versions included (count); None where Google does not say
     size_bytes: int = 0  # of all these objects
     is_whole: bool = True  # False where the bucket has more objects than were read
@@ -80,10 +80,10 @@ class Contents(NamedTuple):
     def cluster_text(self) -> str:
         if self.jobs is None:
             return "which jobs run on it is not known: it does not answer"
-        jobs = f"{count_text(len(self.jobs), 'job')} on it"
+        jobs = f"{count_text(len(self.jobs), 'job')} {'in' if self.nodes is None else 'on'} it"
         if self.jobs:
             jobs += f", interrupted and not resumed ({names_text(self.jobs, _NAMED)})"
-        return f"{jobs}; {count_text(self.nodes or 0, 'node')}"
+        return jobs if self.nodes is None else f"{jobs}; {count_text(self.nodes, 'node')}"
 
     @property
     def bucket_text(self) -> str:
@@ -123,7 +123,8 @@ class RemovalPlan:
         return lines if len(lines) > 1 else [*lines, "there is nothing to remove"]
 
     def _line(self, removal: Removal) -> str:
-        is_cluster = isinstance(removal.resource, Cluster) and removal.found.state == "ours"
+        goes = removal.action == "remove" and removal.found.state == "ours"
+        is_cluster = isinstance(removal.resource, Cluster | Namespace) and goes  # one of the two
         is_bucket = isinstance(removal.resource, Bucket) and removal.found.state == "ours"
         known = self.contents.cluster_text if is_cluster else self.contents.bucket_text if is_bucket else ""
         return str(removal) + (f"{'; ' if removal.why else ': '}{known}" if known else "")
@@ -167,20 +168,20 @@ def plan_removal(setup: Setup, *, delete_data: bool = False, keep_cluster: bool 
     if cluster.state != "missing":  # its own firewalls go with it
         own = f"gke-{setup.spec.cluster}-"
         left = [each for each in left if not (each.kind == "firewall" and each.name.startswith(own))]
-    return RemovalPlan(setup, tuple(removals), tuple(left), delete_data, _contents(setup, inventory))
+    return RemovalPlan(setup, tuple(removals), tuple(left), delete_data, _contents(setup, inventory, stays=stays))
 
 
-def _contents(setup: Setup, inventory: Inventory) -> Contents:
+def _contents(setup: Setup, inventory: Inventory, *, stays: bool) -> Contents:
     """Read what is in a cluster and a bucket of ours; what may not be read stops nothing."""
     found = Contents()
-    if inventory.of("cluster").state == "ours" and inventory.answers:
+    if inventory.of("namespace" if stays else "cluster").state == "ours" and inventory.answers:
         with suppress(KineticError):
             client = setup.client()
-            nodes = client.list(NODE).objects
-            pods = client.list(POD._replace(namespaced=False), JOB_LABEL).objects
+            nodes = None if stays else len(client.list(NODE).objects)
+            pods = client.list(POD if stays else POD._replace(namespaced=False), JOB_LABEL).objects
             open_ = [each for each in pods if (each.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}]
             jobs = tuple(sorted({str(each["metadata"]["labels"][JOB_LABEL]) for each in open_}))
-            found = found._replace(jobs=jobs, nodes=len(nodes))
+            found = found._replace(jobs=jobs, nodes=nodes)
     bucket = next((each for each in inventory.resources if isinstance(each, Bucket)), None)
     if bucket is not None and inventory.of("bucket").state == "ours":
         with suppress(ApiError, KineticError):

@@ -204,6 +204,22 @@ def test_a_namespace_and_an_account_of_others_in_a_joined_cluster_stay(maker: Ma
     assert maker.objects.kept == theirs
 
 
+def test_where_the_cluster_stays_the_jobs_of_the_namespace_that_goes_are_named(maker: Maker) -> None:
+    maker.up(namespace="research")
+    for job, phase in (("cpu-train-1", "Running"), ("cpu-old-2", "Succeeded")):
+        maker.objects.kept["Pod", job] = {"metadata": {"labels": {"job-id": job}}, "status": {"phase": phase}}
+    setup = maker.setup(namespace="research")
+
+    kept, whole = (teardown.plan_removal(setup, keep_cluster=keep).lines() for keep in (True, False))
+
+    assert [line for line in kept if "interrupted" in line] == [
+        "  - Namespace research: 1 job in it, interrupted and not resumed (cpu-train-1)"
+    ]
+    (cluster,) = (line for line in whole if "interrupted" in line)
+    assert "cluster team" in cluster
+    assert cluster.endswith("1 job on it, interrupted and not resumed (cpu-train-1); 0 nodes")
+
+
 def test_a_cluster_can_be_kept_and_then_all_that_its_nodes_need_is(maker: Maker, cloud: GoogleCloud) -> None:
     maker.up(namespace="research")
 
