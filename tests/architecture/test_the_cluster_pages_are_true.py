@@ -25,6 +25,9 @@ PAGES = [CLUSTERS, HARDWARE, DOCS / "distributed.md", DOCS / "spot.md", DOCS / "
 
 # What the Role on the page allows beyond what is checked before a job, and who would miss it.
 BEYOND = {
+    ("jobs", "watch"): "to hear of changes at once; without it, jobs are listed every two seconds",
+    ("jobsets", "watch"): "the same",
+    ("pods", "watch"): "to hear of the end of a batch's child a second sooner",
     ("services", "get"): "a creation whose answer was lost",
     ("secrets", "get"): "the same; and to go on with a batch from elsewhere",
     ("secrets", "delete"): "to clean up after a batch",

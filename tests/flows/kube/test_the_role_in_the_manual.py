@@ -15,9 +15,11 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 @pytest.fixture
-def submitter(site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the client somebody with the rights on the page."""
+def submitter(site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Make the client somebody with the rights on the page, or with those but one verb."""
     role = objects_on("clusters.md")["Role"]
+    for rule in role["rules"]:
+        rule["verbs"] = [verb for verb in rule["verbs"] if verb != getattr(request, "param", "")]
     name = role["metadata"]["name"]
     where = f"{RBAC}/namespaces/{site.namespace}"
     site.api.create(f"{where}/roles", role | {"metadata": {"name": name}})
@@ -31,6 +33,7 @@ def submitter(site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("KUBECONFIG", str(endpoint.write_kubeconfig(tmp_path / "submitter.yaml")))
 
 
+@pytest.mark.parametrize("submitter", ["", "watch"], indirect=True, ids=["as it is", "without watch"])
 def test_the_role_is_enough_for_a_job_its_log_its_end_and_a_batch(clients: Any, site: Any, kinetic: Any) -> None:
     first = clients.run("""
         from one import add, talk

@@ -114,8 +114,8 @@ class Permission(NamedTuple):
 
 def needed_permissions(maker: Kind, *, hosts: int = 1) -> tuple[Permission, ...]:
     """Return what a job needs whose pods are made by an object of a kind, on so many hosts (count)."""
-    found = [Permission(verb, maker) for verb in OWNED]
-    found += [Permission("list", POD), Permission("watch", POD), Permission("get", POD, "log")]
+    found = [Permission(verb, maker) for verb in OWNED if verb != "watch"]  # without it, the informer polls
+    found += [Permission("list", POD), Permission("get", POD, "log")]
     found += [Permission("create", SECRET), Permission("get", CONFIG_MAP), Permission("create", CONFIG_MAP)]
     if hosts > 1 and maker == JOB:
         found.append(Permission("create", SERVICE))  # the other kinds that make slices bring their own

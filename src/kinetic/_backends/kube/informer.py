@@ -3,7 +3,7 @@
 A watch ends for many reasons that do not concern its readers: the server ends it after some minutes, a load balancer
 drops it, a laptop sleeps, a token expires, the server restarts. Each time it resumes from the last version that it
 received; bookmarks advance that version while nothing happens. When the server no longer has the version (410), all is
-listed again, and the difference is reported.
+listed again, and the difference is reported; so it is every two seconds for who may list the jobs and not watch them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from kinetic._backends.kube import object_status
 from kinetic._backends.kube.client import POD
 from kinetic._backends.kube.transport import RETRYABLE_STATUSES, Reply
 from kinetic._wire import NamedTuple, python_runtime
-from kinetic.errors import BackendUnavailableError
+from kinetic.errors import AccessDeniedError, BackendUnavailableError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Kind, Object
 
 _WINDOW_SECONDS = 240  # below the five minutes after which load balancers cut what is silent
 _SLACK_SECONDS = 30.0
+_POLL_SECONDS = 2.0  # between two lists where we may not watch
 _MOST_FAILURES = 12  # in a row: with the pauses between them about two minutes
 
 
@@ -46,6 +47,8 @@ class _WatchExpired(Exception):  # noqa: N818 - an event, not a mistake
 
 class Watch:
     """Follow the objects of a kind that a selector of labels fits, "" for all, each as `reduce` makes it smaller."""
+
+    _may_poll = True  # whether lists tell what a watch would
 
     def __init__(
         self,
@@ -82,6 +85,11 @@ class Watch:
                     self._client.transport.pause(0)
             except _WatchExpired:
                 self._version = ""
+            except AccessDeniedError:
+                if not (self._version and self._may_poll):
+                    raise
+                self._version = ""  # who may list, and not watch, lists again
+                time.sleep(_POLL_SECONDS)
             except ConnectionError as error:
                 self._failures += 1
                 if self._failures >= _MOST_FAILURES:
@@ -160,6 +168,8 @@ class EndedPods(Watch):
 
     Its Job says so a second later, since the controller of Jobs counts pods once a second.
     """
+
+    _may_poll = False
 
     def __init__(self, client: Client, selector: str) -> None:
         super().__init__(client, POD, selector)

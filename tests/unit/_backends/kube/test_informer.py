@@ -12,6 +12,7 @@ from servers.informers import end_informers
 from servers.scripted import Scripted, lines, open_lines, page, refusal
 
 from kinetic._backends.kube import client as kube_client
+from kinetic._backends.kube import informer as kube_informer
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import FixedCredential
 from kinetic._backends.kube.informer import Informer, Informers
@@ -189,6 +190,17 @@ def test_an_informer_that_may_not_watch_ends_and_says_why() -> None:
         assert not informer.wait_until_current(10)
         assert not informer.is_alive
         assert ": list jobs" in str(informer.error)
+
+
+def test_who_may_list_and_not_watch_hears_of_changes_from_the_next_list(monkeypatch) -> None:
+    monkeypatch.setattr(kube_informer, "_POLL_SECONDS", 0.01)
+    denied = refusal(403, "jobs.batch is forbidden", "Forbidden")
+
+    with watching(listing(job("a", "1", ready=1)), denied, listing(ended("a", "2")), denied, listing()) as informer:
+        informer.start()
+        informer.wait_for_any_end(1, 10)
+
+        assert (informer.ends, informer.find("a"), informer.is_alive) == (2, None, True)
 
 
 def test_an_informer_that_has_ended_is_made_anew() -> None:

@@ -36,7 +36,7 @@ from kinetic.errors import (
 
 PLAIN = ClusterSettings()
 EDIT = {
-    "verbs": ["create", "get", "list", "watch", "delete", "patch"],
+    "verbs": ["create", "get", "list", "delete", "patch"],  # who may not watch, lists
     "apiGroups": ["", "batch"],
     "resources": ["jobs", "pods", "pods/log", "secrets", "configmaps", "services"],
 }
