@@ -399,9 +399,23 @@ def _creations(stored: Sequence[Job], past: Sequence[Row], places: _Places | Non
             yield Creation(job.job_id, when, *places[job.job_id])
         else:
             precise = 0.0
-            if number[when] > 1:  # its record is written once, so the store knows the order of submission
+            if number[when] > 1:
                 with contextlib.suppress(KineticError):
-                    store = open_store(job.store) if job.store else environment.local_store()
-                    entry = store.entry(keys.record(job.job_id))
-                    precise = entry.modified if entry is not None else 0.0
+                    precise = _recorded(job)
             yield Creation(job.job_id, when, precise)
+
+
+def _recorded(job: Job) -> float:
+    """Return when the record of a job was written: once, so the store knows the order of submission.
+
+    S3 has whole seconds: there, the record says by the clock of its client when it was made.
+    """
+    store = open_store(job.store) if job.store else environment.local_store()
+    if store.url.startswith("s3://"):
+        from kinetic._jobs import locate
+
+        page = locate.read_record(store, job.job_id)
+        if isinstance(page, dict) and "created" in page:
+            return float(page["created"])
+    entry = store.entry(keys.record(job.job_id))
+    return entry.modified if entry is not None else 0.0

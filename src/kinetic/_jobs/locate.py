@@ -205,6 +205,7 @@ _SMALL_BYTES = 32 << 10  # of a result: fewer are read with its verdict
 _READERS = {
     **HANDLE,
     "spot": fields.boolean,
+    "created": fields.number(0, fields.SECONDS),  # Unix time, with fractions
     "machine": fields.text(),
     "python": fields.text(),
     "order_sha256": fields.text(64),

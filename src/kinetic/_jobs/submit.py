@@ -677,7 +677,7 @@ def _write(order: Order, written: bytes, call: Call, shipment: Shipment) -> JobR
     own: dict[str, Any] = {"name": options.name, "tags": options.tags, "debug": options.debug}
     own |= {"output_dir": order.output_dir, "after": [each.job_id for each in order.after] or None}
     job = locate.make_record(shared, job_id, **own)
-    more = {**shipment.recorded(), "order_sha256": digests.of_bytes(written)}
+    more = {**shipment.recorded(), "created": time.time(), "order_sha256": digests.of_bytes(written)}
     job_key = documents.job_key(context.key, job_id, context.store.url)
     page = locate.seal_record(records.plain(job), more, job_key)
     put_many(context.store, [(keys.order(job_id), written), (keys.record(job_id), page)])

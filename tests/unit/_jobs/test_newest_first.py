@@ -8,10 +8,12 @@ import time
 
 import pytest
 
-from kinetic._jobs import environment, job_list
+from kinetic._config import home as config_home
+from kinetic._jobs import environment, job_list, locate
 from kinetic._jobs.job_list import Creation, ages, newest_first
 from kinetic._stores import open_store
-from kinetic._wire import keys
+from kinetic._stores.memory import MemoryStore
+from kinetic._wire import keys, records
 from kinetic._wire.records import JobRecord
 
 NOW = 1_800_000_000.0
@@ -66,6 +68,23 @@ def test_a_job_that_has_left_the_queue_is_newer_than_one_in_it_that_was_queued_e
     monkeypatch.setattr(environment, "local", lambda: Queue(queued.job_id, time.time() - 0.2))
 
     assert newest_first([queued, cancelled]) == [cancelled, queued]
+
+
+def test_in_a_store_whose_times_are_whole_seconds_the_records_tell_which_job_was_submitted_last(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path))
+    key_id, _ = config_home.own_key(tmp_path)
+    store = MemoryStore("whole-seconds")
+    store.url = "s3://jobs"
+    rest = ("gke", "", "", "", "default", "", "", "", "cpu", "f", "f", "2026-11-23T07:00:00Z")
+    jobs = [JobRecord(f"cpu-f-20261123-070000-{name}", *rest, store=store.url, key_id=key_id) for name in ("b1", "a2")]
+    for number, job in enumerate(jobs):
+        page = locate.seal_record(records.plain(job), {"created": NOW + number / 10}, locate.key_to_seal(job))
+        store.put(keys.record(job.job_id), page)
+    monkeypatch.setattr(job_list, "open_store", lambda _: store)
+
+    assert newest_first(jobs, places={}) == jobs[::-1]
 
 
 def test_the_newest_is_the_first_of_the_whole_list_whatever_clocks_said() -> None:
