@@ -19,6 +19,7 @@ import time
 import urllib.parse
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kinetic._wire import NamedTuple, python_runtime
@@ -31,6 +32,7 @@ _BLOCK = 1 << 16
 _MOST_HEAD = 1 << 20  # bytes of a status line and its headers
 _MOST_IDLE = 16
 _IDLE_SECONDS = 60.0
+_PASS_SECONDS = 60.0  # for what a proxy takes at once
 _SWITCHING = 101  # to a WebSocket
 _GZIP = 32 + zlib.MAX_WBITS  # of zlib: gzip or zlib, as the data says
 
@@ -208,6 +210,37 @@ def _pending(used: socket.socket) -> int:
     return used.pending() if isinstance(used, ssl.SSLSocket) else 0
 
 
+def _through_tls(outer: ssl.SSLSocket) -> socket.socket:
+    """Return a socket of which a thread passes everything on within TLS: Python cannot wrap TLS in TLS."""
+    ours, theirs = socket.socketpair()
+    if python_runtime.start_thread(partial(_pass_on, theirs, outer), "kinetic-proxy") is None:
+        for each in (ours, theirs, outer):
+            each.close()
+        raise ConnectError("no thread can be started for the connection to the proxy")
+    return ours
+
+
+def _pass_on(plain: socket.socket, tls: ssl.SSLSocket) -> None:
+    """Pass on what either socket gets to the other one, until one of them ends."""
+    poll = select.poll()
+    for each in (plain, tls):
+        poll.register(each, select.POLLIN)
+    with plain, tls, contextlib.suppress(OSError):
+        while True:
+            ready = {plain.fileno(), tls.fileno()} if tls.pending() else {number for number, _ in poll.poll()}
+            if tls.fileno() in ready:
+                tls.settimeout(0)  # what came may be TLS's own
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    if not (data := tls.recv(_BLOCK)):
+                        return
+                    plain.sendall(data)
+            if plain.fileno() in ready and _poll(plain, select.POLLIN, 0):
+                tls.settimeout(_PASS_SECONDS)
+                if not (data := plain.recv(_BLOCK)):
+                    return
+                tls.sendall(data)
+
+
 # ---------------------------------------------------------------------------------------------------------- connections
 
 
@@ -335,6 +368,11 @@ class ConnectionPool:
         try:
             for option in (*self._options, (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)):
                 used.setsockopt(*option)
+            if self._proxy is not None and self._proxy.scheme == "https":
+                used = _through_tls(
+                    ssl.create_default_context().wrap_socket(used, server_hostname=_name(parts.hostname))
+                )
+                used.settimeout(seconds)
             if self._proxy is not None and self._parts.scheme == "https":
                 self._open_tunnel(used)
             if self._parts.scheme == "https":

@@ -87,10 +87,10 @@ def _connections(access: Access) -> ConnectionPool:
     proxy = access.proxy or _environment_proxy(access.server) or ""
     if proxy and "://" not in proxy:
         proxy = f"http://{proxy}"
-    if proxy and not proxy.startswith("http://"):
+    if proxy and not proxy.startswith(("http://", "https://")):
         raise SettingsError(
             f"the proxy for {access.about} cannot be used",
-            why=f"its address begins with {proxy.partition('://')[0]}://, and only http:// is supported",
+            why=f"its address begins with {proxy.partition('://')[0]}://, and only http:// and https:// are supported",
             next="name an HTTP proxy in proxy-url of the kubeconfig, or in HTTPS_PROXY",
         )
     return ConnectionPool(

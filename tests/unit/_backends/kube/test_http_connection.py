@@ -298,11 +298,42 @@ def test_a_proxy_that_refuses_is_an_error_before_anything_was_sent(start) -> Non
         ask(pool)
 
 
-@pytest.mark.parametrize("proxy", ["https://proxy.example:3128", "socks5://proxy.example:1080"])
+@pytest.mark.parametrize("size", [2, 3_000_000])
+def test_a_server_is_reached_through_a_proxy_that_is_spoken_to_over_tls(start, tmp_path, monkeypatch, size) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    theirs.load_cert_chain(pair.certificate, pair.key)
+
+    def tunnel(used: socket.socket) -> None:
+        proxy.head(used)
+        used.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        with theirs.wrap_socket(used, server_side=True) as inner:
+            proxy.head(inner)  # type: ignore[arg-type]
+            inner.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n".encode() + b"x" * size)
+
+    def terminate_tls(used: socket.socket) -> None:
+        host, _, port = proxy.address.partition(":")
+        outer = theirs.wrap_socket(used, server_side=True)
+        http_connection._pass_on(socket.create_connection((host, int(port))), outer)
+
+    ours = ssl.create_default_context(cafile=str(authority.certificate))
+    ours.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    monkeypatch.setattr(http_connection.ssl, "create_default_context", lambda **_: ours)
+    proxy, _ = start(tunnel)
+    front, pool = start(terminate_tls)
+    _, pool = start(server="https://127.0.0.1:6443", context=ours, proxy=f"https://{front.address}")
+
+    assert len(ask(pool).read()) == size
+    pool.close()
+    assert proxy.heads[0].startswith(b"CONNECT 127.0.0.1:6443 HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize("proxy", ["socks5://proxy.example:1080"])
 def test_a_proxy_of_another_kind_is_refused_with_its_reason(proxy: str) -> None:
     access = Access("https://127.0.0.1:6443", "the context test", FixedCredential("Bearer t"), proxy=proxy)
 
-    with pytest.raises(SettingsError, match=r"only http:// is supported"):
+    with pytest.raises(SettingsError, match=r"only http:// and https:// are supported"):
         Transport(access, Retry(1)).send("GET", "/version")
 
 
