@@ -600,8 +600,8 @@ def _see_who_starts(job_id: str, followed: Followed, shipment: Shipment) -> None
         context.backend.release([job_id])  # perhaps nobody else starts it
     elif not context.backend.can_hold(context.placement, shipment.pod.to_json() if shipment.pod else None):
         output.report_once(
-            "pods there may not start jobs that follow theirs: a kinetic command that looks at a job after the jobs "
-            "before it have ended starts it, e.g. kinetic jobs list; docs/chained-jobs.md has the Role"
+            "pods there may not start jobs that follow theirs: once the jobs before it have ended, this one starts "
+            "when a process looks at it, e.g. with kinetic jobs list; docs/chained-jobs.md has the Role"
         )
 
 
