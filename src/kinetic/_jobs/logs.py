@@ -468,8 +468,10 @@ class Follower:
 
     def _read(self) -> Iterator[bytes]:
         while self._log is not None:
+            left_out = self._log.left_out if isinstance(self._log, HistoryLog) else 0
+            self._position = max(self._position, left_out)  # the first line of the rest says what is gone
             try:
-                data = self._log.read(self._position, _BLOCK)
+                data = self._log.read(self._position - left_out, _BLOCK)
             except (KeyMissingError, OSError):
                 self._log = None  # it moved into the store: opened anew next time
                 return

@@ -10,7 +10,7 @@ from servers import user_module
 from kinetic import testing
 from kinetic._backends.protocol import BytesLog
 from kinetic._jobs import logs
-from kinetic._jobs.logs import Follower, StoredLog
+from kinetic._jobs.logs import Follower, HistoryLog, StoredLog
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
 from kinetic._wire.digests import LogHasher
@@ -231,6 +231,18 @@ def test_a_log_that_moves_into_the_store_is_read_on_from_where_it_was(store: Mem
     moved.append(True)
     assert new(follower) == ""
     assert new(follower) == "o\n"
+
+
+@pytest.mark.parametrize(("seen", "rest"), [(b"", "gone\nthree\nfour\n"), (b"one\ntwo\nthree\n", "four\n")])
+def test_the_end_of_a_log_of_which_the_history_kept_the_end_only_comes_once(seen: bytes, rest: str) -> None:
+    line = b"gone\n"
+    opened = [Growing(seen), HistoryLog(line + b"three\nfour\n", left_out=len(b"one\ntwo\n") - len(line))]
+    follower = Follower(lambda attempt: opened.pop(0), lambda: 0)
+
+    assert new(follower) == seen.decode()
+    follower.close()
+
+    assert new(follower) == rest
 
 
 def test_another_attempt_is_followed_from_its_beginning() -> None:
