@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner.data import provision
+from kinetic._runner.data import hugging_face, provision, transfer
 from kinetic._runner.data.mounted_data import JobFolders
 from kinetic._wire.order import DataRef
 from kinetic.errors import DataError, DataMissingError, RunnerError
@@ -140,6 +140,29 @@ def test_all_of_an_address_reaches_the_library(tmp_path, library, capsys):
     ]
     assert not os.path.exists(cache)
     assert "WARNING" in capsys.readouterr().err
+
+
+def test_a_data_set_that_takes_long_says_how_much_of_it_is_there(tmp_path, library, capsys, monkeypatch):
+    monkeypatch.setattr(transfer, "_PAUSES", (0.0,))
+    monkeypatch.setattr(hugging_face, "_LOOK_SECONDS", 0.02)
+    slow = (
+        LIBRARY
+        + """
+def load_dataset(path, name=None, cache_dir="", **_):
+    import time
+    os.makedirs(cache_dir)
+    Path(cache_dir, "part").write_bytes(bytes(3_000_000))
+    time.sleep(1)
+    return Loaded()
+"""
+    )
+    (tmp_path / "library" / "datasets.py").write_text(slow)
+
+    provide(tmp_path, ref("hf://owner/set"))
+
+    said = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("kinetic: fetching hf://owner/set: 3.0 MB, ") for line in said)
+    assert said[-1].startswith("kinetic: fetched hf://owner/set: 3.0 MB in ")
 
 
 def test_nobody_is_trusted_unless_asked(tmp_path, library, capsys):

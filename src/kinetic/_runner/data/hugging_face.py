@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl, unquote
 from kinetic._runner.data import file_cache
 from kinetic._runner.data.file_cache import Cache, mode_of
 from kinetic._runner.data.mounted_data import JobFolders
-from kinetic._runner.data.transfer import say
+from kinetic._runner.data.transfer import Transfer, say
 from kinetic._wire import digests
 from kinetic._wire.order import DataRef, Manifest, ManifestFile, Part, file_digest
 from kinetic._wire.task import DATA
@@ -34,6 +34,7 @@ from kinetic.errors import DataError, DataMissingError, RunnerError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CHUNK = 1 << 20
+_LOOK_SECONDS = 1.0  # between two looks at how much is there
 _CODE = f"""
 import json, sys
 task = json.loads(sys.argv[1])
@@ -140,13 +141,13 @@ def _load(ref: DataRef, wanted: dict[str, str], scratch: Path, workspace: Path) 
     }
     words = [sys.executable, "-I", "-c", _CODE, json.dumps(task)]
     environ = {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", **os.environ}
-    done = subprocess.run(words, cwd=scratch, env=environ, check=False)
-    if done.returncode == 0:
+    code = _run(words, scratch, environ, Transfer(ref.uri))
+    if code == 0:
         return
     try:
         kind, why = json.loads(answer.read_text())
     except (OSError, ValueError):
-        kind, why = "died", f"its process ended with {done.returncode}; see the log"
+        kind, why = "died", f"its process ended with {code}; see the log"
     if kind == "absent":
         raise RunnerError(
             f"{ref.uri} needs the library 'datasets', which this job's environment does not have",
@@ -159,6 +160,32 @@ def _load(ref: DataRef, wanted: dict[str, str], scratch: Path, workspace: Path) 
         hint = "check its name, split, config_name and revision"
         raise DataMissingError(f"there is no data set {ref.uri}", why=why, next=hint)
     raise DataError(f"{ref.uri} could not be loaded", why=why, next="the log of the job has the whole traceback")
+
+
+def _run(words: list[str], scratch: Path, environ: dict[str, str], transfer: Transfer) -> int:
+    """Run the separate process, say how much it has written where that takes long, and return its exit status."""
+    written = 0
+    with subprocess.Popen(words, cwd=scratch, env=environ) as process:
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = process.wait(_LOOK_SECONDS)
+                    transfer.end()
+                    return code
+                before, written = written, _size_below(scratch)
+                transfer.received(written - before)
+        except BaseException:
+            process.kill()
+            raise
+
+
+def _size_below(folder: Path) -> int:
+    size = 0
+    for above, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # it was temporary
+                size += os.lstat(os.path.join(above, name)).st_size
+    return size
 
 
 # -------------------------------------------------------------------------------------------- the separate process
