@@ -131,23 +131,31 @@ def test_a_job_ends_when_its_batch_is_submitted_also_if_it_does_not_wait_for_it(
     assert kinetic.attach_batch(group_id).results(timeout=90) == [0, 2, 4, 6]
 
 
-def test_a_job_of_a_script_submits_what_the_script_imported_by_name(jobs, project) -> None:
+def test_a_job_of_a_script_submits_what_the_script_imported_or_defined(jobs, project, tmp_path) -> None:
+    project.write("set/word", "shown")
     out = project.out(
-        """
+        f"""
+        import pathlib
         import kinetic
         from jobs import leaf
 
         twice = leaf.with_options(retries=1)
+        shown = {str(tmp_path / "volume")!r}
+
+        @kinetic.run(accelerator="cpu", volumes={{shown: kinetic.Data("set")}})
+        def read(number):
+            return pathlib.Path(shown, "word").read_text() * number
 
         @kinetic.run(accelerator="cpu")
         def search():
-            return leaf(1), leaf.run_async(2).result(), twice.run_async_map([3]).results()
+            words = read.run_async(1).result(), read.run_async_map([2]).results(), pathlib.Path(shown).exists()
+            return words, leaf(1), leaf.run_async(2).result(), twice.run_async_map([3]).results()
 
         print(search())
         """
     )
 
-    assert out.endswith("(2, 4, [6])\n")
+    assert out.endswith("(('shown', ['shownshown'], False), 2, 4, [6])\n")
 
 
 def test_a_child_process_that_imports_the_script_submits_no_job(project) -> None:

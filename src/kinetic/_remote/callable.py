@@ -305,11 +305,20 @@ class RemoteCallable(Generic[P, R]):
 
         Empty first and filled afterwards, because a function that calls itself refers to what is being made.
         """
-        own = self._options._replace(on_done=None, after=None)  # an address may be a secret; a job follows nothing
-        return _blank, (), (self._plain, own, self._leading), None, None, RemoteCallable._fill
+        # An address may be a secret, and a job follows nothing. Data among what is pickled would become a path.
+        own = self._options._replace(on_done=None, after=None, volumes=None)
+        volumes = [
+            (mount, (data.path, data.fuse, data.hf_trust_remote_code))
+            for mount, data in (self._options.volumes or {}).items()
+        ]
+        return _blank, (), (self._plain, own, self._leading, volumes), None, None, RemoteCallable._fill
 
     def _fill(self, parts: tuple[Any, ...]) -> None:
-        function, options, leading = parts
+        function, options, leading, volumes = parts
+        if volumes:
+            from kinetic._data.data import Data  # in jobs that do not need it, it is not loaded
+
+            options = options._replace(volumes={mount: Data(*given) for mount, given in volumes})
         RemoteCallable.__init__(self, function, options, leading=leading)
 
     def _become(self, new: RemoteCallable[P, R]) -> None:
