@@ -298,7 +298,7 @@ def test_the_command_line_submits_lists_and_explains_a_chain(home, project, unti
     assert kinetic_("jobs", "logs", second) == "second\n"
 
 
-def test_after_the_newest_job_means_its_whole_sweep(home, project, until):
+def test_after_the_newest_job_or_a_name_means_its_whole_sweep(home, project, until):
     import sys
 
     def submit(*words: str) -> str:
@@ -307,12 +307,14 @@ def test_after_the_newest_job_means_its_whole_sweep(home, project, until):
         assert "1 jobs" not in done.stderr
         return str(done.stdout).split()[-1]
 
-    sweep = submit("--sweep", "n=1", "--", "python", "-c", "pass")
+    sweep = submit("--name", "grid", "--sweep", "n=1", "--", "python", "-c", "pass")
     report = submit("--after", "@last", "--", "python", "-c", "pass")
     again = submit("--after", "@last", "--", "python", "-c", "pass")
+    named = submit("--after", "grid", "--", "python", "-c", "pass")
 
     assert kinetic.attach(report).after == [sweep]
     assert kinetic.attach(again).after == [report]
+    assert kinetic.attach(named).after == [sweep]
 
 
 def test_what_a_job_still_writes_is_passed_by_its_path_and_refused_as_data(steps, until, wait_until):

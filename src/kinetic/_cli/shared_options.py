@@ -18,7 +18,7 @@ from kinetic._cli import error_output
 from kinetic._config.options import BY_NAME, JOB_OPTIONS
 from kinetic._output import terminal as output
 from kinetic._wire.fields import UNITS, seconds_of
-from kinetic.errors import OptionError, what_of
+from kinetic.errors import JobNotFoundError, KineticError, OptionError, what_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 PLACE = ("project", "zone", "cluster")
 NEWEST = frozenset({"@last", "-"})
+_AMBIGUOUS = "ambiguous-name"  # what has several owners is not looked for elsewhere
 _LONGEST_COMMAND = 40  # characters in a table
 _NAMED = 100  # the newest jobs whose names the Tab key offers
 _PLAIN_WORD = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)  # what names of jobs and profiles are made of
@@ -362,15 +363,17 @@ def find_job(job_id: str, target: Target) -> JobRecord:
     """
     from kinetic._jobs import find
     from kinetic._wire import keys
-    from kinetic.errors import JobNotFoundError
 
     with output.phase("looking for the job", summary=False):
         if job_id not in NEWEST:
             try:
                 return find.find_record(job_id, target)
-            except JobNotFoundError as error:
+            except (JobNotFoundError, OptionError) as error:
                 if keys.is_group_id(job_id):
                     error.why, error.next = "it is the id of a batch; this command takes a job", _batch_command(job_id)
+                elif error.code != _AMBIGUOUS and (group_id := _batch_named(job_id, target)):
+                    error.why = f"it is the name of the batch {group_id}; this command takes a job"
+                    error.next = _batch_command(group_id)
                 raise
         newest = find.newest_record(target)
     if newest is None:
@@ -396,6 +399,19 @@ def find_job_or_row(job_id: str, target: Target) -> JobRecord | Row:
 
 
 _OF_BATCHES = {"logs": "logs", "result": "results", "wait": "results", "cancel": "cancel", "cleanup": "cleanup"}
+
+
+def _batch_named(name: str, target: Target) -> str | None:
+    """Return the id of the batch with this name, or None where there is none."""
+    from kinetic._batches import batch_handle  # here and below: for a name that no job has
+    from kinetic._jobs import job_list
+
+    try:
+        return batch_handle.find_batch(name, job_list.stores(target))[0].group_id
+    except KineticError as error:
+        if error.code == _AMBIGUOUS:
+            raise
+        return None
 
 
 def _batch_command(group_id: str) -> str:
@@ -467,14 +483,21 @@ def print_status(job_id: str, page: Mapping[str, Any]) -> None:
 
 
 def find_predecessor(name: str, place: Mapping[str, str | None]) -> Any:
-    """Return the handle of the job or batch with this id; for "@last" the newest job, or the batch that it is of."""
+    """Return the handle of the job or batch with this id or name; of "@last", the newest job or the batch it is of."""
     if not name.startswith("grp-"):
-        job = find_job(name, target_of(place))
-        if name not in NEWEST or not job.group_id:
-            from kinetic._jobs.handle import handle_of
+        target = target_of(place)
+        try:
+            job = find_job(name, target)
+        except (JobNotFoundError, OptionError):
+            if name in NEWEST or not (group_id := _batch_named(name, target)):
+                raise
+        else:
+            if name not in NEWEST or not job.group_id:
+                from kinetic._jobs.handle import handle_of
 
-            return handle_of(job)
-        name = job.group_id
+                return handle_of(job)
+            group_id = job.group_id
+        name = group_id
     from kinetic._batches import batch_handle  # only where a batch is followed
 
     return batch_handle.attach_batch(name, place["project"], place["cluster"])

@@ -200,3 +200,13 @@ def test_the_id_of_a_job_leads_to_the_command_for_jobs(kinetic) -> None:
 
         assert refused.exit_code == 2
         assert refused.stderr.endswith(f"next:  kinetic jobs {meant} cpu-train-20261120-134402-1f0c9ab\n")
+
+
+def test_the_name_of_a_batch_leads_to_the_command_for_batches(kinetic, made_batch) -> None:
+    group_id = made_batch("succeeded", name="my sweep")
+
+    for word, meant in (("result", "results"), ("cancel", "cancel"), ("status", "status")):
+        refused = kinetic("jobs", word, "my sweep")
+
+        assert f"why:   it is the name of the batch {group_id}; this command takes a job\n" in refused.stderr
+        assert refused.stderr.endswith(f"next:  kinetic batch {meant} {group_id}\n")
