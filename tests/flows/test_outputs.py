@@ -251,6 +251,23 @@ def test_outputs_are_listed_and_copied(project, write, kinetic):
     assert (outputs / "plots" / "deep" / "b.txt").read_text() == "this is plots/deep/b.txt"
 
 
+def test_outputs_of_a_batch_are_found_by_its_id_and_its_name_below_the_number_of_each_input(project, kinetic):
+    project.write("writer.py", WRITER)
+    project.out(
+        "from writer import write; "
+        "write.with_options(output_dir='runs').run_async_map(['a.txt', 'b.txt'], name='my sweep').wait()"
+    )
+
+    level, copied = kinetic("outputs", "ls", "my sweep"), kinetic("outputs", "get", "my sweep", "1/b.txt")
+    everything = kinetic("outputs", "get", next((project.root / "runs").iterdir()).name)
+    nothing = kinetic("outputs", "ls", "grp-00000000")
+
+    assert [line.split()[-1] for line in level.out.splitlines()] == ["PATH", "0/", "1/"]
+    assert (copied.out, (project.root / "1" / "b.txt").read_text()) == (f"{project.root}\n", "this is b.txt")
+    assert (Path(everything.out.strip()) / "0" / "a.txt").read_text() == "this is a.txt"
+    assert nothing.err.endswith("next:  kinetic batch list\n")
+
+
 def test_the_newest_job_counts_though_it_was_collected(project, write, kinetic):
     project.out("from writer import write; write('old.txt'), write.run_async('older.txt'), write('new.txt')")
 

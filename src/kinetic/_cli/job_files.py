@@ -15,7 +15,8 @@ from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.format import Column, age_text, count_text, names_text, size_text
-from kinetic.errors import DataMissingError, JobNotFoundError, ProjectRootError
+from kinetic._wire import keys
+from kinetic.errors import DataMissingError, JobNotFoundError, OptionError, ProjectRootError
 
 if TYPE_CHECKING:
     from kinetic._config.target import Target
@@ -41,8 +42,9 @@ PACKAGE_COLUMNS = (
     cls=LazyGroup,
     path=["outputs"],
     aliases={"list": "ls"},
-    epilog="JOB_ID is the id of a job, a unique beginning of it, or @last or - for the newest job, "
-    "collected and removed jobs included: their files are kept. PATH is a file or folder of the job's output.",
+    epilog="JOB_ID is the id of a job, a unique beginning of it, its name, or @last or - for the newest job, "
+    "collected and removed jobs included: their files are kept. Of a batch, by its id or name, each input has a folder "
+    "with its number. PATH is a file or folder of the job's output.",
 )
 def outputs() -> None:
     """List and copy the output files of jobs.
@@ -55,7 +57,14 @@ def _find(job_id: str, target: Target) -> OutputLocation:
     from kinetic._jobs import outputs as job_outputs
 
     if job_id not in shared_options.NEWEST:
-        return job_outputs.find_location(job_id, target)
+        try:
+            return job_outputs.find_location(job_id, target)
+        except (JobNotFoundError, OptionError) as error:
+            if (batch := shared_options.find_batch(job_id, target)) is None:
+                if keys.is_group_id(job_id):
+                    error.why, error.next = "it is the id of a batch, and no batch has it", "kinetic batch list"
+                raise
+            return job_outputs.OutputLocation(batch.group_id, f"{batch.outputs}/{batch.group_id}")
     newest = job_outputs.newest_location(target)
     if newest is None:
         raise JobNotFoundError(
@@ -105,8 +114,6 @@ def ls(location: OutputLocation, path: str, recursive: bool, as_json: bool) -> N
 
 
 def _row_page(row: OutputRow) -> dict[str, Any]:
-    from kinetic._wire import keys
-
     return {
         "path": row.path,
         "kind": "folder" if row.path.endswith("/") else "file",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kinetic._config.target import Target
     from kinetic._jobs.index import Row
     from kinetic._stores.protocol import Store
-    from kinetic._wire.records import JobRecord
+    from kinetic._wire.records import Group, JobRecord
 
 Command = Callable[..., Any]
 PLACE = ("project", "zone", "cluster")
@@ -371,9 +371,9 @@ def find_job(job_id: str, target: Target) -> JobRecord:
             except (JobNotFoundError, OptionError) as error:
                 if keys.is_group_id(job_id):
                     error.why, error.next = "it is the id of a batch; this command takes a job", _batch_command(job_id)
-                elif error.code != _AMBIGUOUS and (group_id := _batch_named(job_id, target)):
-                    error.why = f"it is the name of the batch {group_id}; this command takes a job"
-                    error.next = _batch_command(group_id)
+                elif error.code != _AMBIGUOUS and (batch := find_batch(job_id, target)):
+                    error.why = f"it is the name of the batch {batch.group_id}; this command takes a job"
+                    error.next = _batch_command(batch.group_id)
                 raise
         newest = find.newest_record(target)
     if newest is None:
@@ -401,13 +401,13 @@ def find_job_or_row(job_id: str, target: Target) -> JobRecord | Row:
 _OF_BATCHES = {"logs": "logs", "result": "results", "wait": "results", "cancel": "cancel", "cleanup": "cleanup"}
 
 
-def _batch_named(name: str, target: Target) -> str | None:
-    """Return the id of the batch with this name, or None where there is none."""
-    from kinetic._batches import batch_handle  # here and below: for a name that no job has
+def find_batch(word: str, target: Target) -> Group | None:
+    """Return the batch with this id or name, or None where there is none."""
+    from kinetic._batches import batch_handle  # here and below: for a word that means no job
     from kinetic._jobs import job_list
 
     try:
-        return batch_handle.find_batch(name, job_list.stores(target))[0].group_id
+        return batch_handle.find_batch(word, job_list.stores(target))[0]
     except KineticError as error:
         if error.code == _AMBIGUOUS:
             raise
@@ -489,15 +489,15 @@ def find_predecessor(name: str, place: Mapping[str, str | None]) -> Any:
         try:
             job = find_job(name, target)
         except (JobNotFoundError, OptionError):
-            if name in NEWEST or not (group_id := _batch_named(name, target)):
+            if name in NEWEST or (batch := find_batch(name, target)) is None:
                 raise
+            name = batch.group_id
         else:
             if name not in NEWEST or not job.group_id:
                 from kinetic._jobs.handle import handle_of
 
                 return handle_of(job)
-            group_id = job.group_id
-        name = group_id
+            name = job.group_id
     from kinetic._batches import batch_handle  # only where a batch is followed
 
     return batch_handle.attach_batch(name, place["project"], place["cluster"])
