@@ -373,12 +373,18 @@ def test_an_input_is_tried_again_and_the_attempt_that_counts_is_delivered_once(b
         batch = run([plan(0, fails=1), plan(1), plan(2, fails=2), plan(3, fails=9)], retries=2, max_concurrent=2)
         yielded = [[job.group_index, job.group_attempt, job.status().value] for job in batch.as_completed()]
         attempts = [job.group_attempt for job in batch.jobs]
+        import subprocess
+        listed = [subprocess.run([sys.executable, "-m", "kinetic", "jobs", "list"], stdout=subprocess.PIPE, text=True)]
         values = batch.results(return_exceptions=True, ordered=False)
-        tell([sorted(yielded), attempts, sorted(str(value) for value in values), batch.group_id])
+        listed += [subprocess.run(listed[0].args, stdout=subprocess.PIPE, text=True)]
+        listed = [done.stdout.splitlines()[1] for done in listed]
+        tell([sorted(yielded), attempts, sorted(str(value) for value in values), batch.group_id, listed])
         """
     )
 
-    yielded, attempts, values, group = found
+    yielded, attempts, values, group, listed = found
+    assert "batch of 4 jobs: 1 FAILED, 3 SUCCEEDED" in listed[0]
+    assert "1 of 4 jobs of batch: 1 FAILED" in listed[1]
     assert yielded == [[0, 1, "SUCCEEDED"], [1, 0, "SUCCEEDED"], [2, 2, "SUCCEEDED"], [3, 2, "FAILED"]]
     assert attempts == [1, 0, 2, 2]
     assert values == ["0", "10", "20", "number 3 at its attempt 3"]

@@ -7,7 +7,7 @@ import functools
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -17,7 +17,7 @@ from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.format import Column, age_text, count_text, duration_cell
-from kinetic._wire import NamedTuple
+from kinetic._wire import NamedTuple, keys
 from kinetic.errors import JobTimeoutError, KineticError, OptionError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ _BATCH_STATUSES = ("RUNNING", "PENDING", "FAILED", "CANCELLED", "SUCCEEDED", "NO
 # What --sort takes, and whether its largest value comes first.
 SORTS = {"age": True, "duration": True, "status": False, "function": False, "accelerator": False, "where": False}
 _WATCH_SECONDS = 2.0
+_MOST_TRIED = 10_000  # attempts at one input whose order is looked for
 
 
 @click.group(
@@ -256,12 +257,14 @@ def _rows(request: _ListRequest, target: Target) -> list[Row]:
     rows = _observed(found)
     needs_groups = filters.name is not None or filters.tags or not request.children
     groups = _groups_of(rows) if needs_groups else {}
+    earlier = set[str]() if request.children else _earlier_attempts(rows)
     if late != _ALL:
-        rows = [row for row in rows if late.matches(row, groups.get(row.group_id or ""))]
+        matching = (row for row in rows if late.matches(row, groups.get(row.group_id or "")))
+        rows = [row for row in matching if row.job_id not in earlier]
     if request.cost:
         rows = _with_dollars(rows)
     if not request.children:
-        rows = fold_batches(rows, groups)
+        rows = fold_batches(rows, groups, earlier)
     return _sorted(rows, request.sort, reverse=request.reverse)[: request.limit]
 
 
@@ -315,8 +318,39 @@ def _sorted(rows: list[Row], column: str, *, reverse: bool) -> list[Row]:
     return sorted(rows, key=value, reverse=SORTS[column] != reverse)
 
 
-def fold_batches(rows: Sequence[Row], groups: Mapping[str, Group]) -> list[Row]:
-    """Put the jobs of each batch into one row, in the place of the newest of them."""
+def _earlier_attempts(rows: Sequence[Row]) -> set[str]:
+    """Return the ids of attempts at inputs of batches that were tried again since, also if that one was collected."""
+    ids: dict[tuple[str | None, int | None], set[str]] = {
+        (row.group_id, row.group_index): set() for row in rows if row.group_id and row.status in {"FAILED", "NOT_FOUND"}
+    }
+    if not ids:
+        return set()
+    from kinetic._jobs import job_list
+    from kinetic._stores import open_store
+
+    stores = {row.store for row in rows if row.group_id}
+    past = (row for store in stores for row in job_list.past_of(open_store(store)))
+    for row in (*rows, *past):
+        if (row.group_id, row.group_index) in ids:
+            ids[row.group_id, row.group_index].add(row.job_id)
+    return {each for (group, index), tried in ids.items() for each in _all_but_the_last(str(group), index or 0, tried)}
+
+
+def _all_but_the_last(group_id: str, index: int, tried: set[str]) -> set[str]:
+    left = tried  # all are of one second: only their ids say in which order they were made
+    for attempt in range(_MOST_TRIED):
+        if len(left) < 2:
+            break
+        word = keys.child_word(group_id, index, attempt)
+        left = {job_id for job_id in left if not job_id.endswith(word)}
+    return tried - left
+
+
+def fold_batches(rows: Sequence[Row], groups: Mapping[str, Group], earlier: Container[str] = ()) -> list[Row]:
+    """Put the jobs of each batch into one row, in the place of the newest of them.
+
+    Jobs that are ``earlier`` attempts cost something, and count for nothing else.
+    """
     children: dict[str, list[Row]] = {}
     for row in rows:
         if row.group_id:
@@ -329,22 +363,23 @@ def fold_batches(rows: Sequence[Row], groups: Mapping[str, Group]) -> list[Row]:
         if not group_id:
             shown.append(row)
         elif group_id in children:
-            shown.append(_batch_row(group_id, children.pop(group_id), groups.get(group_id)))
+            of_batch = children.pop(group_id)
+            if last := [each for each in of_batch if each.job_id not in earlier]:
+                shown.append(_batch_row(group_id, last, of_batch, groups.get(group_id)))
     return shown
 
 
-def _batch_row(group_id: str, rows: Sequence[Row], group: Group | None) -> Row:
+def _batch_row(group_id: str, last: Sequence[Row], rows: Sequence[Row], group: Group | None) -> Row:
     from kinetic._jobs import status as job_status
 
-    newest = {row.job_id if row.group_index is None else row.group_index: row for row in reversed(rows)}  # by input
     counts = Counter(
         "CANCELLED" if row.status == "NOT_FOUND" and row.reason == job_status.WAS_CANCELLED else row.status
-        for row in newest.values()
+        for row in last
     )
-    total = group.total_expected if group is not None else len(newest)
+    total = group.total_expected if group is not None else len(last)
     name = f" {group.group_name}" if group is not None and group.group_name else ""
     jobs_ = count_text(total, "job")
-    what = f"batch{name} of {jobs_}" if total == len(newest) else f"{len(newest)} of {jobs_} of batch{name}"
+    what = f"batch{name} of {jobs_}" if total == len(last) else f"{len(last)} of {jobs_} of batch{name}"
     summary = ", ".join(f"{counts[word]} {word}" for word in _BATCH_STATUSES if counts[word])
     oldest = min(rows, key=lambda row: row.created_at)
     started = [row.started_at for row in rows if row.started_at]
@@ -365,8 +400,6 @@ def _batch_row(group_id: str, rows: Sequence[Row], group: Group | None) -> Row:
 
 def _duration_of(started: Sequence[str], ended: Sequence[str | None]) -> float | None:
     """Return the seconds from the first start to the last end; None while something has not ended."""
-    from kinetic._wire import keys
-
     first, last = keys.parse_utc(min(started, default="")), keys.parse_utc(max(filter(None, ended), default=""))
     return max(last - first, 0.0) if first is not None and last is not None and all(ended) else None
 

@@ -231,10 +231,15 @@ def child_id(accelerator: str, function: str, group_id: str, created: float, ind
     Returns:
         ``{accelerator}-{function}-{YYYYMMDD-HHMMSS}-{13 hex}``, UTC, at most 63 characters.
     """
+    prefix = _child_prefix(accelerator, function, created)
+    return sys.intern(f"{prefix}-{child_word(group_id, index, attempt)}")  # all who name it share it
+
+
+def child_word(group_id: str, index: int, attempt: int) -> str:
+    """Return how the id of an attempt at an input ends."""
     import hashlib  # 3 ms; not to list jobs, here and below
 
-    word = hashlib.sha256(f"{group_id}/{index}/{attempt}".encode()).hexdigest()[:_CHILD_HASH]
-    return sys.intern(f"{_child_prefix(accelerator, function, created)}-{word}")  # all who name it share it
+    return hashlib.sha256(f"{group_id}/{index}/{attempt}".encode()).hexdigest()[:_CHILD_HASH]
 
 
 @functools.lru_cache(maxsize=8)

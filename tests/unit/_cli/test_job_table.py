@@ -11,6 +11,7 @@ from kinetic._backends.local.limits import Limits
 from kinetic._cli import job_views
 from kinetic._jobs import locate
 from kinetic._jobs.index import Row
+from kinetic._wire import keys
 
 
 def rows(told) -> dict[str, list[str]]:
@@ -126,10 +127,16 @@ def test_a_batch_that_was_cleaned_up_while_it_was_read_is_still_one_row() -> Non
     assert (row.job_id, row.status, row.reason) == ("grp-1", "RUNNING", "batch of 2 jobs: 1 RUNNING, 1 PENDING")
 
 
-def test_of_an_input_that_was_tried_again_the_newest_job_counts() -> None:
+def test_of_an_input_that_was_tried_again_the_last_attempt_counts_in_whatever_order_they_are_listed(home) -> None:
     page = dict.fromkeys(Row._fields) | {"group_id": "grp-1", "created_at": "2026-11-20T14:30:00Z", "group_index": 0}
-    tried = [Row(**page)._replace(status=status, job_id=status) for status in ("SUCCEEDED", "FAILED", "FAILED")]
+    tried = [
+        Row(**page)._replace(
+            status=status, job_id=f"cpu-{keys.child_word('grp-1', 0, attempt)}", store=f"file://{home}"
+        )
+        for attempt, status in enumerate(["FAILED", "FAILED", "SUCCEEDED"])
+    ]
 
-    (row,) = job_views.fold_batches(tried, {})
+    for rows in (tried, tried[::-1]):
+        (row,) = job_views.fold_batches(rows, {}, job_views._earlier_attempts(rows))
 
-    assert (row.status, row.reason) == ("SUCCEEDED", "batch of 1 job: 1 SUCCEEDED")
+        assert (row.status, row.reason) == ("SUCCEEDED", "batch of 1 job: 1 SUCCEEDED")
