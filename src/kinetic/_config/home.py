@@ -293,6 +293,14 @@ def own_key(home: Path) -> tuple[str, bytes]:
     return key_id, found
 
 
+def own_key_id(home: Path) -> str | None:
+    """Return the id of this home's key, without making one; None where none can be read."""
+    try:
+        return (home / "keys" / _CURRENT).read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
 def find_key(home: Path, key_id: str) -> bytes | None:
     """Return a key of this keyring, or None."""
     from kinetic._wire import documents  # hashlib and json: only where a key is used

@@ -46,7 +46,7 @@ def wait_for_server(
     _check_is_debugged(job)
     if not locate.can_be_seen(job):
         raise DebugError(
-            f"{job.job_id} is on {status.place_of(job)}, and only that machine reaches its debug server",
+            f"{job.job_id} is on {status.place_of(job)}, and its debug server is reached only from there",
             next=f"there: kinetic jobs debug {job.job_id}",
         )
     if not 0 <= host < locate.hosts_of(job):

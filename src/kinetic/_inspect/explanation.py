@@ -92,9 +92,11 @@ def _explain(handle: JobRecord, seen: Snapshot, diagnosis: Diagnosis | None) -> 
 
 def _explain_live(handle: JobRecord, seen: Snapshot, diagnosis: Diagnosis | None) -> Explanation:
     if not locate.can_be_seen(handle):
-        what = f"it is on {job_status.place_of(handle)}, and only that machine can see more of it"
+        what = f"it is on {job_status.place_of(handle)}, and only there more of it can be seen"
         next_, show = "on that machine: ", f"kinetic jobs explain {handle.job_id}"
-        if handle.host and (locate.runtime().parent / handle.host).is_dir():  # a renamed machine, or a container
+        if handle.host == locate.machine():
+            next_ = "with the KINETIC_HOME that submitted it: "
+        elif handle.host and (locate.runtime().parent / handle.host).is_dir():  # a renamed machine, or a container
             same = f"KINETIC_MACHINE_ID={handle.host} {show}"
             next_ = f"if this machine is the same under a new name: {same}     or {next_}"
         return Explanation(what, next=next_ + show)

@@ -62,6 +62,14 @@ def key_ids() -> frozenset[str]:
         return frozenset()
 
 
+def own_key_id() -> str | None:
+    """Return the id of this home's own key, read once; None where it has none yet, or it cannot be read."""
+    setting = (config_home.own_key_id, home())
+    if not _found.get(setting):
+        _found[setting] = config_home.own_key_id(home())
+    return _found[setting]  # type: ignore[no-any-return] # what was put there
+
+
 def machine() -> str:
     """Return the word that stands for this machine among those that share a home."""
     return _once(settings.machine_id, _RUNTIME)

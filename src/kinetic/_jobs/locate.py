@@ -29,6 +29,7 @@ from kinetic._jobs.environment import (
     log,
     machine,
     open_backend,
+    own_key_id,
     runtime,
     trusts_the_store,
     warn_if_shared,
@@ -165,8 +166,11 @@ def can_be_seen(job: JobRecord) -> bool:
 
 
 def is_here(job: JobRecord) -> bool:
-    """Return whether this machine can see the job's processes."""
-    return registry.is_here(job.backend) and (not job.host or job.host == machine())
+    """Return whether this home can see the job's processes: they are of this machine, and not of another home."""
+    if not registry.is_here(job.backend) or (job.host and job.host != machine()):
+        return False
+    is_imported = job.key_id != own_key_id() and job.key_id in key_ids()
+    return not is_imported or job.job_id in local().places()  # this home may have made it with an older key
 
 
 def hosts_of(job: JobRecord) -> int:

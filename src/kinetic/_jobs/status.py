@@ -59,7 +59,7 @@ class Snapshot:
             if self.observation is not None and self.observation.reason:
                 return self.observation.reason
             if self.is_elsewhere:
-                return "only the machine that runs it can see it"
+                return "only the machine and home that run it can see it"
             return "its process ended without a result" if self.status is JobStatus.FAILED else ""
         if outcome.succeeded:
             return ""
@@ -523,6 +523,8 @@ def place_of(job: JobRecord) -> str:
         return cluster_of(vars(job))
     if locate.is_here(job):
         return "this machine"
+    if job.host in {None, "", locate.machine()}:
+        return "another home of this machine"
     return f"host {_recorded(job).get('machine') or job.host}"
 
 

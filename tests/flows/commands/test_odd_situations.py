@@ -32,7 +32,7 @@ def test_a_job_of_another_machine_is_listed_with_its_host(submit, kinetic, monke
 
     assert (page["job_id"], page["where"]) == (job_id, f"host {os.uname().nodename}")
     assert page["status"] in {"PENDING", "RUNNING"}
-    assert page["reason"] == "only the machine that runs it can see it"
+    assert page["reason"] == "only the machine and home that run it can see it"
 
 
 def test_a_result_whose_key_is_elsewhere_is_not_opened(submit, kinetic, home) -> None:

@@ -107,6 +107,29 @@ def test_a_job_of_another_machine_that_is_removed_while_it_runs_leaves_nothing_b
     wait_until(lambda: not (clients.home / "run" / "there" / "jobs" / running_there).exists(), "an empty machine")
 
 
+def test_a_job_of_another_home_of_this_machine_that_has_the_same_store_is_not_called_failed_and_is_cancelled(
+    clients: Any, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    job = clients.submit()
+    wait_until(clients.sign.exists, "the job of the first home", 20)
+    other = {"KINETIC_HOME": str(tmp_path / "other"), "KINETIC_STORE": f"file://{clients.home}/store"}
+    (tmp_path / "other" / "keys").mkdir(parents=True)
+    (key,) = [path for path in (clients.home / "keys").iterdir() if path.name != "this-home"]
+    shutil.copy(key, tmp_path / "other" / "keys")
+
+    listed = clients.kinetic("jobs", "list", **other)
+    explained = clients.kinetic("jobs", "explain", job, **other)
+    told = clients.kinetic("jobs", "cancel", job, **other)
+    _ring(next((clients.home / "run").iterdir()))
+
+    assert "RUNNING" in listed.stdout
+    assert "another home of this machine" in listed.stdout
+    assert explained.stdout.endswith(f"next:  with the KINETIC_HOME that submitted it: kinetic jobs explain {job}\n")
+    assert "runs on another home of this machine; its processes there end within a minute" in told.stderr
+    pid = int(clients.sign.read_text())
+    wait_until(lambda: not _is_alive(pid), "the end of the worker", 20)
+
+
 def test_a_job_that_waits_on_another_machine_and_is_removed_never_begins(
     clients: Any, running_there: str, wait_until: Callable[..., None]
 ) -> None:

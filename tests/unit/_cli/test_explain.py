@@ -155,7 +155,7 @@ def test_a_job_of_another_machine_can_only_be_seen_from_there(made_job, monkeypa
 
     told = explained(handle, Snapshot(JobStatus.RUNNING))
 
-    assert told.what == f"it is on {status.place_of(handle)}, and only that machine can see more of it"
+    assert told.what == f"it is on {status.place_of(handle)}, and only there more of it can be seen"
 
 
 @pytest.mark.parametrize(
