@@ -158,6 +158,32 @@ def test_a_job_of_a_script_submits_what_the_script_imported_or_defined(jobs, pro
     assert out.endswith("(('shown', ['shownshown'], False), 2, 4, [6])\n")
 
 
+def test_what_a_job_submits_has_the_profile_that_the_job_was_submitted_with(project, monkeypatch) -> None:
+    for name, accelerator in (("current", "tpu-v5e-1"), ("named", "cpu")):
+        words = ("profile", "create", name, "--backend", "local", "--option", f"accelerator={accelerator}")
+        assert project.run("", instead=[sys.executable, "-m", "kinetic", *words]).returncode == 0
+    monkeypatch.setenv("KINETIC_PROFILE", "named")
+
+    out = project.out(
+        """
+        import kinetic
+
+        @kinetic.run()
+        def leaf():
+            return "done"
+
+        @kinetic.run()
+        def search():
+            job = leaf.run_async()
+            return job.accelerator, job.result()
+
+        print(search())
+        """
+    )
+
+    assert out.endswith("('cpu', 'done')\n")
+
+
 def test_a_child_process_that_imports_the_script_submits_no_job(project) -> None:
     script = """
         import multiprocessing, kinetic

@@ -240,6 +240,7 @@ _NAMES = frozenset(  # a string is read more easily than forty quoted words
 _OURS = (
     *("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "KINETIC_PORTABLE", "KINETIC_VOLUME_ROOT"),
     *("KINETIC_LOCAL_SLOTS", "KINETIC_LOCAL_GPUS", "KINETIC_MACHINE_ID"),  # for the jobs that a job submits
+    "KINETIC_PROFILE",  # and KINETIC_PROFILES_FILE
 )
 _COPIED_PREFIXES = ("LC_", "XDG_", "PYTHON", "LD_", "DYLD_", "CUDA_", "NVIDIA_", *_OURS)
 
@@ -258,7 +259,7 @@ def job_environment(
     A store in the cloud needs its credentials, as in a pod.
     """
     chosen = allowed_variables(environ, cloud=is_cloud(store_url, *(ref.uri for ref in order.data)))
-    for name in filter(chosen.get, ("KINETIC_HOME", "KINETIC_RUNTIME_DIR")):
+    for name in filter(chosen.get, ("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "KINETIC_PROFILES_FILE")):
         chosen[name] = str(path_of(chosen[name], environ))  # a relative one means this process's folder, not the job's
     if interpreter:  # as if its environment had been activated
         binaries = os.path.dirname(interpreter)
