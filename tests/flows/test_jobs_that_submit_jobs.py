@@ -158,6 +158,34 @@ def test_a_job_of_a_script_submits_what_the_script_imported_or_defined(jobs, pro
     assert out.endswith("(('shown', ['shownshown'], False), 2, 4, [6])\n")
 
 
+def test_what_a_job_submits_writes_and_tells_where_the_project_is_and_not_in_the_jobs_copy(project, wait_until) -> None:
+    project.write(
+        "steps.py",
+        """
+        import os, kinetic
+
+        @kinetic.run(accelerator="cpu", output_dir="runs", on_done="echo told >> told")
+        def leaf(name):
+            with open(os.path.join(kinetic.output_dir(), name), "w") as file:
+                file.write("kept")
+
+        @kinetic.run(accelerator="cpu")
+        def inner():
+            leaf.run_async("third").result()
+
+        @kinetic.run(accelerator="cpu")
+        def outer():
+            leaf.with_options(output_dir=os.path.join(os.path.dirname(__file__), "runs")).run_async("second").result()
+            inner.run_async().result()
+        """,
+    )
+
+    project.out("import steps; steps.outer()")
+
+    assert sorted(path.name for path in (project.root / "runs").iterdir() if path.is_file()) == ["second", "third"]
+    wait_until(lambda: (project.root / "told").exists() and len((project.root / "told").read_text()) == 10, "notices")
+
+
 def test_what_a_job_submits_has_the_profile_that_the_job_was_submitted_with(project, monkeypatch) -> None:
     for name, accelerator in (("current", "tpu-v5e-1"), ("named", "cpu")):
         words = ("profile", "create", name, "--backend", "local", "--option", f"accelerator={accelerator}")

@@ -264,6 +264,8 @@ class Shipment(NamedTuple):
     def plan_page(self) -> dict[str, Any]:
         """Return the plan and the logging for the order; a job in this environment also gets folders of packages."""
         page = self.plan.to_json() | console_logging()
+        if (origin := wire_order.outside_of_a_copy(page["root"], os.environ)) != page["root"]:
+            page["origin"] = origin
         if self.context.settings is None and not self.interpreter:
             from kinetic._project import modules  # the pickler has loaded it
 

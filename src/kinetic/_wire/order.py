@@ -488,6 +488,7 @@ _READERS = {
 #     {output_dir}/checkpoints/                    KINETIC_CHECKPOINT_DIR of a single job, and of every attempt at it
 #     {output_dir}/{group}/{index}/checkpoints/    of one child of a batch: children must not overwrite each other's
 
+ORIGIN = "KINETIC_PACKAGE_ORIGIN"  # the user's project of which a job has a copy, KINETIC_PACKAGE_ROOT
 CHECKPOINTS = "checkpoints"
 DEFAULT_OUTPUT_FOLDER = "outputs"  # below the current folder: where a function writes outside of a job by default
 OUTPUT_MARKER = ".gitignore"
@@ -515,11 +516,21 @@ def resolve_output_dir(argument: str | None, environ: Mapping[str, str]) -> str:
     """Return the output directory that a user chose for a job: the argument, else KINETIC_OUTPUT_DIR; "" for none.
 
     A job that submits others has that variable as well: there it is a choice only once the function has changed it.
+    A folder in the job's copy of the project is the one of the project itself, as the copy goes with the job.
     """
     said = environ.get("KINETIC_OUTPUT_DIR", "")
     if "KINETIC_JOB_ID" in environ and environ.get("KINETIC_CHECKPOINT_DIR") == checkpoint_dir(said):
         said = ""
-    return output_address(argument or said) if argument or said else ""
+    return outside_of_a_copy(output_address(argument or said), environ) if argument or said else ""
+
+
+def outside_of_a_copy(path: str, environ: Mapping[str, str]) -> str:
+    """Return the path in the user's project of one in a job's copy of it; any other path as it is."""
+    origin, copy = environ.get(ORIGIN, ""), environ.get("KINETIC_PACKAGE_ROOT", "")
+    for folder in (copy, os.path.realpath(copy)) if origin and copy else ():
+        if f"{path}/".startswith(f"{folder}/"):
+            return origin.rstrip("/") + path[len(folder) :]
+    return path
 
 
 def local_folder(output_dir: str) -> str:

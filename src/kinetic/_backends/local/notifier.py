@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._backends.local import runtime_files
-from kinetic._wire import NamedTuple, folders, keys
+from kinetic._wire import NamedTuple, folders, keys, order
 from kinetic._wire.outcomes import Outcome
 
 DESKTOP = "desktop"
@@ -66,7 +66,8 @@ def keep(runtime: Path, job_id: str, targets: Sequence[str], about: Mapping[str,
     """Write down, before a job is launched, what is to be sent at its end; for its owner only."""
     folder = runtime / FOLDER
     folders.make(folder)
-    page = {"targets": [*targets], "about": about, "environment": dict(os.environ), "folder": os.getcwd()}
+    here = order.outside_of_a_copy(os.getcwd(), os.environ)  # a job's own folder may be gone by then
+    page = {"targets": [*targets], "about": about, "environment": dict(os.environ), "folder": here}
     folders.write_whole(folder / f"{job_id}{_PENDING}", json.dumps(page).encode())
 
 

@@ -113,6 +113,7 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
         server.drop_shadowed(ours)
     if "KINETIC_SUPERVISOR" in os.environ:
         os.environ["KINETIC_PACKAGE_ROOT"] = str(workspace)  # of jobs that this one submits
+        os.environ["KINETIC_PACKAGE_ORIGIN"] = str(plan.get("origin") or root)
     inside = plan.get("cwd_rel")
     folder = workspace / inside if isinstance(inside, str) and (workspace / inside).is_dir() else workspace
     os.chdir(folder)
