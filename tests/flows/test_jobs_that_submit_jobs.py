@@ -113,6 +113,13 @@ def test_a_job_waits_for_jobs_a_batch_and_a_command(jobs) -> None:
     assert jobs.both.run_async().result(timeout=90) == ([0, 2, 4], [20, 40], 0)
 
 
+def test_a_shell_script_that_runs_as_a_job_uses_the_kinetic_command(jobs) -> None:
+    command = kinetic.run_command(["sh", "-c", "python -m kinetic run jobs.py::leaf 21"])
+
+    assert command.result(timeout=90) == 0
+    assert command.logs().endswith("\n42\n")
+
+
 def test_what_a_job_submits_has_folders_of_its_own_for_outputs_and_checkpoints(jobs) -> None:
     job = jobs.folders.run_async()
 

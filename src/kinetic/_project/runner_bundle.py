@@ -1,4 +1,4 @@
-"""The runner is this client's own code: the installed package without its command line, and its cloudpickle.
+"""The runner is this client's own code: the installed package without its dashboard, and its cloudpickle.
 
 So client and job never have different versions, and upgrading kinetic while a job runs does not affect it.
 """
@@ -19,7 +19,7 @@ from kinetic._wire import NamedTuple, folders
 from kinetic._wire.task import LEFT_OUT
 from kinetic.errors import PackingError
 
-_FACES = {"_cli", "_dashboard", "_cluster", "__pycache__"}
+_FACES = {"_dashboard", "_cluster", "__pycache__"}
 _START = '''"""Start a supervisor: detach, then import; see kinetic/_backends/local/supervisor.py."""
 import os
 import sys
