@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -280,8 +281,6 @@ def test_the_command_line_submits_lists_and_explains_a_chain(home, project, unti
     ).stdout.strip()
 
     def kinetic_(*words: str) -> str:
-        import sys
-
         done = project.run("-c", instead=[sys.executable, *cli, *words])
         assert done.returncode == 0, done.stderr
         return str(done.stdout)
@@ -298,9 +297,22 @@ def test_the_command_line_submits_lists_and_explains_a_chain(home, project, unti
     assert kinetic_("jobs", "logs", second) == "second\n"
 
 
-def test_after_the_newest_job_or_a_name_means_its_whole_sweep(home, project, until):
-    import sys
+def test_cleaning_up_all_keeps_the_values_that_waiting_jobs_need(home, project, steps, until):
+    job, batch, unneeded = steps.make.run_async(1), steps.make.run_async_map([2, 3]), steps.make.run_async(6)
+    for each in (job, batch, unneeded):
+        each.wait()
+    slow = steps.make.run_async(4, str(until))
+    readers = [steps.add.run_async(job, slow), steps.add.run_async(*batch.jobs, slow)]
 
+    done = project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "cleanup", "--all", "--yes"])
+    until.touch()
+
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == [unneeded.job_id]
+    assert "3 jobs kept, as their values are needed by pending jobs" in done.stderr
+    assert [reader.result() for reader in readers] == [5, 9]
+
+
+def test_after_the_newest_job_or_a_name_means_its_whole_sweep(home, project, until):
     def submit(*words: str) -> str:
         done = project.run("-c", instead=[sys.executable, "-m", "kinetic", "run", "-d", *words])
         assert done.returncode == 0, done.stderr

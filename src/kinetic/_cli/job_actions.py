@@ -78,8 +78,8 @@ def cleanup(
 ) -> None:
     """Remove a job and its stored files, or many jobs.
 
-    A running job is stopped first. With --all instead of an id: every job that has ended; pending and running jobs
-    are not affected. Files in KINETIC_OUTPUT_DIR are always kept.
+    A running job is stopped first. With --all instead of an id: every job that has ended, except those whose values
+    pending jobs need; pending and running jobs are not affected. Files in KINETIC_OUTPUT_DIR are always kept.
 
     Example: kinetic jobs cleanup --all --older-than 7d
     """
@@ -189,21 +189,30 @@ def _remove_unused_code(removed: Sequence[EndedJob]) -> None:
 
 
 def _ended_jobs(place: Mapping[str, str | None], older_than: float | None) -> list[EndedJob]:
-    """Find the jobs that have ended or were cancelled long enough ago, newest first."""
-    from kinetic._jobs import find, locate
+    """Find the jobs that have ended or were cancelled long enough ago, and that no open job follows, newest first."""
+    from kinetic._jobs import collect, find, locate
     from kinetic._jobs.status import observe_many
     from kinetic._wire import keys
 
     handles = find.list_stored_jobs(shared_options.target_of(place))
-    now, found = time.time(), []
+    now, found, kept = time.time(), list[EndedJob](), 0
+    readers: dict[str, list[str]] = {}  # by job, or by batch: its children have the same
     for handle, seen in zip(handles, observe_many(handles), strict=True):
         if not seen.status.is_final:
             continue
         when = (seen.outcome.ended if seen.outcome else None) or (seen.observation.ended if seen.observation else None)
         when = when or keys.parse_utc(handle.created_at) or now  # unknown: certainly not too old
         if older_than is None or now - when > older_than:
-            size = sum(entry.size for entry in locate.store_of(handle).entries(f"{handle.job_id}/"))
-            found.append(EndedJob(handle, seen, when, size))
+            store, owner = locate.store_of(handle), handle.group_id or handle.job_id
+            inside = [*store.entries(f"{handle.job_id}/")]
+            if owner not in readers:
+                readers[owner] = collect.readers_of(handle, store, inside)
+            if readers[owner]:
+                kept += 1
+            else:
+                found.append(EndedJob(handle, seen, when, sum(entry.size for entry in inside)))
+    if kept:
+        click.echo(f"{count_text(kept, 'job')} kept, as their values are needed by pending jobs", err=True)
     return found
 
 

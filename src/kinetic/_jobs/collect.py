@@ -238,18 +238,28 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
 def is_kept_for_followers(job: JobRecord, store: Store, inside: Sequence[Entry] = ()) -> bool:
     """Return whether a job that was collected stays, because another one that has not ended may read its value.
 
+    ``inside``: what a listing of the job has.
+    """
+    readers = readers_of(job, store, inside)
+    if readers:
+        from kinetic._jobs import after  # only where a job is followed
+
+        after.keep_for(store, job.group_id or job.job_id, readers)
+    return bool(readers)
+
+
+def readers_of(job: JobRecord, store: Store, inside: Sequence[Entry] = ()) -> list[str]:
+    """Return the jobs and batches that have not ended and may read its value, or its batch's.
+
     ``inside``: what a listing of the job has. Those who follow a batch's child are listed with the batch.
     """
     owner = job.group_id or job.job_id
     followers = inside if owner == job.job_id else [*store.entries(keys.followers(owner))]
     if not any(entry.key.startswith(keys.followers(owner)) for entry in followers):
-        return False
-    from kinetic._jobs import after  # only where a job is followed
+        return []
+    from kinetic._jobs import after  # as above
 
-    readers = after.readers_of(store, owner, followers, has_ended)
-    if readers:
-        after.keep_for(store, owner, readers)
-    return bool(readers)
+    return after.readers_of(store, owner, followers, has_ended)
 
 
 def _remove_kept_predecessors(job: JobRecord, store: Store, *, wait: float) -> None:
