@@ -146,7 +146,7 @@ def test_a_job_knows_its_folders_with_the_runners_own_copy_of_kinetic(project, h
     assert found["checkpoints"] == [checkpoints, checkpoints] == [f"{output}/checkpoints"] * 2
     assert found["there"]
     assert "/runners/" in found["code"]
-    assert not (Path(found["code"]).parent / "_cli").exists()
+    assert not (Path(found["code"]).parent / "_dashboard").exists()
 
 
 def test_the_argument_wins_over_the_variable_and_the_variable_over_the_default(project, tmp_path, monkeypatch):
