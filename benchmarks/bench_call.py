@@ -33,6 +33,21 @@ def notice():
 serve(call=call, notice=notice)
 """
 )
+IMPORTS = """
+import kinetic
+
+@kinetic.run(accelerator="cpu")
+def imports():
+    return sum(__import__(f"module_{number:03}").SIZE for number in range(IMPORTED))
+
+def call():
+    begun = time.perf_counter()
+    imports()
+    return (time.perf_counter() - begun) * 1e3
+
+serve(call=call)
+"""
+FILES, IMPORTED = 300, 50
 PAUSE_SECONDS = 0.03  # what a job leaves to do (its folder, its row) is not the next measurement's to pay
 
 
@@ -68,7 +83,27 @@ def main() -> None:
         bench.ratio("warm: a supervisor waits; vs python -c pass", warm["call"], warm["bare"], 3, "ms")
         bench.limit("end noticed after result.pkl was written", [after for after, _ in seen], 10, "ms")
         bench.limit("end noticed after outcome.ended (before it is sealed)", [after for _, after in seen], 10, "ms")
+        _of_a_project(bench, ground)
     bench.end()
+
+
+def _of_a_project(bench: Bench, ground: Ground) -> None:
+    """Measure calls of a function that imports some of its project's modules; bytecode of a job is the next one's."""
+    for number in range(FILES):
+        functions = "".join(f"def f{each}(x):\n    return [x, {each}, {{'key': x}}]\n\n\n" for each in range(40))
+        (ground.project / f"module_{number:03}.py").write_text(f"SIZE = {number}\n\n\n{functions}")
+    script = IMPORTS.replace("IMPORTED", str(IMPORTED))
+    with ground.session("imports.py", script) as session:
+        session.ask("call")
+        warm = [_rested(session, "call") for _ in range(bench.runs)]
+    edited = []
+    for run in range(bench.runs):
+        (ground.project / "module_000.py").write_text(f"SIZE = {run}\n")
+        time.sleep(PAUSE_SECONDS)  # a file that changed a moment ago is read twice
+        with ground.session("imports.py", script) as session:
+            edited.append(float(session.ask("call")))
+    bench.show(f"warm: a project of {FILES} files, {IMPORTED} of them imported", warm, "ms")
+    bench.show("… after an edit, in a fresh process", edited, "ms")
 
 
 def _cold(ground: Ground) -> float:

@@ -160,6 +160,7 @@ def _folders_of(manifest: Manifest) -> set[str]:
 def _take_over(folder: str, left: Left, into: Path, project: _Project) -> Unpacked | None:
     """Rename the folder of another job and bring it up to date; None, and no folder, where that cannot be done.
 
+    What cannot be used stays beside it, and is removed with the job.
     There may be bytecode besides: Python uses it only for a source of the same time and size.
     """
     if set(left.packs).isdisjoint(project.packs):
@@ -173,7 +174,7 @@ def _take_over(folder: str, left: Left, into: Path, project: _Project) -> Unpack
     except (OSError, KineticError):  # something in it cannot be read, or a blob; who unpacks says so
         found = None
     if found is None:
-        folders.remove(into.parent, into.name)
+        os.rename(into, f"{into}-unused")
     return found
 
 
@@ -181,7 +182,7 @@ def _bring_up_to_date(into: Path, left: Left, project: _Project) -> Unpacked | N
     """Write what is missing or not known to be right, and remove what is not the project's."""
     looked = time.time_ns()
     found = _look(into)
-    if found is None:
+    if found is None or os.lstat(into).st_mode & stat.S_IRWXU != stat.S_IRWXU:
         return None
     is_known, is_same = left.state == _state_of(found, left.young), left.is_of(project.page, project.packs)
     if is_known and is_same and not left.young:

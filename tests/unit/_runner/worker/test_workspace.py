@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -335,9 +336,13 @@ def another_mode_of_a_folder(work):
     (work / "pkg").chmod(0o750)
 
 
+def no_right_to_write(work):
+    work.chmod(0o500)
+
+
 CHANGES = (
     *(same_size_and_time, moved_back, linked_for_a_while, linked_elsewhere, a_link, another_file, another_folder),
-    *(another_mode, another_mode_of_a_folder),
+    *(another_mode, another_mode_of_a_folder, no_right_to_write),
 )
 
 
@@ -353,9 +358,11 @@ def test_a_folder_in_which_anything_was_done_is_compared_and_put_right(store, ed
 
     assert len(modes) == len(expected)
     assert {path: path.stat().st_mode for path in sorted(work.rglob("*"))} == modes
+    assert work.stat().st_mode & 0o700 == 0o700
     assert contents(work) == contents(tmp_path / "project")
     assert written_since(work, found) == []
     work.with_name("other").unlink(missing_ok=True)
+    shutil.rmtree(work.with_name("work-unused"), ignore_errors=True)
     change(work)
     without_blobs(store, edited)
     with pytest.raises(KeyMissingError):
