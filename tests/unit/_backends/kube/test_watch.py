@@ -10,6 +10,7 @@ from servers.http11 import Answer
 from servers.scripted import Scripted, lines, page, refusal
 
 from kinetic._backends.kube import client as kube_client
+from kinetic._backends.kube import informer
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import FixedCredential
 from kinetic._backends.kube.informer import Watch
@@ -116,11 +117,12 @@ def test_a_server_that_does_not_come_back_is_said_after_many_tries() -> None:
     assert 10 < len(server.asked) < 20
 
 
-def test_a_watch_that_is_forbidden_is_not_tried_again() -> None:
+def test_a_list_that_is_forbidden_after_a_watch_was_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(informer, "_POLL_SECONDS", 0.0)
     with Scripted(listing("10"), refusal(403, "cannot watch", "Forbidden")) as server, pytest.raises(AccessDeniedError):
         told(server, 2)
 
-    assert len(server.asked) == 2
+    assert [each.query.get("watch") for each in server.asked] == [None, "true", None]
 
 
 def test_a_watch_stops_when_told_to() -> None:
