@@ -17,7 +17,9 @@ JOBS = """
         return a + b
 
     @kinetic.run(accelerator="cpu")
-    def fail():
+    def fail(name=""):
+        if name:
+            open(name, "w").close()
         raise ValueError("theirs")
 """
 
@@ -46,7 +48,7 @@ def test_a_job_whose_result_is_kept_takes_six_inodes(run, home, wait_until) -> N
 def test_a_collected_child_leaves_three_files_and_a_key_that_it_may_share_and_no_folder(run, home, wait_until) -> None:
     group = run("batch = add.run_async_map([1, 2, 3])\nbatch.results()\nprint(json.dumps(batch.group_id))")
 
-    wait_until(lambda: not [*home.glob("run/*/jobs/*")], "the end of the tidying")
+    wait_until(lambda: not [*home.glob("run/*/jobs/cpu-*")], "the end of the tidying")
 
     assert [*home.glob(f"store/outputs/{group}/*")] == []
     store = home / "store"
@@ -77,8 +79,15 @@ def test_what_a_job_writes_stays_and_only_empty_folders_go(run, home, project) -
     assert (folder / "it.txt").exists()
 
 
-def test_a_failed_job_keeps_its_working_folder_and_nothing_else_beside_it(run, home, wait_until) -> None:
-    job = run("job = fail.run_async()\njob.wait()\nprint(json.dumps(job.job_id))")
+def test_a_failed_job_that_wrote_into_its_working_folder_keeps_that_and_nothing_else(run, home, wait_until) -> None:
+    job = run("job = fail.run_async('left')\njob.wait()\nprint(json.dumps(job.job_id))")
 
     (folder,) = home.glob(f"run/*/jobs/{job}")
     wait_until(lambda: [path.name for path in folder.iterdir()] == ["work-0-0"], "the end of the tidying")
+    assert (folder / "work-0-0" / "left").exists()
+
+
+def test_a_failed_job_that_wrote_nothing_keeps_no_folder(run, home, wait_until) -> None:
+    job = run("job = fail.run_async()\njob.wait()\nprint(json.dumps(job.job_id))")
+
+    wait_until(lambda: not [*home.glob(f"run/*/jobs/{job}")], "the end of the tidying")

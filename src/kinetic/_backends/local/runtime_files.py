@@ -102,7 +102,7 @@ class Paths:
         return AttemptFiles(str(self.job(job_id)), f"-{attempt}-{host}")
 
     def workspace(self, supervisor: str) -> Path:
-        """A working folder that a child of a batch left as it was, until the next one takes it."""
+        """Closed to others, for a working folder that a job left as it was, until the next one takes it."""
         return self._of_job(f"workspace-{supervisor}")
 
     def lock(self, supervisor: str) -> Path:

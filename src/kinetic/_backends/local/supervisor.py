@@ -29,7 +29,7 @@ from kinetic._runner.supervisor.supervise import DECIDED, REMOVED, Decision, Ear
 from kinetic._runner.supervisor.verdicts import Ending, Report
 from kinetic._runner.worker import function_call, worker
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES, Store
-from kinetic._wire import digests, documents, keys, outcomes, python_runtime
+from kinetic._wire import digests, documents, folders, keys, outcomes, python_runtime
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.task import Task
@@ -121,7 +121,7 @@ class SupervisorProcess:
         """Return a task with the working folder that another job may have left."""
         if task.hosts > 1:
             return task
-        return replace(task, workspace=str(self.paths.workspace(self.name)), left=self._left)
+        return replace(task, workspace=str(self.paths.workspace(self.name) / "work-last"), left=self._left)
 
     def keep_workspace(self, task: Task, verdict: Outcome, found: dict[str, object] | None) -> bool:
         """Keep the working folder of a job that left it as it was, for the next one, which verifies that.
@@ -134,6 +134,7 @@ class SupervisorProcess:
         with contextlib.suppress(OSError):  # there is none, as its worker took it; or the job removed its own
             os.rename(task.workspace, task.folder.with_name(f"{task.folder.name}-before"))  # goes with the job
         with contextlib.suppress(OSError):
+            self.paths.workspace(self.name).mkdir(folders.PRIVATE_FOLDER, exist_ok=True)
             os.rename(task.folder, task.workspace)
             self._left = found
             return True
