@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._runner.pod import fork_server
+from kinetic._runner.worker.import_hooks import ImportHooks, JaxProcess
 
 
 @pytest.fixture
@@ -220,3 +221,17 @@ def test_a_package_of_the_project_comes_before_a_library_of_the_same_name(
 
     assert importlib.import_module("second").MINE
     assert begun == []
+
+
+def test_a_library_whose_import_has_hooks_is_not_imported_once_more(
+    libraries: Begin, hidden: fork_server._HiddenModules
+) -> None:
+    known = hidden.module("of_theirs")
+    done: list[str] = []
+    hooks = ImportHooks(JaxProcess(0, 1, ""), {"of_theirs": "theirs"}, lambda: done.append("its cache began"))
+    hooks.install()
+    libraries()
+    hidden.watch(lambda *_: None, hooks.catch_up)
+
+    assert importlib.import_module("of_theirs") is known
+    assert done == ["its cache began"]

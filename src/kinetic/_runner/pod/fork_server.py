@@ -359,6 +359,8 @@ class _HiddenModules(Loader):
             shown: Called when there are modules that were not there.
         """
         if self.groups:
+            sys.meta_path.remove(self)
+            sys.meta_path.insert(0, self)  # before hooks for the same libraries, which would import them once more
             self._variables, self._begin_again, self._shown = dict(os.environ), begin_again, shown
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
