@@ -226,12 +226,12 @@ def test_a_package_of_the_project_comes_before_a_library_of_the_same_name(
 def test_a_library_whose_import_has_hooks_is_not_imported_once_more(
     libraries: Begin, hidden: fork_server._HiddenModules
 ) -> None:
-    known = hidden.module("of_theirs")
+    known = hidden.module("second")
     done: list[str] = []
-    hooks = ImportHooks(JaxProcess(0, 1, ""), {"of_theirs": "theirs"}, lambda: done.append("its cache began"))
+    hooks = ImportHooks(JaxProcess(0, 1, ""), {"second": "theirs"}, lambda: done.append("its cache began"))
     hooks.install()
     libraries()
     hidden.watch(lambda *_: None, hooks.catch_up)
 
-    assert importlib.import_module("of_theirs") is known
+    assert importlib.import_module("second") is known
     assert done == ["its cache began"]
