@@ -196,6 +196,21 @@ def test_a_task_that_changes_a_variable_before_an_import_begins_again_and_one_th
     assert begun == ["shown", "CHOSEN, SET_BY_USER before second", "shown"]
 
 
+def test_variables_that_we_change_ourselves_let_no_task_begin_again(
+    libraries: Begin, hidden: fork_server._HiddenModules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = libraries()
+    monkeypatch.setenv("OF_THE_TASK", "1")
+    before = dict(os.environ)
+    monkeypatch.setenv("OF_THE_DEBUGGER", "1")
+    monkeypatch.delenv("SET_BY_USER")
+
+    hidden.accept(before)
+    import of_theirs  # noqa: F401 - it is looked at
+
+    assert begun == ["OF_THE_TASK before of_theirs", "shown"]
+
+
 def test_a_library_that_is_only_looked_for_is_imported_as_it_is_later(libraries: Begin) -> None:
     begun = libraries()
     found = importlib.util.find_spec("of_theirs")

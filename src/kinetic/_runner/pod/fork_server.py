@@ -280,7 +280,8 @@ def _import_all(names: Sequence[str], variables: Mapping[str, str], packages: st
 
 def _may_be_hidden(name: str) -> bool:
     """Return whether a module is of a library: what is Python's own reads no variable that matters."""
-    return name.partition(".")[0] not in {*sys.stdlib_module_names, "kinetic"}
+    package = name.partition(".")[0]
+    return package not in sys.stdlib_module_names and package != "kinetic"
 
 
 def _changes(before: Mapping[str, str]) -> dict[str, str | None]:
@@ -362,6 +363,11 @@ class _HiddenModules(Loader):
             sys.meta_path.remove(self)
             sys.meta_path.insert(0, self)  # before hooks for the same libraries, which would import them once more
             self._variables, self._begin_again, self._shown = dict(os.environ), begin_again, shown
+
+    def accept(self, before: Mapping[str, str]) -> None:
+        """Note that what has changed of the variables since they were these is our doing, and not the task's."""
+        if self._variables is not None:
+            self._variables = _applied(self._variables, _changes(before))
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
         known = [number for number, group in enumerate(self.groups) if name in group.modules]

@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from os import _exit  # user code may put something else in its place
 from pathlib import Path
 from time import monotonic as _monotonic
@@ -279,10 +278,8 @@ def _prepare(
         process_setup.log_as_the_client(order.plan)
     step("worker:unpickled")
     if order.debug is not None:
-        from kinetic._runner.worker import debug_server  # most jobs have none
-
         with phase(DEBUGGER):
-            debug_server.wait(task, order, store, call[0])
+            _wait_for_debugger(task, order, store, call[0])
     return order, unpacked, call
 
 
@@ -293,6 +290,15 @@ def _relocating_unpickler(task: Task, order: Order) -> Callable[[bytes], Any] | 
     from kinetic._runner.worker import debug_server  # as above
 
     return debug_server.relocating_unpickler(order.plan, task.folder)
+
+
+def _wait_for_debugger(task: Task, order: Order, store: Store, function: Callable[..., Any]) -> None:
+    from kinetic._runner.worker import debug_server  # as above
+
+    before = dict(os.environ)
+    debug_server.wait(task, order, store, function)
+    if server := sys.modules.get("kinetic._runner.pod.fork_server"):  # of a warm pod
+        server.hidden.accept(before)
 
 
 def _load_value(data: bytes) -> Any:
@@ -330,7 +336,7 @@ def _install(task: Task, store: Store, requirements: dict[str, Any]) -> None:
 _at_the_end: list[Callable[..., None]] = []  # what is done when the function has ended, and its value is safe
 
 
-def _hook_imports(task: Task, order: Order, store: Store) -> import_hooks.ImportHooks:
+def _hook_imports(task: Task, order: Order, store: Store) -> import_hooks.ImportHooks | None:
     """Let an import of JAX, or of another library that compiles, bring what belongs to it."""
 
     def begin() -> CompileCache | None:
@@ -342,22 +348,22 @@ def _hook_imports(task: Task, order: Order, store: Store) -> import_hooks.Import
             process_setup.write_to_log(f"kinetic: there is no compile cache: {type(error).__name__}: {error}\n")
             return None
 
-    process = import_hooks.JaxProcess(task.host, task.hosts, task.coordinator)
     if task.is_command:
         if task.cache_key:
             from kinetic._runner.worker import command_cache  # only commands
 
             _at_the_end.append(command_cache.CommandCache(task, begin).finish)
-        return import_hooks.ImportHooks(replace(process, hosts=1), {}, begin)
+        return None  # it imports nothing here
+    process = import_hooks.JaxProcess(task.host, task.hosts, task.coordinator)
     hooks = import_hooks.ImportHooks(process, COMPILERS if task.cache_key else {}, begin)
     hooks.install()
     _at_the_end.append(hooks.finish)
     return hooks
 
 
-def _watch_variables(task: Task, report: ReportWriter, hooks: import_hooks.ImportHooks) -> None:
+def _watch_variables(task: Task, report: ReportWriter, hooks: import_hooks.ImportHooks | None) -> None:
     """Let a task that changes a variable before it imports a library not have one that was imported without that."""
-    if task.pod is not None and task.pod.warm:
+    if hooks is not None and task.pod is not None and task.pod.warm:
         from kinetic._runner.pod import fork_server  # most pods have one job
 
         fork_server.hidden.watch(functools.partial(_begin_again, task, report), hooks.catch_up)
@@ -373,14 +379,15 @@ def _begin_again(task: Task, report: ReportWriter, changed: str, module: str) ->
     )
     process_setup.flush()
     os.chdir("/")
-    folders.remove(task.folder.parent, task.folder.name)
     if task.data.is_dir():
         from kinetic._runner.data import mounted_data  # only jobs with data
 
         mounted_data.remove_links(task.data, Path(task.cache))
-        if processes.detach_mounts(task.data):
-            folders.remove(task.data.parent, task.data.name)
-    process_setup.apply_environment(task.environment, task.umask)
+    for made in (task.folder, task.data):
+        if processes.detach_mounts(made):  # what is mounted there is never emptied
+            folders.remove(made.parent, made.name)
+    os.environ.clear()
+    os.environ.update(task.environment)
     supervise.exec_worker(task, report.descriptor)
 
 

@@ -136,12 +136,19 @@ class _Project:
 
     def unpacked(self, found: _Found, looked: int) -> Unpacked:
         """Return what a folder holds whose files are those of this project, as they were looked at at this time."""
-        files = {path: about for path, about in found.items() if not path.endswith("/")}
-        young = [path for path, about in files.items() if not folders.is_settled(folders.changed_ns(about), looked)]
+        young = [
+            path
+            for path, about in found.items()
+            if not path.endswith("/") and not folders.is_settled(folders.changed_ns(about), looked)
+        ]
         left = Left((self.page.sha256, self.page.size, self.page.start), tuple(self.packs))
         if len(young) <= _MOST_YOUNG and "".join(young).isascii():
             left = left._replace(state=_state_of(found, young), young=tuple(young))
-        return Unpacked({path: _stamp(about) for path, about in files.items()}, left)
+        return Unpacked(_stamps(found), left)
+
+
+def _stamps(found: _Found) -> dict[str, Stamp]:
+    return {path: _stamp(about) for path, about in found.items() if not path.endswith("/")}
 
 
 def _folders_of(manifest: Manifest) -> set[str]:
@@ -186,7 +193,7 @@ def _bring_up_to_date(into: Path, left: Left, project: _Project) -> Unpacked | N
         return None
     is_known, is_same = left.state == _state_of(found, left.young), left.is_of(project.page, project.packs)
     if is_known and is_same and not left.young:
-        return project.unpacked(found, looked)
+        return Unpacked(_stamps(found), left)
     manifest = project.manifest()
     right: set[str] = set()
     if is_known:
