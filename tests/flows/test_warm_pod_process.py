@@ -585,3 +585,28 @@ def test_a_library_that_reads_a_variable_when_it_is_imported_finds_what_the_func
         ["torch", True, True],
         was_imported_before,
     ]
+
+
+@pytest.mark.skipif(not may_mount(), reason="only root may mount")
+def test_what_a_job_has_mounted_stays_whole_when_it_begins_again(start: Any, zipped: Path, tmp_path: Path) -> None:
+    packages, precious = tmp_path / "site-packages", tmp_path / "precious"
+    packages.mkdir()
+    precious.mkdir()
+    (precious / "data").touch()
+    (packages / "chooses.py").write_text(CHOOSES)
+    pod = start(f"file://{tmp_path}/store", zipped=zipped, PYTHONPATH=str(packages))
+
+    def chosen(source: str) -> list[object]:
+        if source:
+            os.makedirs("mounted", exist_ok=True)
+            subprocess.run(["mount", "--bind", source, "mounted"], check=True)
+            os.environ["CHOSEN_BACKEND"] = "jax"
+        import chooses
+
+        return [chooses.BACKEND, os.getpid() == chooses.PROCESS]
+
+    pod.run(chosen, "")
+    pod.state()
+
+    assert pod.run(chosen, str(precious)) == ["jax", True]
+    assert [each.name for each in precious.iterdir()] == ["data"]
