@@ -227,3 +227,34 @@ def test_it_goes_with_the_supervisor_that_kept_it(look, home, wait_until, how) -
         assert len(kept()) == 1
     else:
         wait_until(lambda: not kept(), "the removal of its folder")
+
+
+def test_a_folder_in_which_somebody_has_a_shell_is_not_the_next_job_s(look, project) -> None:
+    first = look()
+    project.write(
+        "held.py",
+        """
+        import os, subprocess, sys, time, kinetic
+        import helper
+
+        @kinetic.run(accelerator="cpu")
+        def hold():
+            while not os.path.exists("let-go"):
+                time.sleep(0.01)
+            os.unlink("let-go")
+
+        job = hold.run_async()
+        while job.status().value != "RUNNING":
+            time.sleep(0.01)
+        words = [sys.executable, "-m", "kinetic", "jobs", "shell", job.job_id, "--", "touch", "let-go"]
+        assert subprocess.run(words).returncode == 0
+        job.result()
+    """,
+    )
+
+    done = project.run("held.py")
+    last = look()
+
+    assert done.returncode == 0, done.stderr
+    assert last.supervisor == first.supervisor
+    assert last.same_files(first) == set()

@@ -533,6 +533,8 @@ class LocalBackend:
         variables = self._worker_environment(row, host)
         words = list(command) or [mount_namespace.shell_of(variables)]
         folder = mount_namespace.folder_of(pid) or str(files.folder)
+        with contextlib.suppress(OSError):  # a full disk: the next job looks at each file all the same
+            files.visited.touch()
         try:
             process = _start(words, variables, pid, folder)
         except FileNotFoundError:

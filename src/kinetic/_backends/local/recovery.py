@@ -252,7 +252,7 @@ def requeue(paths: Paths, queue: Queue, tasks: Sequence[Task], supervisor: str, 
     queue.requeue(tasks[0].job_id, supervisor, counted=counted)
 
 
-_NOT_KEPT = (".began", ".stacks", ".usage", ".usage~", ".progress")
+_NOT_KEPT = (".began", ".stacks", ".usage", ".usage~", ".progress", ".visited")
 
 
 def tidy(paths: Paths, job_id: str, task: Task | None = None, *, whole: bool = False) -> None:

@@ -128,7 +128,7 @@ class SupervisorProcess:
 
         Before others hear of the end, since they may remove what the job has. ``found``: what its worker said of it.
         """
-        is_as_it_was = verdict.cause in outcomes.OF_THE_FUNCTION and not verdict.files
+        is_as_it_was = verdict.cause in outcomes.OF_THE_FUNCTION and not verdict.files and not task.visited.exists()
         if not (task.workspace and found and is_as_it_was) or processes.mounts_below(task.folder):
             return False
         with contextlib.suppress(OSError):  # there is none, as its worker took it; or the job removed its own
