@@ -170,6 +170,8 @@ class _SettingsReader:
         yield Row("local_env", mode, _variable(isolated_environment.VARIABLE))
         found = limits.read_limits(os.environ)
         yield Row("local_slots", found.slots, _variable("KINETIC_LOCAL_SLOTS"))
+        preload = "on" if limits.may_preload(os.environ) else "off"
+        yield Row("local_preload", preload, _variable(limits.PRELOAD))
         yield Row("local_gpus", [*found.gpus], limits.variable_of_gpus(os.environ) or _DEFAULT)
 
     def _job_rows(self) -> Iterator[Row]:

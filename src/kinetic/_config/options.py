@@ -188,6 +188,7 @@ VARIABLES: Mapping[str, str] = {
     "KINETIC_LOCAL_SLOTS": "the cores allowed here",
     "KINETIC_LOCAL_GPUS": "all that are found",
     "KINETIC_LOCAL_ENV": "same",
+    "KINETIC_LOCAL_PRELOAD": "on",
     "KINETIC_LOCAL_MAX_HOSTS": "8",
     "KINETIC_PORTABLE": "unset",
     "KINETIC_VOLUME_ROOT": "unset",

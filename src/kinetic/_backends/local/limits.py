@@ -18,6 +18,8 @@ from kinetic.errors import CapacityError, OptionError
 if TYPE_CHECKING:
     from kinetic._hardware.placement import Placement
 
+PRELOAD = "KINETIC_LOCAL_PRELOAD"
+_ON, _OFF = ("", "on", "1", "true", "yes"), ("off", "0", "false", "no")
 _MOST = 1_000_000  # jobs or hosts at once: more than SQLite counts is an error of its own
 _MAX_HOSTS = 8  # they take 10 s to start on two cores
 _BYTES_PER_HOST = 400 << 20  # what a process with jax and a small model holds, measured
@@ -35,8 +37,18 @@ def read_limits(environ: Mapping[str, str]) -> Limits:
     """Return the slots and devices of this machine.
 
     KINETIC_LOCAL_SLOTS sets the number of "cpu" jobs; KINETIC_LOCAL_GPUS names the devices, e.g. "0,1" or "none".
+
+    Raises:
+        OptionError: One of the variables that are read for a job has no valid value.
     """
+    if environ.get(PRELOAD, "").lower() not in (*_ON, *_OFF):
+        raise OptionError(f"{PRELOAD}={environ[PRELOAD]!r} is neither on nor off", next=f"unset {PRELOAD}")
     return Limits(_count(environ, "KINETIC_LOCAL_SLOTS", "jobs") or cores(), read_gpus(environ))
+
+
+def may_preload(environ: Mapping[str, str]) -> bool:
+    """Return whether libraries may be imported before the jobs that need them begin."""
+    return environ.get(PRELOAD, "").lower() not in _OFF
 
 
 def read_gpus(environ: Mapping[str, str], devices: str = "/dev") -> tuple[str, ...]:
@@ -102,7 +114,7 @@ def check(placement: Placement, environ: Mapping[str, str], gpus: tuple[str, ...
             why="each host is a process with its own interpreter and devices",
             next=f"use a smaller slice, or set KINETIC_LOCAL_MAX_HOSTS={hosts}",
         )
-    free = _free_bytes()
+    free = free_bytes()
     if hosts > 1 and free is not None and free < hosts * _BYTES_PER_HOST:
         raise CapacityError(
             f"{name} spans {hosts} hosts, and there is not enough free memory for them",
@@ -153,7 +165,7 @@ def _quota() -> float | None:
         return None
 
 
-def _free_bytes() -> int | None:
+def free_bytes() -> int | None:
     """Return the memory that is available without swapping, or None where the system does not tell."""
     try:
         with open("/proc/meminfo") as file:

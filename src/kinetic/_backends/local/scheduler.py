@@ -240,7 +240,7 @@ _NAMES = frozenset(  # a string is read more easily than forty quoted words
 _OURS = (
     *("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "KINETIC_PORTABLE", "KINETIC_VOLUME_ROOT"),
     *("KINETIC_LOCAL_SLOTS", "KINETIC_LOCAL_GPUS", "KINETIC_MACHINE_ID"),  # for the jobs that a job submits
-    "KINETIC_PROFILE",  # and KINETIC_PROFILES_FILE
+    *("KINETIC_LOCAL_PRELOAD", "KINETIC_PROFILE"),  # and KINETIC_PROFILES_FILE
 )
 _COPIED_PREFIXES = ("LC_", "XDG_", "PYTHON", "LD_", "DYLD_", "CUDA_", "NVIDIA_", *_OURS)
 

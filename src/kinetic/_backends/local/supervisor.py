@@ -27,7 +27,7 @@ from kinetic._runner import processes
 from kinetic._runner.supervisor import attempts, supervise
 from kinetic._runner.supervisor.supervise import DECIDED, REMOVED, Decision, EarlyWorker, Supervisor
 from kinetic._runner.supervisor.verdicts import Ending, Report
-from kinetic._runner.worker import function_call, worker
+from kinetic._runner.worker import function_call, preloaded_modules, worker
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES, Store
 from kinetic._wire import digests, documents, folders, keys, outcomes, python_runtime
 from kinetic._wire.failpoints import step
@@ -36,6 +36,7 @@ from kinetic._wire.task import Task
 from kinetic.errors import BackendUnavailableError, KineticError, PredecessorError, StoreUnreachableError
 
 if TYPE_CHECKING:
+    from kinetic._backends.local.preloading import Preloading
     from kinetic._wire.measurements import Measurements
 
 T = TypeVar("T")
@@ -64,6 +65,7 @@ class SupervisorProcess:
         self.queue = Queue(self.paths.queue)
         self._spare: EarlyWorker | None = None  # for the next job, while there is none
         self._last: Task | None = None
+        self._preloading: Preloading | None = None  # once a job has imported a library
         self._left: dict[str, object] | None = None  # what is in the working folder that is kept for the next job
         self.advanced = float("inf")  # when; infinite while there was no job since
         self.ending = False
@@ -159,15 +161,28 @@ class SupervisorProcess:
             wait = functools.partial(worker.wait_for_a_task, self._last)
             with contextlib.suppress(OSError):  # no processes left, or no space: the job itself says so
                 self._spare = EarlyWorker(wait, self.supervisor.libc)
+        if self._preloading is not None:
+            self._preloading.get_ready()
 
     def spare_for(self, task: Task) -> EarlyWorker | None:
         """Return the worker that waits, if it can carry out this task; after this, there is none."""
         self._last = task
         is_early = task.hosts == 1 and not task.own_interpreter and not supervise.needs_own_interpreter()
-        if self._spare is None or not is_early or not self._spare.is_alive:
+        preloaded = self._preloading.worker_for(task, may_be=is_early) if self._preloading is not None else None
+        if self._spare is None or not is_early or preloaded is not None or not self._spare.is_alive:
             self._end_spare()
         spare, self._spare = self._spare, None
-        return spare
+        return preloaded or spare
+
+    def learn_imports(self, task: Task) -> None:
+        """Let the next job find imported what this one had to import."""
+        is_noted = (task.folder.parent / preloaded_modules.IMPORTS_FILE).exists()
+        if self._preloading is None and is_noted and self.supervisor.libc is not None:
+            from kinetic._backends.local.preloading import Preloading  # of jobs that import libraries
+
+            self._preloading = Preloading(self.supervisor)
+        if self._preloading is not None:
+            self._preloading.learn(task)
 
     def _end_spare(self) -> None:
         if self._spare is not None:
@@ -227,6 +242,8 @@ class SupervisorProcess:
     def _wait(self) -> bool:
         poll = select.poll()
         poll.register(self.wake, select.POLLIN)
+        if self._preloading is not None and self._preloading.descriptor >= 0:
+            poll.register(self._preloading.descriptor, select.POLLIN)
         woken = bool(poll.poll(_IDLE_SECONDS * 1000))
         with contextlib.suppress(BlockingIOError):
             while woken and os.read(self.wake, 4096):
@@ -238,6 +255,8 @@ class SupervisorProcess:
         if not self.queue.leave(self.name, self.template_id, at_once=self.ending):
             return False
         self._end_spare()
+        if self._preloading is not None:
+            self._preloading.end()
         self._drop_workspace()
         for path in (self.paths.wake(self.name), self.paths.held_job(self.name)):
             path.unlink(missing_ok=True)
@@ -331,10 +350,11 @@ class QueueSource:
         task = process.with_workspace(self.task)
         if values is not None:
             task = replace(task, values=values)
-        process.supervisor.early = process.spare_for(task)
-        return runtime_files.tasks_of(
+        tasks = runtime_files.tasks_of(
             self._paths, task, note.attempt, runner=process.runner, more=marks, coordinator=coordinator
         )
+        process.supervisor.early = process.spare_for(tasks[0])
+        return tasks
 
     def _values_of_predecessors(self) -> list[dict[str, object]] | None:
         """Return where the values are that the arguments refer to; None if one is gone, which closes the job."""
@@ -436,6 +456,7 @@ class QueueSource:
             self._completion.stop()
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:
+        self._process.learn_imports(tasks[0])
         is_kept = self._process.keep_workspace(tasks[0], verdict, self._report.workspace)
         recovery.finish(self._paths, self._queue, self.store, tasks, verdict.status, measured=self._is_measured)
         recovery.tidy(self._paths, self.task.job_id, self.task, whole=is_kept or verdict.succeeded)
@@ -482,8 +503,7 @@ def main(words: list[str]) -> None:
     try:
         process = SupervisorProcess(name, template_id, Path(runtime), runner)
         worker.preload()
-        gc.collect()
-        gc.freeze()
+        preloaded_modules.get_ready_to_fork()
         gc.disable()
         process.run()
     except Exception:  # noqa: BLE001 - the last frame: into the log; the next observer recovers the job

@@ -26,18 +26,18 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kinetic._runner import processes
-from kinetic._runner.pod import cleanup, container, fork_server
+from kinetic._runner.pod import cleanup, container
 from kinetic._runner.pod.fork_server import ForkServer, GetReady
 from kinetic._runner.pod.log_pump import say
 from kinetic._runner.pod.warm_clients import CONFIRMED, Clients, read_line
-from kinetic._runner.worker import worker
+from kinetic._runner.worker import preloaded_modules, worker
 from kinetic._stores import is_loaded, preload
 from kinetic._wire import documents, folders, make_dataclasses, warm_pods
 from kinetic._wire import task as wire_task
@@ -583,7 +583,7 @@ class WarmProcess:
             times = f" {self._tries} times" if self.page.hosts == 1 else ""
             say(f"{about['job_id']} has ended without a verdict{times}")
             return ""
-        imports = fork_server.noted_imports(self.task)
+        imports = preloaded_modules.noted_imports(self.task).names
         variables = self.base / f"{self._sequence}-{_VARIABLES}"
         with contextlib.suppress(OSError):
             (self.task / _VARIABLES).rename(variables)
@@ -591,7 +591,7 @@ class WarmProcess:
             return self._unclean(f"it cannot be cleaned after {about['job_id']}: {why}")
         packages = self._check_packages(about["packages"])
         if about["packages"] and not packages:
-            imports = []  # they would be imported from somewhere else
+            imports = ()  # they would be imported from somewhere else
         self._forget_task()
         self._idle_since = time.monotonic()
         self._next_look = self._idle_since + _LOOK_SECONDS
@@ -641,7 +641,7 @@ class WarmProcess:
                 return ""
         return str(root / name) if name in self._kept else ""
 
-    def _prepare(self, imports: list[str], environment: str, variables: Path, packages: str) -> None:
+    def _prepare(self, imports: Sequence[str], environment: str, variables: Path, packages: str) -> None:
         """Begin to import what the last task imported, unless that is there."""
         known = self._server.imports if self._server.environment == environment else frozenset()
         wanted = list(dict.fromkeys([*imports, *sorted(known)]))

@@ -333,15 +333,24 @@ class EarlyWorker:
         entry: Gets what the worker is told, and its end of the report: in a pod first the task as far as it is known,
             then the complete one. If that ends before, it is discarded.
         libc: Of ``processes.load_libc``.
+        fork: Forks it in another process, see ``Preloader.fork``.
     """
 
-    def __init__(self, entry: Callable[[Tasks, int], NoReturn], libc: Any) -> None:
+    def __init__(
+        self,
+        entry: Callable[[Tasks, int], NoReturn],
+        libc: Any,
+        fork: Callable[[int, int], tuple[int, ...]] | None = None,
+    ) -> None:
         file = self._file = _nameless_file()
         told, self._tell = os.pipe()
-        title = processes.ProcessTitle(libc)
         kept, shown = (told, file.fileno()), (SPARE, "a worker that waits for its task")
         try:
-            self._forked = _fork(shown, libc, title, lambda report: entry(_hear_tasks(*kept), report), *kept)
+            if fork is not None:
+                self._forked = fork(*kept)
+            else:
+                title = processes.ProcessTitle(libc)
+                self._forked = _fork(shown, libc, title, lambda report: entry(hear_tasks(*kept), report), *kept)
         except OSError:  # no process can be started now
             self._close()
             raise
@@ -386,7 +395,7 @@ class EarlyWorker:
         self._file.close()
 
 
-def _hear_tasks(told: int, file: int) -> Tasks:
+def hear_tasks(told: int, file: int) -> Tasks:
     """Yield what the parent tells of a task, in a worker that was forked before it was known."""
     at = 0
     try:
@@ -419,7 +428,7 @@ def _fork(
     if pid == 0:
         os.setpgid(0, 0)
         close_all_but(write_end, life, *kept)
-        _die_with(supervisor, libc, life)
+        die_with(supervisor, libc, life)
         title.set(*shown)
         begin(write_end)
     os.close(write_end)
@@ -501,8 +510,8 @@ def close_all_but(*kept: int) -> None:
                 os.close(descriptor)
 
 
-def _die_with(supervisor: int, libc: Any, life: int) -> None:
-    """Arrange that this worker ends when its supervisor does."""
+def die_with(supervisor: int, libc: Any, life: int = -1) -> None:
+    """Arrange that this process ends when its supervisor does; ``life``: see ``_fork``, where there is no libc."""
 
     def end_at_eof() -> None:
         os.read(life, 1)
@@ -578,6 +587,7 @@ def watch_workers(hosts: Sequence[WatchedWorker], child_signal: ChildSignal, sou
 
 
 _stuck: set[int] = set()  # processes that do not end: they hold up no other job
+helpers: set[int] = set()  # children of this process that belong to no job
 
 
 def _is_stuck(watched: WatchedWorker) -> bool:
@@ -747,8 +757,10 @@ def _reap(hosts: Sequence[WatchedWorker]) -> None:
         if pid == 0:
             return
         _stuck.discard(pid)
+        is_helper = pid in helpers
+        helpers.discard(pid)
         for watched in hosts:
-            if pid == watched.pid or len(hosts) == 1:
+            if pid == watched.pid or (len(hosts) == 1 and not is_helper):
                 watched.cpu_seconds += usage.ru_utime + usage.ru_stime
             if pid == watched.pid:
                 watched.status = status
@@ -767,7 +779,7 @@ def _end_the_rest(hosts: Sequence[WatchedWorker]) -> None:
             left = {int(word) for word in Path(f"/proc/{me}/task/{me}/children").read_text().split()}
         except OSError:
             return
-        left -= _stuck | leaving
+        left -= _stuck | leaving | helpers
         if not left:
             return
         for child in left:

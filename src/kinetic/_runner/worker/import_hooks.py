@@ -53,6 +53,7 @@ class ImportHooks:
     def __init__(self, process: JaxProcess, compilers: Mapping[str, str], begin: Callable[[], Any]) -> None:
         self._process, self._begin = process, begin
         self._joins = process.hosts > 1 and bool(process.coordinator)
+        self.accept: Callable[[Mapping[str, str]], object] = len  # gets variables as they were before we set some
         self._made: list[CompileCache | None] = []
         self._is_cached = "jax" in compilers
         self._arounds: dict[str, Around] = {
@@ -78,8 +79,10 @@ class ImportHooks:
     def _library(self, name: str) -> LibraryCache | None:
         if not self._made:
             self._made.append(self._begin())
-        cache = self._made[0]
-        return None if cache is None else _tried(functools.partial(cache.begin, name))
+        cache, before = self._made[0], dict(os.environ)
+        library = None if cache is None else _tried(functools.partial(cache.begin, name))
+        self.accept(before)
+        return library
 
     def _around_library(self, name: str, module: ModuleType, run: Callable[[], None]) -> None:
         library = self._library(name)

@@ -109,8 +109,8 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
     ours = [str(workspace / entry) if entry else str(workspace) for entry in plan.get("sys_path_rel", ("",))]
     others = [entry for entry in sys.path if entry != runner and not _is_in_project(entry, root)]
     sys.path[:] = dict.fromkeys([*ours, runner, *others, *plan.get("libraries", ())])
-    if server := sys.modules.get("kinetic._runner.pod.fork_server"):  # of a warm pod
-        server.drop_shadowed(ours)
+    if preloaded := sys.modules.get("kinetic._runner.worker.preloaded_modules"):  # most pods have one job
+        preloaded.drop_shadowed(ours)
     if "KINETIC_SUPERVISOR" in os.environ:
         os.environ["KINETIC_PACKAGE_ROOT"] = str(workspace)  # of jobs that this one submits
         os.environ["KINETIC_PACKAGE_ORIGIN"] = str(plan.get("origin") or root)

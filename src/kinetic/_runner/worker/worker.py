@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 _FILES_NAMED = 20
 _OURS = frozenset({DATA, DEVICES, EXTRACT, INSTALL, VERIFICATION})  # phases in which no code of the user runs
 _SOFTWARE = 70  # EX_SOFTWARE: only if everything below fails
+_FEW_MODULES = 40  # new ones, below which no process imports them for the next job: a twentieth of a second
 _POOL_SECONDS = 1.0  # for workers of a pool that have nothing to do, to end
 _UNHEARD_SECONDS = 5.0  # for exit handlers, if the supervisor cannot know that they run; it gives as much
 
@@ -145,10 +146,10 @@ def work(
         if not is_ready:
             process_setup.prepare()
         process_setup.apply_environment(task.environment, task.umask)
-        if task.pod is not None and task.pod.warm:
-            from kinetic._runner.pod import fork_server  # most pods have one job
-
-            fork_server.hidden.install()
+        if (preloaded := _preloaded()) is not None:
+            if task.pod is None and preloaded.changed_file():
+                supervise.exec_worker(task, pipe)
+            preloaded.hidden.install()
         os.environ["KINETIC_PROGRESS_FILE"] = str(task.progress)  # see _wire/progress.py, which few jobs load
         os.environ.setdefault("PYTHONUNBUFFERED", "1")  # of interpreters that the function starts
         if not is_ready:
@@ -156,11 +157,7 @@ def work(
         process_setup.open_dump_file(task)
         step("worker:begun")
         code = _run(task, report, body, fetched or [])
-        if task.pod is not None and task.pod.warm:
-            from kinetic._runner.pod import fork_server  # as above
-
-            own = (str(task.folder.parent), task.runner)
-            fork_server.note_imports(task.folder.with_name(fork_server.IMPORTS_FILE), own)
+        _note_imports(task)
         _run_exit_handlers()
         step("worker:leaving")
         report.leave()
@@ -297,8 +294,8 @@ def _wait_for_debugger(task: Task, order: Order, store: Store, function: Callabl
 
     before = dict(os.environ)
     debug_server.wait(task, order, store, function)
-    if server := sys.modules.get("kinetic._runner.pod.fork_server"):  # of a warm pod
-        server.hidden.accept(before)
+    if (preloaded := _preloaded()) is not None:
+        preloaded.hidden.accept(before)
 
 
 def _load_value(data: bytes) -> Any:
@@ -361,21 +358,48 @@ def _hook_imports(task: Task, order: Order, store: Store) -> import_hooks.Import
     return hooks
 
 
+def _preloaded() -> Any:
+    """Return ``preloaded_modules`` if this process was forked from one that has imported libraries, else None."""
+    found = sys.modules.get("kinetic._runner.worker.preloaded_modules")
+    return found if found is not None and found.hidden.groups else None
+
+
+_watch: Any = None  # a VariableWatch, in a process that has imported no library
+
+
 def _watch_variables(task: Task, report: ReportWriter, hooks: import_hooks.ImportHooks | None) -> None:
     """Let a task that changes a variable before it imports a library not have one that was imported without that."""
-    if hooks is not None and task.pod is not None and task.pod.warm:
-        from kinetic._runner.pod import fork_server  # most pods have one job
+    global _watch  # noqa: PLW0603 - of this process
+    if hooks is not None and (preloaded := _preloaded()) is not None:
+        preloaded.hidden.watch(functools.partial(_begin_again, task, report), hooks.catch_up)
+    elif hooks is not None and _may_be_preloaded(task):
+        from kinetic._runner.worker import preloaded_modules  # not in most pods
 
-        fork_server.hidden.watch(functools.partial(_begin_again, task, report), hooks.catch_up)
+        _watch = preloaded_modules.VariableWatch().install()
+        hooks.accept = _watch.accept
 
 
-def _begin_again(task: Task, report: ReportWriter, changed: str, module: str) -> None:
+def _may_be_preloaded(task: Task) -> bool:
+    """Return whether the next job may be forked from a process that has imported what this one imports."""
+    return task.pod.warm != "" if task.pod is not None else task.hosts == 1
+
+
+def _note_imports(task: Task) -> None:
+    if _may_be_preloaded(task) and not task.is_command:
+        from kinetic._runner.worker import preloaded_modules  # as above
+
+        own = (str(task.folder.parent), task.runner)
+        few = 0 if task.is_in_a_pod else _FEW_MODULES
+        preloaded_modules.note_imports(task.folder.with_name(preloaded_modules.IMPORTS_FILE), own, _watch, few=few)
+
+
+def _begin_again(task: Task, report: ReportWriter, why: str) -> None:
     """Be a new interpreter for the same task: what this one has imported does not fit."""
     if not report.is_the_worker:
         return  # a process of the function's
     process_setup.write_to_log(
-        f"kinetic: {changed} changed before {module} was imported, which this pod had imported without that. The job "
-        "begins again in an interpreter of its own; pass the variable with capture_env_vars to save the import\n"
+        f"kinetic: {why}, which had been imported ahead of the job without that. The job begins again in an "
+        "interpreter of its own; pass variables with capture_env_vars to save the import\n"
     )
     process_setup.flush()
     os.chdir("/")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner.pod import fork_server
+from kinetic._runner.worker import preloaded_modules
 from kinetic._runner.worker.import_hooks import ImportHooks, JaxProcess
 
 
@@ -23,8 +23,8 @@ from kinetic._runner.worker.import_hooks import ImportHooks, JaxProcess
 def imports(monkeypatch: pytest.MonkeyPatch) -> dict[str, types.ModuleType]:
     """Stand for ``sys.modules`` of a task: what was imported before the fork comes first."""
     found = {"known": _module("known", "/usr/lib/site-packages/known.py"), "__main__": types.ModuleType("__main__")}
-    monkeypatch.setattr(fork_server, "_loaded", set(found))
-    monkeypatch.setattr(fork_server, "sys", types.SimpleNamespace(modules=found))
+    monkeypatch.setattr(preloaded_modules, "_loaded", set(found))
+    monkeypatch.setattr(preloaded_modules, "sys", types.SimpleNamespace(modules=found))
     return found
 
 
@@ -37,7 +37,7 @@ def _module(name: str, origin: str) -> types.ModuleType:
 def test_a_task_that_imported_no_package_writes_nothing(imports: dict[str, types.ModuleType], tmp_path: Path) -> None:
     imports["mine"] = _module("mine", "/work/mine.py")
 
-    fork_server.note_imports(tmp_path / "imports.json", ["/work"])
+    preloaded_modules.note_imports(tmp_path / "imports.json", ["/work"])
 
     assert not (tmp_path / "imports.json").exists()
 
@@ -48,16 +48,19 @@ def test_a_task_that_imported_a_package_names_all_packages(
     imports["new"] = _module("new", "/usr/lib/site-packages/new.py")
     imports["mine"] = _module("mine", "/work/mine.py")
 
-    fork_server.note_imports(tmp_path / "imports.json", ["/work"])
+    preloaded_modules.note_imports(tmp_path / "imports.json", ["/work"])
 
-    assert json.loads((tmp_path / "imports.json").read_text()) == ["known", "new"]
+    assert preloaded_modules.noted_imports(tmp_path) == (("known", "new"), frozenset())
 
 
-@pytest.mark.parametrize("found", ["[" * 1_000_000, json.dumps(["a" * (3 << 20)]), '{"a": 1}', "\udc80"])
+@pytest.mark.parametrize(
+    "found",
+    ["[" * 1_000_000, json.dumps({"names": ["a" * (3 << 20)], "changed": []}), '{"names": 1, "changed": []}', "\udc80"],
+)
 def test_what_is_not_a_list_of_names_is_none(tmp_path: Path, found: str) -> None:
     (tmp_path / "imports.json").write_text(found, errors="surrogateescape")
 
-    assert fork_server.noted_imports(tmp_path) == []
+    assert preloaded_modules.noted_imports(tmp_path) == ((), frozenset())
 
 
 def test_the_names_of_modules_that_were_there_before_are_not_looked_at(
@@ -70,16 +73,16 @@ def test_the_names_of_modules_that_were_there_before_are_not_looked_at(
             seen.append(name)
             return super().__contains__(name)
 
-    fork_server._loaded = Loaded(imports)
+    preloaded_modules._loaded = Loaded(imports)
     imports["mine"] = _module("mine", "/work/mine.py")
 
-    fork_server.note_imports(tmp_path / "imports.json", ["/work"])
+    preloaded_modules.note_imports(tmp_path / "imports.json", ["/work"])
 
     assert seen == ["mine", "__main__"], "the last ones, up to the first that is known"
 
 
 def test_caches_that_libraries_empty_at_the_end_are_empty_before_tasks_are_forked(
-    monkeypatch: pytest.MonkeyPatch, hidden: fork_server._HiddenModules
+    monkeypatch: pytest.MonkeyPatch, hidden: preloaded_modules._HiddenModules
 ) -> None:
     emptied = []
 
@@ -87,11 +90,11 @@ def test_caches_that_libraries_empty_at_the_end_are_empty_before_tasks_are_forke
         emptied.append("typing")
         raise RuntimeError("of a library")
 
-    monkeypatch.setattr(fork_server.typing, "_cleanups", [fails])
+    monkeypatch.setattr(preloaded_modules.typing, "_cleanups", [fails])
     jax = types.SimpleNamespace(clear_caches=lambda: emptied.append("jax"))
-    hidden.groups.append(fork_server._Group({"jax": jax}, {}))
+    hidden.groups.append(preloaded_modules._Group({"jax": jax}, {}))
 
-    fork_server._empty_caches()
+    preloaded_modules._empty_caches()
 
     assert emptied == ["typing", "jax"]
 
@@ -109,11 +112,11 @@ import of_theirs.inside
 
 
 @pytest.fixture
-def hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[fork_server._HiddenModules]:
+def hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[preloaded_modules._HiddenModules]:
     """Stand for the libraries that a process has imported before its forks."""
-    found = fork_server._HiddenModules()
-    monkeypatch.setattr(fork_server, "hidden", found)
-    monkeypatch.setattr(fork_server, "_loaded", {*sys.modules})
+    found = preloaded_modules._HiddenModules()
+    monkeypatch.setattr(preloaded_modules, "hidden", found)
+    monkeypatch.setattr(preloaded_modules, "_loaded", {*sys.modules})
     before = dict(sys.modules)
     yield found
     for name in sys.modules.keys() - before.keys():
@@ -121,7 +124,7 @@ def hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[fork_server._HiddenModul
 
 
 @pytest.fixture
-def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: fork_server._HiddenModules) -> Begin:
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: preloaded_modules._HiddenModules) -> Begin:
     """Import two libraries before the fork; return what begins a task, and notes what becomes of it."""
     (tmp_path / "of_theirs" / "inside").mkdir(parents=True)
     (tmp_path / "of_theirs" / "__init__.py").write_text(LIBRARY)
@@ -135,11 +138,11 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: fork_serv
     monkeypatch.setenv("SET_BY_IMPORT", "to be undone")
     monkeypatch.delenv("SET_BY_IMPORT")
     begun: list[str] = []
-    fork_server._import_all(["of_theirs", "of_theirs.inside", "second", "is_not_there"], VARIABLES, "")
+    preloaded_modules._import_all(["of_theirs", "of_theirs.inside", "second", "is_not_there"], VARIABLES, "")
     hidden.install()
 
     def begin() -> list[str]:
-        hidden.watch(lambda changed, module: begun.append(f"{changed} before {module}"), lambda: begun.append("shown"))
+        hidden.watch(begun.append, lambda: begun.append("shown"))
         return begun
 
     return begin
@@ -193,11 +196,11 @@ def test_a_task_that_changes_a_variable_before_an_import_begins_again_and_one_th
 
     import second  # noqa: F401 - after it
 
-    assert begun == ["shown", "CHOSEN, SET_BY_USER before second", "shown"]
+    assert begun == ["shown", "CHOSEN, SET_BY_USER changed before second was imported", "shown"]
 
 
 def test_variables_that_we_change_ourselves_let_no_task_begin_again(
-    libraries: Begin, hidden: fork_server._HiddenModules, monkeypatch: pytest.MonkeyPatch
+    libraries: Begin, hidden: preloaded_modules._HiddenModules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = libraries()
     monkeypatch.setenv("OF_THE_TASK", "1")
@@ -208,7 +211,7 @@ def test_variables_that_we_change_ourselves_let_no_task_begin_again(
     hidden.accept(before)
     import of_theirs  # noqa: F401 - it is looked at
 
-    assert begun == ["OF_THE_TASK before of_theirs", "shown"]
+    assert begun == ["OF_THE_TASK changed before of_theirs was imported", "shown"]
 
 
 def test_a_library_that_is_only_looked_for_is_imported_as_it_is_later(libraries: Begin) -> None:
@@ -232,14 +235,14 @@ def test_a_package_of_the_project_comes_before_a_library_of_the_same_name(
     (tmp_path / "project" / "second.py").write_text("MINE = True")
     monkeypatch.syspath_prepend(tmp_path / "project")
 
-    fork_server.drop_shadowed([str(tmp_path / "project"), str(tmp_path / "nowhere")])
+    preloaded_modules.drop_shadowed([str(tmp_path / "project"), str(tmp_path / "nowhere")])
 
     assert importlib.import_module("second").MINE
     assert begun == []
 
 
 def test_a_library_whose_import_has_hooks_is_not_imported_once_more(
-    libraries: Begin, hidden: fork_server._HiddenModules
+    libraries: Begin, hidden: preloaded_modules._HiddenModules
 ) -> None:
     known = hidden.module("second")
     done: list[str] = []

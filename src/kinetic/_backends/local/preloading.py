@@ -1,0 +1,158 @@
+"""What the jobs of one supervisor import, and a process that has imported it before the next of them begins.
+
+A job gets a worker of that process only if its function, when it ran last, imported all that this process has imported,
+under the same variables: whatever importing does to an interpreter, this job does as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Mapping
+
+from kinetic._backends.local import limits
+from kinetic._runner.supervisor.preloader import Preloader
+from kinetic._runner.supervisor.supervise import EarlyWorker, Supervisor
+from kinetic._runner.worker import preloaded_modules, worker
+from kinetic._runner.worker.preloaded_modules import Imports
+from kinetic._wire import NamedTuple
+from kinetic._wire.task import Task
+
+_OF_ONE_JOB = frozenset({"KINETIC_JOB_ID", "KINETIC_ATTEMPT", "KINETIC_OUTPUT_DIR", "KINETIC_CHECKPOINT_DIR"})
+_IMPORT_SECONDS = 120.0
+_FREE_BYTES = 2 << 30  # below which memory is not spent on this
+_MISSES = 2  # jobs one after the other that have no use of it, before others replace it
+
+
+class _Wanted(NamedTuple):
+    imports: tuple[str, ...]
+    variables: dict[str, str]
+
+
+class Preloading:
+    """Learns what functions import, and has at most one process that has imported it."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._libc = supervisor.libc
+        self._functions: dict[str, Imports] = {}  # what each function imported when it ran last
+        self._preloader: Preloader | None = None
+        self._wanted: _Wanted | None = None  # what it imports
+        self._limit = 0.0  # until when it must have done so
+        self._useless: list[_Wanted] = []  # what no worker can be forked after
+        self._in_vain = 0  # jobs one after the other that began again
+        self._misses = 0
+        self._spare: EarlyWorker | None = None
+        self._last: Task | None = None  # to which this gave a worker
+
+    @property
+    def descriptor(self) -> int:
+        """What becomes readable when there is something to do; -1 for nothing."""
+        waits = self._preloader is not None and not self._preloader.is_ready
+        return self._preloader.descriptor if self._preloader is not None and waits else -1
+
+    def worker_for(self, task: Task, *, may_be: bool) -> EarlyWorker | None:
+        """Return a worker for a task, or None; ``may_be``: whether it can have one that was forked before."""
+        self._look()
+        spare, self._spare = self._spare, None
+        if may_be and self._fits(task):
+            if spare is None or not spare.is_alive:
+                spare = self._new_worker(spare)
+            if spare is not None:
+                self._last, self._misses = task, 0
+                return spare
+        if spare is not None:
+            spare.end()
+        return None
+
+    def get_ready(self) -> None:
+        """Have a worker ready for a job like the last one."""
+        self._look()
+        if self._last is not None and self._fits(self._last) and (self._spare is None or not self._spare.is_alive):
+            self._spare = self._new_worker(self._spare)
+
+    def learn(self, task: Task) -> None:
+        """Take in what a job imported, which has ended, and begin to import that for the next one."""
+        had_ours = self._last is not None and self._last.job_id == task.job_id
+        imports = preloaded_modules.noted_imports(task.folder.parent)
+        if not imports.names:
+            self._in_vain = 0 if had_ours else self._in_vain
+            return
+        self._functions[task.function] = imports
+        if not limits.may_preload(task.environment):
+            self.end()
+            return
+        self._look()
+        wanted = _Wanted(imports.names, _shared(task.environment))
+        if had_ours and wanted == self._wanted and self._is_like(imports):  # a file of a library is another one by now
+            self._in_vain += 1
+            if self._in_vain >= _MISSES:
+                self._useless.append(wanted)
+            self._drop()
+        self._misses += 1
+        waits = self._preloader is not None and (not self._preloader.is_ready or self._misses < _MISSES)
+        if not waits and wanted != self._wanted:
+            self._begin(wanted, task)
+
+    def _begin(self, wanted: _Wanted, task: Task) -> None:
+        free = limits.free_bytes()
+        if wanted in self._useless or (free is not None and free < _FREE_BYTES):
+            return
+        self._drop()
+        with contextlib.suppress(OSError):  # no processes left
+            entry = functools.partial(worker.wait_for_a_task, task)
+            self._preloader = Preloader(entry, self._libc, wanted.imports, task.environment)
+            self._wanted, self._misses, self._limit = wanted, 0, time.monotonic() + _IMPORT_SECONDS
+
+    def _look(self) -> None:
+        """See whether the libraries are imported by now, and are of use."""
+        if self._preloader is None or self._preloader.is_ready:
+            return
+        self._preloader.look()
+        is_late = time.monotonic() > self._limit
+        is_for_nobody = self._preloader.is_ready and not any(map(self._is_like, self._functions.values()))
+        if self._wanted is not None and (self._preloader.is_over or is_late or is_for_nobody):
+            self._useless.append(self._wanted)
+            self._drop()
+
+    def _is_like(self, imports: Imports) -> bool:
+        """Return whether what these imports do to an interpreter includes what was done to our process."""
+        ours = self._preloader.changed if self._preloader is not None else frozenset[str]()
+        return self._wanted is not None and imports.changed <= ours and {*self._wanted.imports} <= {*imports.names}
+
+    def _fits(self, task: Task) -> bool:
+        found = self._functions.get(task.function)
+        if self._preloader is None or not self._preloader.is_ready or self._wanted is None or found is None:
+            return False
+        return (
+            self._is_like(found)
+            and _shared(task.environment) == self._wanted.variables
+            and limits.may_preload(task.environment)
+        )
+
+    def _new_worker(self, was: EarlyWorker | None) -> EarlyWorker | None:
+        if was is not None:
+            was.end()
+        assert self._preloader is not None  # noqa: S101 - for the type checker: a task fits one
+        try:
+            return EarlyWorker(self._preloader.entry, self._libc, self._preloader.fork)
+        except OSError:
+            self._drop()
+            return None
+
+    def _drop(self) -> None:
+        if self._spare is not None:
+            self._spare.end()
+            self._spare = None
+        if self._preloader is not None:
+            self._preloader.end()
+        self._preloader = self._wanted = None
+
+    def end(self) -> None:
+        """End all processes of this."""
+        self._drop()
+
+
+def _shared(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are not one job's own."""
+    return {name: value for name, value in environment.items() if name not in _OF_ONE_JOB}

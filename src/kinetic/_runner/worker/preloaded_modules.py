@@ -1,0 +1,383 @@
+"""Modules of libraries that were imported before a process forked its workers, hidden until a worker imports them.
+
+They are imported under the variables that the last jobs had, since libraries read them at that moment. A job that
+changes variables itself, before it imports one of these libraries, begins again in an interpreter that has imported
+nothing.
+
+After importing, such a process forks once to see what that leaves: OpenBLAS ends its threads before a fork, and
+jemalloc starts its own again after one. With any other thread, or with an open device, it is of no use, and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import itertools
+import json
+import os
+import sys
+import typing
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from kinetic._runner import processes
+from kinetic._wire import NamedTuple, folders
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+else:
+    Loader = object  # as in ``import_hooks``
+
+IMPORTS_FILE = "imports.json"  # in the folder of a job: what its worker had imported of installed packages
+_SAFE_THREADS = frozenset({"jemalloc_bg_thd"})
+_DEVICES = ("/dev/nvidia", "/dev/accel", "/dev/vfio", "/dev/kfd", "/dev/dri")
+_FOLDERS = ("site-packages", "dist-packages")  # of installed packages
+_NEVER = ("kinetic", "obstore", "cloudpickle", "__main__", "antigravity")  # obstore starts threads
+_READS = {"matplotlib": "matplotlibrc"}  # files in the folder of the process that a package reads when it is imported
+_MOST_NAMES, _MOST_BYTES = 20_000, 2 << 20
+_Stamp = tuple[int, int, int]  # of a file: time of its last change in nanoseconds, size and inode
+_loaded: set[str] = set()  # all modules that were imported here before the fork
+_stamps: dict[str, _Stamp | None] = {}  # of all files and folders that importing them depended on; None: not there
+_opened: set[str] | None = None  # while something is imported: the files that it has opened
+_temporary: list[str] = []  # temporary folders that it made
+
+
+def preload(names: Sequence[str], variables: Mapping[str, str], packages: str = "") -> str:
+    """Import modules and hide them; return why no worker can be forked after that, or "".
+
+    ``packages``: a folder to import from as well, see ``kept_packages``.
+    """
+    global _opened  # noqa: PLW0603 - of this process
+    _opened = set()
+    sys.addaudithook(_see)
+    with _quiet():
+        _import_all(names, variables, packages)
+        _empty_caches()
+    opened, _opened = _opened, None
+    files = [getattr(module.__spec__, "origin", None) for group in hidden.groups for module in group.modules.values()]
+    read = {*opened, *(path for path in files if path and path.startswith("/")), *filter(_is_of_packages, sys.path)}
+    _stamps.update({path: _stamp_of(path) for path in read})
+    return _why_unsafe()
+
+
+def _see(event: str, arguments: tuple[Any, ...]) -> None:
+    """Note what an import reads; bytecode belongs to a module, whose source is looked at."""
+    if _opened is None:
+        return
+    if event == "tempfile.mkdtemp":
+        _temporary.append(str(arguments[0]))
+    elif event == "open" and isinstance(path := arguments[0], str | bytes) and not _writes(*arguments[1:]):
+        path = os.path.abspath(os.fsdecode(path))
+        if not path.endswith(".pyc") and not path.startswith(("/proc/", "/dev/", "/sys/")):
+            _opened.add(path)
+
+
+def _writes(mode: object, flags: object) -> bool:
+    return (isinstance(mode, str) and "r" not in mode) or (isinstance(flags, int) and bool(flags & os.O_ACCMODE))
+
+
+def _is_of_packages(path: str) -> bool:
+    return any(folder in path for folder in _FOLDERS)
+
+
+def _stamp_of(path: str) -> _Stamp | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def changed_file() -> str:
+    """Return a file that is another one than when these modules were imported, or ""; an upgrade changes many.
+
+    Some 10 ms for JAX and Keras, which take seconds to import.
+    """
+    return next((path for path, was in _stamps.items() if _stamp_of(path) != was), "")
+
+
+def variables_of_imports() -> list[str]:
+    """Return the names of the variables that these modules set or removed when they were imported."""
+    return sorted({name for group in hidden.groups for name in group.changed})
+
+
+def get_ready_to_fork() -> None:
+    """Note what is there, and let no collection of a fork copy it."""
+    _loaded.update(sys.modules, *(group.modules for group in hidden.groups))
+    gc.collect()
+    gc.freeze()
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """Let what libraries print while they are imported go nowhere: it would be in no task's log."""
+    nothing, kept = os.open(os.devnull, os.O_RDWR), [os.dup(1), os.dup(2)]
+    for number in (1, 2):
+        os.dup2(nothing, number)
+    try:
+        yield
+    finally:
+        for number, was in zip((1, 2), kept, strict=True):
+            with contextlib.suppress(OSError, ValueError):
+                (sys.stdout, sys.stderr)[number - 1].flush()
+            os.dup2(was, number)
+            os.close(was)
+        os.close(nothing)
+
+
+def _import_all(names: Sequence[str], variables: Mapping[str, str], packages: str) -> None:
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    if packages:
+        from kinetic._runner.pod import kept_packages  # as above
+
+        kept_packages.use(Path(packages))
+    try:
+        for name in names:  # filters of warnings that they add are the next task's, as if it had imported them
+            if name not in sys.modules:
+                there, variables = set(sys.modules), dict(os.environ)
+                with contextlib.suppress(BaseException):  # of a library that does not like it: it is imported later
+                    __import__(name)
+                new = {name: sys.modules[name] for name in list(sys.modules) if name not in there}
+                found = {name: module for name, module in new.items() if _may_be_hidden(name)}
+                hidden.groups.append(_Group(found, _changes(variables)))
+    finally:
+        for group in hidden.groups:
+            for name in group.modules:
+                sys.modules.pop(name, None)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _may_be_hidden(name: str) -> bool:
+    """Return whether a module is of a library: what is Python's own reads no variable that matters."""
+    package = name.partition(".")[0]
+    return package not in sys.stdlib_module_names and package != "kinetic"
+
+
+def _changes(before: Mapping[str, str]) -> dict[str, str | None]:
+    """Return which variables are others now; None: removed."""
+    return {name: os.environ.get(name) for name, _ in before.items() ^ os.environ.items()}
+
+
+def _empty_caches() -> None:
+    """Empty what libraries empty when an interpreter ends: each task does that, and would copy all that is in there."""
+    jax = hidden.module("jax")
+    for clear in (*getattr(typing, "_cleanups", ()), getattr(jax, "clear_caches", int)):
+        with contextlib.suppress(Exception):
+            clear()
+
+
+def _why_unsafe() -> str:
+    """Return why a fork of this process would not work, or ""; found by forking once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    if _temporary:
+        return f"importing made the temporary folder {_temporary[0]}, which the first task would remove"
+    if processes.children_of(os.getpid()):
+        return "importing started processes"
+    threads = []
+    for thread in os.listdir("/proc/self/task"):
+        if int(thread) != os.getpid():
+            with contextlib.suppress(OSError):
+                threads.append(Path(f"/proc/self/task/{thread}/comm").read_text().strip())
+    if left := sorted({name for name in threads if name not in _SAFE_THREADS}):
+        return f"importing started threads: {', '.join(left)}"
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if (path := os.readlink(f"/proc/self/fd/{number}")).startswith(_DEVICES):
+                return f"importing opened {path}"
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------------- in the worker
+
+
+class _Group(NamedTuple):
+    """What one import before the fork brought."""
+
+    modules: dict[str, ModuleType]
+    changed: dict[str, str | None]  # variables that it set, as jax does, or removed
+
+
+class _HiddenModules(Loader):
+    """Finds what was imported before the fork, and lets a task have it as soon as it imports it.
+
+    What was imported before that comes along, and nothing else, since variables may change until that is imported.
+    """
+
+    def __init__(self) -> None:
+        self.groups: list[_Group] = []  # in their order
+        self.noted: list[str] = []  # what a task has imported itself before it got the last of them
+        self._asked_for: dict[str, ModuleType] = {}  # and not imported yet, as by ``importlib.util.find_spec``
+        self._variables: dict[str, str] | None = None  # of a task, as its function finds them
+        self._path: list[str] = []  # where it looks for modules
+        self._begin_again: Callable[[str], object] = str
+        self._shown: Callable[[], object] = lambda: None
+
+    def module(self, name: str) -> ModuleType | None:
+        return next((group.modules[name] for group in self.groups if name in group.modules), None)
+
+    def install(self) -> None:
+        """Begin to find them, in a worker."""
+        if self.groups:
+            sys.meta_path.insert(0, self)
+
+    def watch(self, begin_again: Callable[[str], object], shown: Callable[[], object]) -> None:
+        """Compare variables from now on; what comes next is the user's.
+
+        Args:
+            begin_again: Gets what has changed, as variables and a module whose import they may change; it returns
+                only in a process in which nothing can begin again.
+            shown: Called when there are modules that were not there.
+        """
+        if self.groups:
+            sys.meta_path.remove(self)
+            sys.meta_path.insert(0, self)  # before hooks for the same libraries, which would import them once more
+            self._variables, self._begin_again, self._shown = dict(os.environ), begin_again, shown
+            self._path = list(sys.path)
+
+    def accept(self, before: Mapping[str, str]) -> None:
+        """Note that what has changed of the variables since they were these is our doing, and not the task's."""
+        if self._variables is not None:
+            self._variables = _applied(self._variables, _changes(before))
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        if self._variables is not None and self._path != sys.path:
+            self._look_at_path()
+        known = [number for number, group in enumerate(self.groups) if name in group.modules]
+        if known:
+            if self._variables is not None and (changed := _changes(self._variables)):
+                self._begin_again(f"{', '.join(sorted(changed))} changed before {name} was imported")
+            elif name in _READS and os.path.exists(_READS[name]):
+                self._begin_again(f"there is a file {_READS[name]} for {name}")
+            self._show(known[0] + 1)
+            self._asked_for[name] = sys.modules.pop(name)  # else the import would execute it again
+        found = self._asked_for.get(name)
+        if found is None:
+            return None
+        was = found.__spec__
+        spec = copy.copy(was) if was is not None else ModuleSpec(name, None)
+        spec.loader, spec.loader_state = self, (found, was)
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        found: ModuleType = spec.loader_state[0]
+        return found
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._asked_for.pop(module.__name__, None)
+        if module.__spec__ is not None and module.__spec__.loader is self:
+            module.__spec__ = module.__spec__.loader_state[1]
+
+    def _show(self, many: int) -> None:
+        self.noted += itertools.takewhile(lambda name: name not in _loaded, reversed(sys.modules))
+        shown, self.groups = self.groups[:many], self.groups[many:]
+        for group in shown:
+            sys.modules.update(group.modules)
+            os.environ.update(_applied({}, group.changed))
+            for name in [name for name, value in group.changed.items() if value is None]:
+                os.environ.pop(name, None)
+        numbers = sys.modules.get("numpy.random")
+        if numbers is not None and any("numpy.random" in group.modules for group in shown):
+            numbers.seed()  # else each task would draw the same numbers
+        self._shown()
+        if self._variables is not None:
+            self._variables = dict(os.environ)
+
+    def _look_at_path(self) -> None:
+        """Let what the task has put before a library on the path be found instead of it."""
+        was, self._path = set(self._path), list(sys.path)
+        last = max((at for at, folder in enumerate(sys.path) if folder in was), default=0)
+        drop_shadowed([folder for folder in sys.path[:last] if folder not in was])
+
+    def drop(self, packages: set[str]) -> None:
+        """Forget packages: they will be imported from somewhere else."""
+        for group in self.groups:
+            for name in [name for name in group.modules if name.partition(".")[0] in packages]:
+                del group.modules[name]
+
+
+hidden = _HiddenModules()
+
+
+def _applied(variables: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in {**variables, **changes}.items() if value is not None}
+
+
+class VariableWatch:
+    """Notes which variables a task has changed before it imports a library, in a process that has imported nothing."""
+
+    def __init__(self) -> None:
+        self._was = dict(os.environ)
+        self.changed: set[str] = set()
+
+    def install(self) -> VariableWatch:
+        """Begin to watch."""
+        sys.meta_path.insert(0, self)
+        return self
+
+    def accept(self, before: Mapping[str, str]) -> None:
+        """Note that what has changed of the variables since they were these is our doing, and not the task's."""
+        self._was = _applied(self._was, _changes(before))
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        """Find nothing, and look."""
+        if "." not in name and name not in sys.stdlib_module_names and os.environ != self._was:
+            self.changed.update(_changes(self._was))
+
+
+class Imports(NamedTuple):
+    """What a task had imported of installed packages when it ended."""
+
+    names: tuple[str, ...] = ()  # of modules, in their order
+    changed: frozenset[str] = frozenset()  # variables that were others when it imported something
+
+
+def note_imports(path: Path, own: Sequence[str], watch: VariableWatch | None = None, *, few: int = 0) -> None:
+    """Write down what this process has imported of installed packages; nothing of the folders in ``own``.
+
+    A task that imported none writes nothing: to look at a module, or at its name, is to copy its memory, and JAX brings
+    2,000. What was imported last comes last. ``few``: so many new modules are not worth it.
+    """
+    with contextlib.suppress(OSError, RuntimeError):  # a full disk; a thread that imports something at this moment
+        new = [*itertools.takewhile(lambda name: name not in _loaded, reversed(sys.modules)), *hidden.noted]
+        if len(new) > few and any(_is_installed(name, own) for name in new):
+            names = [name for name in list(sys.modules) if _is_installed(name, own)]
+            changed = sorted(watch.changed) if watch is not None else []
+            path.write_text(json.dumps({"names": names[:_MOST_NAMES], "changed": changed}))
+
+
+def _is_installed(name: str, own: Sequence[str]) -> bool:
+    origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None) or ""
+    if name.partition(".")[0] in _NEVER or not isinstance(origin, str) or origin.startswith(tuple(own)):
+        return False
+    return _is_of_packages(origin)
+
+
+def drop_shadowed(folders: Sequence[str]) -> None:
+    """Forget packages that were imported before the fork, and of which a task's project has one of the same name."""
+    for folder in folders if hidden.groups else ():
+        with contextlib.suppress(OSError):
+            hidden.drop({name.partition(".")[0] for name in os.listdir(folder)})
+
+
+def noted_imports(folder: Path) -> Imports:
+    """Return what a task's worker wrote down, if anything: of names only, whatever user code made of the file."""
+    try:
+        found = json.loads(folders.read_file(folder, IMPORTS_FILE, _MOST_BYTES))
+        names, changed = ([name for name in found[key] if isinstance(name, str)] for key in Imports._fields)
+    except (OSError, ValueError, RecursionError, TypeError, KeyError):
+        return Imports()
+    parts = [name for name in names[:_MOST_NAMES] if all(part.isidentifier() for part in name.split("."))]
+    return Imports(tuple(parts), frozenset(changed))

@@ -1,0 +1,230 @@
+"""A job on this machine finds imported what the one before had to import, and notices nothing else of that."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinetic._runner import processes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers of another process are adopted on Linux only")
+
+LIBRARY = """
+import importlib, logging, os
+PID, VALUE, SETTING = os.getpid(), 1, os.environ.get("OF_THEIRS")
+logging.getLogger().addHandler(logging.NullHandler())
+for number in range(60):
+    importlib.import_module(f"of_theirs.part{number}")
+"""
+JOBS = """
+    import json, logging, os, random, signal, subprocess, sys, time
+    import kinetic
+
+    def seen():
+        import of_theirs
+        return {
+            "preloaded": of_theirs.PID != os.getpid(), "value": of_theirs.VALUE, "setting": of_theirs.SETTING,
+            "supervisor": os.getppid(), "random": random.random(), "group": os.getpgid(0) == os.getpid(),
+        }
+
+    @kinetic.run(accelerator="cpu")
+    def look():
+        return seen()
+
+    @kinetic.run(accelerator="cpu")
+    def other():
+        return {"handlers": len(logging.getLogger().handlers), "loaded": "of_theirs" in sys.modules}
+
+    @kinetic.run(accelerator="cpu")
+    def end(how):
+        here = seen()
+        if not how:
+            return here
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        with open("../left.json", "w") as file:
+            json.dump({**here, "child": child.pid}, file)
+        os.kill(os.getpid(), how)
+        time.sleep(600)
+"""
+WARM = """
+    from jobs import *
+    limit = time.monotonic() + 60
+    while not ({condition}):
+        assert time.monotonic() < limit, "the library was never imported before the job began"
+"""
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Install a library of many modules where the project's Python finds it."""
+    package = tmp_path / "site-packages" / "of_theirs"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(LIBRARY)
+    for number in range(60):
+        (package / f"part{number}.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "1")  # one supervisor does all jobs
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    return package
+
+
+@pytest.fixture
+def run(project, library) -> Callable[[str], Any]:
+    """Return what runs lines of a client, once the library is imported before jobs, and returns what they print."""
+    project.write("jobs.py", JOBS)
+
+    def run(lines: str, condition: str = 'look()["preloaded"]') -> Any:
+        code = textwrap.dedent(WARM).format(condition=condition) + textwrap.dedent(lines)
+        return json.loads(project.out(code).splitlines()[-1])
+
+    return run
+
+
+def test_a_call_finds_imported_what_the_function_imported_before_and_is_a_child_like_any(run) -> None:
+    first, second, plain = run("print(json.dumps([look(), look(), other()]))")
+
+    assert first["preloaded"] is second["preloaded"] is True
+    assert first["supervisor"] == second["supervisor"]
+    assert first["group"] is second["group"] is True
+    assert first["random"] != second["random"]
+    assert plain == {"handlers": 0, "loaded": False}, "what the library does to a process, it does to none without it"
+
+
+def test_children_of_a_batch_find_it_as_well(run) -> None:
+    found = run("print(json.dumps(look.run_async_map([()] * 4, input_mode='args').results()))")
+
+    assert [each["preloaded"] for each in found] == [True] * 4
+
+
+def test_a_job_does_not_find_what_another_version_of_a_library_was(run, library) -> None:
+    edited, again = run(f"""
+        path = {str(library / "__init__.py")!r}
+        about = os.stat(path)
+        text = open(path).read().replace("VALUE, SETTING = os.getpid(), 1", "VALUE, SETTING = os.getpid(), 2")
+        open(path, "w").write(text)
+        found = look()
+        while not (last := look())["preloaded"]:
+            assert time.monotonic() < limit
+        print(json.dumps([found, last]))
+    """)
+
+    assert (edited["preloaded"], edited["value"]) == (False, 2)
+    assert again["value"] == 2
+
+
+def test_a_package_that_is_installed_meanwhile_is_noticed(run, library) -> None:
+    (library / "__init__.py").write_text(
+        LIBRARY + "try:\n    import optional\n    VALUE = 3\nexcept ImportError:\n    pass\n"
+    )
+
+    before, after = run(f"""
+        before = look()
+        open({str(library.parent / "optional.py")!r}, "w").close()
+        print(json.dumps([before, look()]))
+    """)
+
+    assert (before["value"], after["value"]) == (1, 3)
+
+
+def test_a_function_that_sets_a_variable_before_it_imports_the_library_has_it_so(run, project) -> None:
+    project.write("more.py", "import os\n\ndef set_it():\n    pass\n")
+    project.write("jobs.py", JOBS.replace("def seen():\n", "def seen():\n        import more\n        more.set_it()\n"))
+
+    found = run("""
+        open("more.py", "w").write('import os\\n\\ndef set_it():\\n    os.environ["OF_THEIRS"] = "mine"\\n')
+        jobs = [look.run_async() for _ in range(3)]
+        print(json.dumps([[job.result(cleanup=False) for job in jobs], [job.logs() for job in jobs]]))
+    """)
+
+    values, logs = found
+    assert [(each["preloaded"], each["setting"]) for each in values] == [(False, "mine")] * 3
+    says = "OF_THEIRS changed before of_theirs was imported, which had been imported ahead of the job without that"
+    assert [says in log for log in logs] == [True, False, False], "only a job of which that was not known begins again"
+
+
+def test_jobs_import_for_themselves_where_that_is_asked_for_and_where_variables_are_others(run) -> None:
+    found = run("""
+        os.environ["LC_OTHER"] = "1"
+        others = look()
+        del os.environ["LC_OTHER"]
+        os.environ["KINETIC_LOCAL_PRELOAD"] = "off"
+        print(json.dumps([others, *(look() for _ in range(4))]))
+    """)
+
+    assert [each["preloaded"] for each in found] == [False] * 5
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()", "started threads"),
+        ("import tempfile; FOLDER = tempfile.mkdtemp(dir='.')", "made the temporary folder"),
+        ("import subprocess; SLEEPS = subprocess.Popen(['sleep', '60'])", "started processes"),
+    ],
+)
+def test_a_library_after_which_no_process_can_be_forked_is_imported_by_each_job(
+    project, library, home, wait_until, line, why
+) -> None:
+    project.write("jobs.py", JOBS)
+    (library / "__init__.py").write_text(LIBRARY + line + "\n")
+    look = "from jobs import *\nprint(json.dumps(look()))"
+
+    first = json.loads(project.out(look).splitlines()[-1])
+    wait_until(lambda: any(why in log.read_text() for log in home.glob("run/*/supervisors/*.log")), "the reason")
+    found = [json.loads(project.out(look).splitlines()[-1]) for _ in range(2)]
+
+    assert [each["preloaded"] for each in (first, *found)] == [False] * 3
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_job_leaves_no_process_and_the_next_one_finds_the_library(run, wait_until, home, how) -> None:
+    found = run(
+        f"""
+        try:
+            end({int(how)})
+        except Exception as error:
+            message = str(error)
+        [path] = __import__("glob").glob(os.environ["KINETIC_HOME"] + "/run/*/jobs/*/left.json")
+        print(json.dumps([message, json.load(open(path)), end(0)]))
+    """,
+        condition='end(0)["preloaded"]',
+    )
+
+    message, left, last = found
+    assert how.name in message
+    assert left["preloaded"] is last["preloaded"] is True
+    assert left["supervisor"] == last["supervisor"]
+    wait_until(lambda: processes.state(left["child"]) in {"X", "Z"}, "the end of what it had started")
+
+
+def test_a_supervisor_that_is_killed_leaves_no_process(run, wait_until) -> None:
+    supervisor = run('print(look()["supervisor"])')
+    below = processes.tree_of(supervisor)
+    assert len(below) >= 2
+
+    os.kill(supervisor, signal.SIGKILL)
+
+    wait_until(lambda: all(processes.state(pid) in {"X", "Z"} for pid in below), "the end of all its processes")
+
+
+def test_the_process_that_imports_may_be_killed_at_any_time(run) -> None:
+    values = run("""
+        found = [look()]
+        for _ in range(3):
+            text = open(f"/proc/{found[-1]['supervisor']}/task/{found[-1]['supervisor']}/children").read()
+            for child in map(int, text.split()):
+                os.kill(child, signal.SIGKILL)
+            found.append(look())
+        print(json.dumps(found))
+    """)
+
+    assert [each["value"] for each in values] == [1] * 4
+    assert len({each["supervisor"] for each in values}) == 1
