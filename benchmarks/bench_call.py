@@ -47,6 +47,27 @@ def call():
 
 serve(call=call)
 """
+LIBRARIES = """
+import kinetic
+
+@kinetic.run(accelerator="cpu")
+def imports():
+    begun = time.monotonic()
+    import jax, keras
+    return time.monotonic() - begun
+
+def call():
+    begun = time.perf_counter()
+    imports()
+    return (time.perf_counter() - begun) * 1e3
+
+def warm():
+    limit = time.monotonic() + 120
+    while imports() > 0.2:  # the process that imports them has not done so yet
+        assert time.monotonic() < limit
+
+serve(call=call, warm=warm)
+"""
 FILES, IMPORTED = 300, 50
 PAUSE_SECONDS = 0.03  # what a job leaves to do (its folder, its row) is not the next measurement's to pay
 
@@ -84,7 +105,21 @@ def main() -> None:
         bench.limit("end noticed after result.pkl was written", [after for after, _ in seen], 10, "ms")
         bench.limit("end noticed after outcome.ended (before it is sealed)", [after for _, after in seen], 10, "ms")
         _of_a_project(bench, ground)
+        _of_libraries(bench, ground)
     bench.end()
+
+
+def _of_libraries(bench: Bench, ground: Ground) -> None:
+    """Measure calls of a function that imports JAX and Keras, which another process has imported before."""
+    with ground.session("libraries.py", LIBRARIES) as session:
+        session.ask("warm")
+        found = alternate(
+            min(bench.runs, 5),
+            call=lambda: _rested(session, "call"),
+            python=lambda: _rested(ground, "-c", "import jax, keras"),
+        )
+    what = "warm: a function that imports jax and keras; vs python -c 'import jax, keras'"
+    bench.ratio(what, found["call"], found["python"], 0.2, "ms")
 
 
 def _of_a_project(bench: Bench, ground: Ground) -> None:

@@ -124,11 +124,8 @@ class Preloading:
         found = self._functions.get(task.function)
         if self._preloader is None or not self._preloader.is_ready or self._wanted is None or found is None:
             return False
-        return (
-            self._is_like(found)
-            and _shared(task.environment) == self._wanted.variables
-            and limits.may_preload(task.environment)
-        )
+        is_same = _shared(task.environment) == self._wanted.variables
+        return is_same and limits.may_preload(task.environment) and self._is_like(found)
 
     def _new_worker(self, was: EarlyWorker | None) -> EarlyWorker | None:
         if was is not None:

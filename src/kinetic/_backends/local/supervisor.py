@@ -176,13 +176,14 @@ class SupervisorProcess:
 
     def learn_imports(self, task: Task) -> None:
         """Let the next job find imported what this one had to import."""
-        is_noted = (task.folder.parent / preloaded_modules.IMPORTS_FILE).exists()
-        if self._preloading is None and is_noted and self.supervisor.libc is not None:
+        can_be_used = self.supervisor.libc is not None and not supervise.needs_own_interpreter()
+        if not can_be_used or not (self._preloading or (task.folder.parent / preloaded_modules.IMPORTS_FILE).exists()):
+            return
+        if self._preloading is None:
             from kinetic._backends.local.preloading import Preloading  # of jobs that import libraries
 
             self._preloading = Preloading(self.supervisor)
-        if self._preloading is not None:
-            self._preloading.learn(task)
+        self._preloading.learn(task)
 
     def _end_spare(self) -> None:
         if self._spare is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gc
 import itertools
 import json
@@ -19,7 +20,7 @@ import os
 import sys
 import typing
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -38,13 +39,14 @@ _SAFE_THREADS = frozenset({"jemalloc_bg_thd"})
 _DEVICES = ("/dev/nvidia", "/dev/accel", "/dev/vfio", "/dev/kfd", "/dev/dri")
 _FOLDERS = ("site-packages", "dist-packages")  # of installed packages
 _NEVER = ("kinetic", "obstore", "cloudpickle", "__main__", "antigravity")  # obstore starts threads
-_READS = {"matplotlib": "matplotlibrc"}  # files in the folder of the process that a package reads when it is imported
 _MOST_NAMES, _MOST_BYTES = 20_000, 2 << 20
 _Stamp = tuple[int, int, int]  # of a file: time of its last change in nanoseconds, size and inode
 _loaded: set[str] = set()  # all modules that were imported here before the fork
 _stamps: dict[str, _Stamp | None] = {}  # of all files and folders that importing them depended on; None: not there
-_opened: set[str] | None = None  # while something is imported: the files that it has opened
+_looked_for: list[str] = []  # files that importing them looked for in the folder of the process, where they were not
+_read: set[str] | None = None  # while something is imported: the files that it has opened or looked for
 _temporary: list[str] = []  # temporary folders that it made
+_LOOKS = (os.path, "exists"), (os.path, "isfile"), (os.path, "lexists"), (Path, "stat")
 
 
 def preload(names: Sequence[str], variables: Mapping[str, str], packages: str = "") -> str:
@@ -52,29 +54,59 @@ def preload(names: Sequence[str], variables: Mapping[str, str], packages: str = 
 
     ``packages``: a folder to import from as well, see ``kept_packages``.
     """
-    global _opened  # noqa: PLW0603 - of this process
-    _opened = set()
-    sys.addaudithook(_see)
-    with _quiet():
+    with _quiet(), _noting_files() as read:
         _import_all(names, variables, packages)
         _empty_caches()
-    opened, _opened = _opened, None
     files = [getattr(module.__spec__, "origin", None) for group in hidden.groups for module in group.modules.values()]
-    read = {*opened, *(path for path in files if path and path.startswith("/")), *filter(_is_of_packages, sys.path)}
+    read |= {*(path for path in files if path and path.startswith("/")), *filter(_is_of_packages, sys.path)}
     _stamps.update({path: _stamp_of(path) for path in read})
+    here = os.getcwd()
+    _looked_for.extend(os.path.basename(path) for path in read if os.path.dirname(path) == here and not _stamps[path])
     return _why_unsafe()
 
 
+@contextlib.contextmanager
+def _noting_files() -> Iterator[set[str]]:
+    """Collect the paths of files that are opened or looked for."""
+    global _read  # noqa: PLW0603 - of this process
+    found = _read = set[str]()
+    sys.addaudithook(_see)
+    was = [getattr(place, name) for place, name in _LOOKS]
+    for (place, name), look in zip(_LOOKS, was, strict=True):
+        setattr(place, name, _noting(look))
+    try:
+        yield found
+    finally:
+        _read = None
+        for (place, name), look in zip(_LOOKS, was, strict=True):
+            setattr(place, name, look)
+
+
+def _noting(look: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(look)
+    def noting(path: Any, *arguments: Any, **named: Any) -> Any:
+        _note(path)
+        return look(path, *arguments, **named)
+
+    return noting
+
+
 def _see(event: str, arguments: tuple[Any, ...]) -> None:
-    """Note what an import reads; bytecode belongs to a module, whose source is looked at."""
-    if _opened is None:
+    """Note what an import opens."""
+    if _read is None:
         return
     if event == "tempfile.mkdtemp":
         _temporary.append(str(arguments[0]))
-    elif event == "open" and isinstance(path := arguments[0], str | bytes) and not _writes(*arguments[1:]):
-        path = os.path.abspath(os.fsdecode(path))
-        if not path.endswith(".pyc") and not path.startswith(("/proc/", "/dev/", "/sys/")):
-            _opened.add(path)
+    elif event == "open" and not _writes(*arguments[1:]):
+        _note(arguments[0])
+
+
+def _note(path: object) -> None:
+    """Note a file; bytecode belongs to a module, whose source is looked at."""
+    if _read is not None and isinstance(path, str | bytes | os.PathLike):
+        found = os.path.abspath(os.fsdecode(path))
+        if not found.endswith(".pyc") and not found.startswith(("/proc/", "/dev/", "/sys/")):
+            _read.add(found)
 
 
 def _writes(mode: object, flags: object) -> bool:
@@ -94,7 +126,7 @@ def _stamp_of(path: str) -> _Stamp | None:
 
 
 def changed_file() -> str:
-    """Return a file that is another one than when these modules were imported, or ""; an upgrade changes many.
+    """Return a file that is another one than when these modules were imported, or "".
 
     Some 10 ms for JAX and Keras, which take seconds to import.
     """
@@ -237,8 +269,8 @@ class _HiddenModules(Loader):
         """Compare variables from now on; what comes next is the user's.
 
         Args:
-            begin_again: Gets what has changed, as variables and a module whose import they may change; it returns
-                only in a process in which nothing can begin again.
+            begin_again: Gets what is different from when they were imported, as the names of variables; it returns only
+                in a process in which nothing can begin again.
             shown: Called when there are modules that were not there.
         """
         if self.groups:
@@ -246,6 +278,8 @@ class _HiddenModules(Loader):
             sys.meta_path.insert(0, self)  # before hooks for the same libraries, which would import them once more
             self._variables, self._begin_again, self._shown = dict(os.environ), begin_again, shown
             self._path = list(sys.path)
+            if file := next(filter(os.path.lexists, _looked_for), ""):
+                begin_again(f"{file} is in the folder of the job, where importing libraries looks for it")
 
     def accept(self, before: Mapping[str, str]) -> None:
         """Note that what has changed of the variables since they were these is our doing, and not the task's."""
@@ -259,8 +293,6 @@ class _HiddenModules(Loader):
         if known:
             if self._variables is not None and (changed := _changes(self._variables)):
                 self._begin_again(f"{', '.join(sorted(changed))} changed before {name} was imported")
-            elif name in _READS and os.path.exists(_READS[name]):
-                self._begin_again(f"there is a file {_READS[name]} for {name}")
             self._show(known[0] + 1)
             self._asked_for[name] = sys.modules.pop(name)  # else the import would execute it again
         found = self._asked_for.get(name)

@@ -398,8 +398,8 @@ def _begin_again(task: Task, report: ReportWriter, why: str) -> None:
     if not report.is_the_worker:
         return  # a process of the function's
     process_setup.write_to_log(
-        f"kinetic: {why}, which had been imported ahead of the job without that. The job begins again in an "
-        "interpreter of its own; pass variables with capture_env_vars to save the import\n"
+        f"kinetic: {why}; libraries had been imported ahead of the job without that, so it begins again in an "
+        "interpreter of its own. capture_env_vars passes variables in time\n"
     )
     process_setup.flush()
     os.chdir("/")
