@@ -57,6 +57,10 @@ PROMISES: dict[str, tuple[str, ...]] = {
         f"{FLOWS}/commands/test_results.py::test_a_result_is_printed_and_everything_is_kept",
         f"{FLOWS}/commands/test_looking.py::test_a_job_is_listed_with_its_status_and_its_place",
     ),
+    "Libraries are imported before the job begins, which notices nothing else of that": (
+        f"{FLOWS}/test_preloaded_libraries.py::test_a_call_finds_imported_what_the_function_imported_before_and_is_a_child_like_any",
+        f"{FLOWS}/test_preloaded_libraries.py::test_a_job_does_not_find_what_another_version_of_a_library_was",
+    ),
     "Any command is a job, and its exit code is the result": (
         f"{FLOWS}/test_command_jobs.py::test_a_command_runs_in_the_sent_project_with_its_environment_data_and_outputs",
         f"{FLOWS}/test_command_jobs.py::test_the_exit_code_of_the_command_is_that_of_kinetic_run",

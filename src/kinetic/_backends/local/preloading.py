@@ -22,7 +22,7 @@ from kinetic._wire.task import Task
 _OF_ONE_JOB = frozenset({"KINETIC_JOB_ID", "KINETIC_ATTEMPT", "KINETIC_OUTPUT_DIR", "KINETIC_CHECKPOINT_DIR"})
 _IMPORT_SECONDS = 120.0
 _FREE_BYTES = 2 << 30  # below which memory is not spent on this
-_MISSES = 2  # jobs one after the other that have no use of it, before others replace it
+_MISSES = 2  # jobs one after the other that had to import much all the same, before their libraries replace these
 
 
 class _Wanted(NamedTuple):
@@ -59,7 +59,7 @@ class Preloading:
             if spare is None or not spare.is_alive:
                 spare = self._new_worker(spare)
             if spare is not None:
-                self._last, self._misses = task, 0
+                self._last = task
                 return spare
         if spare is not None:
             spare.end()
@@ -76,7 +76,8 @@ class Preloading:
         had_ours = self._last is not None and self._last.job_id == task.job_id
         imports = preloaded_modules.noted_imports(task.folder.parent)
         if not imports.names:
-            self._in_vain = 0 if had_ours else self._in_vain
+            if had_ours:
+                self._misses = self._in_vain = 0
             return
         self._functions[task.function] = imports
         if not limits.may_preload(task.environment):
