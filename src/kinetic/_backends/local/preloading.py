@@ -51,6 +51,11 @@ class Preloading:
         waits = self._preloader is not None and not self._preloader.is_ready
         return self._preloader.descriptor if self._preloader is not None and waits else -1
 
+    @property
+    def is_of_use(self) -> bool:
+        """Whether libraries are imported for the next job."""
+        return self._preloader is not None and self._preloader.is_ready
+
     def worker_for(self, task: Task, *, may_be: bool) -> EarlyWorker | None:
         """Return a worker for a task, or None; ``may_be``: whether it can have one that was forked before."""
         self._look()
@@ -123,7 +128,7 @@ class Preloading:
 
     def _fits(self, task: Task) -> bool:
         found = self._functions.get(task.function)
-        if self._preloader is None or not self._preloader.is_ready or self._wanted is None or found is None:
+        if not self.is_of_use or self._wanted is None or found is None:
             return False
         is_same = _shared(task.environment) == self._wanted.variables
         return is_same and limits.may_preload(task.environment) and self._is_like(found)

@@ -1,6 +1,7 @@
 """The supervisor process: it takes the oldest job of the queue that it may start, carries it out, and takes the next.
 
-It holds its lock from its first moment to its last, has at most one job, and exits after a minute without any.
+It holds its lock from its first moment to its last, has at most one job, and exits after a minute without any; the last
+one of its kind that has libraries imported for the next job after ten.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ T = TypeVar("T")
 # What a decorator loads in every job. The first job of this process loads it itself, which keeps it from waiting.
 _IN_EVERY_JOB = ("kinetic._remote.callable", "kinetic._jobs.job_options", "kinetic._hardware.placement")
 _IDLE_SECONDS = 60.0
+_IDLE_SECONDS_WITH_LIBRARIES = 600.0  # as long as an edit takes; they hold memory meanwhile
 _ADVANCE_SECONDS = 0.5  # how often a supervisor with one job after the other looks after the rest of the queue
 
 
@@ -72,7 +74,7 @@ class SupervisorProcess:
         signal.signal(signal.SIGTERM, self._on_term)
 
     def run(self) -> None:
-        """Carry out jobs until there are none for a minute."""
+        """Carry out jobs until there are none for some minutes."""
         scheduler.apply_template(self.queue.template(self.template_id))
         self.queue.register(self.name, self.template_id)
         step("supervisor:registered")
@@ -93,7 +95,7 @@ class SupervisorProcess:
             if self.advanced != float("inf"):
                 self.start_others()
             self._fork_ahead()
-            if not self._wait() and self._leave():
+            if not self._wait(_IDLE_SECONDS) and not self._waits_longer() and self._leave():
                 return
         self._leave()
 
@@ -240,12 +242,19 @@ class SupervisorProcess:
         finally:
             processes.adopt_orphans(self.supervisor.libc)
 
-    def _wait(self) -> bool:
+    def _waits_longer(self) -> bool:
+        """Wait for a job that comes later, with libraries imported, unless others do; return whether one came."""
+        if self._preloading is None or not self._preloading.is_of_use:
+            return False
+        others = [row for row in self.queue.supervisors() if row.template_id == self.template_id]
+        return len(others) == 1 and self._wait(_IDLE_SECONDS_WITH_LIBRARIES - _IDLE_SECONDS)
+
+    def _wait(self, seconds: float) -> bool:
         poll = select.poll()
         poll.register(self.wake, select.POLLIN)
         if self._preloading is not None and self._preloading.descriptor >= 0:
             poll.register(self._preloading.descriptor, select.POLLIN)
-        woken = bool(poll.poll(_IDLE_SECONDS * 1000))
+        woken = bool(poll.poll(seconds * 1000))
         with contextlib.suppress(BlockingIOError):
             while woken and os.read(self.wake, 4096):
                 pass
