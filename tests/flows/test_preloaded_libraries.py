@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,10 @@ JOBS = """
     def look_at_both():
         import also_theirs
         return {**seen(), "also": also_theirs.PID != os.getpid()}
+
+    @kinetic.run(accelerator="cpu")
+    def who():
+        return os.getppid()
 
     @kinetic.run(accelerator="cpu")
     def other():
@@ -305,6 +310,38 @@ def test_a_supervisor_that_is_killed_leaves_no_process(run, wait_until) -> None:
     os.kill(supervisor, signal.SIGKILL)
 
     wait_until(lambda: all(processes.state(pid) in {"X", "Z"} for pid in below), "the end of all its processes")
+
+
+@pytest.fixture
+def hurried(project, home, wait_until) -> Callable[[float, float], None]:
+    """Return what sets how long supervisors wait for a job, and how long with libraries, in the code that they run."""
+
+    def hurry(seconds: float, with_libraries: float) -> None:
+        found = json.loads(project.out("from jobs import *\nother()\nprint(json.dumps(who()))").splitlines()[-1])
+        os.kill(found, signal.SIGTERM)
+        wait_until(lambda: not os.path.exists(f"/proc/{found}"), "its end")
+        [path] = home.glob("run/*/runners/*/kinetic/_backends/local/supervisor.py")
+        text = path.read_text()
+        assert "_IDLE_SECONDS = 60.0" in text
+        assert "_WITH_LIBRARIES = 600.0" in text
+        text = text.replace("_IDLE_SECONDS = 60.0", f"_IDLE_SECONDS = {seconds}")
+        path.write_text(text.replace("_WITH_LIBRARIES = 600.0", f"_WITH_LIBRARIES = {with_libraries}"))
+
+    return hurry
+
+
+def test_an_idle_supervisor_with_libraries_stays_longer_and_ends_by_itself(run, project, hurried, wait_until) -> None:
+    hurried(0.5, 3.0)
+    plain = json.loads(project.out("from jobs import *\nprint(json.dumps(who()))").splitlines()[-1])
+    wait_until(lambda: not os.path.exists(f"/proc/{plain}"), "the end of one without libraries")
+
+    supervisor = run('print(look()["supervisor"])')
+    begun = time.monotonic()
+    below = processes.tree_of(supervisor)
+    wait_until(lambda: not os.path.exists(f"/proc/{supervisor}"), "its end", seconds=60)
+
+    assert time.monotonic() - begun > 2
+    wait_until(lambda: all(processes.state(pid) in {"X", "Z"} for pid in below), "the end of what it had forked")
 
 
 def test_the_process_that_imports_may_be_killed_at_any_time(run) -> None:

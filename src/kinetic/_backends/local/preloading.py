@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from kinetic._backends.local import limits
 from kinetic._runner.supervisor.preloader import Preloader
@@ -21,7 +21,6 @@ from kinetic._wire.task import Task
 
 _OF_ONE_JOB = frozenset({"KINETIC_JOB_ID", "KINETIC_ATTEMPT", "KINETIC_OUTPUT_DIR", "KINETIC_CHECKPOINT_DIR"})
 _IMPORT_SECONDS = 120.0
-_FREE_BYTES = 2 << 30  # below which memory is not spent on this
 _MISSES = 2  # jobs one after the other that had to import much all the same, before their libraries replace these
 
 
@@ -31,10 +30,13 @@ class _Wanted(NamedTuple):
 
 
 class Preloading:
-    """Learns what functions import, and has at most one process that has imported it."""
+    """Learns what functions import, and has at most one process that has imported it.
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._libc = supervisor.libc
+    ``may_begin``: whether a job is likely to come that has use of it, and there is memory for it.
+    """
+
+    def __init__(self, supervisor: Supervisor, may_begin: Callable[[], bool]) -> None:
+        self._libc, self._may_begin = supervisor.libc, may_begin
         self._functions: dict[str, Imports] = {}  # what each function imported when it ran last
         self._preloader: Preloader | None = None
         self._wanted: _Wanted | None = None  # what it imports
@@ -101,8 +103,7 @@ class Preloading:
             self._begin(wanted, task)
 
     def _begin(self, wanted: _Wanted, task: Task) -> None:
-        free = limits.free_bytes()
-        if wanted in self._useless or (free is not None and free < _FREE_BYTES):
+        if wanted in self._useless or not self._may_begin():
             return
         self._drop()
         with contextlib.suppress(OSError):  # no processes left

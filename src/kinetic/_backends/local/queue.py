@@ -250,6 +250,10 @@ class Queue:
         question = "SELECT 1 FROM jobs WHERE state IN ('waiting', 'queued', 'claimed', 'running') LIMIT 1"
         return bool(self._read(question))
 
+    def is_queued(self, template_id: str) -> bool:
+        """Return whether a job waits for a supervisor of some kind."""
+        return bool(self._read("SELECT 1 FROM jobs WHERE state = 'queued' AND template_id = ? LIMIT 1", [template_id]))
+
     def followers(self) -> dict[str, list[str]]:
         """Return the waiting jobs of which something may have ended that they wait for, and what that is."""
         if not self._read("SELECT 1 FROM jobs WHERE state = 'waiting' LIMIT 1"):

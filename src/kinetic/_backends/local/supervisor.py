@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from kinetic._backends.local import notifier, recovery, runtime_files, scheduler
+from kinetic._backends.local import limits, notifier, recovery, runtime_files, scheduler
 from kinetic._backends.local.queue import JobRow, Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner import processes
@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 # What a decorator loads in every job. The first job of this process loads it itself, which keeps it from waiting.
 _IN_EVERY_JOB = ("kinetic._remote.callable", "kinetic._jobs.job_options", "kinetic._hardware.placement")
+_KEPT_FREE_BYTES = 1 << 30  # not spent on libraries for the next jobs
+_BYTES_OF_LIBRARIES = 512 << 20  # for each supervisor: PyTorch holds some 250 MB when it is imported, JAX and Keras 340
 _IDLE_SECONDS = 60.0
 _IDLE_SECONDS_WITH_LIBRARIES = 600.0  # as long as an edit takes; they hold memory meanwhile
 _ADVANCE_SECONDS = 0.5  # how often a supervisor with one job after the other looks after the rest of the queue
@@ -184,7 +186,7 @@ class SupervisorProcess:
         if self._preloading is None:
             from kinetic._backends.local.preloading import Preloading  # of jobs that import libraries
 
-            self._preloading = Preloading(self.supervisor)
+            self._preloading = Preloading(self.supervisor, self._may_import_ahead)
         self._preloading.learn(task)
 
     def _end_spare(self) -> None:
@@ -241,6 +243,16 @@ class SupervisorProcess:
             yield
         finally:
             processes.adopt_orphans(self.supervisor.libc)
+
+    def _may_import_ahead(self) -> bool:
+        """Return whether one more job is likely to come here, and all supervisors of this kind could hold libraries.
+
+        A job that comes alone wakes the first of them that is idle.
+        """
+        same = [row.supervisor for row in self.queue.supervisors() if row.template_id == self.template_id]
+        free = limits.free_bytes()
+        is_room = free is None or free > _KEPT_FREE_BYTES + len(same) * _BYTES_OF_LIBRARIES
+        return is_room and (same[:1] == [self.name] or self.queue.is_queued(self.template_id))
 
     def _waits_longer(self) -> bool:
         """Wait for a job that comes later, with libraries imported, unless others do; return whether one came."""
