@@ -47,6 +47,12 @@ JOBS = """
         return {**seen(), "also": also_theirs.PID != os.getpid()}
 
     @kinetic.run(accelerator="cpu")
+    def say():
+        found = seen()
+        sys.modules["of_theirs"].say()
+        return found["preloaded"]
+
+    @kinetic.run(accelerator="cpu")
     def who():
         return os.getppid()
 
@@ -84,6 +90,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "1")  # one supervisor does all jobs
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     return package
 
 
@@ -107,6 +114,24 @@ def test_a_call_finds_imported_what_the_function_imported_before_and_is_a_child_
     assert first["group"] is second["group"] is True
     assert first["random"] != second["random"]
     assert plain == {"handlers": 0, "loaded": False}, "what the library does to a process, it does to none without it"
+
+
+def test_what_a_library_prints_with_streams_that_it_found_when_it_was_imported_is_in_the_log(run, library) -> None:
+    (library / "__init__.py").write_text(
+        LIBRARY + "import sys\nOUT, ERROR = sys.stdout, sys.stderr\nprint('not in any log but the first')\n"
+        "def say():\n    OUT.write('said\\n')\n    ERROR.write('and an error\\n')\n    print('and more')\n"
+    )
+
+    preloaded, log = run(
+        """
+        job = say.run_async()
+        print(json.dumps([job.result(cleanup=False), job.logs()]))
+    """,
+        condition="say()",
+    )
+
+    assert preloaded is True
+    assert log.splitlines() == ["said", "and an error", "and more"]
 
 
 def test_functions_with_other_libraries_take_turns_and_who_runs_twice_has_its_own(run, library) -> None:

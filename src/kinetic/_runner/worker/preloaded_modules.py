@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kinetic._runner import processes
+from kinetic._runner.worker import process_setup
 from kinetic._wire import NamedTuple, folders
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def preload(names: Sequence[str], variables: Mapping[str, str], packages: str = 
 
     ``packages``: a folder to import from as well, see ``kept_packages``.
     """
+    process_setup.make_streams()  # libraries may keep them
     with _quiet(), _noting_files() as read:
         _import_all(names, variables, packages)
         _empty_caches()

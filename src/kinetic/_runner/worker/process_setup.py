@@ -227,11 +227,16 @@ def redirect(log: Path) -> None:
 
 
 def make_streams() -> None:
-    """Make Python's streams over the descriptors 0 to 2, and read nothing from stdin."""
+    """Make Python's streams over the descriptors 0 to 2, and read nothing from stdin; once, however often it is forked.
+
+    Libraries that were imported before the fork may hold them.
+    """
+    global _stderr, _flush_c  # noqa: PLW0603 - a process has one of each
+    if _stderr is not None:
+        return
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0, inheritable=True)
     os.close(nothing)
-    global _stderr, _flush_c  # noqa: PLW0603 - a process has one of each
     _flush_c = processes.write_lines_of_c()
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = _text(io.FileIO(1, "w", closefd=False), buffered=True)  # type: ignore[misc]
