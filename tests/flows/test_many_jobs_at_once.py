@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections import Counter
@@ -448,6 +449,17 @@ def test_a_runner_that_a_power_cut_has_cut_short_is_written_anew(crowd: Crowd, h
 
     assert crowd.run("print(json.dumps(tiny(notes, 'a', 2)))") == ["a", 2]
     assert len(cut) == 2
+
+
+@pytest.mark.own_runner
+def test_a_runner_that_has_lost_folders_in_a_power_cut_is_written_anew(crowd: Crowd, home: Path) -> None:
+    crowd.run("print(json.dumps([tiny(notes, 'a', 1)]))")
+    _end_supervisors_politely(crowd)
+    [runner] = home.glob("run/*/runners/*")
+    shutil.rmtree(runner / "kinetic" / "_backends")
+    (runner / "supervisor.py").unlink()
+
+    assert crowd.run("print(json.dumps(tiny(notes, 'a', 2)))") == ["a", 2]
 
 
 def test_jobs_whose_supervisor_never_comes_up_fail_with_the_reason(
