@@ -116,11 +116,15 @@ def _sources(name: str, folder_: str) -> Iterator[tuple[str, Path]]:
 
 
 def _digest(texts: str, files: dict[str, Path]) -> str:
-    """Return a digest that changes when a text or a file does; the files are not read, which would take 20 ms."""
+    """Return a digest that changes when a text or a file does; the files are not read, which would take 20 ms.
+
+    uv gives all environments links to the same files, and each new one of them changes the time of their last change.
+    """
     found = [texts]
     for name, path in files.items():
         about = path.stat()
-        found.append(f"{name} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}")
+        changed = about.st_ctime_ns if about.st_nlink == 1 else 0
+        found.append(f"{name} {about.st_size} {about.st_mtime_ns} {changed} {about.st_ino}")
     return hashlib.sha256("\0".join(found).encode()).hexdigest()
 
 

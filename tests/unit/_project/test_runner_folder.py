@@ -54,6 +54,15 @@ def test_an_edited_file_makes_another_runner_and_an_equal_one_does_not(installat
     assert sorted(path.name for path in (tmp_path / "runners").iterdir()) == sorted([first.name, edited.name])
 
 
+def test_another_environment_with_links_to_the_same_files_makes_no_other_runner(installation, tmp_path: Path) -> None:
+    os.link(installation["kinetic/new.py"], tmp_path / "of-uv.py")
+    first = runner_bundle.folder(tmp_path / "runners")
+    runner_bundle._made.clear()
+    os.link(installation["kinetic/new.py"], tmp_path / "of-another-environment.py")
+
+    assert runner_bundle.folder(tmp_path / "runners") == first
+
+
 def test_a_runner_that_cannot_be_written_leaves_nothing_and_says_what_to_do(installation, tmp_path: Path) -> None:
     installation["kinetic/gone.py"] = tmp_path / "installed" / "known.py"
     installation["kinetic/new.py"] = tmp_path / "a-folder"  # reading it fails, as writing to a full disk does
