@@ -25,7 +25,7 @@ _MISSES = 2  # jobs one after the other that had to import much all the same, be
 
 
 class _Wanted(NamedTuple):
-    imports: tuple[str, ...]
+    imports: Imports
     variables: dict[str, str]
 
 
@@ -91,7 +91,7 @@ class Preloading:
             self.end()
             return
         self._look()
-        wanted = _Wanted(imports.names, _shared(task.environment))
+        wanted = _Wanted(imports, _shared(task.environment))
         if had_ours and wanted == self._wanted and self._is_like(imports):  # a file of a library is another one by now
             self._in_vain += 1
             if self._in_vain >= _MISSES:
@@ -124,8 +124,11 @@ class Preloading:
 
     def _is_like(self, imports: Imports) -> bool:
         """Return whether what these imports do to an interpreter includes what was done to our process."""
-        ours = self._preloader.changed if self._preloader is not None else frozenset[str]()
-        return self._wanted is not None and imports.changed <= ours and {*self._wanted.imports} <= {*imports.names}
+        if self._preloader is None or self._wanted is None:
+            return False
+        ours = self._wanted.imports
+        is_set_so = imports.set_before == ours.set_before and imports.changed <= self._preloader.changed
+        return is_set_so and {*ours.names} <= {*imports.names}
 
     def _fits(self, task: Task) -> bool:
         found = self._functions.get(task.function)

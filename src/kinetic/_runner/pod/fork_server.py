@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from kinetic._runner.supervisor import supervise
 from kinetic._runner.worker import preloaded_modules
+from kinetic._runner.worker.preloaded_modules import Imports
 
 CarryOut = Callable[[list[str], str, str], NoReturn]  # the arguments of a container, a folder, and that with our code
 GetReady = Callable[[], CarryOut]  # what a supervisor does before it knows its task, and then with it
@@ -134,7 +135,8 @@ def _import_before(names: Sequence[str], variables: str, packages: str, reports:
     """Import what the next tasks need; end with a report if no task can be forked after that."""
     values = json.loads(Path(variables).read_bytes())
     os.unlink(variables)
-    if trouble := preloaded_modules.preload(names, values, packages):
+    preloaded_modules.preload(Imports(tuple(names)), values, packages)
+    if trouble := preloaded_modules.why_not_to_fork():
         os.write(reports, f"useless {trouble}\n".encode())
         os._exit(0)
 

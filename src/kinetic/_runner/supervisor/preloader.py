@@ -13,12 +13,13 @@ import os
 import signal
 import sys
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from kinetic._runner import processes
 from kinetic._runner.supervisor import supervise
 from kinetic._runner.worker import preloaded_modules
+from kinetic._runner.worker.preloaded_modules import Imports
 from kinetic._wire import folders
 
 _NUMBER_BYTES = 8
@@ -33,8 +34,8 @@ class Preloader:
     Args:
         entry: Of its workers, see ``supervise.EarlyWorker``.
         libc: Of ``processes.load_libc``.
-        imports: Names of modules, in their order.
-        variables: All variables under which they are imported.
+        imports: What it imports.
+        variables: All variables that a job has.
 
     Raises:
         OSError: No process can be started now.
@@ -44,7 +45,7 @@ class Preloader:
         self,
         entry: Callable[[supervise.Tasks, int], NoReturn],
         libc: Any,
-        imports: Sequence[str],
+        imports: Imports,
         variables: Mapping[str, str],
     ) -> None:
         self.is_ready = False  # whether it can fork
@@ -69,8 +70,9 @@ class Preloader:
                 supervise.die_with(supervisor, libc)
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 title.set(supervise.SPARE, "imports libraries for the next jobs")
-                if why := preloaded_modules.preload(imports, variables):
-                    sys.stderr.write(f"jobs import {imports[0]} and others themselves: {why}\n")
+                preloaded_modules.preload(imports, variables)
+                if why := preloaded_modules.why_not_to_fork():
+                    sys.stderr.write(f"jobs import {imports.names[0]} and others themselves: {why}\n")
                     sys.stderr.flush()
                     for child in processes.children_of(os.getpid()):
                         os.kill(child, signal.SIGKILL)

@@ -50,21 +50,29 @@ _temporary: list[str] = []  # temporary folders that it made
 _LOOKS = (os.path, "exists"), (os.path, "isfile"), (os.path, "lexists"), (Path, "stat")
 
 
-def preload(names: Sequence[str], variables: Mapping[str, str], packages: str = "") -> str:
-    """Import modules and hide them; return why no worker can be forked after that, or "".
+class Imports(NamedTuple):
+    """What a task had imported of installed packages when it ended."""
+
+    names: tuple[str, ...] = ()  # of modules, in their order
+    set_before: dict[str, str | None] = {}  # noqa: RUF012 - variables that it set, or removed, before the first of them
+    changed: frozenset[str] = frozenset()  # names of variables that changed between two of them
+
+
+def preload(imports: Imports, variables: Mapping[str, str], packages: str = "") -> None:
+    """Import modules and hide them.
 
     ``packages``: a folder to import from as well, see ``kept_packages``.
     """
+    hidden.set_before = imports.set_before
     process_setup.make_streams()  # libraries may keep them
     with _quiet(), _noting_files() as read:
-        _import_all(names, variables, packages)
+        _import_all(imports.names, _applied(variables, imports.set_before), packages)
         _empty_caches()
     files = [getattr(module.__spec__, "origin", None) for group in hidden.groups for module in group.modules.values()]
     read |= {*(path for path in files if path and path.startswith("/")), *filter(_is_of_packages, sys.path)}
     _stamps.update({path: _stamp_of(path) for path in read})
     here = os.getcwd()
     _looked_for.extend(os.path.basename(path) for path in read if os.path.dirname(path) == here and not _stamps[path])
-    return _why_unsafe()
 
 
 @contextlib.contextmanager
@@ -208,8 +216,8 @@ def _empty_caches() -> None:
             clear()
 
 
-def _why_unsafe() -> str:
-    """Return why a fork of this process would not work, or ""; found by forking once."""
+def why_not_to_fork() -> str:
+    """Return why a worker that this process forks would not work, or ""; found by forking once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pid = os.fork()
@@ -255,6 +263,7 @@ class _HiddenModules(Loader):
         self.noted: list[str] = []  # what a task has imported itself before it got the last of them
         self._asked_for: dict[str, ModuleType] = {}  # and not imported yet, as by ``importlib.util.find_spec``
         self._variables: dict[str, str] | None = None  # of a task, as its function finds them
+        self.set_before: dict[str, str | None] = {}  # variables as they were set for the first of them
         self._path: list[str] = []  # where it looks for modules
         self._begin_again: Callable[[str], object] = str
         self._shown: Callable[[], object] = lambda: None
@@ -279,9 +288,10 @@ class _HiddenModules(Loader):
             sys.meta_path.remove(self)
             sys.meta_path.insert(0, self)  # before hooks for the same libraries, which would import them once more
             self._variables, self._begin_again, self._shown = dict(os.environ), begin_again, shown
+            self._variables = _applied(self._variables, self.set_before)
             self._path = list(sys.path)
             if file := next(filter(os.path.lexists, _looked_for), ""):
-                begin_again(f"{file} is in the folder of the job, where importing libraries looks for it")
+                begin_again(f"libraries were imported ahead of it without the file {file}, which is in its folder")
 
     def accept(self, before: Mapping[str, str]) -> None:
         """Note that what has changed of the variables since they were these is our doing, and not the task's."""
@@ -294,7 +304,7 @@ class _HiddenModules(Loader):
         known = [number for number, group in enumerate(self.groups) if name in group.modules]
         if known:
             if self._variables is not None and (changed := _changes(self._variables)):
-                self._begin_again(f"{', '.join(sorted(changed))} changed before {name} was imported")
+                self._begin_again(f"{name} was imported ahead of it with another value of {', '.join(sorted(changed))}")
             self._show(known[0] + 1)
             self._asked_for[name] = sys.modules.pop(name)  # else the import would execute it again
         found = self._asked_for.get(name)
@@ -353,8 +363,9 @@ class VariableWatch:
     """Notes which variables a task has changed before it imports a library, in a process that has imported nothing."""
 
     def __init__(self) -> None:
-        self._was = dict(os.environ)
-        self.changed: set[str] = set()
+        self._was = self._last = dict(os.environ)
+        self._changes: dict[str, str | None] = {}
+        self._seen: list[tuple[str, dict[str, str | None]]] = []  # for each package: what had changed by then
 
     def install(self) -> VariableWatch:
         """Begin to watch."""
@@ -363,19 +374,21 @@ class VariableWatch:
 
     def accept(self, before: Mapping[str, str]) -> None:
         """Note that what has changed of the variables since they were these is our doing, and not the task's."""
-        self._was = _applied(self._was, _changes(before))
+        self._was, self._last = _applied(self._was, _changes(before)), {}
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
         """Find nothing, and look."""
-        if "." not in name and name not in sys.stdlib_module_names and os.environ != self._was:
-            self.changed.update(_changes(self._was))
+        if "." not in name and name not in sys.stdlib_module_names:
+            if os.environ != self._last:
+                self._last, self._changes = dict(os.environ), _changes(self._was)
+            self._seen.append((name, self._changes))
 
-
-class Imports(NamedTuple):
-    """What a task had imported of installed packages when it ended."""
-
-    names: tuple[str, ...] = ()  # of modules, in their order
-    changed: frozenset[str] = frozenset()  # variables that were others when it imported something
+    def imports(self, names: Sequence[str]) -> Imports:
+        """Return some modules of installed packages with the variables that changed before and between them."""
+        installed = {name for name in names if "." not in name}
+        before, *others = [changes for name, changes in self._seen if name in installed] or [{}]
+        changed = {name for other in others for name, _ in before.items() ^ other.items()}
+        return Imports(tuple(names), before, frozenset(changed))
 
 
 def note_imports(path: Path, own: Sequence[str], watch: VariableWatch | None = None, *, few: int = 0) -> None:
@@ -387,9 +400,13 @@ def note_imports(path: Path, own: Sequence[str], watch: VariableWatch | None = N
     with contextlib.suppress(OSError, RuntimeError):  # a full disk; a thread that imports something at this moment
         new = [*itertools.takewhile(lambda name: name not in _loaded, reversed(sys.modules)), *hidden.noted]
         if len(new) > few and any(_is_installed(name, own) for name in new):
-            names = [name for name in list(sys.modules) if _is_installed(name, own)]
-            changed = sorted(watch.changed) if watch is not None else []
-            path.write_text(json.dumps({"names": names[:_MOST_NAMES], "changed": changed}))
+            path.write_text(json.dumps(imports_here(watch, own)._asdict(), default=sorted))
+
+
+def imports_here(watch: VariableWatch | None, own: Sequence[str]) -> Imports:
+    """Return what this process has imported of installed packages, but not of the folders in ``own``."""
+    names = [name for name in list(sys.modules) if _is_installed(name, own)][:_MOST_NAMES]
+    return watch.imports(names) if watch is not None else Imports(tuple(names), hidden.set_before)
 
 
 def _is_installed(name: str, own: Sequence[str]) -> bool:
@@ -410,8 +427,17 @@ def noted_imports(folder: Path) -> Imports:
     """Return what a task's worker wrote down, if anything: of names only, whatever user code made of the file."""
     try:
         found = json.loads(folders.read_file(folder, IMPORTS_FILE, _MOST_BYTES))
-        names, changed = ([name for name in found[key] if isinstance(name, str)] for key in Imports._fields)
-    except (OSError, ValueError, RecursionError, TypeError, KeyError):
+        return imports_from(found)
+    except (OSError, ValueError, RecursionError):
         return Imports()
+
+
+def imports_from(page: Any) -> Imports:
+    """Read what was written as plain JSON, whatever became of it; raises ValueError if nothing is left of it."""
+    try:
+        names, changed = ([name for name in page[key] if isinstance(name, str)] for key in ("names", "changed"))
+        before = {name: value for name, value in page["set_before"].items() if value is None or isinstance(value, str)}
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError("this is no page of imports") from error
     parts = [name for name in names[:_MOST_NAMES] if all(part.isidentifier() for part in name.split("."))]
-    return Imports(tuple(parts), frozenset(changed))
+    return Imports(tuple(parts), before, frozenset(changed))

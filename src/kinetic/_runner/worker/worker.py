@@ -397,10 +397,7 @@ def _begin_again(task: Task, report: ReportWriter, why: str) -> None:
     """Be a new interpreter for the same task: what this one has imported does not fit."""
     if not report.is_the_worker:
         return  # a process of the function's
-    process_setup.write_to_log(
-        f"kinetic: {why}; libraries had been imported ahead of the job without that, so it begins again in an "
-        "interpreter of its own. capture_env_vars passes variables in time\n"
-    )
+    process_setup.write_to_log(f"kinetic: the job begins again in an interpreter of its own: {why}\n")
     process_setup.flush()
     os.chdir("/")
     if task.data.is_dir():

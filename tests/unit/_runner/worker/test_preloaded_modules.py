@@ -50,17 +50,23 @@ def test_a_task_that_imported_a_package_names_all_packages(
 
     preloaded_modules.note_imports(tmp_path / "imports.json", ["/work"])
 
-    assert preloaded_modules.noted_imports(tmp_path) == (("known", "new"), frozenset())
+    assert preloaded_modules.noted_imports(tmp_path) == (("known", "new"), {}, frozenset())
 
 
 @pytest.mark.parametrize(
     "found",
-    ["[" * 1_000_000, json.dumps({"names": ["a" * (3 << 20)], "changed": []}), '{"names": 1, "changed": []}', "\udc80"],
+    [
+        "[" * 1_000_000,
+        json.dumps({"names": ["a" * (3 << 20)], "changed": [], "set_before": {}}),
+        '{"names": 1, "changed": [], "set_before": {}}',
+        '{"names": [], "changed": [], "set_before": 1}',
+        "\udc80",
+    ],
 )
 def test_what_is_not_a_list_of_names_is_none(tmp_path: Path, found: str) -> None:
     (tmp_path / "imports.json").write_text(found, errors="surrogateescape")
 
-    assert preloaded_modules.noted_imports(tmp_path) == ((), frozenset())
+    assert preloaded_modules.noted_imports(tmp_path) == ((), {}, frozenset())
 
 
 def test_the_names_of_modules_that_were_there_before_are_not_looked_at(
@@ -196,7 +202,7 @@ def test_a_task_that_changes_a_variable_before_an_import_begins_again_and_one_th
 
     import second  # noqa: F401 - after it
 
-    assert begun == ["shown", "CHOSEN, SET_BY_USER changed before second was imported", "shown"]
+    assert begun == ["shown", "second was imported ahead of it with another value of CHOSEN, SET_BY_USER", "shown"]
 
 
 def test_variables_that_we_change_ourselves_let_no_task_begin_again(
@@ -211,7 +217,7 @@ def test_variables_that_we_change_ourselves_let_no_task_begin_again(
     hidden.accept(before)
     import of_theirs  # noqa: F401 - it is looked at
 
-    assert begun == ["OF_THE_TASK changed before of_theirs was imported", "shown"]
+    assert begun == ["of_theirs was imported ahead of it with another value of OF_THE_TASK", "shown"]
 
 
 def test_a_library_that_is_only_looked_for_is_imported_as_it_is_later(libraries: Begin) -> None:
