@@ -96,7 +96,8 @@ class Terminal:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(SOURCE)}
+    path = filter(None, (str(SOURCE), os.environ.get("PYTHONPATH")))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 @pytest.fixture
@@ -201,6 +202,45 @@ def test_the_process_of_the_next_run_is_there_before_the_save_and_sees_what_was_
     os.kill(watching.pid, signal.SIGKILL)
     listed = ["ps", "-o", "args=", "-p", str(last)]
     wait_until(lambda: "--start-at" not in subprocess.run(listed, capture_output=True, text=True, check=False).stdout)
+
+
+def test_libraries_of_the_project_are_imported_before_the_save_as_they_are_then(
+    dev, project, tmp_path, monkeypatch, wait_until
+) -> None:
+    library, noted = tmp_path / "site-packages" / "of_theirs.py", tmp_path / "noted"
+    library.parent.mkdir()
+    text = (
+        f"import os\nopen({str(noted)!r}, 'a').write(f'{{os.getpid()}}\\n')\nVALUE = os.environ['OF_THEIRS'] + ' 1'\n"
+    )
+    library.write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(library.parent))
+    script = """
+        import os
+        os.environ["OF_THEIRS"] = "{setting}"
+        import of_theirs
+
+        def train():
+            print("trained with", of_theirs.VALUE, "{setting}")
+    """
+
+    def imported(found: set[int]) -> bool:
+        return len(found) == 1 and found <= {int(line) for line in noted.read_text().split()}
+
+    project.write("train.py", script.format(setting="mine"))
+    watching = dev("train.py::train")
+    watching.see("trained with mine 1 mine")
+    wait_until(lambda: imported(prepared(watching)), "the import before the save", seconds=40)
+    (ready,) = prepared(watching)
+    project.write("model.py", "LAYERS = 2\n")
+    watching.see("trained with mine 1 mine", times=2)
+    assert noted.read_text().split().count(str(ready)) == 1
+
+    wait_until(lambda: imported(prepared(watching) - {ready}), "the import before the next save", seconds=40)
+    project.write("train.py", script.format(setting="other"))
+    watching.see("trained with other 1 other")
+    library.write_text(text.replace(" 1", " 2"))
+    project.write("model.py", "LAYERS = 3\n")
+    watching.see("trained with other 2 other")
 
 
 def test_a_save_cancels_the_run_before_and_ctrl_c_leaves_the_last_one_running(dev, project, tmp_path) -> None:

@@ -2,7 +2,7 @@
 
 Each run is a process of its own, ``kinetic run`` with what was typed, so that it sees all modules as they are on the
 disk. It reports through a pipe how far it is. Once it has submitted its job, the process of the next run is started: it
-loads what kinetic needs, nothing of the project, and waits for the save.
+loads what kinetic needs and the libraries that this run imported, nothing of the project, and waits for the save.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def dev(
 class _Run:
     """One `kinetic run`, in a process group of its own: a Ctrl-C on the terminal does not reach it."""
 
-    def __init__(self, words: Sequence[str], modules: Sequence[str] | None = None) -> None:
-        """Start it; with ``modules`` it only loads these, until ``begin``."""
+    def __init__(self, words: Sequence[str], before: _Run | None = None) -> None:
+        """Start it; with a run before it, it only loads what that one had loaded, until ``begin``."""
         self.began = time.monotonic()
         self.told: dict[str, Any] = {}
         self.pipe, theirs = os.pipe()
@@ -141,9 +141,10 @@ class _Run:
         self._rest = b""
         own, passed = ["--report-to", str(theirs)], [theirs]
         self._orders: int | None = None
-        if modules is not None:
+        if before is not None:
             orders, self._orders = os.pipe()
-            os.write(self._orders, json.dumps(modules).encode() + b"\n")
+            loads = {name: before.told.get(name) for name in ("modules", "libraries")}
+            os.write(self._orders, json.dumps(loads).encode() + b"\n")
             own, passed = ["--start-at", str(orders), *own], [orders, *passed]
         try:
             self._process = subprocess.Popen(
@@ -290,8 +291,8 @@ class _Session:
         """Wait until files may have changed, or the run has reported something or ended."""
         poller = select.poll()
         is_over = run.seconds is not None  # as of the last look: what ended since then wakes this up
-        if self._next is None and (modules := run.told.get("modules")):
-            self._next = _Run(self._words, modules)
+        if self._next is None and "modules" in run.told:
+            self._next = _Run(self._words, run)
         if not run.is_silent and "job_id" not in run.told:
             poller.register(run.pipe, select.POLLIN)  # the next one is prepared then
         if self._watcher.descriptor is not None:

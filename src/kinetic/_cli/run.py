@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from kinetic._jobs.handle import JobHandle
     from kinetic._remote.callable import RemoteCallable
+    from kinetic._runner.worker.preloaded_modules import VariableWatch
 
 _TYPO = 0.75  # an option this similar to one of ours is a typo
 AFTER_DASHES = "kinetic.after_dashes"
@@ -190,9 +191,10 @@ def run(
     """
     from kinetic._cli import target_function
 
+    reporter = _Reporter(report_to)
     if report_to is not None:
         ctx.info_name = "dev"  # what was typed, for usage and errors
-        _wait_to_begin(start_at)
+        reporter.begin(start_at)
     if upgrade:
         os.environ["KINETIC_UPGRADE"] = "1"  # of this process, which submits one job
     if wait_image is not None:
@@ -220,7 +222,7 @@ def run(
                 why=instead,
                 next=f"kinetic run {flag} … -- python {target.partition('::')[0]}",
             )
-    with _Reporter(report_to) as reporter:
+    with reporter:
         with advice_in_python(ctx):
             found = target_function.find_function(target, words)
         if target_function.wants_help(words):
@@ -242,25 +244,30 @@ def run(
             print(handle.job_id)
 
 
-def _wait_to_begin(descriptor: int | None) -> None:
+def _wait_to_begin(descriptor: int, begin_again: Callable[[str], object]) -> None:
     """Load what the run before had loaded, nothing of the project, and wait until `kinetic dev` says to begin, or ends.
 
-    A file of the project that has the name of a library since then means a fresh interpreter.
+    What the project imports is hidden until it does. A library that is another one by then, and a file of the project
+    that has the name of one of ours since then, mean a fresh interpreter.
     """
-    if descriptor is None:
-        return
+    from kinetic._runner.worker import preloaded_modules
+
     with os.fdopen(descriptor, "rb") as orders:
-        for name in json.loads(orders.readline() or b"[]"):
+        page = json.loads(orders.readline() or b"{}")
+        for name in page.get("modules", ()):
             if not _is_in_this_folder(name):
                 with contextlib.suppress(ImportError):
                     importlib.import_module(name)
+        with contextlib.suppress(ValueError):
+            preloaded_modules.preload(preloaded_modules.imports_from(page.get("libraries")), os.environ)
         if not orders.readline():
             raise SystemExit(0)
+    if preloaded_modules.changed_file():
+        begin_again("a library has changed")
     if any(name in sys.modules and _is_in_this_folder(name) for name in _LIBRARIES):
-        words = sys.argv[1:]
-        at = words.index("--start-at")
-        again = [sys.executable, "-m", "kinetic", *words[:at], *words[at + 2 :]]
-        os.execv(again[0], again)  # noqa: S606 - this very command
+        begin_again("one is the project's own now")
+    preloaded_modules.hidden.install()
+    preloaded_modules.hidden.watch(begin_again, lambda: None)
 
 
 def _is_in_this_folder(module: str) -> bool:
@@ -273,6 +280,8 @@ class _Reporter:
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
+        self._words = sys.argv[1:]  # which are the script's own later
+        self._watch: VariableWatch | None = None
         self._is_submitted = False
         if descriptor is not None:
             os.set_inheritable(descriptor, False)  # noqa: FBT003 - its only form
@@ -285,6 +294,25 @@ class _Reporter:
             from kinetic.errors import JobError, what_of
 
             self.tell(failed=what_of(error), has_ended=isinstance(error, JobError))
+
+    def begin_again(self, _why: str) -> None:
+        """Be this very command once more, in an interpreter that has imported nothing."""
+        words, at = self._words, self._words.index("--start-at")
+        if self._descriptor is not None:
+            os.set_inheritable(self._descriptor, True)  # noqa: FBT003 - its only form
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        again = [sys.executable, "-m", "kinetic", *words[:at], *words[at + 2 :]]
+        os.execv(again[0], again)  # noqa: S606 - without a shell on purpose
+
+    def begin(self, start_at: int | None) -> None:
+        """Wait for the save, if this run was started before it; note what the project imports, for the next run."""
+        from kinetic._runner.worker import preloaded_modules
+
+        if start_at is not None:
+            _wait_to_begin(start_at, self.begin_again)
+        if not preloaded_modules.hidden.groups:
+            self._watch = preloaded_modules.VariableWatch().install()
 
     def tell(self, **page: object) -> None:
         """Write one message; whether it is read does not matter here."""
@@ -314,8 +342,15 @@ class _Reporter:
     def submitted(self, handle: JobHandle) -> None:
         """Report the job; from here on, SIGTERM ends only this process."""
         self._is_submitted = True
+        if self._descriptor is None:
+            return
+        from kinetic._runner.worker import preloaded_modules
+
         loaded = [name for name in sys.modules if name.startswith("kinetic.") or name in _LIBRARIES]
-        self.tell(job_id=handle.job_id, modules=loaded)
+        found = preloaded_modules.imports_here(self._watch, ())
+        packages = [name for name in found.names if "." not in name]  # each imports most of its modules
+        libraries = {**found._asdict(), "names": packages, "changed": sorted(found.changed)}
+        self.tell(job_id=handle.job_id, modules=loaded, libraries=libraries)
 
     def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler
         if not self._is_submitted:

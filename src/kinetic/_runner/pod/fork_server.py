@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kinetic._runner.supervisor import supervise
-from kinetic._runner.worker import preloaded_modules
+from kinetic._runner.worker import preloaded_modules, process_setup
 from kinetic._runner.worker.preloaded_modules import Imports
 
 CarryOut = Callable[[list[str], str, str], NoReturn]  # the arguments of a container, a folder, and that with our code
@@ -135,6 +135,7 @@ def _import_before(names: Sequence[str], variables: str, packages: str, reports:
     """Import what the next tasks need; end with a report if no task can be forked after that."""
     values = json.loads(Path(variables).read_bytes())
     os.unlink(variables)
+    process_setup.make_streams()
     preloaded_modules.preload(Imports(tuple(names)), values, packages)
     if trouble := preloaded_modules.why_not_to_fork():
         os.write(reports, f"useless {trouble}\n".encode())

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from kinetic._runner import processes
 from kinetic._runner.supervisor import supervise
-from kinetic._runner.worker import preloaded_modules
+from kinetic._runner.worker import preloaded_modules, process_setup
 from kinetic._runner.worker.preloaded_modules import Imports
 from kinetic._wire import folders
 
@@ -70,6 +70,7 @@ class Preloader:
                 supervise.die_with(supervisor, libc)
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 title.set(supervise.SPARE, "imports libraries for the next jobs")
+                process_setup.make_streams()
                 preloaded_modules.preload(imports, variables)
                 if why := preloaded_modules.why_not_to_fork():
                     sys.stderr.write(f"jobs import {imports.names[0]} and others themselves: {why}\n")

@@ -27,7 +27,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kinetic._runner import processes
-from kinetic._runner.worker import process_setup
 from kinetic._wire import NamedTuple, folders
 
 if TYPE_CHECKING:
@@ -61,10 +60,9 @@ class Imports(NamedTuple):
 def preload(imports: Imports, variables: Mapping[str, str], packages: str = "") -> None:
     """Import modules and hide them.
 
-    ``packages``: a folder to import from as well, see ``kept_packages``.
+    ``packages``: a folder to import from as well, see ``kept_packages``. Libraries may keep the streams that are there.
     """
     hidden.set_before = imports.set_before
-    process_setup.make_streams()  # libraries may keep them
     with _quiet(), _noting_files() as read:
         _import_all(imports.names, _applied(variables, imports.set_before), packages)
         _empty_caches()
