@@ -20,6 +20,11 @@ _MANY_OBJECTS = 100_000  # what imports create stays anyway: searching it for ga
 _COMPLETE_VARIABLE = "_KINETIC_COMPLETE"  # click's own name for it: the script sets it, and click answers
 _NEW_BASH = "complete -o nosort -F _kinetic_completion kinetic"
 _ANY_BASH = "complete -F _kinetic_completion kinetic"  # bash before 4.4, such as that of macOS, sorts what is offered
+_REPAIRED = {  # in click's scripts; that for fish cuts a sentence at its first comma, and sorts the ids of jobs
+    'string split "," $': 'string split --max 1 "," $',
+    "complete --no-files ": "complete --no-files --keep-order ",
+    _NEW_BASH: f"{_NEW_BASH} 2>/dev/null || {_ANY_BASH}",
+}
 _COMPLETION_SETUP = {
     "bash": 'put this into ~/.bashrc: eval "$(kinetic completion bash)"',
     "zsh": 'put this into ~/.zshrc, below compinit: eval "$(kinetic completion zsh)"',
@@ -156,7 +161,9 @@ def completion(shell: str) -> None:
     assert kind is not None, f"click does not know {shell}"  # noqa: S101 - it knows the three that are offered
     # Not kind.source(): for bash, that starts one to ask for its version, and it need not even be installed here.
     script = ShellComplete.source(kind(cli, {}, "kinetic", _COMPLETE_VARIABLE))
-    print(script.replace(_NEW_BASH, f"{_NEW_BASH} 2>/dev/null || {_ANY_BASH}"))
+    for theirs, ours in _REPAIRED.items():
+        script = script.replace(theirs, ours)
+    print(script)
     if sys.stdout.isatty():
         click.echo(f"To use it, {_COMPLETION_SETUP[shell]}", err=True)
 

@@ -101,7 +101,18 @@ def test_a_real_fish_completes_ids_commands_and_names(environ) -> None:
     done = subprocess.run(["fish", "-c", script], env=environ, capture_output=True, text=True, check=True)
 
     offered = [line.partition("\t")[0] for line in done.stdout.splitlines()]
-    assert offered == [OTHER, "unset", "use", "team", "tiny", "--json"]
+    assert offered == [OTHER, "use", "unset", "team", "tiny", "--json"]
+
+
+def test_a_real_fish_shows_the_newest_job_first_and_whole_sentences_beside_commands(environ) -> None:
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed")
+    script = "kinetic completion fish | source; for words in 'jobs logs cpu-' 'po'; complete -C \"kinetic $words\"; end"
+
+    done = subprocess.run(["fish", "-c", script], env=environ, capture_output=True, text=True, check=True)
+
+    pools = "pool\tAdd, change, remove and list the node pools of a Standard cluster."
+    assert done.stdout.splitlines() == [NEWER, JOB, pools]
 
 
 @pytest.mark.parametrize(
