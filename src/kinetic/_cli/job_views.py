@@ -192,8 +192,6 @@ class _Screen:
 
 def _watch(request: _ListRequest, *, as_json: bool) -> NoReturn:
     """Refresh the table until Ctrl-C."""
-    import shutil
-
     if as_json or not output.is_possible():
         raise OptionError(
             "--watch cannot be used here",
@@ -205,12 +203,25 @@ def _watch(request: _ListRequest, *, as_json: bool) -> NoReturn:
         while True:
             rows, unread = _readable_rows(request)
             columns, shown = _table(rows, time.time(), cost=request.cost)
-            width = shutil.get_terminal_size().columns - 1
-            lines = output_format.live_table_lines(columns, shown, width) if rows else ["There are no matching jobs"]
-            output.show_lines([*lines, *([unread.what] if unread is not None else [])], owner=screen)
+            lines = _lines_that_fit(columns, shown, [unread.what] if unread is not None else [])
+            output.show_lines(lines, owner=screen)
             time.sleep(_WATCH_SECONDS)
     finally:
         output.release(screen)
+
+
+def _lines_that_fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], notes: list[str]) -> list[str]:
+    """Return as many rows as the terminal has room for, and what it has no room for in the last lines."""
+    if not rows:
+        return ["There are no matching jobs", *notes]
+    size = output.size()
+    if hidden := output_format.left_out(columns, rows, size.columns - 1):
+        notes = [f"the terminal is too narrow for {hidden}", *notes]
+    room = max(size.lines - 2 - len(notes), 1)  # one for the headings, one for the cursor
+    if len(rows) > room:
+        room = max(room - 1, 1)
+        notes = [f"and {output_format.count_text(len(rows) - room, 'more row')}", *notes]
+    return [*output_format.live_table_lines(columns, rows[:room], size.columns - 1), *notes]
 
 
 def _page(row: Row, *, cost: bool) -> Page:

@@ -149,6 +149,30 @@ def test_a_list_on_a_terminal_is_no_wider_than_the_terminal(submit, tmp_path, co
     assert max(map(len, told.splitlines())) <= 70
 
 
+def test_watching_more_jobs_than_the_terminal_has_lines_says_how_many_are_not_shown(
+    submit, tmp_path, command, environment, wait_until
+) -> None:
+    newest = [submit("add") for _ in range(4)][-1]
+    leader, follower = pty.openpty()
+    subprocess.run(["stty", "cols", "200", "rows", "5"], stdin=follower, check=True)
+    shown = bytearray()
+
+    def shows(text: str) -> bool:
+        shown.extend(os.read(leader, 1 << 16))
+        return text.encode() in shown
+
+    with subprocess.Popen(
+        [*command, "jobs", "list", "--watch"], stdout=follower, stderr=follower, env=environment, cwd=tmp_path
+    ) as watching:
+        wait_until(lambda: shows("and 2 more rows"), "the last line", 30)
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(20) == 130
+
+    assert newest.encode() in shown
+    os.close(follower)
+    os.close(leader)
+
+
 def test_watching_shows_the_table_anew_until_ctrl_c(
     submit, kinetic, tmp_path, command, environment, wait_until
 ) -> None:
