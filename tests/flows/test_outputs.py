@@ -274,7 +274,7 @@ def test_the_newest_job_counts_though_it_was_collected(project, write, kinetic):
     assert "new.txt" in kinetic("outputs", "ls", "@last").out  # though an id knows the second only
 
 
-def test_each_mistake_has_its_answer(write, kinetic, tmp_path):
+def test_each_mistake_has_its_answer(project, write, kinetic, tmp_path):
     job, empty = write("model.bin"), write()
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "model.bin").write_text("mine")
@@ -284,6 +284,8 @@ def test_each_mistake_has_its_answer(write, kinetic, tmp_path):
     out = kinetic("outputs", "get", job, "../handle.json")
     there = kinetic("outputs", "get", job, "--to", str(tmp_path / "here"))
     nobody = kinetic("outputs", "ls", "cpu-nobody")
+    (project.root / "outputs").write_text("a file where the folder would be")
+    not_made = kinetic("outputs", "get", job)
 
     assert (listed.code, listed.out) == (0, "")
     assert "has not written any files to" in listed.err
@@ -294,6 +296,7 @@ def test_each_mistake_has_its_answer(write, kinetic, tmp_path):
     assert f"next:  kinetic outputs ls {job}     lists" in out.err
     assert "[file-exists]" in there.err
     assert "[job-not-found]" in nobody.err
+    assert f"not everything could be copied into {project.root / 'outputs'} [not-saved]" in not_made.err
     assert (tmp_path / "here" / "model.bin").read_text() == "mine"
     forced = kinetic("outputs", "get", job, "--to", str(tmp_path / "here"), "--force", "--json")
     assert json.loads(forced.out)["files"] == 1

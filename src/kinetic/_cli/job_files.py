@@ -145,14 +145,13 @@ def get(location: OutputLocation, path: str, to: Path | None, force: bool, as_js
     Example: kinetic outputs get @last checkpoints --to ./mine
     """
     from kinetic._jobs import outputs as job_outputs
-    from kinetic._wire import order
 
     found = job_outputs.find_files(location, path)
     if not found.files:
         why = f"looked in {location.address}"
         raise DataMissingError(_no_files(location), why=why, next="kinetic jobs list --all")
-    if to is None:  # without a path, a folder that is left out of git and of this project's jobs
-        to = Path() if path else Path(order.make_default_output_dir(), location.job_id)
+    if to is None:
+        to = Path() if path else job_outputs.default_folder(location.job_id)
     copy = job_outputs.Copy(found, to, force=force)
     with output.phase("copying", detail=copy.progress_text, summary=False):
         copy.run()

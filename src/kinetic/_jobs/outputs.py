@@ -240,6 +240,12 @@ def _behind(root: Path, prefix: str, link: str) -> tuple[str, os.stat_result]:
     return prefix + inside, folders.lstat(root, prefix + inside)
 
 
+def default_folder(job_id: str) -> Path:
+    """Return where all outputs of a job are copied to: a folder that is left out of git and of this project's jobs."""
+    with _writing(Path(order.DEFAULT_OUTPUT_FOLDER).absolute()):
+        return Path(order.make_default_output_dir(), job_id)
+
+
 class Copy:
     """A copy of outputs into a folder, with the same paths there; a thread may ask for its progress while it runs."""
 
@@ -247,7 +253,8 @@ class Copy:
         self.to = Path(os.path.abspath(to))
         self.missing: list[str] = []
         self._store = found.store
-        states = [(file, _state(file, self.to)) for file in found.files]
+        with _writing(self.to):
+            states = [(file, _state(file, self.to)) for file in found.files]
         self.same = [file for file, state in states if state == "same"]
         self.todo = [file for file, state in states if state != "same"]
         self.done: list[OutputFile] = []
@@ -364,6 +371,6 @@ def _not_saved(to: Path, why: str) -> KineticError:
     return KineticError(
         f"not everything could be copied into {to}",
         why=why,
-        next="free some space there or choose another folder with --to; what was copied is not copied again",
+        next="choose another folder with --to, or free some space there; what was copied is not copied again",
         code="not-saved",
     )

@@ -271,6 +271,13 @@ def test_a_folder_that_cannot_be_made_is_told_in_our_words(folder, tmp_path):
     assert caught.value.code == "not-saved"
 
 
+def test_a_name_that_the_system_refuses_is_told_in_our_words(folder, tmp_path):
+    with pytest.raises(KineticError, match="not everything could be copied") as caught:
+        outputs.Copy(outputs.find_files(place(folder)), tmp_path / ("x" * 300) / "here")
+
+    assert caught.value.code == "not-saved"
+
+
 class _Stopping(FileStore):
     """A store that fails after some files."""
 
