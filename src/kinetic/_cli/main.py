@@ -46,6 +46,8 @@ class Root(LazyGroup):
                 why = "it is an option of the command, and follows it"
                 error = SuggestionError(what, click.Context(self), why=why, next=line)
             sys.exit(error_output.report(error))
+        except OSError as error:  # help and version are printed here
+            sys.exit(error_output.report(error))
         context.meta[error_output.WORDS] = words
         return context
 

@@ -21,6 +21,26 @@ def test_a_closed_pipe_needs_no_words(submit, kinetic, tmp_path, command, enviro
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["jobs", "--help"]])
+def test_help_that_cannot_be_written_ends_like_any_output(words, command, environment) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*command, *words], stdout=writing, stderr=subprocess.PIPE, env=environment, text=True, check=False
+    )
+    os.close(writing)
+
+    assert (done.returncode, done.stderr) == (141, "")
+    if not os.path.exists("/dev/full"):
+        pytest.skip("there is no /dev/full")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*command, *words], stdout=full, stderr=subprocess.PIPE, env=environment, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: a disk is full, and the output is incomplete [disk-full]\nwhy: ")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_stream_that_the_caller_closed_leads_nowhere(submit, closed, command, environment) -> None:
     job_id = submit("add")
