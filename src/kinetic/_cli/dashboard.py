@@ -52,7 +52,12 @@ def _open(url: str) -> None:
     from kinetic._wire import python_runtime
 
     def open_() -> None:
-        if not webbrowser.open(url):
+        try:
+            # Of those that Python finds, these run in the terminal: they would take it, and cannot show the page.
+            is_text_only = type(webbrowser.get()) is webbrowser.GenericBrowser and "BROWSER" not in os.environ
+        except webbrowser.Error:
+            is_text_only = True
+        if is_text_only or not webbrowser.open(url):
             click.echo("no browser was found: open the address above in one", err=True)
 
     python_runtime.start_thread(open_, "kinetic-browser")

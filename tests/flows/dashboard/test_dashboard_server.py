@@ -17,6 +17,7 @@ from kinetic._dashboard import server
 from kinetic._output import tracebacks
 from kinetic._wire import keys
 
+SOURCE = Path(__file__).parents[3] / "src"
 JOBS = """
     import sys, time
     import kinetic
@@ -157,6 +158,31 @@ def test_a_foreign_page_cannot_cancel(stored, dashboard):
     for origin in ("", "http://evil.example", f"http://localhost:{served.port}"):
         assert served.ask(f"/api/v1/jobs/{stored.add()}/cancel", "POST", Origin=origin)[0] == 403
     assert served.ask("/api/v1/jobs/x/cancel")[0] == 405  # a link cannot, either
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS opens its own browser")
+def test_a_browser_of_the_terminal_is_opened_only_if_it_was_chosen(home, tmp_path, wait_until):
+    pytest.importorskip("uvicorn", reason="the extra dashboard is not installed")
+    opened = tmp_path / "opened"
+    (tmp_path / "www-browser").write_text(f'#!/bin/sh\necho "$1" >> {opened}\n')  # Debian's name of lynx or w3m
+    (tmp_path / "www-browser").chmod(0o755)
+    unset = {"DISPLAY", "WAYLAND_DISPLAY", "BROWSER"}
+    server = {name: value for name, value in os.environ.items() if name not in unset}
+    server |= {"PATH": f"{tmp_path}:/usr/bin:/bin", "TERM": "xterm", "PYTHONPATH": str(SOURCE)}
+    words = [sys.executable, "-m", "kinetic", "dashboard", "--port", "0"]
+
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=server) as one:
+        said = [one.stderr.readline(), one.stderr.readline()]
+        one.kill()
+    not_chosen = opened.exists()
+    with subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=server | {"BROWSER": "www-browser"}
+    ) as two:
+        wait_until(opened.exists, "the browser that was chosen")
+        two.kill()
+
+    assert "no browser was found: open the address above in one\n" in said
+    assert not not_chosen
 
 
 def test_it_listens_on_this_machine_only(dashboard):
