@@ -51,10 +51,9 @@ def report(error: BaseException, *, called: Called | None = None, debug: bool = 
 
     Advice that is written in Python is shown as it is typed for the command that was called.
     """
+    _redirect_stdout_if_broken()
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
-    if isinstance(error, OSError):
-        _redirect_stdout_if_broken()
     if isinstance(error, BrokenPipeError):
         return PIPE_CLOSED
     from kinetic.errors import is_debug  # only on the way to an error

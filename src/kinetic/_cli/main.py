@@ -69,7 +69,11 @@ class Root(LazyGroup):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a subcommand, and make sure that what it printed has been written."""
         try:
-            found = super().invoke(ctx)
+            try:
+                found = super().invoke(ctx)
+            except (click.exceptions.Exit, SystemExit):
+                sys.stdout.flush()
+                raise
             sys.stdout.flush()
         except (click.exceptions.Exit, SystemExit):
             raise

@@ -41,6 +41,36 @@ def test_help_that_cannot_be_written_ends_like_any_output(words, command, enviro
     assert done.stderr.startswith("error: a disk is full, and the output is incomplete [disk-full]\nwhy: ")
 
 
+def test_a_closed_pipe_needs_no_words_however_a_command_ends(project, command, environment) -> None:
+    project.write(
+        "divide.py",
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def divide(number):
+            return 1 / number
+
+        if __name__ == "__main__":
+            batch = divide.run_async_map([1, 0])
+            batch.wait()
+            print(batch.jobs[1].job_id)
+        """,
+    )
+    failed, held_back = project.run("divide.py").stdout.strip(), environment | {"PYTHONUNBUFFERED": ""}
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    def end(*words: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([*command, *words], stdout=writing, stderr=subprocess.PIPE, env=held_back, check=False)
+
+    looked, waited = end("batch", "status", "@last"), end("jobs", "wait", failed)
+    os.close(writing)
+
+    assert [looked.returncode, waited.returncode] == [141, 141]
+    assert b"Traceback" not in looked.stderr + waited.stderr
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_stream_that_the_caller_closed_leads_nowhere(submit, closed, command, environment) -> None:
     job_id = submit("add")
