@@ -186,11 +186,13 @@ def _open_closed_streams() -> None:
 class _SanitizingStream(io.TextIOWrapper):
     """A standard stream that escapes terminal controls, except in text that `_output/terminal.py` marked as safe.
 
-    What is written to a terminal that is gone is lost, so that the exit code is the job's.
+    What is written to a terminal that is gone is lost, and so is a message that cannot be written, so that the exit
+    code is the job's.
     """
 
     wrapped: TextIO
     was_terminal: bool
+    has_messages: bool
 
     def write(self, text: str) -> int:
         """Write a text of one line or of several."""
@@ -201,7 +203,7 @@ class _SanitizingStream(io.TextIOWrapper):
         try:
             return super().write(text)
         except OSError as error:
-            self._leave_terminal(error)
+            self._leave(error)
             return len(text)
 
     def flush(self) -> None:
@@ -209,12 +211,12 @@ class _SanitizingStream(io.TextIOWrapper):
         try:
             super().flush()
         except OSError as error:
-            self._leave_terminal(error)
+            self._leave(error)
             super().flush()
 
-    def _leave_terminal(self, error: OSError) -> None:
-        """Write to /dev/null from here on if the terminal was closed; of a file, the error is one of its disk."""
-        if error.errno != errno.EIO or not self.was_terminal:
+    def _leave(self, error: OSError) -> None:
+        """Write to /dev/null from here on if the terminal was closed, or for messages; results must not get lost."""
+        if not self.has_messages and (error.errno != errno.EIO or not self.was_terminal):
             raise error
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self.fileno())
@@ -233,6 +235,7 @@ def _sanitizing(stream: TextIO) -> TextIO:
         stream.buffer, encoding, "backslashreplace", line_buffering=by_line, write_through=at_once
     )
     sanitizing.was_terminal = stream.isatty()  # one that is gone does not say so
+    sanitizing.has_messages = stream is sys.stderr
     sanitizing.wrapped = stream  # a stream without references closes the file below it
     return sanitizing
 

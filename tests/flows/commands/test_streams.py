@@ -71,6 +71,17 @@ def test_a_closed_pipe_needs_no_words_however_a_command_ends(project, command, e
     assert b"Traceback" not in looked.stderr + waited.stderr
 
 
+@pytest.mark.parametrize(("words", "code"), [(["jobs", "lst"], 2), (["run", "--", "sh", "-c", "echo done; exit 3"], 3)])
+def test_messages_that_cannot_be_written_change_no_exit_code(words, code, command, environment) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    done = subprocess.run([*command, *words], stdout=subprocess.PIPE, stderr=writing, env=environment, check=False)
+
+    os.close(writing)
+    assert (done.returncode, done.stdout) == (code, b"done\n" if code == 3 else b"")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_stream_that_the_caller_closed_leads_nowhere(submit, closed, command, environment) -> None:
     job_id = submit("add")
