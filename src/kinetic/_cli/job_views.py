@@ -440,7 +440,9 @@ def _reason_text(row: Row, now: float) -> str:
 
 
 def _removed(row: Row, now: float) -> str:
-    return f"{'collected' if row.collected_at else 'removed'} {age_text(now - (row.removed or 0.0))} ago"
+    # Of a cancelled job the log stays until its cleanup, which is not noted: its end is.
+    what = "collected" if row.collected_at else "cancelled" if row.status == "CANCELLED" else "removed"
+    return f"{what} {age_text(now - (row.removed or 0.0))} ago"
 
 
 def _warn_if_unsupervised(rows: Sequence[Row]) -> None:

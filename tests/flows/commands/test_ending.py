@@ -21,7 +21,7 @@ def test_a_cancelled_job_keeps_its_log_and_becomes_history(submit, start, kineti
     assert kinetic("jobs", "status", job_id).out == f"{job_id}: NOT_FOUND\n"
     assert kinetic("jobs", "logs", job_id).out == "started\n"
     assert kinetic("jobs", "list").out == ""
-    assert kinetic("jobs", "list", "--all").rows[0][:3] == [job_id, "slow", "CANCELLED"]
+    assert kinetic("jobs", "list", "--all").rows[0][:4] == [job_id, "slow", "CANCELLED", "cancelled"]
     assert kinetic("jobs", "result", job_id).code == 125
 
 
