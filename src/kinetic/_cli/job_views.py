@@ -113,7 +113,12 @@ class _ListRequest(NamedTuple):
 
 
 @click.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also show jobs that were removed in the last 30 days.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also show jobs that were collected, cancelled or removed in the last 30 days.",
+)
 @click.option(
     "--status",
     "statuses",
