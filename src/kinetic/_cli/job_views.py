@@ -220,13 +220,14 @@ def _lines_that_fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], no
     if not rows:
         return ["There are no matching jobs", *notes]
     size = output.size()
-    if hidden := output_format.left_out(columns, rows, size.columns - 1):
-        notes = [f"the terminal is too narrow for {hidden}", *notes]
-    room = max(size.lines - 2 - len(notes), 1)  # one for the headings, one for the cursor
+    room = max(size.lines - 3 - len(notes), 1)  # without headings, cursor, and what is said of columns
     if len(rows) > room:
         room = max(room - 1, 1)
         notes = [f"and {output_format.count_text(len(rows) - room, 'more row')}", *notes]
-    return [*output_format.live_table_lines(columns, rows[:room], size.columns - 1), *notes]
+    shown, width = rows[:room], size.columns - 1
+    if hidden := output_format.left_out(columns, shown, width):
+        notes.append(f"the terminal is too narrow for {hidden}")
+    return [*output_format.live_table_lines(columns, shown, width), *notes]
 
 
 def _page(row: Row, *, cost: bool) -> Page:

@@ -164,7 +164,7 @@ def test_watching_more_jobs_than_the_terminal_has_lines_says_how_many_are_not_sh
     with subprocess.Popen(
         [*command, "jobs", "list", "--watch"], stdout=follower, stderr=follower, env=environment, cwd=tmp_path
     ) as watching:
-        wait_until(lambda: shows("and 2 more rows"), "the last line", 30)
+        wait_until(lambda: shows("and 3 more rows"), "the last line", 30)
         watching.send_signal(signal.SIGINT)
         assert watching.wait(20) == 130
 
