@@ -404,3 +404,14 @@ def test_a_script_at_its_end_that_still_submits_says_how_the_rest_is_submitted(p
     resumed = project.run("", instead=[sys.executable, "-m", "kinetic", "batch", "resume", group])
     values = project.out(f"import kinetic\nprint(kinetic.attach_batch({group!r}).results(timeout=50))")
     assert values.count("stayed") == 4, resumed.stderr
+
+
+def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "kinetic", "jobs", "list"], env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
