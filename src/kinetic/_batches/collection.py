@@ -48,12 +48,19 @@ def completions(
         LaunchError: The process that submitted is gone, and inputs are left.
     """
     timeout = wait.seconds_to_wait(timeout)
-    began = time.monotonic()
-    limit = None if timeout is None else began + timeout
     tracker, watch = batch._get_tracker(), _DriverWatch(batch, accept_missing=accept_missing)
+    began = tracker.clock.monotonic()
+    limit = None if timeout is None else began + timeout
     read, held, yielded = 0, set[int](), bytearray(len(batch.jobs))
-    while True:
+
+    def look(seconds: float = 0.0) -> tuple[bool, BaseException | None]:
+        if seconds:
+            tracker.wait(seconds, read=read)
         over = _is_over(batch, tracker, watch)
+        return over, None if accept_missing else watch.loss(tracker)
+
+    over, lost = look()  # an error of the first look is raised at once
+    while True:
         held.update(new := tracker.ended[read:])
         read += len(new)
         held = {index for index in held if tracker.end(index) is not None}  # else it is being tried again
@@ -66,14 +73,14 @@ def completions(
             if view is not None:
                 view.look(tracker)
             yield index
-        if not accept_missing and (lost := watch.loss(tracker)) is not None:
+        if lost is not None:
             raise lost
         if over:
             notifications.see_batch(batch.group_id, lambda: state.count_states(tracker, batch._submission_errors))
             break
         if view is not None:
             view.look(tracker)
-        now = time.monotonic()
+        now = tracker.clock.monotonic()
         wait.load_what_the_end_needs(now - began)
         left = _POLL_SECONDS if limit is None else limit - now
         if left <= 0:
@@ -83,7 +90,8 @@ def completions(
                 next=f"kinetic batch status {batch.group_id} --watch     or wait again",
             )
         with _without_slot(batch):
-            tracker.wait(min(left, _POLL_SECONDS), read=read)
+            again = functools.partial(look, min(left, _POLL_SECONDS))
+            over, lost = wait.bear_outages(again, batch.group_id, tracker.clock, limit)
 
 
 def _without_slot(batch: Batch) -> AbstractContextManager[None]:
@@ -241,9 +249,12 @@ def results(batch: Batch, *, timeout: float | None, ordered: bool, cleanup: bool
     tracker = batch._get_tracker()
     values: dict[int, Any] = {}
     failed: dict[int, BaseException] = {}
+    seconds = wait.seconds_to_wait(timeout)
+    limit = None if seconds is None else tracker.clock.monotonic() + seconds
     with detaching(batch), display.show_progress(batch) as shown:
-        for index in completions(batch, timeout, shown, accept_missing=return_exceptions):
-            _collect(batch, tracker, index, values, failed)
+        for index in completions(batch, seconds, shown, accept_missing=return_exceptions):
+            take = functools.partial(_collect, batch, tracker, index, values, failed)
+            wait.bear_outages(take, batch.group_id, tracker.clock, limit)
     ended = [*values, *failed]
     real = [index for index in sorted(failed) if display.is_real_failure(batch, index, failed[index])]
     failures = batch._cached_failures = [job for index in real if (job := batch.jobs[index]) is not None]
@@ -274,6 +285,8 @@ def _collect(
             failed[index] = error
         else:
             values[index] = job_handle.take_value(job, light=len(batch.jobs) > _MANY)
+    except wait.OUT_OF_REACH:  # it says nothing of the job
+        raise
     except Exception as error:  # noqa: BLE001 - removed, cancelled, cannot be opened here, or the mark was wrong
         failed[index] = error
 

@@ -18,7 +18,7 @@ import time
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from kinetic import _hardware as hardware
 from kinetic._backends import registry
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from kinetic._wire.order import Order
     from kinetic._wire.records import Group, JobRecord, Table
 
+T = TypeVar("T")
 LAUNCHES_AT_ONCE = 200  # to one call of the backend: each is locked by a descriptor while it is being submitted
 _POLL_SECONDS = 1.0  # watched, not polled: this only finds what no watch reported
 _PATIENCE_SECONDS = 600.0  # a store or a queue that is unreachable this long ends the driving; it can be resumed
@@ -227,9 +228,10 @@ class Driver:
         """Drive until nothing is left to be done, or the batch is stopped or taken over."""
         try:
             self._begin()
-            while self._round():
+            while self._patiently(self._round):
                 if not (self._again or (self._waiting and self._has_room())):
-                    self._tracker.wait(_TOGETHER_SECONDS if self._room() else _POLL_SECONDS, read=self._read)
+                    seconds = _TOGETHER_SECONDS if self._room() else _POLL_SECONDS
+                    self._patiently(functools.partial(self._tracker.wait, seconds, read=self._read))
         finally:
             self._lease.release()
             step("driver:released")
@@ -252,19 +254,21 @@ class Driver:
     def _is_ours(self, index: int) -> bool:
         return (self._only is None or index in self._only) and not self._tracker.control.stops(index)
 
-    def _round(self) -> bool:
-        """Do what can be done now; True when there may be more to do. An unreachable backend is waited for."""
-        for pause in _pauses():
+    def _patiently(self, do: Callable[[], T]) -> T:
+        """Do something, and again where store or backend cannot be reached."""
+        pauses = _pauses()
+        while True:
             try:
-                return self._once()
+                return do()
             except KineticError as error:
+                pause = next(pauses, None)
                 if isinstance(error, OptionError) or pause is None:
                     raise
                 output.report_once(f"{self._launcher.group.group_id}: {error.what}; trying again")
-                time.sleep(pause)
-        return False
+                self._launcher.backend.clock.sleep(pause)
 
-    def _once(self) -> bool:
+    def _round(self) -> bool:
+        """Do what can be done now; True when there may be more to do."""
         self.superseded = not self._lease.is_ours()
         if self.superseded:
             return False
@@ -355,14 +359,13 @@ class Driver:
         return room > 0 and (room >= few or now - self._room_since >= _TOGETHER_SECONDS)
 
 
-def _pauses() -> Iterator[float | None]:
-    """Yield how long to wait before each further try, and None when there is none left."""
+def _pauses() -> Iterator[float]:
+    """Yield how long to wait before each further try."""
     pause, spent = 0.5, 0.0
     while spent < _PATIENCE_SECONDS:
         yield pause
         spent += pause
         pause = min(pause * 2, _LONGEST_PAUSE)
-    yield None
 
 
 def start_driver(

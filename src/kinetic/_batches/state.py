@@ -270,7 +270,7 @@ class Tracker:
     """
 
     key: bytes | None = None
-    _clock: Clock = SYSTEM  # by which refreshing is limited
+    clock: Clock = SYSTEM  # by which refreshing is limited
 
     def __init__(self, jobs: Sequence[JobHandle | None]) -> None:
         self.attempts = [-1 if job is None else job.group_attempt or 0 for job in jobs]
@@ -355,11 +355,11 @@ class Tracker:
         Others may have removed these.
         """
         with self._lock:
-            begun = self._clock.monotonic()
+            begun = self.clock.monotonic()
             if not whole and begun < self._next_refresh():
                 return
             self._observe(whole=whole)
-            self._refreshed_at = self._clock.monotonic()
+            self._refreshed_at = self.clock.monotonic()
             self._cost = self._refreshed_at - begun
         with self._news:
             self._news.notify_all()
@@ -376,9 +376,9 @@ class Tracker:
         try:
             if len(self.ended) > read:
                 return
-            limit = self._clock.monotonic() + seconds
+            limit = self.clock.monotonic() + seconds
             self._watch(seconds)
-            self._clock.sleep(max(0.0, min(self._next_refresh(), limit) - self._clock.monotonic()))
+            self.clock.sleep(max(0.0, min(self._next_refresh(), limit) - self.clock.monotonic()))
             self.refresh()
         finally:
             self._watching.release()
@@ -440,7 +440,7 @@ class BatchTracker(Tracker):
 
     def __init__(self, group: Group, store: Store, backend: Backend) -> None:
         super().__init__([None] * group.total_expected)
-        self.group, self.store, self.backend, self._clock = group, store, backend, backend.clock
+        self.group, self.store, self.backend, self.clock = group, store, backend, backend.clock
         self.key = locate.group_key(group)
         self.control = ControlLog(store, group.group_id, self.key)
         self._root = None if locate.trusts_the_store() else locate.namespace_key(group.key_id)
@@ -589,7 +589,7 @@ class BatchTracker(Tracker):
 
     def _has_compiled(self) -> bool:
         """Ask the store now and then; the pod of the first child does not wait for us."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if now < self._asks_at:
             return False
         self._asks_at = now + _LOST_SECONDS

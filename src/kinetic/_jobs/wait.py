@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import locate, logs, notifications
@@ -30,7 +30,7 @@ from kinetic.errors import (
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    from kinetic._backends.protocol import Backend, Observer
+    from kinetic._backends.protocol import Backend, Clock, Observer
     from kinetic._jobs.activity import StallWatch
     from kinetic._output.job_text import JobOutput
     from kinetic._wire.digests import LogDigest
@@ -55,6 +55,7 @@ _AT_THE_END = (
 )
 
 OnChange = Callable[[JobStatus], None]
+T = TypeVar("T")
 
 
 def wait(
@@ -206,29 +207,39 @@ def _check_circle(job: JobRecord) -> None:
         )
 
 
+OUT_OF_REACH = (StoreUnreachableError, BackendUnavailableError, CredentialsError)
+
+
+def bear_outages(
+    look: Callable[[], T], name: str, clock: Clock, limit: float | None, *, seconds: float = _AWAY_SECONDS
+) -> T:
+    """Look until there is an answer: store or cluster may not answer for so long, at most until the limit."""
+    until = clock.monotonic() + seconds
+    until = until if limit is None else min(until, limit)
+    while True:
+        try:
+            return look()
+        except OUT_OF_REACH as error:
+            if clock.monotonic() >= until:
+                raise
+            output.report_once(f"{name} keeps running, and cannot be seen now: {error.what}; waiting")
+            clock.sleep(_AGAIN_SECONDS)
+
+
 class StatusReader:
     """Looks at a job, again and again, through times in which store or cluster do not answer."""
 
     def __init__(self, job: JobRecord) -> None:
         self._job = job
         self._clock = locate.backend_of(job).clock
-        self._has_seen = False
+        self._away_seconds = 0.0
 
     def read(self, limit: float | None) -> Snapshot:
         """Look until there is an answer or the limit is reached; an error of the first look is raised at once."""
-        until = self._clock.monotonic() + (_AWAY_SECONDS if self._has_seen else 0.0)
-        until = until if limit is None else min(until, limit)
-        while True:
-            try:
-                seen = observe(self._job)
-            except (StoreUnreachableError, BackendUnavailableError, CredentialsError) as error:
-                if self._clock.monotonic() >= until:
-                    raise
-                output.report_once(f"{self._job.job_id} keeps running, and cannot be seen now: {error.what}; waiting")
-                self._clock.sleep(_AGAIN_SECONDS)
-            else:
-                self._has_seen = True
-                return seen
+        look = functools.partial(observe, self._job)
+        seen = bear_outages(look, self._job.job_id, self._clock, limit, seconds=self._away_seconds)
+        self._away_seconds = _AWAY_SECONDS
+        return seen
 
 
 def has_news(backend: Backend, job: JobRecord, *, pause: float, looked: float, limit: float | None = None) -> bool:

@@ -9,8 +9,8 @@ from servers import user_module
 
 import kinetic
 from kinetic import testing
-from kinetic._batches import collection
-from kinetic.errors import OptionTypeError
+from kinetic._batches import collection, state
+from kinetic.errors import OptionTypeError, StoreUnreachableError
 
 USER = """
     import kinetic
@@ -277,3 +277,55 @@ def test_a_batch_is_found_and_collected_by_its_id(user):
     group = user.act.run_async_map([plan(1), plan(2)]).group_id
 
     assert kinetic.attach_batch(group).results() == [10, 20]
+
+
+# -------------------------------------------------------------------------------------------------------------- outages
+
+
+@pytest.fixture
+def outage(monkeypatch, backend):
+    """Return what lets no look at a batch succeed from the tenth second on, for five minutes of the fake clock."""
+    observe, begins = state.BatchTracker._observe, [math.inf]
+
+    def look(tracker, *, whole):
+        if 0 <= backend.clock.monotonic() - begins[0] < 300:
+            raise StoreUnreachableError("the store does not answer")
+        observe(tracker, whole=whole)
+
+    def begin():
+        begins[0] = backend.clock.monotonic() + 10
+
+    monkeypatch.setattr(state.BatchTracker, "_observe", look)
+    return begin
+
+
+def test_a_store_that_does_not_answer_for_minutes_ends_no_waiting_for_a_batch(user, backend, outage):
+    backend.running_seconds = 60.0
+    batch = user.act.run_async_map([plan(0), plan(1)], max_concurrent=None)
+    outage()
+
+    assert batch.results() == [0, 10]
+
+
+def test_a_store_that_does_not_answer_for_minutes_ends_no_submission(user, backend, outage):
+    backend.running_seconds = 20.0
+    outage()
+    batch = user.act.run_async_map([plan(number) for number in range(4)], max_concurrent=1)
+
+    assert batch._submission_complete.wait(10)
+    assert batch.results() == [0, 10, 20, 30]
+
+
+def test_a_value_that_the_store_does_not_give_for_a_moment_is_no_failure_of_its_job(user, monkeypatch):
+    batch = user.act.run_async_map([plan(0), plan(1)], max_concurrent=None)
+    take_value, tries = collection.job_handle.take_value, []
+
+    def take(job, *, light=False):
+        tries.append(job)
+        if len(tries) < 5:
+            raise StoreUnreachableError("the store does not answer")
+        return take_value(job, light=light)
+
+    monkeypatch.setattr(collection.job_handle, "take_value", take)
+
+    assert batch.results() == [0, 10]
