@@ -104,7 +104,10 @@ class Contents:
             for content, (packed, parts) in self._places.items()
             for part in parts
         ]
-        file_tree.write_block(self._path, self._url, len(records), b"".join(records[-self._MOST :]))
+        first = max(0, len(records) - self._MOST)
+        while 0 < first < len(records) and records[first][:32] == records[first - 1][:32]:  # no part of a content alone
+            first += 1
+        file_tree.write_block(self._path, self._url, len(records), b"".join(records[first:]))
 
     def _read(self) -> bytes:
         body = file_tree.read_block(self._path, self._url)[1]

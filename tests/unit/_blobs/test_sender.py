@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from kinetic._runner.data.mounted_data import JobFolders
 from kinetic._runner.data.provision import provide
 from kinetic._runner.worker.workspace import unpack
 from kinetic._stores.files import FileStore
+from kinetic._wire import folders
 
 SMALL, LARGE, EMPTY = os.urandom(50_000), os.urandom(250_000), b""
 
@@ -98,3 +100,22 @@ def test_another_store_is_not_believed_to_have_what_this_one_has(project, data, 
     ship_data(Data(tmp_path / "set"), other, cache=tmp_path / "home" / "cache")
 
     assert stored_bytes(other) == len(SMALL) + len(LARGE)
+
+
+def test_a_project_is_whole_though_what_is_remembered_of_its_large_file_was_cut_for_others(
+    project, store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sender.Contents, "_MOST", 4)
+    while not folders.is_settled(folders.changed_ns(os.stat(tmp_path / "project" / "large.bin")), time.time_ns()):
+        time.sleep(0.005)  # until its stamp can be trusted
+    project()
+    for name in ("one", "two"):
+        (tmp_path / "set").mkdir(exist_ok=True)
+        (tmp_path / "set" / name).write_bytes(os.urandom(1000))
+    ship_data(Data(tmp_path / "set"), store, cache=tmp_path / "home" / "cache")
+    (tmp_path / "project" / "edited.py").write_text("")
+
+    shipped = project()
+
+    unpack(store, shipped.manifest, shipped.packs, tmp_path / "work")
+    assert (tmp_path / "work" / "large.bin").read_bytes() == LARGE
