@@ -18,7 +18,13 @@ from kinetic._output import terminal as output
 from kinetic._stores.protocol import Entry, Store
 from kinetic._wire import digests, fields, keys, outcomes
 from kinetic._wire.digests import LOG_BLOCK_BYTES, LogDigest
-from kinetic.errors import BackendUnavailableError, IntegrityError, KeyMissingError, KineticError
+from kinetic.errors import (
+    BackendUnavailableError,
+    IntegrityError,
+    KeyMissingError,
+    KineticError,
+    StoreUnreachableError,
+)
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -427,7 +433,8 @@ class Follower:
         if self._log is None or (isinstance(self._log, StoredLog) and now >= self._open_again):
             self._open(now)
         if not isinstance(self._log, StoredLog) or now >= self._read_again:
-            yield from self._read()
+            with contextlib.suppress(StoreUnreachableError):  # as with its status: the next time reads on
+                yield from self._read()
             self._read_again = now + self._store_seconds
 
     def _open(self, now: float) -> None:

@@ -14,7 +14,7 @@ from kinetic._jobs.logs import Follower, HistoryLog, StoredLog
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
 from kinetic._wire.digests import LogHasher
-from kinetic.errors import KeyMissingError
+from kinetic.errors import KeyMissingError, StoreUnreachableError
 
 USER = """
     import kinetic
@@ -339,6 +339,24 @@ def test_a_store_is_not_asked_more_often_than_it_should_be(store: MemoryStore) -
     assert new(follower) == ""
     clock.now = 1.0
     assert new(follower) == "two\n"
+
+
+def test_a_store_that_does_not_answer_for_a_moment_ends_no_following(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = stored(store, b"one\n")
+    follower = Follower(lambda _: log, lambda: 0)
+    assert [*follower.new_bytes()] == [b"one\n"]
+
+    def no_answer(*_: object) -> bytes:
+        raise StoreUnreachableError("the store does not answer")
+
+    with monkeypatch.context() as during:
+        during.setattr(log, "read", no_answer)
+        assert [*follower.new_bytes()] == []
+    stored(store, b"one\n", b"two\n")
+
+    assert [*follower.new_bytes()] == [b"two\n"]
 
 
 def test_at_the_end_a_store_is_asked_in_any_case(store: MemoryStore) -> None:
