@@ -312,10 +312,10 @@ def _clean_up(batch: Batch, tracker: Tracker, collected: list[int]) -> None:
     handles = [job for index in collected if (job := batch.jobs[index]) is not None]
     try:
         removal.after_collection(handles, tracker)
+        if len(collected) == len(batch.jobs):
+            tracker.forget_kept()
     except (KineticError, OSError) as error:
         output.warn(f"{batch.group_id} was collected, but not all of it could be removed: {error}")
-    if len(collected) == len(batch.jobs):
-        tracker.forget_kept()
 
 
 def _error(

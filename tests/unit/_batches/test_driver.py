@@ -10,7 +10,7 @@ from servers import user_module
 import kinetic
 from kinetic import testing
 from kinetic._batches import collection, state
-from kinetic.errors import OptionTypeError, StoreUnreachableError
+from kinetic.errors import BackendUnavailableError, OptionTypeError, StoreUnreachableError
 
 USER = """
     import kinetic
@@ -314,6 +314,20 @@ def test_a_store_that_does_not_answer_for_minutes_ends_no_submission(user, backe
 
     assert batch._submission_complete.wait(10)
     assert batch.results() == [0, 10, 20, 30]
+
+
+def test_values_that_were_removed_from_the_store_are_returned_though_what_was_kept_for_the_batch_cannot_be(
+    user, backend, monkeypatch, capsys
+):
+    batch = user.act.run_async_map([plan(0), plan(1)], max_concurrent=None)
+
+    def no_answer(group):
+        raise BackendUnavailableError(f"the cluster does not delete the Secret of {group}")
+
+    monkeypatch.setattr(backend, "forget_kept", no_answer)
+
+    assert batch.results() == [0, 10]
+    assert "was collected, but not all of it could be removed: the cluster does not delete" in capsys.readouterr().err
 
 
 def test_a_value_that_the_store_does_not_give_for_a_moment_is_no_failure_of_its_job(user, monkeypatch):
