@@ -82,6 +82,7 @@ class JobHandle(JobRecord, Generic[R]):
     _value: Any = field(default=_NOTHING, init=False, repr=False, compare=False)
     _exception: BaseException | None = field(default=None, init=False, repr=False, compare=False)
     _ended: Snapshot | None = field(default=None, init=False, repr=False, compare=False)
+    _left: Snapshot | None = field(default=None, init=False, repr=False, compare=False)  # where a removal broke off
 
     @classmethod
     def from_job_context(cls, ctx: Any, backend_name: str, namespace: str, k8s_name: str) -> JobHandle:
@@ -313,6 +314,8 @@ class JobHandle(JobRecord, Generic[R]):
         most = job_wait.seconds_to_wait(cleanup_timeout, "cleanup_timeout") or 0.0
         if self._value is not _NOTHING:
             job_wait.notify(on_status_change, JobStatus.SUCCEEDED)
+            if self._left is not None and cleanup is not False:
+                self._remove_collected(self._left, wait=most)
             return self._value  # type: ignore[no-any-return] # what the function returned
         if self._exception is not None:
             job_wait.notify(on_status_change, JobStatus.FAILED)
@@ -408,11 +411,7 @@ class JobHandle(JobRecord, Generic[R]):
             self._ended = seen if seen.body is None else replace(seen, body=None)  # the value is enough
             self._value = value  # before it is removed: another thread may look for it
             if cleanup or (cleanup is None and not self.debug):
-                try:
-                    self._past = collect.after_collection(self, seen, wait=wait)
-                except BaseException:
-                    self._value = _NOTHING  # so that the next result() removes what is left
-                    raise
+                self._remove_collected(seen, wait=wait)
             return value
         failure = results.failure_of(locate.store_of(self), outcome, self.func_name)
         if not isinstance(failure, JobCancelledError):
@@ -420,6 +419,14 @@ class JobHandle(JobRecord, Generic[R]):
             if cleanup:
                 self._past = collect.after_collection(self, seen, wait=wait)
         raise failure
+
+    def _remove_collected(self, seen: Snapshot, *, wait: float) -> None:
+        """Remove a job whose value this handle keeps; if Ctrl-C breaks it off, the next result() removes the rest."""
+        try:
+            self._past, self._left = collect.after_collection(self, seen, wait=wait), None
+        except BaseException:
+            self._left = seen
+            raise
 
     def _taken_meanwhile(self, seen: Snapshot, error: BaseException | None = None) -> Any:
         """Return or raise what another thread has collected through this handle; if none has, say what is missing."""

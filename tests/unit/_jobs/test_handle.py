@@ -373,6 +373,30 @@ def test_a_large_value_is_not_held_by_its_handle_besides(tmp_path: Path, monkeyp
     assert [job._ended.body for job in (small, large)] == [None, None]
 
 
+@pytest.mark.parametrize("at", ["before it was removed", "after it was removed"])
+def test_a_value_whose_removal_ctrl_c_broke_off_is_returned_by_the_next_result_which_removes_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    with testing.fake_backend(tmp_path) as backend:
+        job = user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, 2)
+        delete = MemoryStore.delete
+
+        def interrupted(store: MemoryStore, prefix: str) -> int:
+            if at.startswith("after"):
+                delete(store, prefix)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as during:
+            during.setattr(MemoryStore, "delete", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                job.result()
+
+        assert job.result() == 3
+        assert [*open_store(job.store or "").entries(keys.job(job.job_id))] == []
+        assert job.history()["collected_at"] is not None
+        assert backend.jobs == []
+
+
 def _noting(asked: list[tuple[str, str]], name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def noted(store: MemoryStore, key: str, **options: Any) -> Any:
         asked.append((name, key))
