@@ -285,10 +285,10 @@ def _collect(
             failed[index] = error
         else:
             values[index] = job_handle.take_value(job, light=len(batch.jobs) > _MANY)
-    except wait.OUT_OF_REACH:  # it says nothing of the job
-        raise
-    except Exception as error:  # noqa: BLE001 - removed, cancelled, cannot be opened here, or the mark was wrong
-        failed[index] = error
+    except Exception as error:
+        if isinstance(error, wait.OUT_OF_REACH) and error.code != "key-missing-here":  # it says nothing of the job
+            raise
+        failed[index] = error  # removed, cancelled, cannot be opened here, or the mark was wrong
 
 
 def _never_submitted(batch: Batch, known: set[int]) -> dict[int, BaseException]:
