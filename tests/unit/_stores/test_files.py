@@ -116,6 +116,23 @@ def test_where_links_do_not_exist_a_file_of_another_folder_and_an_object_pass_th
     assert (store.scratch() / ".creating").exists()
 
 
+def test_whose_link_was_made_though_the_answer_to_it_was_lost_knows_that_the_object_is_its_own(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.link
+
+    def asked_twice(source: str, target: str, **more: int) -> None:  # as a client of NFS does without an answer
+        real(source, target, **more)
+        real(source, target, **more)
+
+    store.put("job/theirs", b"theirs", if_absent=True)
+    monkeypatch.setattr(os, "link", asked_twice)
+
+    assert store.put("job/ours", b"ours", if_absent=True)
+    assert not store.put("job/theirs", b"ours", if_absent=True)
+    assert not store.put("job/ours", b"ours", if_absent=True)
+
+
 def test_reserved_space_has_no_name_and_ends_with_its_descriptor(store: FileStore) -> None:
     descriptor = store.reserve(65_536)
 
