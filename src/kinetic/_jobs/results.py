@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import io
@@ -30,6 +31,7 @@ from kinetic.errors import (
     ResultNotPicklableError,
     ResultUnreadableError,
     RunnerError,
+    StoreError,
 )
 
 if TYPE_CHECKING:
@@ -141,10 +143,18 @@ def _as_file(store: Store, name: str) -> IO[bytes]:
         return io.BufferedReader(io.FileIO(store.local.open(name), "rb"), 1 << 16)
     import tempfile  # 3 ms; only for large values in a store that has no files
 
-    with tempfile.TemporaryDirectory(prefix="kinetic-") as folder:  # closed to others
-        path = Path(folder, "result")
-        store.fetch(name, path)
-        return path.open("rb")  # the descriptor stays
+    try:
+        with tempfile.TemporaryDirectory(prefix="kinetic-") as folder:  # closed to others
+            path = Path(folder, "result")
+            store.fetch(name, path)
+            return path.open("rb")  # the descriptor stays
+    except OSError as error:
+        raise StoreError(
+            f"the result {name} cannot be read into a temporary file",
+            why=f"{error}; it is still in the store",
+            next="free some space there, or name a folder on another disk: export TMPDIR=/path/of/a/folder",
+            code="disk-full" if error.errno in {errno.ENOSPC, errno.EDQUOT} else None,
+        ) from error
 
 
 def _open(load: Callable[[], Any], outcome: Outcome) -> Any:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import pickle
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from kinetic._stores.files import FileStore
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys, outcomes
 from kinetic._wire.outcomes import Outcome
-from kinetic.errors import IntegrityError, ResultUnreadableError
+from kinetic.errors import IntegrityError, ResultUnreadableError, StoreError
 
 JOB = "cpu-train-20261121-120000-abcdef0"
 LARGE = 20 << 20  # more than is read into memory at once
@@ -144,6 +145,21 @@ def test_a_saved_result_and_its_name_are_on_the_disk_when_the_job_may_be_removed
 
     of_file, *rest = forced
     assert (os.path.dirname(of_file), rest) == (str(folder), [str(folder)])
+
+
+def test_a_large_value_without_room_for_temporary_files_says_what_to_do_and_stays(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = os.urandom(LARGE)
+    outcome = seal(store, value)
+    with monkeypatch.context() as during:
+        during.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+        if store.local is None:
+            with pytest.raises(StoreError, match="cannot be read into a temporary file") as raised:
+                results.body_of(store, outcome)
+            assert "TMPDIR" in str(raised.value.next)
+
+    assert results.body_of(store, outcome) == value
 
 
 def test_a_large_value_that_cannot_be_opened_here_says_so_and_stays(store: Store) -> None:
