@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,15 @@ STEPS = """
     @kinetic.run(accelerator="cpu")
     def add(*values):
         return sum(values)
+
+    @kinetic.run(accelerator="cpu")
+    def add_at_second_try(one, other, tried, until):
+        if not os.path.exists(f"{tried}{other}"):
+            open(f"{tried}{other}", "w").close()
+            raise ValueError("it is the first")
+        while not os.path.exists(until):
+            time.sleep(0.02)
+        return one + other
 
     @kinetic.run(accelerator="cpu")
     def write(until):
@@ -214,6 +224,37 @@ def test_a_collected_job_goes_with_a_reader_that_failed_and_is_cleaned_up(steps,
 
     assert kinetic.attach(first.job_id).status() is JobStatus.NOT_FOUND
     assert held.result() == 2
+
+
+def test_a_collected_job_stays_for_the_retries_of_a_batch_and_goes_with_it(steps, tmp_path, until, wait_until, capfd):
+    first = steps.make.run_async(1)
+    batch = steps.add_at_second_try.run_async_map(
+        [(first, number, str(tmp_path / "tried"), str(until)) for number in range(3)], retries=1
+    )
+    wait_until(lambda: [*batch.summary()] == ["running", "waiting"] and len(batch._tracker.ended) == 3)
+
+    value, kept = first.result(), first.status()
+    until.touch()
+
+    assert (value, kept) == (1, JobStatus.SUCCEEDED)
+    assert f"{first.job_id} is kept until {batch.group_id} has read its value" in capfd.readouterr().err
+    assert batch.results() == [1, 2, 3]
+    assert kinetic.attach(first.job_id).status() is JobStatus.NOT_FOUND
+
+
+def test_a_collected_job_goes_at_once_where_the_batch_that_read_it_was_cancelled_or_lacks_inputs(steps, until):
+    first, second = steps.make.run_async(1), steps.make.run_async(2)
+    held = steps.make.run_async(3, str(until))
+    cancelled = steps.add.run_async_map([(first, held), (first, held)], max_concurrent=1)
+    refused = steps.add.run_async_map([(second,), (second, threading.Lock())], max_concurrent=1)
+    cancelled.cancel()
+    refused.wait()
+    assert [*refused.submission_failures] == [1]
+
+    assert (first.result(), second.result()) == (1, 2)
+    assert [kinetic.attach(job.job_id).status() for job in (first, second)] == [JobStatus.NOT_FOUND] * 2
+    until.touch()
+    assert held.result() == 3
 
 
 def test_the_value_of_a_collected_job_is_refused_at_the_submission_and_its_order_is_not(steps):

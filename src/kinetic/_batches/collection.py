@@ -314,6 +314,7 @@ def _clean_up(batch: Batch, tracker: Tracker, collected: list[int]) -> None:
         removal.after_collection(handles, tracker)
         if len(collected) == len(batch.jobs):
             tracker.forget_kept()
+            removal.remove_kept_predecessors(handles, tracker)
     except (KineticError, OSError) as error:
         output.warn(f"{batch.group_id} was collected, but not all of it could be removed: {error}")
 

@@ -58,6 +58,12 @@ def after_collection(collected: Sequence[JobHandle], tracker: Tracker) -> None:
     run_all(store, (partial(store.delete, keys.job(handle.job_id)) for handle in collected))
 
 
+def remove_kept_predecessors(jobs: Sequence[JobRecord], tracker: Tracker) -> None:
+    """Remove the jobs that were collected before and kept for a batch, of which nothing runs any more."""
+    if isinstance(tracker, BatchTracker) and jobs and jobs[0].after:
+        collect.remove_kept_predecessors(jobs[0], tracker.store, wait=_STOP_SECONDS)
+
+
 def _write_history(handle: JobHandle, tracker: Tracker) -> None:
     collect.collected_page(handle, _seen(handle))
     _note_end(handle, tracker, REMOVED)
@@ -176,6 +182,7 @@ def _cleanup(batch: Batch, tracker: Tracker, *, resources: bool, artifacts: bool
     if artifacts and batch.group_id:
         tracker.store.delete(keys.group_manifest(batch.group_id))  # from here on it cannot be attached
         tracker.store.delete(keys.group(batch.group_id))
+        remove_kept_predecessors(jobs, tracker)
 
 
 def _all_attempts(batch: Batch, tracker: Tracker) -> Sequence[JobRecord]:

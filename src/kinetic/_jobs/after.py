@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,15 @@ from kinetic._stores import put_many
 from kinetic._wire import NamedTuple, documents, keys
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import MOST_PREDECESSOR_KEYS, MOST_PREDECESSORS, Predecessor
+from kinetic._wire.outcomes import FAILED
+from kinetic._wire.records import read_table
 from kinetic.errors import CredentialsError, DataError, KeyMissingError, KineticError, OptionError, PredecessorError
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend
     from kinetic._jobs.data_refs import HandedOver
     from kinetic._stores.protocol import Entry, Store
-    from kinetic._wire.records import JobRecord
+    from kinetic._wire.records import Group, JobRecord
 
 _MOST_BYTES = 1 << 20  # of what a follower says about itself
 _LOOK_SECONDS = 2.0  # between two looks at a first child for whose programs others wait, or at what one follows
@@ -377,11 +379,30 @@ def _is_open(store: Store, name: str, has_ended: HasEnded) -> bool:
 
 
 def _is_batch_open(store: Store, group_id: str) -> bool:
-    with contextlib.suppress(KeyMissingError):
+    """Return whether an attempt at an input of a batch has not ended, or another one may follow."""
+    with contextlib.suppress(KeyMissingError):  # removed
         group = locate.verified_group(store, group_id)
-        found = (keys.parse_children(entry.key) for entry in store.entries(keys.marks(group_id)))
-        return group is not None and len({each[0].start for each in found if each}) < group.total_expected
+        if group is None:
+            return False
+        marks, launched = (list(_attempts_in(group, store, each)) for each in (keys.marks, keys.children))
+        ended = {(index, attempt) for index, attempt, _ in marks}
+        if any((index, attempt) not in ended for index, attempt, _ in launched):
+            return True
+        each = Predecessor(group_id, key_id=group.key_id)
+        if predecessors.stop_of(store, each, _own_keys(each, store)):
+            return False
+        last = group.settings.retries
+        over = {index for index, attempt, word in marks if word != FAILED or attempt >= last}
+        inputs = enumerate(read_table(store, group).inputs)
+        return any(index not in over for index, item in inputs if item.arguments is not None)
     return False
+
+
+def _attempts_in(group: Group, store: Store, where: Callable[[str], str]) -> Iterator[tuple[int, int, str]]:
+    """Yield the attempts that keys name, each with its input, and how it ended or where it was launched."""
+    for found in filter(None, (keys.parse_children(entry.key) for entry in store.entries(where(group.group_id)))):
+        if found[0].stop <= group.total_expected:  # else it is not a key of ours
+            yield from ((index, *found[1:]) for index in found[0])
 
 
 def keep_for(store: Store, job_id: str, readers: Sequence[str]) -> None:

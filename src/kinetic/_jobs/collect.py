@@ -146,7 +146,7 @@ def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, w
     step("client:history-written")
     _delete(job, seen, resource=resource, artifacts=artifacts, wait=wait)
     if artifacts and job.after:
-        _remove_kept_predecessors(job, store, wait=wait)
+        remove_kept_predecessors(job, store, wait=wait)
 
 
 def write_removed_page(job: JobRecord, store: Store, page: dict[str, Any], *, resource: bool, artifacts: bool) -> None:
@@ -228,7 +228,7 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
         step("client:history-written")
         _delete(job, seen, resource=True, artifacts=True, wait=wait, later=True)
         if job.after:
-            _remove_kept_predecessors(job, store, wait=wait)
+            remove_kept_predecessors(job, store, wait=wait)
     except (KineticError, OSError) as error:
         locate.log().warning("%s was collected, and could not be removed: %s", job.job_id, error)
         return None
@@ -262,7 +262,7 @@ def readers_of(job: JobRecord, store: Store, inside: Sequence[Entry] = ()) -> li
     return after.readers_of(store, owner, followers, has_ended)
 
 
-def _remove_kept_predecessors(job: JobRecord, store: Store, *, wait: float) -> None:
+def remove_kept_predecessors(job: JobRecord, store: Store, *, wait: float) -> None:
     """Remove what was collected before and kept for this job."""
     from kinetic._jobs import after  # as above
 

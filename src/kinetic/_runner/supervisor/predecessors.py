@@ -129,7 +129,7 @@ def _look_at_batch(store: Store, each: Predecessor, key_of: KeyOf) -> Finding:
     if _is_gone(store, each):
         return _GONE
     so_many = f"{len(succeeded)} of its {each.inputs} inputs"
-    if stop := _stop_of(store, each, key_of):
+    if stop := stop_of(store, each, key_of):
         how = CANCELLED if stop == CANCELLED else FAILED
         return Finding(how, f"{so_many} had succeeded when it was stopped")
     return Finding("", f"{so_many} have succeeded")
@@ -155,7 +155,7 @@ def _read_marks(store: Store, each: Predecessor, key_of: KeyOf) -> tuple[dict[in
     return succeeded, ended
 
 
-def _stop_of(store: Store, each: Predecessor, key_of: KeyOf) -> str:
+def stop_of(store: Store, each: Predecessor, key_of: KeyOf) -> str:
     """Return why nothing more of a batch is launched; "" where more may follow."""
     from kinetic._wire import records  # as above
 
