@@ -16,7 +16,7 @@ from servers.faults import Fault
 
 from kinetic._stores import parallel
 from kinetic._stores.parallel import Retry
-from kinetic.errors import KeyMissingError, StoreUnreachableError
+from kinetic.errors import CredentialsError, KeyMissingError, StoreUnreachableError
 
 QUICK = Retry(attempts=4, first_seconds=0.01, most_seconds=0.02, total_seconds=5)
 LARGE = os.urandom(20 << 20)  # three parts
@@ -181,6 +181,19 @@ def test_a_stream_that_can_be_read_once_survives_a_fault_at_any_step(wire, kind,
     assert store.put("a", (LARGE[start : start + 1_000_000] for start in range(0, len(LARGE), 1_000_000))) is True
 
     assert straight.get("a") == LARGE
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_stream_whose_login_ends_on_the_way_is_whole_or_an_error_and_never_cut(wire, after):
+    store, proxy, straight = wire
+    proxy.faults = [Fault("status", method=WRITES, after=after, status=401)]
+
+    try:
+        store.put("a", (LARGE[start : start + 1_000_000] for start in range(0, len(LARGE), 1_000_000)))
+    except CredentialsError:
+        assert keys(straight) == []
+    else:
+        assert straight.get("a") == LARGE
 
 
 def test_an_upload_that_fails_for_good_leaves_nothing(wire):

@@ -166,6 +166,8 @@ class _Handler(QuietHandler):
             self.rfile.read(length // 2)
             return self.reset()
         body = self.rfile.read(length)
+        if len(body) < length:  # the client gave up: the server would wait for the rest
+            return self.reset()
         if fault is not None and kind == "status":
             return self._answer(fault.status, {"Content-Type": "text/plain"}, b"injected")
         status, headers, data = self._upstream(body, without=CONDITIONS if kind == "careless" else set())

@@ -107,10 +107,18 @@ class ObstoreClient:
         """Return the name of a key inside the bucket."""
         return self.address.prefix + key
 
-    def ask(self, function: Callable[..., T], *arguments: Any, again: bool = True, **options: Any) -> T:
+    def ask(
+        self,
+        function: Callable[..., T],
+        *arguments: Any,
+        again: bool = True,
+        is_whole: Callable[[], bool] = lambda: True,
+        **options: Any,
+    ) -> T:
         """Call a function on our client, and again after a temporary error that obstore does not retry itself.
 
-        ``again``: the request may be repeated though the first one may have arrived.
+        ``again``: the request may be repeated though the first one may have arrived. ``is_whole``: whether what it
+        sends can still be read from the front.
         """
         begun, rejected = time.monotonic(), None
         for attempt in range(self.retry.attempts):
@@ -119,7 +127,7 @@ class ObstoreClient:
                 return self.run(partial(function, client, *arguments, **options))
             except Exception as error:
                 is_last = attempt == self.retry.attempts - 1
-                if rejected is None and not is_last and status_of(error) == 401:
+                if rejected is None and not is_last and status_of(error) == 401 and is_whole():
                     rejected = client  # its token was revoked, or a clock is wrong; the next one asks for another
                     continue
                 if not again or is_last or time.monotonic() - begun > self.retry.total_seconds:

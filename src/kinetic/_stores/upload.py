@@ -207,6 +207,7 @@ class Uploader:
                     client.ask_about(
                         "put", key, body.source, mode="overwrite", use_multipart=True, chunk_size=size,
                         max_concurrency=PARTS_AT_ONCE, attributes={WRITER: me}, again=False,
+                        is_whole=lambda: body.again,
                     )  # fmt: skip
                 return
             except (GenericError, FileNotFoundError) as error:
