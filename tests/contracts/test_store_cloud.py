@@ -98,6 +98,40 @@ def test_each_cause_of_a_refusal_has_its_sentence_and_its_next_step(
     assert next_ in caught.value.next
 
 
+@pytest.mark.parametrize(("status", "code"), [(400, "ExpiredToken"), (403, "InvalidAccessKeyId")])
+def test_keys_that_expire_while_a_process_runs_are_read_again_from_their_file(
+    no_credentials, monkeypatch, tmp_path, status, code
+):
+    file, valid = tmp_path / "credentials", ["OLD"]
+    refused = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+
+    def answer(request):
+        if f"Credential={valid[0]}/" in request.headers["authorization"]:
+            about = {"ETag": '"1"', "Last-Modified": "Fri, 27 Nov 2026 12:00:00 GMT"}
+            whole = {"Content-Range": "bytes 0-4/5"} if "range" in request.headers else {}
+            return Answer(206 if whole else 200, b"value", about | whole)
+        return Answer(status, b"" if request.method == "HEAD" else refused, {"Content-Type": "application/xml"})
+
+    def log_in(key):
+        file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = x\naws_session_token = x\n")
+
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    with Scripted(answer) as service:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", service.url)
+        store = BucketStore("s3://kinetic-jobs", retry=QUICK)
+        log_in("OLD")
+        before = store.get("a")
+        valid[0] = "NEW"
+        with pytest.raises(CredentialsError):
+            store.get("a")
+        log_in("NEW")
+
+        assert (before, store.get("a"), store.size("a")) == (b"value", b"value", 5)
+        valid[0] = "NEWER"
+        log_in("NEWER")
+        assert (store.size("a"), store.put("a", b"")) == (5, True)
+
+
 @pytest.mark.parametrize("kind", CLOUDS)
 def test_a_bucket_that_does_not_exist_is_told(make_store, kind):
     there = make_store(kind)

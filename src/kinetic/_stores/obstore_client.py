@@ -50,7 +50,7 @@ _UNTRUSTED = "InvalidCertificate"  # in the debug text: the server's was refused
 _CODE = r"<Code>([^<]+)</Code>"  # of the XML in which both services say what is wrong
 
 _MESSAGE = r"<(?:Details|Message)>([^<]+)</"
-_EXPIRED = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})  # S3's, of status 400
+_EXPIRED = frozenset({"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "TokenRefreshRequired"})  # S3's
 _OTHER_REGION = r"configured region|<Region>([^<]*)<"  # of a redirect, and of a body
 
 _OF_LOGIN = r"External \w+ credential provider: (.+)"
@@ -127,9 +127,11 @@ class ObstoreClient:
                 return self.run(partial(function, client, *arguments, **options))
             except Exception as error:
                 is_last = attempt == self.retry.attempts - 1
-                if rejected is None and not is_last and status_of(error) == 401 and is_whole():
-                    rejected = client  # its token was revoked, or a clock is wrong; the next one asks for another
+                if rejected is None and not is_last and is_refused(error) and is_whole():
+                    rejected = client  # the next one reads keys and asks for a token anew
                     continue
+                if re.search(_SIGN_IN, str(error)):
+                    self._forget(client)  # the next request may come after another login
                 if not again or is_last or time.monotonic() - begun > self.retry.total_seconds:
                     raise
                 if not is_transient(error):
@@ -147,6 +149,11 @@ class ObstoreClient:
             if self._client is None or self._client is rejected:
                 self._client = make_client(self.address, self.retry)
             return self._client
+
+    def _forget(self, client: GCSStore | S3Store) -> None:
+        with self._lock:
+            if self._client is client:
+                self._client = None
 
     def run(self, call: Callable[[], T]) -> T:
         """Call into obstore; on the main thread so that Ctrl-C does not have to wait for the network."""
@@ -248,6 +255,15 @@ def status_of(error: BaseException) -> int | None:
     """Return the HTTP status that an error of obstore tells of, or None where no answer came."""
     found = re.search(_STATUS, str(error))
     return int(found[1]) if found else None
+
+
+def is_refused(error: BaseException) -> bool:
+    """Return whether other credentials may be let in: a token was revoked, keys have expired, or a clock is wrong.
+
+    The answer to a HEAD has no body that would say why.
+    """
+    status, code = status_of(error), _code_in(error)
+    return status == 401 or code in _EXPIRED or (status in {400, 403} and not code)
 
 
 def names_no_bucket(error: BaseException) -> bool:
