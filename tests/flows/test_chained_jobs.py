@@ -59,6 +59,10 @@ STEPS = """
         return sum(values)
 
     @kinetic.run(accelerator="cpu")
+    def add_all(*lists):
+        return sum(map(sum, lists))
+
+    @kinetic.run(accelerator="cpu")
     def add_at_second_try(one, other, tried, until):
         if not os.path.exists(f"{tried}{other}"):
             open(f"{tried}{other}", "w").close()
@@ -240,6 +244,22 @@ def test_a_collected_job_stays_for_the_retries_of_a_batch_and_goes_with_it(steps
     assert f"{first.job_id} is kept until {batch.group_id} has read its value" in capfd.readouterr().err
     assert batch.results() == [1, 2, 3]
     assert kinetic.attach(first.job_id).status() is JobStatus.NOT_FOUND
+
+
+def test_a_collected_batch_goes_with_the_job_that_read_it_and_no_child_that_was_not_collected(steps, until, capfd):
+    held = steps.make.run_async(0, str(until))
+    batch, other = (steps.make.run_async_map([(1,), (2,)], max_concurrent=None) for _ in range(2))
+    reader = steps.add_all.with_options(after=held).run_async(batch, other)
+
+    values, first = batch.results(), other.jobs[0].result()
+    until.touch()
+
+    assert (values, first) == ([1, 2], 1)
+    assert f"{batch.group_id} is kept until {reader.job_id} has read its value" in capfd.readouterr().err
+    assert reader.result() == 6
+    gone = [kinetic.attach(job.job_id).status() for job in (*batch.jobs, *other.jobs)]
+    assert gone == [JobStatus.NOT_FOUND] * 3 + [JobStatus.SUCCEEDED]
+    assert (other.jobs[1].result(), held.result()) == (2, 0)
 
 
 def test_a_collected_job_goes_at_once_where_the_batch_that_read_it_was_cancelled_or_lacks_inputs(steps, until):

@@ -38,7 +38,8 @@ def after_collection(collected: Sequence[JobHandle], tracker: Tracker) -> None:
     if not collected:
         return
     store = tracker.store
-    if isinstance(tracker, BatchTracker) and collect.is_kept_for_followers(collected[0], store):
+    names = [handle.job_id for handle in collected]
+    if isinstance(tracker, BatchTracker) and collect.is_kept_for_followers(collected[0], store, collected=names):
         return
     if isinstance(tracker, BatchTracker):
         try:
@@ -54,7 +55,7 @@ def after_collection(collected: Sequence[JobHandle], tracker: Tracker) -> None:
     else:  # of several stores, perhaps
         run_all(store, (partial(_write_history, handle, tracker) for handle in collected))
     step("client:children-marked")
-    tracker.backend.remove([handle.job_id for handle in collected])
+    tracker.backend.remove(names)
     run_all(store, (partial(store.delete, keys.job(handle.job_id)) for handle in collected))
 
 

@@ -22,7 +22,7 @@ from kinetic._stores import put_many
 from kinetic._wire import NamedTuple, documents, keys
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import MOST_PREDECESSOR_KEYS, MOST_PREDECESSORS, Predecessor
-from kinetic._wire.outcomes import FAILED
+from kinetic._wire.outcomes import FAILED, SUCCEEDED
 from kinetic._wire.records import read_table
 from kinetic.errors import CredentialsError, DataError, KeyMissingError, KineticError, OptionError, PredecessorError
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _MOST_BYTES = 1 << 20  # of what a follower says about itself
 _LOOK_SECONDS = 2.0  # between two looks at a first child for whose programs others wait, or at what one follows
 _LAUNCH_SECONDS = 3600.0  # from a job's record to its launch, at most: its image may be built in between
-_LATER = "~collected"  # among the followers of a job: it was collected, and is removed once none of them needs it
+_LATER = "~collected"  # among the followers: what was collected, and is removed once none of them needs it
 
 
 HasEnded = Callable[["JobRecord"], bool]
@@ -356,7 +356,7 @@ def readers_of(store: Store, owner: str, inside: Sequence[Entry], has_ended: Has
     return [
         name
         for name in names
-        if name != _LATER and _reads(store, f"{prefix}{name}") and _is_open(store, name, has_ended)
+        if not _is_later(name) and _reads(store, f"{prefix}{name}") and _is_open(store, name, has_ended)
     ]
 
 
@@ -405,20 +405,34 @@ def _attempts_in(group: Group, store: Store, where: Callable[[str], str]) -> Ite
             yield from ((index, *found[1:]) for index in found[0])
 
 
-def keep_for(store: Store, job_id: str, readers: Sequence[str]) -> None:
-    """Note that a collected job is to be removed when its readers have ended."""
-    store.put(f"{keys.followers(job_id)}{_LATER}", b"")
+def keep_for(store: Store, owner: str, readers: Sequence[str], collected: Sequence[str]) -> None:
+    """Note that collected jobs, or children of a batch, are to be removed when the readers of it have ended."""
+    store.put(f"{keys.followers(owner)}{_LATER}.{collected[0]}", "\n".join(collected).encode())
     verb = "has" if len(readers) == 1 else "have"
-    output.report(f"{job_id} is kept until {names_text(readers, 3)} {verb} read its value")
+    output.report(f"{owner} is kept until {names_text(readers, 3)} {verb} read its value")
 
 
 def kept_before(job: JobRecord, store: Store, has_ended: HasEnded) -> list[str]:
-    """Return the predecessors of a collected job that were collected before it, and that no other job reads."""
-    found = []
-    for name in job.after or ():
-        if keys.is_job_id(name) and not keys.is_group_id(name):
-            inside = list(store.entries(keys.followers(name)))
-            is_kept = any(entry.key.endswith(f"/{_LATER}") for entry in inside)
-            if is_kept and not readers_of(store, name, inside, has_ended):
-                found.append(name)
+    """Return the predecessors of a collected job that were collected before it, and that no other job reads.
+
+    Of a batch, its children that were collected.
+    """
+    found: list[str] = []
+    for name in filter(keys.is_job_id, job.after or ()):
+        inside = list(store.entries(keys.followers(name)))
+        later = [entry.key for entry in inside if _is_later(entry.key.rpartition("/")[2])]
+        if later and not readers_of(store, name, inside, has_ended):
+            noted = {each for key in later for each in store.get(key, length=_MOST_BYTES).decode().split("\n")}
+            found += noted & {name, *_children_that_succeeded(store, name)}  # others can write there
     return found
+
+
+def _is_later(name: str) -> bool:
+    return name.startswith(f"{_LATER}.")
+
+
+def _children_that_succeeded(store: Store, name: str) -> Iterator[str]:
+    if keys.is_group_id(name) and (group := locate.verified_group(store, name)) is not None:
+        for index, attempt, word in _attempts_in(group, store, keys.marks):
+            if word == SUCCEEDED:
+                yield group.child_id(index, attempt)

@@ -235,16 +235,18 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
     return page
 
 
-def is_kept_for_followers(job: JobRecord, store: Store, inside: Sequence[Entry] = ()) -> bool:
+def is_kept_for_followers(
+    job: JobRecord, store: Store, inside: Sequence[Entry] = (), *, collected: Sequence[str] = ()
+) -> bool:
     """Return whether a job that was collected stays, because another one that has not ended may read its value.
 
-    ``inside``: what a listing of the job has.
+    ``inside``: what a listing of the job has. ``collected``: all children of its batch that were collected with it.
     """
     readers = readers_of(job, store, inside)
     if readers:
         from kinetic._jobs import after  # only where a job is followed
 
-        after.keep_for(store, job.group_id or job.job_id, readers)
+        after.keep_for(store, job.group_id or job.job_id, readers, collected or [job.job_id])
     return bool(readers)
 
 
