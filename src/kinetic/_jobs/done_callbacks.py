@@ -16,23 +16,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kinetic._jobs import locate
+from kinetic._jobs.wait import AGAIN_SECONDS, AWAY_SECONDS, OUT_OF_REACH
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._wire import python_runtime
-from kinetic.errors import (
-    BackendUnavailableError,
-    CallableError,
-    CredentialsError,
-    OptionTypeError,
-    StoreUnreachableError,
-)
+from kinetic.errors import CallableError, OptionTypeError
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Clock
 
 _MOST_THREADS = 32  # each has a pipe open on this machine
-_AWAY_SECONDS = 600.0  # as result() bears it
-_AGAIN_SECONDS = 1.0
 
 R = TypeVar("R")
 
@@ -63,7 +56,7 @@ class Wait:
 
         def check() -> None:
             now = self.clock.monotonic()
-            self.gives_up = now + _AWAY_SECONDS
+            self.gives_up = now + AWAY_SECONDS
             if not self.is_wanted() or (now > over and do_others_wait()):
                 raise _TurnOverError
 
@@ -72,9 +65,9 @@ class Wait:
                 self.end.wait(check)
         except _TurnOverError:
             return not self.is_wanted()
-        except (StoreUnreachableError, BackendUnavailableError, CredentialsError) as away:
+        except OUT_OF_REACH as away:
             if self.clock.monotonic() < self.gives_up:
-                self.clock.sleep(_AGAIN_SECONDS)
+                self.clock.sleep(AGAIN_SECONDS)
                 return False
             error = away
         except BaseException as raised:  # noqa: BLE001 - it belongs to whoever waits

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from kinetic._wire.outcomes import Outcome
     from kinetic._wire.records import JobRecord
 
-_AWAY_SECONDS = 600.0  # how long a wait bears a store or a cluster that does not answer: the job keeps running
-_AGAIN_SECONDS = 1.0
+AWAY_SECONDS = 600.0  # how long a wait bears a store or a cluster that does not answer: the job keeps running
+AGAIN_SECONDS = 1.0
 _REASON_SECONDS = 2.0  # between the first two questions why a job waits; each costs a cluster four requests
 _LONGEST_REASON_SECONDS = 30.0  # and between later ones
 _ATTEMPT_SECONDS = 1.0  # between two questions which attempt runs, and where its log is
@@ -211,7 +211,7 @@ OUT_OF_REACH = (StoreUnreachableError, BackendUnavailableError, CredentialsError
 
 
 def bear_outages(
-    look: Callable[[], T], name: str, clock: Clock, limit: float | None, *, seconds: float = _AWAY_SECONDS
+    look: Callable[[], T], name: str, clock: Clock, limit: float | None, *, seconds: float = AWAY_SECONDS
 ) -> T:
     """Look until there is an answer: store or cluster may not answer for so long, at most until the limit."""
     until = clock.monotonic() + seconds
@@ -223,7 +223,7 @@ def bear_outages(
             if clock.monotonic() >= until:
                 raise
             output.report_once(f"{name} keeps running, and cannot be seen now: {error.what}; waiting")
-            clock.sleep(_AGAIN_SECONDS)
+            clock.sleep(AGAIN_SECONDS)
 
 
 class StatusReader:
@@ -238,7 +238,7 @@ class StatusReader:
         """Look until there is an answer or the limit is reached; an error of the first look is raised at once."""
         look = functools.partial(observe, self._job)
         seen = bear_outages(look, self._job.job_id, self._clock, limit, seconds=self._away_seconds)
-        self._away_seconds = _AWAY_SECONDS
+        self._away_seconds = AWAY_SECONDS
         return seen
 
 

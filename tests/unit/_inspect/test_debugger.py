@@ -216,7 +216,7 @@ def waited(monkeypatch):
         monkeypatch.setattr(port_forward, "debug_addresses", addresses)
         monkeypatch.setattr(locate, "can_be_seen", lambda _: True)
         monkeypatch.setattr(locate, "hosts_of", lambda _: 1)
-        for module, name in ((debugger, "_POLL_CLUSTER_SECONDS"), (wait, "_AGAIN_SECONDS")):
+        for module, name in ((debugger, "_POLL_CLUSTER_SECONDS"), (wait, "AGAIN_SECONDS")):
             monkeypatch.setattr(module, name, 0.001)
         return debugger.wait_for_server(SimpleNamespace(job_id="job", debug=True), timeout=timeout)
 
