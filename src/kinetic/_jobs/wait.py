@@ -251,7 +251,11 @@ def has_news(backend: Backend, job: JobRecord, *, pause: float, looked: float, l
     left = pause if limit is None else min(pause, limit - backend.clock.monotonic())
     if left <= 0:
         return True
-    changed = backend.watch(job.job_id, seconds=left)
+    try:
+        changed = backend.watch(job.job_id, seconds=left)
+    except BackendUnavailableError:  # the look that follows bears it
+        backend.clock.sleep(min(left, AGAIN_SECONDS))
+        return True
     now = backend.clock.monotonic()
     return backend.is_here or changed or now - looked >= backend.poll_seconds or (limit is not None and now >= limit)
 

@@ -177,6 +177,23 @@ def test_a_store_that_does_not_answer_for_a_while_ends_no_following(user, monkey
     assert len(seen) > 20
 
 
+def test_a_cluster_that_cannot_be_watched_for_a_moment_ends_no_waiting(user, backend, monkeypatch) -> None:
+    job = user.act.run_async(1)
+    backend.running_seconds = 5.0
+    watch, asked = backend.watch, []
+
+    def watched(name, *, seconds):
+        asked.append(name)
+        if len(asked) <= 2:
+            raise BackendUnavailableError("the cluster does not respond")
+        return watch(name, seconds=seconds)
+
+    monkeypatch.setattr(backend, "watch", watched)
+
+    assert user.act.run_async(2).result() == 20
+    assert (job.result(), len(asked) > 2) == (10, True)
+
+
 def test_a_store_that_does_not_answer_for_ten_minutes_ends_the_waiting(user, backend, monkeypatch) -> None:
     job = user.act.run_async(1)
     seen = []
