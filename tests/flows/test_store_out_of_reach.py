@@ -78,6 +78,16 @@ class Away:
         assert not self.begun.exists()
         return job_id
 
+    def is_waited_for_by_its_worker(self) -> str:
+        """Submit a job, and return its id once the process that is to call the function waits for the order."""
+        self.go.touch()
+        self.leave("order", method="GET")
+        job_id = self.submit()
+        logs = f"run/*/jobs/{job_id}/log-*"
+        self.wait_until(lambda: any("waits for its store" in log.read_text() for log in self.home.glob(logs)), "it", 60)
+        assert not self.begun.exists()
+        return job_id
+
     def is_waited_for_at_the_end(self) -> str:
         """Submit a job, and return its id once the function has returned and its supervisor waits for the store."""
         job_id = self.submit()
@@ -120,7 +130,7 @@ WHEN = [Away.is_waited_for_before_the_beginning, Away.is_waited_for_at_the_end]
 at_both_ends = pytest.mark.parametrize("is_waited_for", WHEN, ids=["before it begins", "when it has ended"])
 
 
-@at_both_ends
+@pytest.mark.parametrize("is_waited_for", [*WHEN, Away.is_waited_for_by_its_worker])
 def test_a_job_whose_store_comes_back_gives_its_value(away: Away, is_waited_for: Callable[[Away], str]) -> None:
     job_id = is_waited_for(away)
 

@@ -9,14 +9,15 @@ import functools
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from os import _exit  # user code may put something else in its place
 from pathlib import Path
 from time import monotonic as _monotonic
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from kinetic._runner import processes
-from kinetic._runner.supervisor import supervise
+from kinetic._runner.supervisor import attempts, supervise
 from kinetic._runner.supervisor.verdicts import ReportWriter, end_after
 from kinetic._runner.worker import function_call, import_hooks, process_setup, workspace
 from kinetic._runner.worker.function_call import Failure, Value
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from kinetic._runner.worker.compile_cache import CompileCache
     from kinetic._stores.protocol import Store
 
+T = TypeVar("T")
 _FILES_NAMED = 20
 _OURS = frozenset({DATA, DEVICES, EXTRACT, INSTALL, VERIFICATION})  # phases in which no code of the user runs
 _SOFTWARE = 70  # EX_SOFTWARE: only if everything below fails
@@ -244,13 +246,14 @@ def _prepare(
     mounts = _mount(task, report)  # before the store is opened: one in the cloud has threads, and mounts want none
     store = open_store(task.store_url)
     with phase(VERIFICATION):
-        order, function, arguments, last = fetched.pop() if fetched else function_call.fetch(store, task)
+        fetch = functools.partial(function_call.fetch, store, task)
+        order, function, arguments, last = fetched.pop() if fetched else _reach(store, task, fetch)
     step("worker:verified")
     if task.requirements is not None:
         with phase(INSTALL):
             _install(task, store, task.requirements)
     with phase(EXTRACT):
-        unpacked = _unpack(task, store, order, last, report)
+        unpacked = _reach(store, task, lambda: _unpack(task, store, order, last, report))
     step("worker:unpacked")
     with phase(ENVIRONMENT):
         process_setup.enter_workspace(task.folder, order.plan, task.runner)
@@ -278,6 +281,24 @@ def _prepare(
         with phase(DEBUGGER):
             _wait_for_debugger(task, order, store, call[0])
     return order, unpacked, call
+
+
+def _reach(store: Store, task: Task, fetch: Callable[[], T]) -> T:
+    """Fetch something; on a machine as patiently as its supervisor, since a pod is started again."""
+    if store.local is not None or task.is_in_a_pod:
+        return fetch()
+    said: list[None] = []
+
+    def say(error: Exception) -> None:
+        if not said:
+            process_setup.write_to_log(f"kinetic: the job waits for its store: {error}\n")
+            said.append(None)
+
+    def wait(seconds: float) -> bool:
+        time.sleep(seconds)
+        return False
+
+    return attempts.keep_trying(fetch, attempts.TRANSIENT_ERRORS, wait=wait, say=say)
 
 
 def _relocating_unpickler(task: Task, order: Order) -> Callable[[bytes], Any] | None:
