@@ -600,6 +600,31 @@ def test_classes_of_a_script_are_known_to_jax_and_keras_in_the_job_as_they_are_i
     ]
 
 
+@pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
+def test_jax_arrays_of_64_bits_keep_their_numbers_where_jax_computes_with_32(project) -> None:
+    out = project.out(
+        """
+        import json
+        import jax
+        import jax.numpy as jnp
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def wide():
+            jax.config.update("jax_enable_x64", True)
+            return {"count": jnp.array(2**40), "third": jnp.float64(1) / 3}
+
+        @kinetic.run(accelerator="cpu")
+        def received(values):
+            return {name: [str(value.dtype), value.item()] for name, value in values.items()}
+
+        print(json.dumps(received(wide())))
+        """
+    )
+
+    assert last(out) == {"count": ["int64", 2**40], "third": ["float64", 1 / 3]}
+
+
 def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:
     out = project.out(
         """

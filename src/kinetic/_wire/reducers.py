@@ -1,4 +1,7 @@
-"""What cloudpickle loses, or cannot pickle, of what a script defines: files of code, slots, caches, names of types."""
+"""What cloudpickle loses, or cannot pickle, of what a script defines: files of code, slots, caches, names of types.
+
+And what JAX loses of its own arrays.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,22 @@ def extended(reducers: _Reducers) -> _Reducers:
     }
     if alias := getattr(typing, "TypeAliasType", None):  # Python 3.12
         own[alias] = _by_name_or(lambda it: (alias, (it.__name__, it.__value__)))
-    return ChainMap(own, reducers)
+    return _Table(own, reducers)
+
+
+class _Table(ChainMap[type, Callable[[Any], Any]]):
+    def __missing__(self, kind: type) -> Callable[[Any], Any]:
+        if kind.__name__ == "ArrayImpl" and kind.__module__.startswith("jax"):
+            return _jax_array
+        raise KeyError(kind)
+
+
+def _jax_array(it: Any) -> Any:
+    make, arguments = it.__reduce__()
+    return (references.wide_array, (make, *arguments)) if str(it.dtype) in _WIDE else (make, arguments)
+
+
+_WIDE = {"int64", "uint64", "float64", "complex128"}
 
 
 def _by_name_or(reduce: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], Any]:

@@ -108,6 +108,13 @@ def exception(kind: type[BaseException], args: tuple[Any, ...], state: dict[str,
     return rebuilt(kind, args, state)
 
 
+def wide_array(make: Callable[..., Any], *args: Any) -> Any:
+    """Rebuild an array of JAX whose numbers have 64 bits, which JAX cuts to 32 where it does not compute with 64."""
+    jax: Any = __import__("jax.experimental")  # the pickle has named a function of it before
+    with (jax if hasattr(jax, "enable_x64") else jax.experimental).enable_x64(new_val=True):  # the latter up to JAX 0.7
+        return make(*args)
+
+
 def bound(function: Callable[..., Any], instance: object) -> Callable[..., Any]:
     """Bind a plain function to an instance or a class."""
     return function.__get__(instance, type(instance))  # type: ignore[no-any-return] # functions bind
