@@ -530,6 +530,7 @@ def test_classes_of_a_script_are_known_to_jax_and_keras_in_the_job_as_they_are_i
 
         SCALE = 2.0
         NOTHING = type(None)  # a pytree as well
+        keras.mixed_precision.set_global_policy("mixed_bfloat16")
 
         class Registers(type):  # as that of equinox: it works with what it finds when the class is made
             def __new__(kind, name, bases, body):
@@ -584,6 +585,7 @@ def test_classes_of_a_script_are_known_to_jax_and_keras_in_the_job_as_they_are_i
             slope = jax.grad(lambda layer: layer(3.0))(layer) if type(None) is NOTHING else None
             doubled = jax.tree.map(lambda x: 2 * x, pair)
             assert keras.saving.get_registered_object("mine>Scale") is Scale
+            assert keras.config.dtype_policy().name == "mixed_bfloat16", "as the script has told Keras"
             return slope, doubled, [len(jax.tree.leaves(each)) for each in (layer, pair, Deep([pair]))], pair.first()
 
         slope, doubled, leaves, name = train(Layer(4.0), Pair([1, 2]), Hidden([1]))
@@ -623,6 +625,42 @@ def test_jax_arrays_of_64_bits_keep_their_numbers_where_jax_computes_with_32(pro
     )
 
     assert last(out) == {"count": ["int64", 2**40], "third": ["float64", 1 / 3]}
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
+def test_what_a_script_told_libraries_about_their_numbers_holds_in_the_job(project) -> None:
+    project.write(
+        "torch.py",  # as far as its settings are concerned
+        """
+        float32, float64 = "torch.float32", "torch.float64"
+        kept = [float32]
+        set_default_dtype = kept.append
+        get_float32_matmul_precision = lambda: "highest"
+        def get_default_dtype():
+            return kept[-1]
+        """,
+    )
+    out = project.out(
+        """
+        import json
+        import jax
+        import jax.numpy as jnp
+        import torch
+        import kinetic
+
+        jax.config.update("jax_enable_x64", True)
+        torch.set_default_dtype(torch.float64)
+
+        @kinetic.run(accelerator="cpu")
+        def numbers(third):
+            return [str(third.dtype), str(jnp.arange(2).dtype), torch.get_default_dtype()]
+
+        print(json.dumps([numbers(jnp.float64(1) / 3), numbers.__wrapped__(jnp.float64(1) / 3)]))
+        """
+    )
+
+    in_the_job, plain = last(out)
+    assert in_the_job == plain == ["float64", "int64", "torch.float64"]
 
 
 def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:

@@ -262,8 +262,8 @@ class Shipment(NamedTuple):
         }
 
     def plan_page(self) -> dict[str, Any]:
-        """Return the plan and the logging for the order; a job in this environment also gets folders of packages."""
-        page = self.plan.to_json() | console_logging()
+        """Return the plan for the order, with logging and settings; a job in this environment also gets folders."""
+        page = self.plan.to_json() | console_logging() | library_settings()
         if (origin := wire_order.outside_of_a_copy(page["root"], os.environ)) != page["root"]:
             page["origin"] = origin
         if self.context.settings is None and not self.interpreter:
@@ -470,6 +470,46 @@ def console_logging() -> dict[str, Any]:
             told |= {"format": handler.formatter._fmt, "datefmt": handler.formatter.datefmt, "style": styles[style]}  # noqa: SLF001
         return {"logging": told}
     return {}
+
+
+# What decides how libraries compute, by what sets it there, and its value where nobody has set it.
+_SETTINGS: dict[str, dict[str, object]] = {
+    "jax": {
+        "jax_enable_x64": False,
+        "jax_default_matmul_precision": None,
+        "jax_default_prng_impl": "threefry2x32",
+        "jax_numpy_dtype_promotion": "standard",
+        "jax_numpy_rank_promotion": "allow",
+        "jax_debug_nans": False,
+        "jax_debug_infs": False,
+        "jax_disable_jit": False,
+    },
+    "torch": {"set_default_dtype": "torch.float32", "set_float32_matmul_precision": "highest"},
+    "keras": {"set_floatx": "float32", "set_dtype_policy": "float32", "set_image_data_format": "channels_last"},
+}
+
+
+def library_settings() -> dict[str, Any]:
+    """Return, as part of the plan, how this process has told libraries to compute, as ``jax.config.update`` does.
+
+    The script's own call is not repeated in the job, which would compute other numbers.
+    """
+
+    def asked(library: Any, name: str) -> object:
+        if name.startswith("jax"):
+            return getattr(library.config, name)
+        plain = name.removeprefix("set_")
+        value = getattr(library, f"get_{plain}", None) or getattr(library.config, plain)
+        return str(getattr(value(), "name", value()))  # of a policy of Keras
+
+    found: dict[str, dict[str, object]] = {}
+    for library, told in _SETTINGS.items():
+        for name, usual in told.items() if library in sys.modules else ():
+            with contextlib.suppress(Exception):  # half imported, or of a version that does not have it
+                value = asked(sys.modules[library], name)
+                if value != usual and isinstance(value, bool | str):
+                    found.setdefault(library, {})[name] = value
+    return {"settings": found} if found else {}
 
 
 def _submit_image_build(options: Options, build: BuildCall) -> JobHandle:

@@ -1,4 +1,7 @@
-"""What a worker does when a module is imported: a library that compiles, or one of ours that stays with the client."""
+"""What a worker does when a module is imported: a library that compiles or is told how to, or one of ours that stays.
+
+Modules of ours that stay with the client have stand-ins.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from kinetic._runner.worker.process_setup import write_to_log
+from kinetic._runner.worker.process_setup import library_settings, write_to_log
 from kinetic._wire import dataclass
 from kinetic._wire.task import DETECT, LEFT_OUT
 from kinetic.errors import CallableError
@@ -59,6 +62,8 @@ class ImportHooks:
         self._arounds: dict[str, Around] = {
             module: functools.partial(self._around_library, name) for module, name in compilers.items()
         }
+        for name in library_settings:
+            self._arounds[name] = functools.partial(_around_told, name)
         if self._joins or self._is_cached:
             self._arounds["jax"] = self._around_jax
 
@@ -94,11 +99,25 @@ class ImportHooks:
 
     def _around_jax(self, jax: ModuleType, run: Callable[[], None]) -> None:
         library = self._library("jax") if self._is_cached else None
-        run()
+        _around_told("jax", jax, run)
         if library is not None:
             _tried(functools.partial(library.listen, jax))
         if self._joins:
             _join_slice(jax, self._process)
+
+
+def _around_told(name: str, module: ModuleType, run: Callable[[], None]) -> None:
+    """Tell a library what the client's process has told it."""
+    run()
+    known: Any = module
+    for setting, value in library_settings.get(name, {}).items():
+        with contextlib.suppress(Exception):  # a version that does not have it
+            if name == "jax":
+                known.config.update(setting, value)
+            elif name == "torch":
+                getattr(known, setting)(getattr(known, value.removeprefix("torch."), value))
+            else:
+                getattr(known.config, setting)(value)
 
 
 def _tried(do: Callable[[], T]) -> T | None:

@@ -100,11 +100,15 @@ def restore_limits() -> None:
                 resource.setrlimit(limit, (wanted, hard))
 
 
+library_settings: dict[str, dict[str, Any]] = {}  # of the client, for ``import_hooks``
+
+
 def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> None:
     """Rebuild ``sys.path`` in the client's order and the working directory, inside the workspace.
 
     Entries of the client's project are replaced by the workspace's; whatever else this interpreter searches stays.
     """
+    library_settings.update(plan.get("settings", {}))
     root = str(plan.get("root") or "")
     ours = [str(workspace / entry) if entry else str(workspace) for entry in plan.get("sys_path_rel", ("",))]
     others = [entry for entry in sys.path if entry != runner and not _is_in_project(entry, root)]
