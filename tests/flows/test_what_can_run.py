@@ -1224,6 +1224,52 @@ def test_a_call_that_cannot_be_pickled_leaves_no_trace(project, home: Path) -> N
     assert [*home.glob("run/*/jobs/*")] == []
 
 
+def test_what_a_script_defines_and_cannot_be_pickled_may_be_in_a_module_as_the_error_says(project) -> None:
+    defined = """
+        import threading
+
+        LOCK = threading.Lock()
+
+        class Counter:
+            lock = LOCK
+
+            def count(self):
+                with self.lock:
+                    return 3
+        """
+    calls = """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def locked():
+            with LOCK:
+                return 4
+
+        @kinetic.run(accelerator="cpu")
+        def counted():
+            return Counter().count()
+
+        @kinetic.run(accelerator="cpu")
+        def with_the(lock):
+            return lock is LOCK
+
+        for function in (locked, counted, lambda: with_the.run_async_map([LOCK]).results()):
+            try:
+                print(function())
+            except (TypeError, kinetic.errors.BatchError) as error:
+                print(error)
+        """
+    project.write("shared.py", defined)
+
+    alone = project.out(defined + calls)
+    with_a_module = project.out("        from shared import Counter, LOCK\n" + calls)
+
+    nexts = [line.removeprefix("next:  ") for line in alone.splitlines() if line.startswith("next:")]
+    of_a_global = "create it inside the function or in a module that the script imports, or pass what is needed of it"
+    assert nexts == [of_a_global, "define Counter in a module that the script imports", of_a_global]
+    assert with_a_module.split() == ["4", "3", "[True]"]
+
+
 def test_what_does_not_ship_goes_by_value_and_that_is_said_once(project, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "stranger.py").write_text("def double(n): return 2 * n\n")

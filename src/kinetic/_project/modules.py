@@ -161,20 +161,29 @@ def classify(module: ModuleType, plan: Plan) -> ModuleOrigin:
 def stale_modules(plan: Plan, *, since: float | None = None) -> list[str]:
     """Name the imported modules of the project whose source is no longer what was imported, sorted."""
     start = started() if since is None else since
-    below = f"{os.fspath(plan.root)}/"
-    inside = [  # of some thousand, so without a call for each
-        (name, module)
-        for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType) and str(getattr(module, "__file__", None)).startswith(below)
-    ]
     return sorted(
         name
-        for name, module in inside
+        for name, module in _inside(plan)
         if name != "__main__"
         and _changed_since(str(module.__file__), start)  # a stat; to classify a module costs 100 us
         and classify(module, plan).kind == "ships"
         and is_stale(module, start)
     )
+
+
+def shipped(plan: Plan) -> list[ModuleType]:
+    """Return the imported modules that the job imports from its copy of the project."""
+    return [module for _, module in _inside(plan) if classify(module, plan).kind == "ships"]
+
+
+def _inside(plan: Plan) -> list[tuple[str, ModuleType]]:
+    """Return the imported modules of files below the root."""
+    below = f"{os.fspath(plan.root)}/"
+    return [  # of some thousand, so without a call for each
+        (name, module)
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType) and str(getattr(module, "__file__", None)).startswith(below)
+    ]
 
 
 def _changed_since(file: str, since: float) -> bool:

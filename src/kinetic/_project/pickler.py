@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType, TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Self, TypeVar
 
 from kinetic._project import modules
 from kinetic._project.root import Plan, below
@@ -49,14 +49,25 @@ def unpicklable(
     return ArgumentNotPicklableError(
         f"{path} cannot be pickled",
         why=f"{pickle_diagnosis.short(value)} is a {type(value).__module__}.{type(value).__qualname__}: {reason}",
-        next='create it inside the function, or pass what it is made from; pass files as kinetic.Data("path")',
+        next=_instead(path),
     )
+
+
+def _instead(path: str) -> str:
+    """Return what to do instead: what the job imports from a module need not be pickled."""
+    if path.startswith("global "):
+        return "create it inside the function or in a module that the script imports, or pass what is needed of it"
+    first = path.partition(".")[0]
+    if isinstance(getattr(sys.modules.get("__main__"), first, None), type):
+        return f"define {first} in a module that the script imports"
+    return 'create it inside the function, or pass what it is made from; pass files as kinetic.Data("path")'
 
 
 _CACHED = 4  # parts of an entry of linecache that has its lines
 _LONGEST_SOURCE = 100_000  # characters of one function
 PROTOCOL = 5  # Python 3.8 on; large buffers are written without a copy of the whole pickle
 Swap = Callable[[object], "tuple[Any, ...] | None"]
+_T = TypeVar("_T")
 # Where libraries keep classes: module, table, and what one is for them. Of JAX 0.4 to 0.10, Keras 3; nothing public.
 _REGISTRIES = (
     ("jax._src.tree_util", "_registry", "a pytree of JAX"),
@@ -89,6 +100,7 @@ class PickleRules:
         self._answers: dict[str, str] = {}
         self.by_value: dict[str, str] = {}
         self._lost: dict[str, str] = {}  # classes, and what they are here and not in the job
+        self._named: dict[int, tuple[str, str]] = {}  # module and name of what cannot be pickled, by its id
         self.sources: dict[str, dict[int, str]] = {}  # of code without a file, by its name for it and its first line
 
     def is_by_value(self, module: str) -> bool:
@@ -122,6 +134,8 @@ class PickleRules:
                     return reducers.of_source(value.__name__, *source)
                 self._lost[value.__qualname__] = kind
             return reducers.of_class(value, reduced)
+        if id(value) in self._named:
+            return references.decorated, self._named[id(value)]
         if isinstance(value, CodeType) and (written := modules.as_written(value)) is not value:
             return references.same, (written,)
         if type(value) is reducers.CACHED and self.is_by_value(value.__module__):
@@ -135,6 +149,18 @@ class PickleRules:
         if not isinstance(found, ModuleType) or vars(found) is not space:
             return False
         return name.partition(".")[0] not in {"__main__", "kinetic"} and not self.is_by_value(name)
+
+    def find_in_modules(self) -> bool:
+        """Return whether there is more in the project's modules that cannot be pickled, as a lock.
+
+        It is sent by its name there, also where the script has taken it over by ``from module import LOCK``.
+        """
+        known = len(self._named)
+        for module in modules.shipped(self._plan):
+            for name, value in list(vars(module).items()):
+                if not isinstance(value, type | FunctionType | ModuleType) and why_unpicklable(value, self):
+                    self._named[id(value)] = module.__name__, name
+        return len(self._named) > known
 
     def take_source(self, function: FunctionType) -> None:
         """Keep the source of a function that is in no file, as in a cell of a notebook; and no other line of it."""
@@ -326,11 +352,16 @@ def pack_call(
 
     ``swap``: see ``PickleRules``; ``swap_arguments`` takes its place for the arguments.
     """
-    rules = PickleRules(plan, by_value, swap=swap)
-    with _diagnosed([(f"the function {call.name}", call.function), *argument_names(call.args, call.kwargs)], rules):
+    rules = PickleRules(plan, by_value)
+
+    def pack() -> tuple[Artifact, Artifact]:
+        rules.swap = swap
         packed = _pickle_into_store(_with_sources(call.function, rules), rules, store, keys[0])
         rules.swap = swap_arguments or swap
-        arguments = _pickle_into_store((tuple(call.args), dict(call.kwargs)), rules, store, keys[1])
+        return packed, _pickle_into_store((tuple(call.args), dict(call.kwargs)), rules, store, keys[1])
+
+    roots = [(f"the function {call.name}", call.function), *argument_names(call.args, call.kwargs)]
+    packed, arguments = _diagnosed(pack, roots, rules)
     return Payload(packed, arguments, (*rules.notes(), *_size_note(arguments.size + packed.size)))
 
 
@@ -339,19 +370,28 @@ def pack_function(
 ) -> tuple[Artifact, tuple[str, ...]]:
     """Pickle the function alone, for a batch whose inputs follow; return it, and sentences for the user."""
     rules = PickleRules(plan, by_value, swap=swap)
-    with _diagnosed([(f"the function {call.name}", call.function)], rules):
-        packed = _pickle_into_store(_with_sources(call.function, rules), rules, store, key)
+    packed = _diagnosed(
+        lambda: _pickle_into_store(_with_sources(call.function, rules), rules, store, key),
+        [(f"the function {call.name}", call.function)],
+        rules,
+    )
     return packed, (*rules.notes(), *_size_note(packed.size))
 
 
-@contextmanager
-def _diagnosed(roots: Sequence[tuple[str, object]], rules: PickleRules) -> Iterator[None]:
-    """Name the path to the value that cannot be pickled; errors of the store and the disk stay as they are."""
+def _diagnosed(
+    pack: Callable[[], _T], roots: Sequence[tuple[str, object]], rules: PickleRules, *, again: bool = True
+) -> _T:
+    """Pickle, and name the path to the value that cannot be pickled; errors of the store and the disk stay as they are.
+
+    What the project's modules have is sent by its name there if it cannot be pickled.
+    """
     try:
-        yield
+        return pack()
     except Exception as error:
         if isinstance(error, KineticError | OSError) and not isinstance(error, ArgumentNotPicklableError):
             raise
+        if again and rules.find_in_modules():
+            return _diagnosed(pack, roots, rules, again=False)
         raise unpicklable(roots, lambda value: why_unpicklable(value, rules), error) from error
 
 
@@ -527,7 +567,7 @@ class InputPacker:
             if self._file is not None:
                 self._file.discard()
 
-    def add(self, args: Sequence[Any], kwargs: Mapping[str, Any], swap: Swap | None) -> Artifact:
+    def add(self, args: Sequence[Any], kwargs: Mapping[str, Any], swap: Swap | None, *, again: bool = True) -> Artifact:
         """Pickle the arguments of one call."""
         self._rules.swap = swap
         with disk_errors_translated():
@@ -540,6 +580,8 @@ class InputPacker:
             file.cut(start)
             if not isinstance(error, Exception) or isinstance(error, KineticError):
                 raise
+            if again and self._rules.find_in_modules():  # as above
+                return self.add(args, kwargs, swap, again=False)
             roots = list(argument_names(args, kwargs))
             raise unpicklable(roots, lambda value: why_unpicklable(value, self._rules), error) from error
         placed = Artifact(writer.hexdigest(), writer.length, key=self._key_of(self._number), start=start)
