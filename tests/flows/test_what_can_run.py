@@ -514,6 +514,57 @@ def test_functions_that_jax_has_transformed_at_the_top_of_a_script_run(project) 
     assert last(done.stdout) == [6, 6, 5], done.stderr
 
 
+# With the real one where it is installed, as in `make test-torch`.
+STAND_IN_FOR_TORCH = """
+    import functools, threading
+
+    class Context:
+        def __call__(self, fn):
+            @functools.wraps(fn)
+            def compile_wrapper(*args):
+                self.used = True
+                return fn(*args)
+
+            compile_wrapper._torchdynamo_orig_callable = fn
+            compile_wrapper.aot_compile = threading.Lock()  # something that cannot be pickled
+            return compile_wrapper
+
+    def compile(fn=None, backend=""):
+        return Context() if fn is None else Context()(fn)
+"""
+
+
+def test_functions_that_torch_has_compiled_at_the_top_of_a_script_run(project) -> None:
+    if find_spec("torch") is None:
+        project.write("torch.py", STAND_IN_FOR_TORCH)
+
+    out = project.out(
+        """
+        import json
+        import torch
+        import kinetic
+
+        SCALE = 3
+
+        @torch.compile(backend="eager")
+        def scaled(x):
+            return SCALE * x
+
+        added = torch.compile(lambda x: x + SCALE, backend="eager")
+
+        @kinetic.run(accelerator="cpu")
+        def train(x):
+            is_compiled = scaled is not scaled._torchdynamo_orig_callable
+            return scaled(x), added(x), is_compiled
+
+        print(json.dumps(train(2)))
+        """,
+        timeout=180,
+    )
+
+    assert last(out) == [6, 5, True]
+
+
 @pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
 def test_classes_of_a_script_are_known_to_jax_and_keras_in_the_job_as_they_are_in_the_script(project) -> None:
     project.write(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import operator
 import sys
 import typing
 from collections import ChainMap
@@ -187,6 +188,14 @@ def with_globals_of_module(reduced: Any) -> Any:
     """Return cloudpickle's reduction of a function without copies of the globals that it uses."""
     make, arguments, (state, slots), *rest = reduced
     return make, arguments, (state, {**slots, "__globals__": {}}), *rest
+
+
+def with_its_context(it: Any) -> Any:
+    """Return the reduction of a function of ``torch.compile``, or None: what that hangs on it cannot be pickled."""
+    cells = dict(zip(it.__code__.co_freevars, it.__closure__ or (), strict=False))
+    if "self" not in cells or "_torchdynamo_orig_callable" not in vars(it):
+        return None
+    return operator.call, (cells["self"].cell_contents, vars(it)["_torchdynamo_orig_callable"])
 
 
 def without_new(it: Any) -> Any:
