@@ -1275,6 +1275,69 @@ def test_a_call_that_cannot_be_pickled_leaves_no_trace(project, home: Path) -> N
     assert [*home.glob("run/*/jobs/*")] == []
 
 
+def test_what_decorators_and_metaclasses_make_and_cannot_be_pickled_is_made_again_in_the_job(project) -> None:
+    project.write(
+        "kernels.py",  # as Triton, torch.library and Numba make them
+        """
+        import threading
+
+        class Kernel:
+            def __init__(self, fn):
+                self.fn, self.lock, self.fakes = fn, threading.Lock(), []
+
+            def __call__(self, *args):
+                return self.fn(*args)
+
+            def register_fake(self, fn):
+                self.fakes.append(fn)
+
+        def kernel(block):
+            return Kernel
+
+        class Compiled(type):
+            def __init__(kind, *args):
+                kind.lock = threading.Lock()
+        """,
+    )
+
+    out = project.out(
+        """
+        import json
+        import kinetic
+        from kernels import Compiled, kernel
+
+        SCALE = 3
+
+        @kernel(block=SCALE)
+        def scaled(x):
+            return helper(x)
+
+        @scaled.register_fake
+        def _(x):
+            return x
+
+        @kernel(block=1)
+        def helper(x):
+            return SCALE * x if x else scaled(1)
+
+        class Particle(metaclass=Compiled):
+            def __init__(self, mass):
+                self.mass = mass
+
+            def moved(self):
+                return scaled(self.mass)
+
+        @kinetic.run(accelerator="cpu")
+        def train(particle):
+            return scaled(0), len(scaled.fakes), particle.moved(), Particle(5).moved()
+
+        print(json.dumps(train(Particle(2))))
+        """
+    )
+
+    assert last(out) == [3, 1, 6, 15]
+
+
 def test_what_a_script_defines_and_cannot_be_pickled_may_be_in_a_module_as_the_error_says(project) -> None:
     defined = """
         import threading

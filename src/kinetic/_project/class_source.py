@@ -1,7 +1,8 @@
-"""The statement that defined a class of the script, for classes that the job must define as it was done here.
+"""The statement that defined a class or function of the script, for those that the job must define as it was done here.
 
 cloudpickle makes a class empty and fills it afterwards. What a decorator or a metaclass noted elsewhere is lost so: JAX
-takes an object of such a class for a leaf, and ``equinox.Module`` works with the fields that it finds at once.
+takes an object of such a class for a leaf, and ``equinox.Module`` works with the fields that it finds at once. What
+other decorators make cannot be pickled at all, as a kernel of Triton, a ``jitclass`` of Numba or a table of SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _INSIDE = ("__func__", "__wrapped__", "method", "fget")  # where a descriptor ha
 
 
 class ClassSource(NamedTuple):
-    """What defines a class again."""
+    """What defines a class, or a decorated function, again."""
 
     text: str
     file: str
@@ -31,7 +32,7 @@ class ClassSource(NamedTuple):
     flags: int  # of the script's ``from __future__ import``
     now: dict[str, Any]  # the globals that the statement needs
     later: dict[str, Any]  # those of its functions
-    calls: list[tuple[str, int]]  # statements below it, as ``register_pytree_node(Pair, …)``, and their lines
+    calls: list[tuple[str, int]]  # statements below it, as ``register_pytree_node(Pair, …)`` or ``@op.register_fake``
     plain: dict[str, Any]  # its attributes that are numbers or texts: the script may have set others since
 
 
@@ -43,12 +44,24 @@ def class_source(kind: type) -> ClassSource | None:
     codes = {function.__code__ for function in _functions(kind, main)}
     for file in dict.fromkeys([*(code.co_filename for code in codes), str(main.get("__file__"))]):
         with contextlib.suppress(SyntaxError, ValueError, NameError):  # NameError: of annotations, from Python 3.14 on
-            if found := _source_in(file, kind, main, codes):
+            if found := _source_in(file, kind.__name__, kind, main, codes):
                 return found
     return None
 
 
-def _source_in(file: str, kind: type, main: dict[str, Any], codes: set[CodeType]) -> ClassSource | None:
+def function_source(name: str, made: object) -> ClassSource | None:
+    """Return how a function at the top level of the script was defined, of which its decorators made something else."""
+    main = vars(sys.modules["__main__"])
+    for inner in (getattr(made, "__wrapped__", None), *getattr(made, "__dict__", {}).values()):
+        if isinstance(inner, FunctionType) and inner.__globals__ is main and inner.__qualname__ == name:
+            with contextlib.suppress(SyntaxError, ValueError):
+                return _source_in(inner.__code__.co_filename, name, None, main, {inner.__code__})
+    return None
+
+
+def _source_in(
+    file: str, name: str, kind: type | None, main: dict[str, Any], codes: set[CodeType]
+) -> ClassSource | None:
     import linecache
 
     lines = linecache.getlines(file)
@@ -57,17 +70,21 @@ def _source_in(file: str, kind: type, main: dict[str, Any], codes: set[CodeType]
     # As a whole: calls of what the file imports compile differently in a part of it.
     whole = compile("".join(lines), file, "exec", flags, dont_inherit=True)
     for place, node in enumerate(body):
-        if not isinstance(node, ast.ClassDef) or node.name != kind.__name__:
+        if not isinstance(node, ast.ClassDef if kind else ast.FunctionDef) or node.name != name:
             continue
-        line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+        line = _first_line(node)
         if not _is_of(node, [code for code in whole.co_consts if _begins_at(code, line)], kind, codes):
             continue
         text = "".join(lines[line - 1 : node.end_lineno])
-        now, later = _names(reducers.compiled(text, file, line, flags), kind.__name__, {*_bound(body[place:])})
-        calls = [each for each in body[place:] if _registers(each, kind.__name__)]
+        below = {*_bound(body[place:])}
+        now, later = _names(reducers.compiled(text, file, line, flags), name if kind else "", below)
+        if kind:  # texts, after ``from __future__ import annotations``, that a metaclass may look into
+            annotations = {*_annotations(node)}
+            now, later = now | annotations - below, later | annotations & below
+        calls = [each for each in body[place:] if _registers(each, name)]
         later |= {each.id for call in calls for each in ast.walk(call) if isinstance(each, ast.Name)} - now
-        texts = [("".join(lines[each.lineno - 1 : each.end_lineno]), each.lineno) for each in calls]
-        plain = {name: value for name, value in vars(kind).items() if isinstance(value, _PLAIN)}
+        texts = [("".join(lines[_first_line(each) - 1 : each.end_lineno]), _first_line(each)) for each in calls]
+        plain = {name: value for name, value in vars(kind).items() if isinstance(value, _PLAIN)} if kind else {}
         return ClassSource(text, file, line, flags, _in(main, now), _in(main, later), texts, plain)
     return None
 
@@ -87,9 +104,14 @@ def _begins_at(code: object, line: int) -> bool:
     return isinstance(code, CodeType) and code.co_firstlineno == line
 
 
-def _is_of(node: ast.ClassDef, made: list[CodeType], kind: type, codes: set[CodeType]) -> bool:
-    """Return whether a statement is the one of this class: the file may have been changed since."""
-    if codes:
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(each.lineno for each in decorators)])
+
+
+def _is_of(node: ast.ClassDef | ast.FunctionDef, made: list[CodeType], kind: type | None, codes: set[CodeType]) -> bool:
+    """Return whether a statement is the one of this class or function: the file may have been changed since."""
+    if kind is None or codes:
         return codes <= {code for each in made for code in _nested(each)}
     annotated = (each.target for each in node.body if isinstance(each, ast.AnnAssign))
     return [each.id for each in annotated if isinstance(each, ast.Name)] == [*kind.__annotations__]
@@ -103,7 +125,10 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _registers(statement: ast.stmt, name: str) -> bool:
-    """Return whether a statement only calls a function ``register…`` with a class first."""
+    """Return whether a statement only calls a function ``register…`` with a class first, or has a decorator of it."""
+    if isinstance(statement, ast.FunctionDef):
+        used = (each.func if isinstance(each, ast.Call) else each for each in statement.decorator_list)
+        return any(isinstance(each, ast.Attribute) and ast.unparse(each.value) == name for each in used)
     if not isinstance(statement, ast.Expr) or not isinstance(call := statement.value, ast.Call) or not call.args:
         return False
     called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
@@ -117,8 +142,16 @@ def _bound(statements: list[ast.stmt]) -> Iterator[str]:
             yield each.name
 
 
+def _annotations(node: ast.ClassDef | ast.FunctionDef) -> Iterator[str]:
+    """Yield the names in the annotations of a class."""
+    for part in node.body:
+        for each in ast.walk(part.annotation) if isinstance(part, ast.AnnAssign) else ():
+            if isinstance(name := getattr(each, "id", None) or getattr(each, "value", None), str):  # of "Post", too
+                yield name
+
+
 def _names(made: CodeType, name: str, not_yet: set[str]) -> tuple[set[str], set[str]]:
-    """Return the globals that a class statement needs, and those of its functions only."""
+    """Return the globals that a statement needs, or the body of the class of this name, and those of its functions."""
     at_once = [made, *(code for code in _nested(made) if code.co_name == name or code.co_name.startswith(_AT_ONCE))]
     now = {each for code in at_once for each in _globals(code)} - not_yet
     return now, {each for code in _nested(made) for each in _globals(code)} - now

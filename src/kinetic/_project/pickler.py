@@ -101,6 +101,7 @@ class PickleRules:
         self.by_value: dict[str, str] = {}
         self._lost: dict[str, str] = {}  # classes, and what they are here and not in the job
         self._named: dict[int, tuple[str, str]] = {}  # module and name of what cannot be pickled, by its id
+        self._defined: dict[int, tuple[Any, ...]] = {}  # what defines what cannot be pickled either, by its id
         self.sources: dict[str, dict[int, str]] = {}  # of code without a file, by its name for it and its first line
 
     def is_by_value(self, module: str) -> bool:
@@ -117,6 +118,8 @@ class PickleRules:
             namespaces: cloudpickle's ``globals_ref``: what becomes the globals of functions, by the id of these.
             reduce: Its ``reducer_override``.
         """
+        if id(value) in self._defined:
+            return reducers.of_source(*self._defined[id(value)])
         if isinstance(value, FunctionType):
             space = value.__globals__
             if self._is_imported(str(space.get("__name__")), space):  # a wrapper, say: it says another ``__module__``
@@ -152,17 +155,28 @@ class PickleRules:
             return False
         return name.partition(".")[0] not in {"__main__", "kinetic"} and not self.is_by_value(name)
 
-    def find_in_modules(self) -> bool:
-        """Return whether there is more in the project's modules that cannot be pickled, as a lock.
+    def find_more(self) -> bool:
+        """Return whether more of what cannot be pickled, as a lock, can be sent in another way, which is remembered.
 
-        It is sent by its name there, also where the script has taken it over by ``from module import LOCK``.
+        What the project's modules have is sent by its name there, also where the script has taken it over by ``from
+        module import LOCK``. What statements of the script define is sent as these, with their decorators: a kernel of
+        Triton, say. A plain class would lose what the script has put into its attributes.
         """
-        known = len(self._named)
+        from kinetic._project import class_source  # only on the way to an error
+
+        known = len(self._named) + len(self._defined)
         for module in modules.shipped(self._plan):
             for name, value in list(vars(module).items()):
                 if not isinstance(value, type | FunctionType | ModuleType) and why_unpicklable(value, self):
                     self._named[id(value)] = module.__name__, name
-        return len(self._named) > known
+        for name, value in list(vars(sys.modules["__main__"]).items()):  # in their order: some are made with others
+            if type(value) is type or references.WRAPPED in type(value).__dict__:
+                continue
+            is_class = isinstance(value, type)
+            found = class_source.class_source(value) if is_class else class_source.function_source(name, value)
+            if found and why_unpicklable(value, self):
+                self._defined[id(value)] = name, *found
+        return len(self._named) + len(self._defined) > known
 
     def take_source(self, function: FunctionType) -> None:
         """Keep the source of a function that is in no file, as in a cell of a notebook; and no other line of it."""
@@ -385,14 +399,14 @@ def _diagnosed(
 ) -> _T:
     """Pickle, and name the path to the value that cannot be pickled; errors of the store and the disk stay as they are.
 
-    What the project's modules have is sent by its name there if it cannot be pickled.
+    It is tried once more where something can be sent in another way.
     """
     try:
         return pack()
     except Exception as error:
         if isinstance(error, KineticError | OSError) and not isinstance(error, ArgumentNotPicklableError):
             raise
-        if again and rules.find_in_modules():
+        if again and rules.find_more():
             return _diagnosed(pack, roots, rules, again=False)
         raise unpicklable(roots, lambda value: why_unpicklable(value, rules), error) from error
 
@@ -582,7 +596,7 @@ class InputPacker:
             file.cut(start)
             if not isinstance(error, Exception) or isinstance(error, KineticError):
                 raise
-            if again and self._rules.find_in_modules():  # as above
+            if again and self._rules.find_more():  # as above
                 return self.add(args, kwargs, swap, again=False)
             roots = list(argument_names(args, kwargs))
             raise unpicklable(roots, lambda value: why_unpicklable(value, self._rules), error) from error

@@ -139,7 +139,7 @@ def _told(bases: Iterable[type]) -> dict[type, Any]:
 
 
 def of_source(name: str, *source: Any) -> tuple[Any, ...]:
-    """Return the reduction of a class of the script by the statement that defined it, a ``ClassSource``."""
+    """Return the reduction of what a statement of the script has defined, by that: a ``ClassSource``."""
     text, file, line, flags, now, *state = source
     return _define, (name, text, file, line, flags, now), (file, flags, *state), None, None, _complete
 
@@ -169,9 +169,9 @@ def _complete(kind: Any, state: tuple[Any, ...]) -> None:
         if vars(kind).get(name) != value:
             setattr(kind, name, value)
     for text, line in calls:
-        if (kind.__name__, text) not in _defined:
+        if ("", text) not in _defined:
             exec(compiled(text, file, line, flags), space)  # noqa: S102 - as above
-            _defined[kind.__name__, text] = kind
+            _defined["", text] = kind
 
 
 _defined: dict[tuple[str, str], Any] = {}  # function and arguments are opened one after the other
