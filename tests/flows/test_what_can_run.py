@@ -1320,6 +1320,16 @@ def test_what_decorators_and_metaclasses_make_and_cannot_be_pickled_is_made_agai
         def helper(x):
             return SCALE * x if x else scaled(1)
 
+        class Touchy:
+            @property
+            def __class__(self):
+                raise RuntimeError("not bound")
+
+            def __getattr__(self, name):
+                raise LookupError(name)
+
+        touchy = Touchy()  # is there and does not matter
+
         class Particle(metaclass=Compiled):
             def __init__(self, mass):
                 self.mass = mass

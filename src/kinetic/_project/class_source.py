@@ -52,9 +52,9 @@ def class_source(kind: type) -> ClassSource | None:
 def function_source(name: str, made: object) -> ClassSource | None:
     """Return how a function at the top level of the script was defined, of which its decorators made something else."""
     main = vars(sys.modules["__main__"])
-    for inner in (getattr(made, "__wrapped__", None), *getattr(made, "__dict__", {}).values()):
-        if isinstance(inner, FunctionType) and inner.__globals__ is main and inner.__qualname__ == name:
-            with contextlib.suppress(SyntaxError, ValueError):
+    with contextlib.suppress(Exception):  # a stranger's object may raise anything when touched; or the file is gone
+        for inner in (getattr(made, "__wrapped__", None), *getattr(made, "__dict__", {}).values()):
+            if isinstance(inner, FunctionType) and inner.__globals__ is main and inner.__qualname__ == name:
                 return _source_in(inner.__code__.co_filename, name, None, main, {inner.__code__})
     return None
 
@@ -66,7 +66,7 @@ def _source_in(
 
     lines = linecache.getlines(file)
     body = ast.parse("".join(lines)).body
-    flags = sum(each.compiler_flag for each in main.values() if isinstance(each, __future__._Feature))  # noqa: SLF001 - it has no other name
+    flags = sum(each.compiler_flag for each in main.values() if type(each) is __future__._Feature)  # noqa: SLF001 - it has no other name
     # As a whole: calls of what the file imports compile differently in a part of it.
     whole = compile("".join(lines), file, "exec", flags, dont_inherit=True)
     for place, node in enumerate(body):

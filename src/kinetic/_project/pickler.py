@@ -165,14 +165,15 @@ class PickleRules:
         from kinetic._project import class_source  # only on the way to an error
 
         known = len(self._named) + len(self._defined)
+        plain = (type, FunctionType, ModuleType)  # of type(), since a proxy that is not bound raises for isinstance()
         for module in modules.shipped(self._plan):
             for name, value in list(vars(module).items()):
-                if not isinstance(value, type | FunctionType | ModuleType) and why_unpicklable(value, self):
+                if not issubclass(type(value), plain) and why_unpicklable(value, self):
                     self._named[id(value)] = module.__name__, name
         for name, value in list(vars(sys.modules["__main__"]).items()):  # in their order: some are made with others
             if type(value) is type or references.WRAPPED in type(value).__dict__:
                 continue
-            is_class = isinstance(value, type)
+            is_class = issubclass(type(value), type)
             found = class_source.class_source(value) if is_class else class_source.function_source(name, value)
             if found and why_unpicklable(value, self):
                 self._defined[id(value)] = name, *found

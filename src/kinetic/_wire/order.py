@@ -390,7 +390,7 @@ class Order:
     arguments: Artifact  # the pickled positional and keyword arguments
     manifest: Artifact | None = None  # of the project, in the last of its blobs; None when nothing is sent
     packs: tuple[str, ...] = ()  # the blobs that contain the project
-    plan: dict[str, Any] = field(default_factory=dict)  # of the client: see Plan.to_json; and its logging
+    plan: dict[str, Any] = field(default_factory=dict)  # of the client: Plan.to_json, logging, settings
     script: str = ""  # path of the user's ``__main__`` below the root, or ""
     environment: tuple[str, ...] = ()  # names of captured variables; their values never enter a store
     output_dir: str = ""  # value of KINETIC_OUTPUT_DIR
