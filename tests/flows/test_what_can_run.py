@@ -1348,6 +1348,45 @@ def test_what_decorators_and_metaclasses_make_and_cannot_be_pickled_is_made_agai
     assert last(out) == [3, 1, 6, 15]
 
 
+def test_a_class_of_a_cell_that_keeps_its_methods_as_numba_does_is_made_again_in_the_job(project) -> None:
+    project.write(
+        "classes.py",
+        """
+        import functools, threading, types
+
+        class JitClass(type):
+            def __new__(kind, name, bases, body):
+                made = super().__new__(kind, name, bases, {"__module__": body["__module__"], "lock": threading.Lock()})
+                methods = {name: types.SimpleNamespace(py_func=each) for name, each in body.items() if callable(each)}
+                made.class_type = types.SimpleNamespace(jit_methods=methods)
+                return made
+
+            def __call__(kind, *args):
+                return functools.partial(kind.class_type.jit_methods["get"].py_func, *args)
+        """,
+    )
+
+    out = project.out(
+        """
+        import linecache
+        import kinetic
+        from classes import JitClass
+
+        cell = "class Particle(metaclass=JitClass):\\n    def get(x):\\n        return 2 * x\\n"
+        linecache.cache["<cell 1>"] = (len(cell), None, cell.splitlines(keepends=True), "<cell 1>")
+        exec(compile(cell, "<cell 1>", "exec"), globals())
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            return Particle(4)()
+
+        print(train())
+        """
+    )
+
+    assert last(out) == 8
+
+
 def test_what_a_script_defines_and_cannot_be_pickled_may_be_in_a_module_as_the_error_says(project) -> None:
     defined = """
         import threading

@@ -20,7 +20,7 @@ from kinetic._wire import NamedTuple, reducers
 
 _PLAIN = (bool, int, float, str, type(None))
 _AT_ONCE = ("<generic", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "__annotate__")  # names of nested code
-_INSIDE = ("__func__", "__wrapped__", "method", "fget")  # where a descriptor has its function; ``method``: of equinox
+_INSIDE = ("__func__", "__wrapped__", "method", "fget", "py_func")  # where a function is; equinox's, Numba's
 
 
 class ClassSource(NamedTuple):
@@ -91,7 +91,8 @@ def _source_in(
 
 def _functions(kind: type, main: dict[str, Any]) -> Iterator[FunctionType]:
     """Yield the functions that the body of a class defined; a decorator or a metaclass may have wrapped them."""
-    for value in vars(kind).values():
+    compiled = getattr(vars(kind).get("class_type"), "jit_methods", {})  # of a jitclass of Numba
+    for value in (*vars(kind).values(), *compiled.values()):
         for found in (value, *(getattr(value, name, None) for name in _INSIDE)):
             if not isinstance(found, FunctionType) or found.__globals__ is not main:
                 continue
