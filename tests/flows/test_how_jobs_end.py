@@ -377,6 +377,26 @@ def test_idle_workers_of_joblib_end_with_the_job_without_a_word(submit) -> None:
     assert sorted(job.logs().split()) == sorted("squared 0 squared 1 squared 2 squared 3".split())
 
 
+def test_a_worker_of_joblib_that_takes_long_to_end_is_ended_without_a_word(submit) -> None:
+    pytest.importorskip("joblib")
+    job = submit(
+        """
+        def stay(number):
+            import threading, time
+            threading.Thread(target=time.sleep, args=(600,)).start()
+            return number
+
+        @on_cpu
+        def train():
+            import joblib
+            return joblib.Parallel(n_jobs=2)(joblib.delayed(stay)(number) for number in range(2))
+        """
+    )
+
+    assert job.result(cleanup=False) == [0, 1]
+    assert job.logs() == ""
+
+
 def pool_left_open(work: str) -> str:
     """Return a job whose function leaves a pool of one forked process behind, which has done some work."""
     return f"""

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from os import _exit  # user code may put something else in its place
 from pathlib import Path
 from time import monotonic as _monotonic
@@ -534,24 +534,26 @@ def _files_left(task: Task, order: Order, unpacked: Any, *, failed: bool) -> lis
 
 def _run_exit_handlers() -> None:
     """Do what an interpreter does at its end, without waiting: the supervisor ends what is left over."""
-    _end_idle_pools()
+    idle = _end_idle_pools()
     executors = sys.modules.get("concurrent.futures.thread")
-    idle = set(getattr(executors, "_threads_queues", ()))  # threads of executors: Python itself ends those silently
+    idle.update(getattr(executors, "_threads_queues", ()))  # threads of executors: Python itself ends those silently
     idle.add(threading.main_thread())
     left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread not in idle]
     if left:
         names = ", ".join(sorted(left)[:5])
         process_setup.write_to_log(f"kinetic: {len(left)} thread(s) still ran and were ended with the job: {names}\n")
-    _end_children()
+    _end_children(idle)
     atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to run them and live on
     process_setup.flush()
 
 
-def _end_idle_pools() -> None:
+def _end_idle_pools() -> set[Any]:
     """End pools of processes that have no work left, as Python does at its end: the workers write what they still hold.
 
-    joblib keeps such a pool for its next call. A worker that cannot end is left to the supervisor.
+    A worker that cannot end is left to the supervisor. joblib keeps such a pool for its next call, which nobody can
+    close: return its threads and workers, of which some take seconds to end.
     """
+    of_joblib = set[Any]()
 
     def end(module: Any) -> None:
         with contextlib.suppress(Exception):
@@ -561,18 +563,21 @@ def _end_idle_pools() -> None:
         module = sys.modules.get(name)
         threads = list(getattr(module, "_threads_wakeups", ()))
         if threads and not any(getattr(thread, "pending_work_items", ()) for thread in threads):
+            for thread in threads if "loky" in name else ():
+                of_joblib |= {thread, *getattr(thread, "processes", {}).values()}
             ending = threading.Thread(target=end, args=(module,), daemon=True)
             with contextlib.suppress(RuntimeError):  # no more threads
                 ending.start()
                 ending.join(_POOL_SECONDS)
+    return of_joblib
 
 
-def _end_children() -> None:
+def _end_children(idle: Collection[Any]) -> None:
     module = sys.modules.get("multiprocessing.process")
     for child in list(getattr(module, "_children", ())):
         with contextlib.suppress(Exception):
             if child.daemon:
                 continue  # multiprocessing ends those itself; a pool's worker that we killed would keep the pool's lock
-            if child.is_alive():
+            if child.is_alive() and child not in idle:
                 process_setup.write_to_log(f"kinetic: process {child.name} still ran and was ended with the job\n")
             child.kill()
