@@ -436,6 +436,6 @@ def imports_from(page: Any) -> Imports:
         names, changed = ([name for name in page[key] if isinstance(name, str)] for key in ("names", "changed"))
         before = {name: value for name, value in page["set_before"].items() if value is None or isinstance(value, str)}
     except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError("this is no page of imports") from error
+        raise ValueError("this is not a page of imports") from error
     parts = [name for name in names[:_MOST_NAMES] if all(part.isidentifier() for part in name.split("."))]
     return Imports(tuple(parts), before, frozenset(changed))
