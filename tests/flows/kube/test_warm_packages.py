@@ -24,7 +24,7 @@ USES = """
     @kinetic.run(accelerator="cpu", keep_warm="10m"{more})
     def versions():
         import importlib.metadata, subprocess, sys
-        server = sys.modules.get("kinetic._runner.pod.fork_server")
+        server = sys.modules.get("kinetic._runner.worker.preloaded_modules")
         if server is not None and server.hidden.module("alpha") is not None:
             print("alpha was imported before the fork")
         found = []
