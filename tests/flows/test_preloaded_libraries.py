@@ -257,6 +257,11 @@ def test_jobs_import_for_themselves_where_that_is_asked_for_and_where_variables_
         ("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()", "started threads"),
         ("import tempfile; FOLDER = tempfile.mkdtemp(dir='.')", "made the temporary folder"),
         ("import subprocess; SLEEPS = subprocess.Popen(['sleep', '60'])", "started processes"),
+        ("FILE = open(__file__)", "importing opened /"),
+        ("import multiprocessing; LOCK = multiprocessing.Lock()", "importing shared the memory /dev/shm/sem."),
+        ("import signal; signal.signal(signal.SIGTERM, print)", "importing set what SIGTERM does to <built-in"),
+        ("os.chdir('/tmp')", "importing set the working folder to /tmp"),
+        ("os.umask(0o027)", "importing set the umask to 27"),
     ],
 )
 def test_a_library_after_which_no_process_can_be_forked_is_imported_by_each_job(

@@ -10,20 +10,23 @@ jemalloc starts its own again after one. With any other thread, or with an open 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import copy
 import functools
 import gc
+import io
 import itertools
 import json
 import os
+import signal
 import sys
 import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kinetic._runner import processes
@@ -36,7 +39,6 @@ else:
 
 IMPORTS_FILE = "imports.json"  # in the folder of a job: what its worker had imported of installed packages
 _SAFE_THREADS = frozenset({"jemalloc_bg_thd"})
-_DEVICES = ("/dev/nvidia", "/dev/accel", "/dev/vfio", "/dev/kfd", "/dev/dri")
 _FOLDERS = ("site-packages", "dist-packages")  # of installed packages
 _NEVER = ("kinetic", "obstore", "cloudpickle", "__main__", "antigravity")  # obstore starts threads
 _MOST_NAMES, _MOST_BYTES = 20_000, 2 << 20
@@ -45,7 +47,7 @@ _loaded: set[str] = set()  # all modules that were imported here before the fork
 _stamps: dict[str, _Stamp | None] = {}  # of all files and folders that importing them depended on; None: not there
 _looked_for: list[str] = []  # files that importing them looked for in the folder of the process, where they were not
 _read: set[str] | None = None  # while something is imported: the files that it has opened or looked for
-_temporary: list[str] = []  # temporary folders that it made
+_why_not: list[str] = []  # what importing did that no worker would have as a job has it which imports for itself
 _LOOKS = (os.path, "exists"), (os.path, "isfile"), (os.path, "lexists"), (Path, "stat")
 
 
@@ -64,8 +66,10 @@ def preload(imports: Imports, variables: Mapping[str, str], packages: str = "") 
     """
     hidden.set_before = imports.set_before
     with _quiet(), _noting_files() as read:
+        before = _state_of_process()
         _import_all(imports.names, _applied(variables, imports.set_before), packages)
         _empty_caches()
+        _why_not.extend(f"importing {did}" for did in _state_of_process() - before)
     files = [getattr(module.__spec__, "origin", None) for group in hidden.groups for module in group.modules.values()]
     read |= {*(path for path in files if path and path.startswith("/")), *filter(_is_of_packages, sys.path)}
     _stamps.update({path: _stamp_of(path) for path in read})
@@ -75,18 +79,26 @@ def preload(imports: Imports, variables: Mapping[str, str], packages: str = "") 
 
 @contextlib.contextmanager
 def _noting_files() -> Iterator[set[str]]:
-    """Collect the paths of files that are opened or looked for."""
+    """Collect the paths of files that are opened or looked for.
+
+    Not with an audit hook, which nothing removes: with one, each ``id`` of the next jobs takes six times as long.
+    """
     global _read  # noqa: PLW0603 - of this process
+    import tempfile  # 4 ms, and most processes import nothing ahead
+
     found = _read = set[str]()
-    sys.addaudithook(_see)
-    was = [getattr(place, name) for place, name in _LOOKS]
-    for (place, name), look in zip(_LOOKS, was, strict=True):
-        setattr(place, name, _noting(look))
+    wrapped = [(place, name, _noting(getattr(place, name))) for place, name in _LOOKS]
+    # As a function of C, neither of them becomes a method of a class that keeps it.
+    wrapped += [(place, "open", MethodType(_open, open)) for place in (builtins, io)]
+    wrapped += [(tempfile, "mkdtemp", MethodType(_make_folder, tempfile.mkdtemp))]
+    was = [getattr(place, name) for place, name, _ in wrapped]
+    for place, name, noting in wrapped:
+        setattr(place, name, noting)
     try:
         yield found
     finally:
         _read = None
-        for (place, name), look in zip(_LOOKS, was, strict=True):
+        for (place, name, _), look in zip(wrapped, was, strict=True):
             setattr(place, name, look)
 
 
@@ -99,14 +111,17 @@ def _noting(look: Callable[..., Any]) -> Callable[..., Any]:
     return noting
 
 
-def _see(event: str, arguments: tuple[Any, ...]) -> None:
-    """Note what an import opens."""
-    if _read is None:
-        return
-    if event == "tempfile.mkdtemp":
-        _temporary.append(str(arguments[0]))
-    elif event == "open" and not _writes(*arguments[1:]):
-        _note(arguments[0])
+def _open(was: Callable[..., Any], file: Any, mode: str = "r", *arguments: Any, **named: Any) -> Any:
+    if "r" in mode:
+        _note(file)
+    return was(file, mode, *arguments, **named)
+
+
+def _make_folder(was: Callable[..., str], *arguments: Any, **named: Any) -> str:
+    made = was(*arguments, **named)
+    if _read is not None:
+        _why_not.append(f"importing made the temporary folder {made}, which the first task would remove")
+    return made
 
 
 def _note(path: object) -> None:
@@ -117,8 +132,19 @@ def _note(path: object) -> None:
             _read.add(found)
 
 
-def _writes(mode: object, flags: object) -> bool:
-    return (isinstance(mode, str) and "r" not in mode) or (isinstance(flags, int) and bool(flags & os.O_ACCMODE))
+def _state_of_process() -> set[str]:
+    """Return what a worker has otherwise than this process, and each open file, which it has not, in words."""
+    os.umask(umask := os.umask(0))
+    found = {f"set the working folder to {os.getcwd()}", f"set the umask to {umask:o}"}
+    found |= {f"set what {number.name} does to {signal.getsignal(number)}" for number in signal.Signals}
+    with contextlib.suppress(FileNotFoundError):  # macOS, where nothing is forked
+        for number in os.listdir("/proc/self/fd"):
+            found.add(f"opened {os.path.realpath(f'/proc/self/fd/{number}')} as descriptor {number}")
+        for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
+            _, rights, *_, place = line.split(None, 5)
+            if "w" in rights and "s" in rights:  # as of a lock of multiprocessing, which all jobs would have in common
+                found.add(f"shared the memory {place}")
+    return found
 
 
 def _is_of_packages(path: str) -> bool:
@@ -222,8 +248,8 @@ def why_not_to_fork() -> str:
         if pid == 0:
             os._exit(0)
     os.waitpid(pid, 0)
-    if _temporary:
-        return f"importing made the temporary folder {_temporary[0]}, which the first task would remove"
+    if _why_not:
+        return _why_not[0]
     if processes.children_of(os.getpid()):
         return "importing started processes"
     threads = []
@@ -233,10 +259,6 @@ def why_not_to_fork() -> str:
                 threads.append(Path(f"/proc/self/task/{thread}/comm").read_text().strip())
     if left := sorted({name for name in threads if name not in _SAFE_THREADS}):
         return f"importing started threads: {', '.join(left)}"
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if (path := os.readlink(f"/proc/self/fd/{number}")).startswith(_DEVICES):
-                return f"importing opened {path}"
     return ""
 
 

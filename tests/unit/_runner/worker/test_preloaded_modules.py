@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 import types
 import warnings
@@ -259,3 +260,15 @@ def test_a_library_whose_import_has_hooks_is_not_imported_once_more(
 
     assert importlib.import_module("second") is known
     assert done == ["its cache began"]
+
+
+def test_importing_ahead_leaves_no_audit_hook_which_would_slow_down_each_task() -> None:
+    code = (
+        "import sys\nfrom kinetic._runner.worker import preloaded_modules as ours\nhooks = []\n"
+        "sys.addaudithook(lambda event, _: hooks.append(event) if event == 'sys.addaudithook' else None)\n"
+        "was = open\nours.preload(ours.Imports(('click',)), {})\nprint(hooks, open is was, 'click' in sys.modules)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.stdout == "[] True False\n", done.stderr
