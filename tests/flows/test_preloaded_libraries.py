@@ -61,6 +61,35 @@ JOBS = """
         return {"handlers": len(logging.getLogger().handlers), "loaded": "of_theirs" in sys.modules}
 
     @kinetic.run(accelerator="cpu")
+    def compare():
+        import importlib.util, pkgutil
+        data = pkgutil.get_data("of_theirs", "data.txt")
+        library = seen() and sys.modules["of_theirs"]
+        import code
+        found = {
+            "data": data.decode(), "main": library.MAIN is sys.modules["__main__"], "argv": library.ARGV is sys.argv,
+            "code": getattr(code, "MINE", False), "loader": type(library.__spec__.loader).__name__,
+        }
+        return library.PID != os.getpid(), found, library.GENERATOR.random()
+
+    @kinetic.run(accelerator="cpu")
+    def without_a_part(many):
+        begun = os.environ["KINETIC_OUTPUT_DIR"] + "/begun"
+        times = open(begun).read() + "x" if os.path.exists(begun) else "x"
+        open(begun, "w").write(times)
+        if many:
+            child = subprocess.Popen(["sleep", "600"])
+            signal.setitimer(signal.ITIMER_REAL, 1)
+            sys.modules["of_theirs.part3"] = None
+        try:
+            import of_theirs
+            return seen()["preloaded"], "it has it", len(times)
+        except ImportError:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+            return False, "no part3", len(times), len(children), sys.flags.optimize
+
+    @kinetic.run(accelerator="cpu")
     def end(how):
         here = seen()
         if not how:
@@ -214,6 +243,57 @@ def test_a_file_that_an_import_reads_is_read_by_the_job_that_has_another_one(run
     """)
 
     assert found == [[1, True], [2, False], [12, False], [102, False]]
+
+
+def test_a_library_finds_what_it_would_find_in_a_job_and_is_found_as_there(run, library, project) -> None:
+    (library / "data.txt").write_text("of theirs")
+    project.write("code.py", "MINE = True\n")
+    (library / "__init__.py").write_text(
+        LIBRARY + "import random, sys, __main__ as MAIN\nARGV, GENERATOR = sys.argv, random.Random()\n"
+        "if 'code' not in sys.modules:\n    import code\n"
+    )
+
+    found = run(
+        """
+        os.environ["KINETIC_LOCAL_PRELOAD"] = "off"
+        plain = compare()
+        del os.environ["KINETIC_LOCAL_PRELOAD"]
+        while not (last := compare())[0]:
+            assert time.monotonic() < limit
+        print(json.dumps([plain, last, compare()]))
+    """,
+        condition="True",
+    )
+
+    assert [preloaded for preloaded, *_ in found] == [False, True, True]
+    assert [page for _, page, _ in found] == [
+        {"data": "of theirs", "main": True, "argv": True, "code": True, "loader": "SourceFileLoader"}
+    ] * 3
+    assert len({number for *_, number in found}) == 3, "as many generators as jobs"
+
+
+def test_a_job_that_hides_a_module_from_a_library_begins_again_with_nothing_of_what_it_began(run) -> None:
+    found = run("print(json.dumps(without_a_part(True)))", condition="without_a_part(False)[0]")
+
+    assert found == [False, "no part3", 2, 1, 0]
+
+
+def test_an_exit_handler_runs_whatever_a_module_raises_that_is_asked_for_its_spec(run, library, project) -> None:
+    (library / "__init__.py").write_text(
+        LIBRARY + "import sys\nclass Lazy:\n    def __getattr__(self, name):\n        raise ImportError(name)\n"
+        "sys.modules['of_theirs.lazy'] = Lazy()\nimport atexit\natexit.register(print, 'at the end')\n"
+    )
+
+    log = run(
+        """
+        job = look.run_async()
+        job.result(cleanup=False)
+        print(json.dumps(job.logs()))
+    """,
+        condition="look()",
+    )
+
+    assert log == "at the end\n"
 
 
 def test_a_function_that_sets_a_variable_before_it_imports_the_library_has_it_so(run, project) -> None:

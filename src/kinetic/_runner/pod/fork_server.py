@@ -136,6 +136,7 @@ def _import_before(names: Sequence[str], variables: str, packages: str, reports:
     values = json.loads(Path(variables).read_bytes())
     os.unlink(variables)
     process_setup.make_streams()
+    process_setup.begin_as_main()
     preloaded_modules.preload(Imports(tuple(names)), values, packages)
     if trouble := preloaded_modules.why_not_to_fork():
         os.write(reports, f"useless {trouble}\n".encode())

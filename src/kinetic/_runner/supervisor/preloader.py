@@ -71,6 +71,7 @@ class Preloader:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 title.set(supervise.SPARE, "imports libraries for the next jobs")
                 process_setup.make_streams()
+                process_setup.begin_as_main()
                 preloaded_modules.preload(imports, variables)
                 if why := preloaded_modules.why_not_to_fork():
                     sys.stderr.write(f"jobs import {imports.names[0]} and others themselves: {why}\n")

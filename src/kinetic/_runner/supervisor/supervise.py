@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import os
 import select
@@ -456,8 +457,8 @@ def needs_own_interpreter() -> bool:
 
 def exec_worker(task: Task, report: int) -> NoReturn:
     """Turn this process into a fresh interpreter that carries out the task; never returns."""
-    words = sys.orig_argv[1:]
-    flags = words[: words.index(sys.argv[0])] if sys.argv[0] in words else []  # that this interpreter was started with
+    # What this interpreter was started with, whatever user code has put into sys.argv.
+    flags = itertools.takewhile(lambda word: word[:1] == "-" and word not in {"-c", "-m"}, sys.orig_argv[1:])
     with _nameless_file() as file:
         folders.write_all(file.fileno(), task_bytes(task))
         file.seek(0)

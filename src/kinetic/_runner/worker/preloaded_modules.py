@@ -19,12 +19,13 @@ import io
 import itertools
 import json
 import os
+import random
 import signal
 import sys
 import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -45,8 +46,10 @@ _MOST_NAMES, _MOST_BYTES = 20_000, 2 << 20
 _Stamp = tuple[int, int, int]  # of a file: time of its last change in nanoseconds, size and inode
 _loaded: set[str] = set()  # all modules that were imported here before the fork
 _stamps: dict[str, _Stamp | None] = {}  # of all files and folders that importing them depended on; None: not there
+_of_python: set[str] = set()  # modules of Python that importing them brought
 _looked_for: list[str] = []  # files that importing them looked for in the folder of the process, where they were not
 _read: set[str] | None = None  # while something is imported: the files that it has opened or looked for
+_generators: list[random.Random] = []  # that drew their seed while something was imported
 _why_not: list[str] = []  # what importing did that no worker would have as a job has it which imports for itself
 _LOOKS = (os.path, "exists"), (os.path, "isfile"), (os.path, "lexists"), (Path, "stat")
 
@@ -87,10 +90,11 @@ def _noting_files() -> Iterator[set[str]]:
     import tempfile  # 4 ms, and most processes import nothing ahead
 
     found = _read = set[str]()
-    wrapped = [(place, name, _noting(getattr(place, name))) for place, name in _LOOKS]
+    wrapped: list[tuple[Any, str, Any]] = [(place, name, _noting(getattr(place, name))) for place, name in _LOOKS]
     # As a function of C, neither of them becomes a method of a class that keeps it.
     wrapped += [(place, "open", MethodType(_open, open)) for place in (builtins, io)]
     wrapped += [(tempfile, "mkdtemp", MethodType(_make_folder, tempfile.mkdtemp))]
+    wrapped += [(random.Random, "seed", _noting_seed(random.Random.seed))]
     was = [getattr(place, name) for place, name, _ in wrapped]
     for place, name, noting in wrapped:
         setattr(place, name, noting)
@@ -122,6 +126,17 @@ def _make_folder(was: Callable[..., str], *arguments: Any, **named: Any) -> str:
     if _read is not None:
         _why_not.append(f"importing made the temporary folder {made}, which the first task would remove")
     return made
+
+
+def _noting_seed(seed: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(seed)
+    def noting(generator: random.Random, a: Any = None, *arguments: Any, **named: Any) -> None:
+        _generators[:] = [each for each in _generators if each is not generator]
+        if a is None and _read is not None:
+            _generators.append(generator)
+        seed(generator, a, *arguments, **named)
+
+    return noting
 
 
 def _note(path: object) -> None:
@@ -212,6 +227,7 @@ def _import_all(names: Sequence[str], variables: Mapping[str, str], packages: st
                     __import__(name)
                 new = {name: sys.modules[name] for name in list(sys.modules) if name not in there}
                 found = {name: module for name, module in new.items() if _may_be_hidden(name)}
+                _of_python.update(new.keys() - found.keys())
                 hidden.groups.append(_Group(found, _changes(variables)))
     finally:
         for group in hidden.groups:
@@ -272,7 +288,27 @@ class _Group(NamedTuple):
     changed: dict[str, str | None]  # variables that it set, as jax does, or removed
 
 
-class _HiddenModules(Loader):
+class _HiddenModule(Loader):
+    """Loads one of them, which is there; whatever else is asked of it, the module's own loader answers."""
+
+    _spec: ModuleSpec | None = None
+
+    def __init__(self, module: ModuleType, asked_for: dict[str, ModuleType]) -> None:
+        self._module, self._spec, self._asked_for = module, module.__spec__, asked_for
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spec and self._spec.loader, name)
+
+    def create_module(self, _spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._asked_for.pop(module.__name__, None)
+        if module.__spec__ is not None and module.__spec__.loader is self:
+            module.__spec__ = self._spec
+
+
+class _HiddenModules:
     """Finds what was imported before the fork, and lets a task have it as soon as it imports it.
 
     What was imported before that comes along, and nothing else, since variables may change until that is imported.
@@ -295,6 +331,8 @@ class _HiddenModules(Loader):
         """Begin to find them, in a worker."""
         if self.groups:
             sys.meta_path.insert(0, self)
+            for generator in _generators:
+                random.Random.seed(generator)  # else each task would draw the same numbers
 
     def watch(self, begin_again: Callable[[str], object], shown: Callable[[], object]) -> None:
         """Compare variables from now on; what comes next is the user's.
@@ -325,6 +363,9 @@ class _HiddenModules(Loader):
         if known:
             if self._variables is not None and (changed := _changes(self._variables)):
                 self._begin_again(f"{name} was imported ahead of it with another value of {', '.join(sorted(changed))}")
+            together = itertools.chain.from_iterable(group.modules for group in self.groups[: known[0] + 1])
+            if self._variables is not None and (its_own := sys.modules.keys() & together):
+                self._begin_again(f"{name} was imported ahead of it without its own {', '.join(sorted(its_own))}")
             self._show(known[0] + 1)
             self._asked_for[name] = sys.modules.pop(name)  # else the import would execute it again
         found = self._asked_for.get(name)
@@ -332,17 +373,8 @@ class _HiddenModules(Loader):
             return None
         was = found.__spec__
         spec = copy.copy(was) if was is not None else ModuleSpec(name, None)
-        spec.loader, spec.loader_state = self, (found, was)
+        spec.loader = _HiddenModule(found, self._asked_for)
         return spec
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        found: ModuleType = spec.loader_state[0]
-        return found
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._asked_for.pop(module.__name__, None)
-        if module.__spec__ is not None and module.__spec__.loader is self:
-            module.__spec__ = module.__spec__.loader_state[1]
 
     def _show(self, many: int) -> None:
         self.noted += itertools.takewhile(lambda name: name not in _loaded, reversed(sys.modules))
@@ -417,7 +449,7 @@ def note_imports(path: Path, own: Sequence[str], watch: VariableWatch | None = N
     A task that imported none writes nothing: to look at a module, or at its name, is to copy its memory, and JAX brings
     2,000. What was imported last comes last. ``few``: so many new modules are not worth it.
     """
-    with contextlib.suppress(OSError, RuntimeError):  # a full disk; a thread that imports something at this moment
+    with contextlib.suppress(Exception):  # a full disk; a thread that imports; a module that raises what it likes
         new = [*itertools.takewhile(lambda name: name not in _loaded, reversed(sys.modules)), *hidden.noted]
         if len(new) > few and any(_is_installed(name, own) for name in new):
             path.write_text(json.dumps(imports_here(watch, own)._asdict(), default=sorted))
@@ -440,7 +472,12 @@ def drop_shadowed(folders: Sequence[str]) -> None:
     """Forget packages that were imported before the fork, and of which a task's project has one of the same name."""
     for folder in folders if hidden.groups else ():
         with contextlib.suppress(OSError):
-            hidden.drop({name.partition(".")[0] for name in os.listdir(folder)})
+            names = {name.partition(".")[0] for name in os.listdir(folder)}
+            hidden.drop(names)
+            for name in names & _of_python:  # a folder or a file of another kind would not be imported instead
+                if getattr(PathFinder.find_spec(name, [folder]), "has_location", False):
+                    for module in [name, *(each for each in _of_python if each.startswith(f"{name}."))]:
+                        sys.modules.pop(module, None)
 
 
 def noted_imports(folder: Path) -> Imports:

@@ -146,13 +146,21 @@ def _is_in_project(entry: str, root: str) -> bool:
 
 def become_main(script: str, workspace: Path) -> ModuleType:
     """Put a fresh ``__main__`` in place: the namespace of the user's script, in the job."""
-    module = ModuleType("__main__")
-    module.__dict__["__builtins__"] = __builtins__
+    begin_as_main()
+    module = sys.modules["__main__"]
     if script:
         module.__file__ = str(workspace / script)
-    sys.modules["__main__"] = module
-    sys.argv = [getattr(module, "__file__", "") or ""]
+    sys.argv[:] = [getattr(module, "__file__", "") or ""]
     return module
+
+
+def begin_as_main() -> None:
+    """Put an empty ``__main__`` in place, and no words; libraries that are imported ahead of a job may keep both."""
+    global _main  # noqa: PLW0603 - of this process
+    if _main is None:
+        _main = sys.modules["__main__"] = ModuleType("__main__")
+        _main.__dict__["__builtins__"] = __builtins__
+        sys.argv = [""]
 
 
 def complete_main(file: str | None) -> None:
@@ -211,6 +219,7 @@ class _Flusher:
         self._ended.acquire()
 
 
+_main: ModuleType | None = None  # ours, in a worker and what forks it
 _log = Path()
 _log_identity = (0, 0)
 _stderr: object = None  # ours, from redirect()

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import signal
 import sys
 import threading
 import time
@@ -420,6 +421,13 @@ def _begin_again(task: Task, report: ReportWriter, why: str) -> None:
         return  # a process of the function's
     process_setup.write_to_log(f"kinetic: the job begins again in an interpreter of its own: {why}\n")
     process_setup.flush()
+    process_setup.restore_limits()  # its timers would end the new one
+    for child in processes.children_of(os.getpid()):
+        for process in reversed(processes.tree_of(child)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
     os.chdir("/")
     if task.data.is_dir():
         from kinetic._runner.data import mounted_data  # only jobs with data
