@@ -183,6 +183,31 @@ def test_functions_with_other_libraries_take_turns_and_who_runs_twice_has_its_ow
     assert then["preloaded"] is False, "it would have a library that it does not import"
 
 
+def test_a_function_has_no_library_imported_that_it_did_not_import_when_it_ran_last(run, library, project) -> None:
+    (library / "__init__.py").write_text(LIBRARY + "import atexit\natexit.register(print, 'at the end')\n")
+    project.write("used.py", "import of_theirs\n")
+    project.write("jobs.py", JOBS.replace("        import of_theirs\n", "        from used import of_theirs\n"))
+    other = "import kinetic\n@kinetic.run(accelerator='cpu')\ndef look():\n    return 'of another project'\n"
+    project.write("other/pyproject.toml", "")
+    project.write("other/jobs.py", other)
+
+    logs = run(
+        """
+        def log_of(job):
+            job.result(cleanup=False)
+            return job.logs()
+
+        code = "from jobs import *; job = look.run_async(); job.result(cleanup=False); print('log:', job.logs())"
+        logs = [subprocess.check_output([sys.executable, "-c", code], text=True, cwd="other")]
+        open("used.py", "w").write("class of_theirs:\\n    PID = VALUE = SETTING = 0\\n")
+        look()
+        print(json.dumps([*logs, log_of(look.run_async())]))
+        """
+    )
+
+    assert logs == ["log: \n", ""]
+
+
 def test_children_of_a_batch_find_it_as_well(run) -> None:
     found = run("print(json.dumps(look.run_async_map([()] * 4, input_mode='args').results()))")
 

@@ -158,6 +158,7 @@ class Task(_HostFiles):
     hosts: int = 1
     coordinator: str = ""  # ``address:port`` at which JAX's processes meet; DETECT; or "" to leave JAX alone
     function: str = ""  # its name, for messages from before the order is read
+    project: str = ""  # its folder on this machine, for what a supervisor learns of the function; "" in a pod
     placed: list[dict[str, Any]] | None = None  # references to all that the job reads, if any of it needs a mount
     retries: int = 0  # how many times a failed job is retried
     is_command: bool = False  # whether it is asked to end at its deadline, before it is killed
@@ -229,7 +230,7 @@ READERS = {
     "order_sha256": fields.sha256,
     "store_url": fields.text(fields.PATH, least=1),
     **fields.each(_NAME, "key_id", "kind", "suffix", "cache_key"),
-    **fields.each(fields.text(), "order_key", "mark", "coordinator", "function", "machine"),
+    **fields.each(fields.text(), "order_key", "mark", "coordinator", "function", "project", "machine"),
     **fields.each(_PATH, "base", "cache", "runner", "workspace"),
     **fields.each(fields.optional(_PAGE), "child", "requirements", "queued", "left"),
     **fields.each(fields.boolean, "require_accelerator", "own_interpreter", "is_command"),

@@ -37,7 +37,7 @@ class Preloading:
 
     def __init__(self, supervisor: Supervisor, may_begin: Callable[[], bool]) -> None:
         self._libc, self._may_begin = supervisor.libc, may_begin
-        self._functions: dict[str, Imports] = {}  # what each function imported when it ran last
+        self._functions: dict[tuple[str, str], Imports] = {}  # what each imported when it ran last, see ``_name_of``
         self._preloader: Preloader | None = None
         self._wanted: _Wanted | None = None  # what it imports
         self._limit = 0.0  # until when it must have done so
@@ -85,8 +85,10 @@ class Preloading:
         if not imports.names:
             if had_ours:
                 self._misses = self._in_vain = 0
+                if (task.folder.parent / preloaded_modules.IMPORTS_FILE).exists():  # it had no use of what it was given
+                    self._functions.pop(_name_of(task), None)
             return
-        self._functions[task.function] = imports
+        self._functions[_name_of(task)] = imports
         if not limits.may_preload(task.environment):
             self.end()
             return
@@ -131,7 +133,7 @@ class Preloading:
         return is_set_so and {*ours.names} <= {*imports.names}
 
     def _fits(self, task: Task) -> bool:
-        found = self._functions.get(task.function)
+        found = self._functions.get(_name_of(task))
         if not self.is_of_use or self._wanted is None or found is None:
             return False
         is_same = _shared(task.environment) == self._wanted.variables
@@ -158,6 +160,10 @@ class Preloading:
     def end(self) -> None:
         """End all processes of this."""
         self._drop()
+
+
+def _name_of(task: Task) -> tuple[str, str]:
+    return task.project, task.function
 
 
 def _shared(environment: Mapping[str, str]) -> dict[str, str]:

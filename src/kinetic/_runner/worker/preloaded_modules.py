@@ -447,11 +447,13 @@ def note_imports(path: Path, own: Sequence[str], watch: VariableWatch | None = N
     """Write down what this process has imported of installed packages; nothing of the folders in ``own``.
 
     A task that imported none writes nothing: to look at a module, or at its name, is to copy its memory, and JAX brings
-    2,000. What was imported last comes last. ``few``: so many new modules are not worth it.
+    2,000. What was imported last comes last. ``few``: so many new modules are not worth it, nor so many that were
+    imported ahead and that the task had no use of, where no other task may have.
     """
     with contextlib.suppress(Exception):  # a full disk; a thread that imports; a module that raises what it likes
         new = [*itertools.takewhile(lambda name: name not in _loaded, reversed(sys.modules)), *hidden.noted]
-        if len(new) > few and any(_is_installed(name, own) for name in new):
+        unused = sum(len(group.modules) for group in hidden.groups)
+        if 0 < few < unused or (len(new) > few and any(_is_installed(name, own) for name in new)):
             path.write_text(json.dumps(imports_here(watch, own)._asdict(), default=sorted))
 
 
