@@ -454,6 +454,24 @@ def test_a_supervisor_that_is_killed_leaves_no_process(run, wait_until) -> None:
     wait_until(lambda: all(processes.state(pid) in {"X", "Z"} for pid in below), "the end of all its processes")
 
 
+def test_what_a_library_starts_while_it_is_imported_ahead_ends_with_the_supervisor(
+    project, library, tmp_path, wait_until
+) -> None:
+    project.write("jobs.py", JOBS)
+    found = tmp_path / "pid"
+    (library / "__init__.py").write_text(
+        LIBRARY + "import subprocess, time\nif os.getcwd() == '/':\n"
+        "    child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"    open({str(found)!r}, 'w').write(str(child.pid))\n    time.sleep(600)\n"
+    )
+    supervisor = json.loads(project.out("from jobs import *\nprint(look()['supervisor'])").splitlines()[-1])
+    wait_until(lambda: found.exists() and found.read_text(), "a process of the library")
+
+    os.kill(supervisor, signal.SIGTERM)
+
+    wait_until(lambda: processes.state(int(found.read_text())) in {"X", "Z"}, "its end")
+
+
 @pytest.fixture
 def hurried(project, home, wait_until) -> Callable[[float, float], None]:
     """Return what sets how long supervisors wait for a job, and how long with libraries, in the code that they run."""

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from kinetic._runner import processes
@@ -76,8 +76,7 @@ class Preloader:
                 if why := preloaded_modules.why_not_to_fork():
                     sys.stderr.write(f"jobs import {imports.names[0]} and others themselves: {why}\n")
                     sys.stderr.flush()
-                    for child in processes.children_of(os.getpid()):
-                        os.kill(child, signal.SIGKILL)
+                    _kill(processes.tree_of(os.getpid())[1:])
                 else:
                     _serve(theirs, lambda tasks, report: entry(_belonging_to(supervisor, libc, tasks), report))
             finally:
@@ -129,14 +128,20 @@ class Preloader:
         return pid, read_end
 
     def end(self) -> None:
-        """Kill it, and wait for its end; its workers live on."""
+        """Kill it and what a library has started in it, and wait for its end; its workers live on."""
         self._ours.close()
         self.is_over = True
         if self._pid in supervise.helpers:  # else it has ended, and the number may be another process's
             supervise.helpers.discard(self._pid)
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(self._pid, signal.SIGKILL)
+            _kill(processes.tree_of(self._pid))
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)
+
+
+def _kill(pids: Sequence[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _belonging_to(supervisor: int, libc: Any, tasks: supervise.Tasks) -> supervise.Tasks:

@@ -423,7 +423,7 @@ def _begin_again(task: Task, report: ReportWriter, why: str) -> None:
     process_setup.flush()
     process_setup.restore_limits()  # its timers would end the new one
     for child in processes.children_of(os.getpid()):
-        for process in reversed(processes.tree_of(child)):
+        for process in processes.tree_of(child):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
