@@ -208,6 +208,24 @@ def test_a_function_has_no_library_imported_that_it_did_not_import_when_it_ran_l
     assert logs == ["log: \n", ""]
 
 
+def test_log_records_are_shown_as_the_script_asks_whatever_a_library_asks_when_it_is_imported(run, library) -> None:
+    (library / "__init__.py").write_text(
+        LIBRARY.replace("logging.getLogger().addHandler(logging.NullHandler())", "logging.basicConfig(level=30)")
+        + "def say():\n    logging.getLogger('mine').info('hello')\n"
+    )
+
+    found = run(
+        """
+        logging.basicConfig(level=20, format="as asked: %(message)s")
+        job = say.run_async()
+        print(json.dumps([job.result(cleanup=False), job.logs()]))
+    """,
+        condition="say()",
+    )
+
+    assert found == [True, "as asked: hello\n"]
+
+
 def test_children_of_a_batch_find_it_as_well(run) -> None:
     found = run("print(json.dumps(look.run_async_map([()] * 4, input_mode='args').results()))")
 

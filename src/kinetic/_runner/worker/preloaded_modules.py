@@ -321,6 +321,7 @@ class _HiddenModules:
         self._variables: dict[str, str] | None = None  # of a task, as its function finds them
         self.set_before: dict[str, str | None] = {}  # variables as they were set for the first of them
         self._path: list[str] = []  # where it looks for modules
+        self.root_handlers: list[Any] = []  # of ``logging``, which came with them, while a task has none of them
         self._begin_again: Callable[[str], object] = str
         self._shown: Callable[[], object] = lambda: None
 
@@ -333,6 +334,7 @@ class _HiddenModules:
             sys.meta_path.insert(0, self)
             for generator in _generators:
                 random.Random.seed(generator)  # else each task would draw the same numbers
+            self.root_handlers = list(getattr(getattr(sys.modules.get("logging"), "root", None), "handlers", ()))
 
     def watch(self, begin_again: Callable[[str], object], shown: Callable[[], object]) -> None:
         """Compare variables from now on; what comes next is the user's.
@@ -378,7 +380,7 @@ class _HiddenModules:
 
     def _show(self, many: int) -> None:
         self.noted += itertools.takewhile(lambda name: name not in _loaded, reversed(sys.modules))
-        shown, self.groups = self.groups[:many], self.groups[many:]
+        shown, self.groups, self.root_handlers = self.groups[:many], self.groups[many:], []
         for group in shown:
             sys.modules.update(group.modules)
             os.environ.update(_applied({}, group.changed))

@@ -135,7 +135,14 @@ def log_as_the_client(plan: Mapping[str, Any]) -> None:
         with contextlib.suppress(Exception):  # a format that this Python does not know: the job runs without it
             import logging  # the client had it, too
 
+            preloaded = sys.modules.get("kinetic._runner.worker.preloaded_modules")
+            ahead = preloaded.hidden.root_handlers if preloaded is not None else []
+            for handler in ahead:
+                logging.root.removeHandler(handler)
             logging.basicConfig(**plan["logging"])  # does nothing where there are handlers
+            for handler in ahead:
+                if type(handler) is not logging.StreamHandler:  # as ``basicConfig`` makes it, which would do nothing
+                    logging.root.addHandler(handler)
 
 
 def _is_in_project(entry: str, root: str) -> bool:
