@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from kinetic._backends.local import limits
-from kinetic._runner.supervisor.preloader import Preloader
+from kinetic._backends.local.preloader import Preloader
 from kinetic._runner.supervisor.supervise import EarlyWorker, Supervisor
 from kinetic._runner.worker import preloaded_modules, worker
 from kinetic._runner.worker.preloaded_modules import Imports
