@@ -248,6 +248,24 @@ def test_a_job_does_not_find_what_another_version_of_a_library_was(run, library)
     assert again["value"] == 2
 
 
+def test_a_file_that_changes_while_it_is_imported_ahead_is_read_by_the_job(
+    project, library, tmp_path, wait_until
+) -> None:
+    counted = tmp_path / "counted"
+    counted.write_text("0")
+    count = f"VALUE = int(open({str(counted)!r}).read()) + 1\nopen({str(counted)!r}, 'w').write(str(VALUE))\n"
+    (library / "__init__.py").write_text(LIBRARY + count)
+    project.write("jobs.py", JOBS)
+    look = "from jobs import *\nprint(json.dumps(look()))"
+
+    first = json.loads(project.out(look).splitlines()[-1])
+    wait_until(lambda: int(counted.read_text() or 0) >= 2, "the import ahead", seconds=60)
+    second = json.loads(project.out(look).splitlines()[-1])
+
+    assert first["value"] == 1
+    assert second["value"] > 2
+
+
 def test_a_package_that_is_installed_meanwhile_is_noticed(run, library) -> None:
     (library / "__init__.py").write_text(
         LIBRARY + "try:\n    import optional\n    VALUE = 3\nexcept ImportError:\n    pass\n"

@@ -24,7 +24,7 @@ from kinetic._wire import folders
 
 _NUMBER_BYTES = 8
 _DESCRIPTORS = 3  # that come with an order: what a worker is told, in a pipe and in a file, and its end of the report
-_FORK_SECONDS = 10.0
+_FORK_SECONDS = 5.0
 _MOST_BYTES = 1 << 16
 
 

@@ -18,10 +18,12 @@ import gc
 import io
 import itertools
 import json
+import math
 import os
 import random
 import signal
 import sys
+import time
 import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,6 +46,8 @@ _FOLDERS = ("site-packages", "dist-packages")  # of installed packages
 _NEVER = ("kinetic", "obstore", "cloudpickle", "__main__", "antigravity")  # obstore starts threads
 _MOST_NAMES, _MOST_BYTES = 20_000, 2 << 20
 _Stamp = tuple[int, int, int]  # of a file: time of its last change in nanoseconds, size and inode
+_CHANGED = (-1, -1, -1)  # the stamp of a file that changed while something was imported, which may have read it before
+_TICK_NS = 20_000_000  # by which the clock of a file system may be late
 _loaded: set[str] = set()  # all modules that were imported here before the fork
 _stamps: dict[str, _Stamp | None] = {}  # of all files and folders that importing them depended on; None: not there
 _of_python: set[str] = set()  # modules of Python that importing them brought
@@ -67,7 +71,7 @@ def preload(imports: Imports, variables: Mapping[str, str], packages: str = "") 
 
     ``packages``: a folder to import from as well, see ``kept_packages``. Libraries may keep the streams that are there.
     """
-    hidden.set_before = imports.set_before
+    hidden.set_before, begun = imports.set_before, time.time_ns() - _TICK_NS
     with _quiet(), _noting_files() as read:
         before = _state_of_process()
         _import_all(imports.names, _applied(variables, imports.set_before), packages)
@@ -75,7 +79,7 @@ def preload(imports: Imports, variables: Mapping[str, str], packages: str = "") 
         _why_not.extend(f"importing {did}" for did in _state_of_process() - before)
     files = [getattr(module.__spec__, "origin", None) for group in hidden.groups for module in group.modules.values()]
     read |= {*(path for path in files if path and path.startswith("/")), *filter(_is_of_packages, sys.path)}
-    _stamps.update({path: _stamp_of(path) for path in read})
+    _stamps.update({path: _stamp_of(path, begun) for path in read})
     here = os.getcwd()
     _looked_for.extend(os.path.basename(path) for path in read if os.path.dirname(path) == here and not _stamps[path])
 
@@ -166,12 +170,13 @@ def _is_of_packages(path: str) -> bool:
     return any(folder in path for folder in _FOLDERS)
 
 
-def _stamp_of(path: str) -> _Stamp | None:
+def _stamp_of(path: str, begun: float = math.inf) -> _Stamp | None:
+    """Return what tells a file from another one; what it never is again, if it has changed since a time."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return (found.st_mtime_ns, found.st_size, found.st_ino) if found.st_ctime_ns < begun else _CHANGED
 
 
 def changed_file() -> str:
