@@ -253,7 +253,9 @@ def has_news(backend: Backend, job: JobRecord, *, pause: float, looked: float, l
         return True
     try:
         changed = backend.watch(job.job_id, seconds=left)
-    except BackendUnavailableError:  # the look that follows bears it
+    except BackendUnavailableError:  # of a cluster; the look that follows bears it
+        if backend.is_here:
+            raise
         backend.clock.sleep(min(left, AGAIN_SECONDS))
         return True
     now = backend.clock.monotonic()
