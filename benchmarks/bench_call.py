@@ -116,7 +116,7 @@ def _of_libraries(bench: Bench, ground: Ground) -> None:
         found = alternate(
             min(bench.runs, 5),
             call=lambda: _rested(session, "call"),
-            python=lambda: _rested(ground, "-c", "import jax, keras"),
+            python=lambda: _rested(ground, "-c", "import os; os.environ['KERAS_BACKEND'] = 'jax'; import jax, keras"),
         )
     what = "warm: a function that imports jax and keras; vs python -c 'import jax, keras'"
     bench.ratio(what, found["call"], found["python"], 0.2, "ms")
