@@ -413,7 +413,9 @@ def test_a_library_after_which_no_process_can_be_forked_is_imported_by_each_job(
     look = "from jobs import *\nprint(json.dumps(look()))"
 
     first = json.loads(project.out(look).splitlines()[-1])
-    wait_until(lambda: any(why in log.read_text() for log in home.glob("run/*/supervisors/*.log")), "the reason")
+    wait_until(
+        lambda: any(why in log.read_text() for log in home.glob("run/*/supervisors/*.log")), "the reason", seconds=40
+    )
     found = [json.loads(project.out(look).splitlines()[-1]) for _ in range(2)]
 
     assert [each["preloaded"] for each in (first, *found)] == [False] * 3

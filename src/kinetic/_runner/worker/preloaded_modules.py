@@ -270,7 +270,7 @@ def why_not_to_fork() -> str:
             os._exit(0)
     os.waitpid(pid, 0)
     if _why_not:
-        return _why_not[0]
+        return "; ".join(sorted(_why_not))
     if processes.children_of(os.getpid()):
         return "importing started processes"
     threads = []
