@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from kinetic._backends.local import limits
+from kinetic._backends.local import limits, scheduler
 from kinetic._backends.local.preloader import Preloader
 from kinetic._runner.supervisor.supervise import EarlyWorker, Supervisor
 from kinetic._runner.worker import preloaded_modules, worker
 from kinetic._runner.worker.preloaded_modules import Imports
-from kinetic._wire import NamedTuple
+from kinetic._wire import NamedTuple, digests
 from kinetic._wire.task import Task
 
 _OF_ONE_JOB = frozenset({"KINETIC_JOB_ID", "KINETIC_ATTEMPT", "KINETIC_OUTPUT_DIR", "KINETIC_CHECKPOINT_DIR"})
@@ -26,7 +28,7 @@ _MISSES = 2  # jobs one after the other that had to import much all the same, be
 
 class _Wanted(NamedTuple):
     imports: Imports
-    variables: dict[str, str]
+    variables: str  # a digest: what only one job was to have stays nowhere
 
 
 class Preloading:
@@ -45,7 +47,7 @@ class Preloading:
         self._in_vain = 0  # jobs one after the other that began again
         self._misses = 0
         self._spare: EarlyWorker | None = None
-        self._last: Task | None = None  # to which this gave a worker
+        self._last = ("", ("", ""))  # the job to which this gave a worker, and its function
 
     @property
     def descriptor(self) -> int:
@@ -66,7 +68,7 @@ class Preloading:
             if spare is None or not spare.is_alive:
                 spare = self._new_worker(spare)
             if spare is not None:
-                self._last = task
+                self._last = task.job_id, _name_of(task)
                 return spare
         if spare is not None:
             spare.end()
@@ -75,12 +77,14 @@ class Preloading:
     def get_ready(self) -> None:
         """Have a worker ready for a job like the last one."""
         self._look()
-        if self._last is not None and self._fits(self._last) and (self._spare is None or not self._spare.is_alive):
+        last = self._functions.get(self._last[1])
+        is_likely = self.is_of_use and last is not None and self._is_like(last)
+        if is_likely and (self._spare is None or not self._spare.is_alive):
             self._spare = self._new_worker(self._spare)
 
     def learn(self, task: Task) -> None:
         """Take in what a job imported, which has ended, and begin to import that for the next one."""
-        had_ours = self._last is not None and self._last.job_id == task.job_id
+        had_ours = self._last[0] == task.job_id
         imports = preloaded_modules.noted_imports(task.folder.parent)
         if not imports.names:
             if had_ours:
@@ -109,7 +113,8 @@ class Preloading:
             return
         self._drop()
         with contextlib.suppress(OSError):  # no processes left
-            entry = functools.partial(worker.wait_for_a_task, task)
+            usual = replace(task, environment=scheduler.allowed_variables(task.environment))
+            entry = functools.partial(worker.wait_for_a_task, usual)
             self._preloader = Preloader(entry, self._libc, wanted.imports, task.environment)
             self._wanted, self._misses, self._limit = wanted, 0, time.monotonic() + _IMPORT_SECONDS
 
@@ -166,6 +171,7 @@ def _name_of(task: Task) -> tuple[str, str]:
     return task.project, task.function
 
 
-def _shared(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that are not one job's own."""
-    return {name: value for name, value in environment.items() if name not in _OF_ONE_JOB}
+def _shared(environment: Mapping[str, str]) -> str:
+    """Return the digest of the variables that are not one job's own."""
+    found = sorted(item for item in environment.items() if item[0] not in _OF_ONE_JOB)
+    return digests.of_bytes(json.dumps(found).encode())
