@@ -177,12 +177,14 @@ def shipped(plan: Plan) -> list[ModuleType]:
 
 
 def _inside(plan: Plan) -> list[tuple[str, ModuleType]]:
-    """Return the imported modules of files below the root."""
-    below = f"{os.fspath(plan.root)}/"
+    """Return the imported modules of files below the root; a lazy one that nothing has used is not imported yet."""
+    below, plain = f"{os.fspath(plan.root)}/", ModuleType.__getattribute__  # a lazy one's own loads it, or raises
     return [  # of some thousand, so without a call for each
         (name, module)
         for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType) and str(getattr(module, "__file__", None)).startswith(below)
+        if isinstance(module, ModuleType)
+        and type(module).__getattribute__ is plain
+        and str(getattr(module, "__file__", None)).startswith(below)
     ]
 
 

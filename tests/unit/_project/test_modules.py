@@ -12,7 +12,7 @@ import pytest
 
 import kinetic
 from kinetic._project import modules
-from kinetic._project.modules import classify, stale_modules
+from kinetic._project.modules import classify, shipped, stale_modules
 from kinetic._project.root import find_root
 
 SOURCE = '''
@@ -223,6 +223,18 @@ def test_a_module_whose_attributes_misbehave_is_still_classified(project):
             return super().__getattribute__(name)
 
     assert classify(Lazy("kn_lazy"), plan_of(project)).kind == "by-value"
+
+
+def test_a_lazy_module_of_the_project_is_not_loaded_by_a_submission(project, monkeypatch):
+    write(project, "kn_late.py", "raise ImportError('a library of C is missing')")
+    spec = importlib.util.find_spec("kn_late")
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    late = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "kn_late", late)
+    spec.loader.exec_module(late)
+
+    assert stale_modules(plan_of(project), since=0) == []
+    assert late not in shipped(plan_of(project))
 
 
 def test_an_unchanged_project_has_no_stale_modules(project):
