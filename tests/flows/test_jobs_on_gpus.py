@@ -66,6 +66,16 @@ JOBS = """
         return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[0]) << 20
 
     @kinetic.run(accelerator="gpu-l4")
+    def step():
+        begun = time.monotonic()
+        import jax, torch
+        imported = time.monotonic()
+        numbers = jax.numpy.arange(6.0)
+        jax_says = jax.devices()[0].platform, float(numbers @ numbers)
+        torch_says = float(torch.arange(6.0, device="cuda").square().sum())
+        return imported - begun, jax_says, torch_says, os.getpid()
+
+    @kinetic.run(accelerator="gpu-l4")
     def weights():
         import torch
         model = torch.nn.Linear(3, 2, device="cuda")
@@ -126,6 +136,33 @@ def test_a_job_computes_on_the_gpu_and_a_job_for_the_cpu_sees_none(project: Any)
 
     assert gpu == ["0", 1, "gpu", [[5.0, 14.0], [14.0, 50.0]]]
     assert cpu == ["", 0, "cpu", [[5.0, 14.0], [14.0, 50.0]]]
+
+
+def test_a_job_finds_jax_and_torch_imported_and_has_the_gpu_as_one_that_imported_them_itself(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "1")
+    project.write("jobs.py", JOBS)
+
+    found = json.loads(
+        project.out("""
+        import json, time
+        from jobs import step, used_bytes
+        found, limit = [step()], time.monotonic() + 120
+        while found[-1][0] > found[0][0] / 5:
+            assert time.monotonic() < limit, found
+            time.sleep(1)
+            found.append(step())
+        found += [step(), step()]
+        print(json.dumps([found, used_bytes()]))
+    """)
+    )
+
+    (first, *others), left = found
+    assert all(other[1:3] == first[1:3] == [["gpu", 55.0], 55.0] for other in others)
+    assert [other[0] < first[0] / 5 for other in others[-3:]] == [True] * 3
+    assert len({each[3] for each in [first, *others]}) == 1 + len(others), "each job is a process of its own"
+    assert left < GIB, "the process that has imported them has opened no GPU"
 
 
 @pytest.mark.parametrize("variables", [{"KINETIC_LOCAL_GPUS": "none"}, {"CUDA_VISIBLE_DEVICES": ""}])

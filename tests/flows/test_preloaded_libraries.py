@@ -53,6 +53,11 @@ JOBS = """
         return found["preloaded"]
 
     @kinetic.run(accelerator="cpu")
+    def look_late():
+        found = seen()
+        return found["preloaded"], sys.modules["of_theirs.late"].PID == os.getpid()
+
+    @kinetic.run(accelerator="cpu")
     def who():
         return os.getppid()
 
@@ -395,6 +400,10 @@ def test_jobs_import_for_themselves_where_that_is_asked_for_and_where_variables_
 @pytest.mark.parametrize(
     ("line", "why"),
     [
+        (
+            "import sys; SEEN = __file__ + '.seen'\nif os.path.exists(SEEN):\n    sys.modules[1] = os\nopen(SEEN, 'w')",
+            "object has no attribute 'partition'",
+        ),
         ("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()", "started threads"),
         ("import tempfile; FOLDER = tempfile.mkdtemp(dir='.')", "made the temporary folder"),
         ("import subprocess; SLEEPS = subprocess.Popen(['sleep', '60'])", "started processes"),
@@ -419,6 +428,25 @@ def test_a_library_after_which_no_process_can_be_forked_is_imported_by_each_job(
     found = [json.loads(project.out(look).splitlines()[-1]) for _ in range(2)]
 
     assert [each["preloaded"] for each in (first, *found)] == [False] * 3
+
+
+def test_lazy_modules_stay_so_and_odd_ones_and_folders_that_are_gone_again_are_no_hindrance(run, library) -> None:
+    (library / "__init__.py").write_text(
+        LIBRARY + "import sys, tempfile, types\nimport importlib.util as util\n"
+        "spec = util.find_spec('of_theirs.late')\n"
+        "spec.loader = util.LazyLoader(spec.loader)\n"
+        "late = sys.modules['of_theirs.late'] = util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(late)\n"  # as cupy has cupyx
+        "sys.modules['of_theirs.odd'] = types.SimpleNamespace()\n"  # as cupy.fft.config
+        "class Odd:\n    __spec__ = property(lambda self: 1 / 0)\n"
+        "sys.modules['of_theirs.odder'] = Odd()\n"
+        "with tempfile.TemporaryDirectory():\n    pass\n"  # as filelock, which tries what file systems can do
+    )
+    (library / "late.py").write_text("import os, of_theirs.part1\nPID = os.getpid()\n")
+
+    first, second = run("print(json.dumps([look_late(), look_late()]))", condition="look_late()[0]")
+
+    assert first == second == [True, True], "forked after the import, and loaded by the job that used it"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

@@ -72,8 +72,7 @@ class Preloader:
                 title.set(supervise.SPARE, "imports libraries for the next jobs")
                 process_setup.make_streams()
                 process_setup.begin_as_main()
-                preloaded_modules.preload(imports, variables)
-                if why := preloaded_modules.why_not_to_fork():
+                if why := _import(imports, variables):
                     sys.stderr.write(f"jobs import {imports.names[0]} and others themselves: {why}\n")
                     sys.stderr.flush()
                     _kill(processes.tree_of(os.getpid())[1:])
@@ -136,6 +135,17 @@ class Preloader:
             _kill(processes.tree_of(self._pid))
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)
+
+
+def _import(imports: Imports, variables: Mapping[str, str]) -> str:
+    """Import all; return why no worker can be forked after that, or ""."""
+    try:
+        preloaded_modules.preload(imports, variables)
+    except Exception:  # noqa: BLE001 - of what a library has left in the interpreter
+        import traceback  # 5 ms
+
+        return f"importing failed\n{traceback.format_exc()}"
+    return preloaded_modules.why_not_to_fork()
 
 
 def _kill(pids: Sequence[int]) -> None:

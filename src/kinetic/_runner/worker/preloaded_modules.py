@@ -54,6 +54,7 @@ _of_python: set[str] = set()  # modules of Python that importing them brought
 _looked_for: list[str] = []  # files that importing them looked for in the folder of the process, where they were not
 _read: set[str] | None = None  # while something is imported: the files that it has opened or looked for
 _generators: list[random.Random] = []  # that drew their seed while something was imported
+_made: list[str] = []  # temporary folders that importing them made
 _why_not: list[str] = []  # what importing did that no worker would have as a job has it which imports for itself
 _LOOKS = (os.path, "exists"), (os.path, "isfile"), (os.path, "lexists"), (Path, "stat")
 
@@ -76,9 +77,11 @@ def preload(imports: Imports, variables: Mapping[str, str], packages: str = "") 
         before = _state_of_process()
         _import_all(imports.names, _applied(variables, imports.set_before), packages)
         _empty_caches()
-        _why_not.extend(f"importing {did}" for did in _state_of_process() - before)
-    files = [getattr(module.__spec__, "origin", None) for group in hidden.groups for module in group.modules.values()]
-    read |= {*(path for path in files if path and path.startswith("/")), *filter(_is_of_packages, sys.path)}
+        left = filter(os.path.lexists, _made)  # not removed again, as by who only tried something
+        did = {f"made the temporary folder {made}, which the first task would remove" for made in left}
+        _why_not.extend(f"importing {each}" for each in did | (_state_of_process() - before))
+    files = [_origin_of(module) for group in hidden.groups for module in group.modules.values()]
+    read |= {*(path for path in files if path.startswith("/")), *filter(_is_of_packages, sys.path)}
     _stamps.update({path: _stamp_of(path, begun) for path in read})
     here = os.getcwd()
     _looked_for.extend(os.path.basename(path) for path in read if os.path.dirname(path) == here and not _stamps[path])
@@ -128,7 +131,7 @@ def _open(was: Callable[..., Any], file: Any, mode: str = "r", *arguments: Any, 
 def _make_folder(was: Callable[..., str], *arguments: Any, **named: Any) -> str:
     made = was(*arguments, **named)
     if _read is not None:
-        _why_not.append(f"importing made the temporary folder {made}, which the first task would remove")
+        _made.append(made)
     return made
 
 
@@ -158,7 +161,8 @@ def _state_of_process() -> set[str]:
     found |= {f"set what {number.name} does to {signal.getsignal(number)}" for number in signal.Signals}
     with contextlib.suppress(FileNotFoundError):  # macOS, where nothing is forked
         for number in os.listdir("/proc/self/fd"):
-            found.add(f"opened {os.path.realpath(f'/proc/self/fd/{number}')} as descriptor {number}")
+            with contextlib.suppress(FileNotFoundError):  # that of this list
+                found.add(f"opened {os.readlink(f'/proc/self/fd/{number}')} as descriptor {number}")
         for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
             _, rights, *_, place = line.split(None, 5)
             if "w" in rights and "s" in rights:  # as of a lock of multiprocessing, which all jobs would have in common
@@ -299,7 +303,7 @@ class _HiddenModule(Loader):
     _spec: ModuleSpec | None = None
 
     def __init__(self, module: ModuleType, asked_for: dict[str, ModuleType]) -> None:
-        self._module, self._spec, self._asked_for = module, module.__spec__, asked_for
+        self._module, self._spec, self._asked_for = module, _spec_of(module), asked_for
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._spec and self._spec.loader, name)
@@ -309,7 +313,7 @@ class _HiddenModule(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._asked_for.pop(module.__name__, None)
-        if module.__spec__ is not None and module.__spec__.loader is self:
+        if getattr(_spec_of(module), "loader", None) is self:
             module.__spec__ = self._spec
 
 
@@ -378,7 +382,7 @@ class _HiddenModules:
         found = self._asked_for.get(name)
         if found is None:
             return None
-        was = found.__spec__
+        was = _spec_of(found)
         spec = copy.copy(was) if was is not None else ModuleSpec(name, None)
         spec.loader = _HiddenModule(found, self._asked_for)
         return spec
@@ -471,10 +475,21 @@ def imports_here(watch: VariableWatch | None, own: Sequence[str]) -> Imports:
 
 
 def _is_installed(name: str, own: Sequence[str]) -> bool:
-    origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None) or ""
-    if name.partition(".")[0] in _NEVER or not isinstance(origin, str) or origin.startswith(tuple(own)):
-        return False
-    return _is_of_packages(origin)
+    origin = _origin_of(sys.modules.get(name))
+    return name.partition(".")[0] not in _NEVER and not origin.startswith(tuple(own)) and _is_of_packages(origin)
+
+
+def _spec_of(module: object) -> Any:
+    """Return the spec of a module, if it has one, without loading a lazy module, as any other look at it does."""
+    try:
+        return object.__getattribute__(module, "__spec__")
+    except Exception:  # noqa: BLE001 - libraries put objects of other kinds into ``sys.modules`` as well
+        return None
+
+
+def _origin_of(module: object) -> str:
+    origin = getattr(_spec_of(module), "origin", None)
+    return origin if isinstance(origin, str) else ""
 
 
 def drop_shadowed(folders: Sequence[str]) -> None:
