@@ -155,7 +155,7 @@ def test_a_job_finds_jax_and_torch_imported_and_has_the_gpu_as_one_that_imported
             found.append(step())
         found += [step(), step()]
         print(json.dumps([found, used_bytes()]))
-    """)
+        """).splitlines()[-1]
     )
 
     (first, *others), left = found

@@ -232,10 +232,16 @@ def apply_template(template: Mapping[str, Any]) -> None:
             os.sched_setaffinity(0, cores)
 
 
-_NAMES = frozenset(  # a string is read more easily than forty quoted words
+_NAMES = frozenset(  # a string is read more easily than sixty quoted words
     "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR TERM COLUMNS NO_COLOR VIRTUAL_ENV CONDA_PREFIX "
     "CONDA_DEFAULT_ENV SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PROXY NO_PROXY "
-    "http_proxy https_proxy no_proxy XLA_FLAGS".split()
+    "http_proxy https_proxy no_proxy XLA_FLAGS "
+    # Where libraries keep what they have fetched, on this machine: else a job fetches it again, into the home folder.
+    "HF_HOME HF_HUB_CACHE HF_DATASETS_CACHE HF_ENDPOINT HF_HUB_OFFLINE TRANSFORMERS_CACHE SENTENCE_TRANSFORMERS_HOME "
+    "TORCH_HOME KERAS_HOME TFDS_DATA_DIR TFHUB_CACHE_DIR NLTK_DATA TIKTOKEN_CACHE_DIR SCIKIT_LEARN_DATA MPLCONFIGDIR "
+    "NUMBA_CACHE_DIR WANDB_CACHE_DIR "
+    # With what they compile, as Triton and PyTorch's extensions do.
+    "CC CXX CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH LIBRARY_PATH PKG_CONFIG_PATH TORCH_CUDA_ARCH_LIST".split()
 ) | frozenset(python_runtime.VARIABLES)
 _OURS = (
     *("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "KINETIC_PORTABLE", "KINETIC_VOLUME_ROOT"),

@@ -39,6 +39,22 @@ def test_what_the_shell_happened_to_hold_does_not_come_along() -> None:
     assert not {"MY_TOKEN", "AWS_SECRET_ACCESS_KEY"} & set(found)
 
 
+def test_libraries_find_what_they_have_fetched_and_the_compiler_as_in_the_shell_and_no_token() -> None:
+    environ = {
+        "HF_HOME": "/big/hf",
+        "TORCH_HOME": "/big/torch",
+        "CC": "gcc-13",
+        "HF_TOKEN": "hf_x",
+        "WANDB_API_KEY": "x",
+    }
+
+    assert {name: of(environ=environ).get(name) for name in environ} == {
+        **environ,
+        "HF_TOKEN": None,
+        "WANDB_API_KEY": None,
+    }
+
+
 def test_relative_folders_of_kinetic_are_those_of_the_client_for_what_a_job_submits(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
 
