@@ -449,6 +449,28 @@ def test_lazy_modules_stay_so_and_odd_ones_and_folders_that_are_gone_again_are_n
     assert first == second == [True, True], "forked after the import, and loaded by the job that used it"
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()", "started threads"),
+        ("OPEN = open(__file__)", "opened /"),
+    ],
+)
+def test_only_the_library_after_which_no_process_can_be_forked_is_imported_by_each_job(
+    run, library, home, line, why
+) -> None:
+    other = library.with_name("also_theirs")
+    other.mkdir()
+    (other / "__init__.py").write_text(f"import os\nPID = os.getpid()\n{line}\n")
+
+    found = run("print(json.dumps([look_at_both(), look_at_both(), look()]))", condition='look_at_both()["preloaded"]')
+
+    assert [(each["preloaded"], each.get("also")) for each in found] == [(True, False), (True, False), (False, None)]
+    logs = "".join(log.read_text() for log in home.glob("run/*/supervisors/*.log"))
+    assert logs.count("jobs import also_theirs themselves: importing ") == 1
+    assert why in logs
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_job_leaves_no_process_and_the_next_one_finds_the_library(run, wait_until, home, how) -> None:
     found = run(

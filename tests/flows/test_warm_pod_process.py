@@ -587,6 +587,29 @@ def test_a_library_that_reads_a_variable_when_it_is_imported_finds_what_the_func
     ]
 
 
+def test_only_a_library_that_starts_a_thread_is_imported_by_each_job(start: Any, zipped: Path, tmp_path: Path) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "chooses.py").write_text(CHOOSES)
+    (packages / "threaded.py").write_text(
+        f"{CHOOSES}import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    pod = start(f"file://{tmp_path}/store", zipped=zipped, PYTHONPATH=str(packages))
+
+    def imported_here() -> list[bool]:
+        import chooses
+        import threaded
+
+        return [os.getpid() == module.PROCESS for module in (chooses, threaded)]
+
+    found = []
+    for _ in range(4):
+        found.append(pod.run(imported_here))
+        pod.state()  # until what forks the next job has imported what it can
+
+    assert found == [[True, True], [True, True], [False, True], [False, True]]
+
+
 @pytest.mark.skipif(not may_mount(), reason="only root may mount")
 def test_what_a_job_has_mounted_stays_whole_when_it_begins_again(start: Any, zipped: Path, tmp_path: Path) -> None:
     packages, precious = tmp_path / "site-packages", tmp_path / "precious"

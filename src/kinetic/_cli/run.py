@@ -259,7 +259,7 @@ def _wait_to_begin(descriptor: int, begin_again: Callable[[str], object]) -> Non
                 with contextlib.suppress(ImportError):
                     importlib.import_module(name)
         with contextlib.suppress(ValueError):
-            preloaded_modules.preload(preloaded_modules.imports_from(page.get("libraries")), os.environ)
+            preloaded_modules.preload(preloaded_modules.imports_from(page.get("libraries")), os.environ, forks=False)
         if not orders.readline():
             raise SystemExit(0)
     if preloaded_modules.changed_file():

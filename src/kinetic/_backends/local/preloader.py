@@ -23,6 +23,7 @@ from kinetic._runner.worker.preloaded_modules import Imports
 from kinetic._wire import folders
 
 _NUMBER_BYTES = 8
+_SPOILED = "spoiled"
 _DESCRIPTORS = 3  # that come with an order: what a worker is told, in a pipe and in a file, and its end of the report
 _FORK_SECONDS = 5.0
 _MOST_BYTES = 1 << 16
@@ -36,6 +37,7 @@ class Preloader:
         libc: Of ``processes.load_libc``.
         imports: What it imports.
         variables: All variables that a job has.
+        left_out: Packages that it leaves to the jobs.
 
     Raises:
         OSError: No process can be started now.
@@ -47,10 +49,12 @@ class Preloader:
         libc: Any,
         imports: Imports,
         variables: Mapping[str, str],
+        left_out: frozenset[str],
     ) -> None:
         self.is_ready = False  # whether it can fork
         self.is_over = False  # whether it has ended: it was of no use, or it was killed
         self.changed: frozenset[str] = frozenset()  # variables that the imports have changed
+        self.spoiler = ""  # the package that made it useless
         self.entry = entry
         self._ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         supervisor, title = os.getpid(), processes.ProcessTitle(libc)
@@ -72,12 +76,10 @@ class Preloader:
                 title.set(supervise.SPARE, "imports libraries for the next jobs")
                 process_setup.make_streams()
                 process_setup.begin_as_main()
-                if why := _import(imports, variables):
-                    sys.stderr.write(f"jobs import {imports.names[0]} and others themselves: {why}\n")
-                    sys.stderr.flush()
-                    _kill(processes.tree_of(os.getpid())[1:])
-                else:
+                if _import(theirs, imports, variables, left_out):
                     _serve(theirs, lambda tasks, report: entry(_belonging_to(supervisor, libc, tasks), report))
+                else:
+                    _kill(processes.tree_of(os.getpid())[1:])
             finally:
                 os._exit(0)
         supervise.helpers.add(self._pid)
@@ -92,10 +94,13 @@ class Preloader:
         """Take in what it has reported."""
         if not self.is_ready and not self.is_over:
             with contextlib.suppress(BlockingIOError):
-                self._hear_ready(self._receive())
+                self._hear(self._receive())
 
-    def _hear_ready(self, changed: bytes) -> None:
-        self.changed, self.is_ready = frozenset(changed.decode().split("\0")[1:]), not self.is_over
+    def _hear(self, said: bytes) -> None:
+        word, *names = said.decode().split("\0")
+        if word == _SPOILED:
+            self.spoiler, self.is_over = names[0], True
+        self.changed, self.is_ready = frozenset(names), not self.is_over
 
     def _receive(self) -> bytes:
         try:
@@ -137,15 +142,24 @@ class Preloader:
                 os.waitpid(self._pid, 0)
 
 
-def _import(imports: Imports, variables: Mapping[str, str]) -> str:
-    """Import all; return why no worker can be forked after that, or ""."""
+def _import(supervisor: Any, imports: Imports, variables: Mapping[str, str], left_out: frozenset[str]) -> bool:
+    """Import all; return whether workers can be forked after that, or tell the supervisor and the log why not."""
     try:
-        preloaded_modules.preload(imports, variables)
+        spoiler = preloaded_modules.preload(imports, variables, left_out=left_out)
     except Exception:  # noqa: BLE001 - of what a library has left in the interpreter
         import traceback  # 5 ms
 
-        return f"importing failed\n{traceback.format_exc()}"
-    return preloaded_modules.why_not_to_fork()
+        _say(f"jobs import {imports.names[0]} and others themselves\n{traceback.format_exc()}")
+        return False
+    if spoiler is not None:
+        _say(f"jobs import {spoiler.package} themselves: {spoiler.why}")
+        supervisor.send(f"{_SPOILED}\0{spoiler.package}".encode())
+    return spoiler is None and bool(preloaded_modules.hidden.groups)
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"{words}\n")
+    sys.stderr.flush()
 
 
 def _kill(pids: Sequence[int]) -> None:

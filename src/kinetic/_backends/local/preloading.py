@@ -23,6 +23,7 @@ from kinetic._wire.task import Task
 
 _OF_ONE_JOB = frozenset({"KINETIC_JOB_ID", "KINETIC_ATTEMPT", "KINETIC_OUTPUT_DIR", "KINETIC_CHECKPOINT_DIR"})
 _IMPORT_SECONDS = 120.0
+_MOST_SPOILERS = 5  # each costs the imports before it once more
 _MISSES = 2  # jobs one after the other that had to import much all the same, before their libraries replace these
 
 
@@ -44,6 +45,7 @@ class Preloading:
         self._wanted: _Wanted | None = None  # what it imports
         self._limit = 0.0  # until when it must have done so
         self._useless: list[_Wanted] = []  # what no worker can be forked after
+        self._spoilers: set[str] = set()  # packages that are the reason, and that each job imports itself
         self._in_vain = 0  # jobs one after the other that began again
         self._misses = 0
         self._spare: EarlyWorker | None = None
@@ -115,7 +117,8 @@ class Preloading:
         with contextlib.suppress(OSError):  # no processes left
             usual = replace(task, environment=scheduler.allowed_variables(task.environment))
             entry = functools.partial(worker.wait_for_a_task, usual)
-            self._preloader = Preloader(entry, self._libc, wanted.imports, task.environment)
+            left_out = frozenset(self._spoilers)
+            self._preloader = Preloader(entry, self._libc, wanted.imports, task.environment, left_out)
             self._wanted, self._misses, self._limit = wanted, 0, time.monotonic() + _IMPORT_SECONDS
 
     def _look(self) -> None:
@@ -126,7 +129,10 @@ class Preloading:
         is_late = time.monotonic() > self._limit
         is_for_nobody = self._preloader.is_ready and not any(map(self._is_like, self._functions.values()))
         if self._wanted is not None and (self._preloader.is_over or is_late or is_for_nobody):
-            self._useless.append(self._wanted)
+            if self._preloader.spoiler and len(self._spoilers) < _MOST_SPOILERS:
+                self._spoilers.add(self._preloader.spoiler)
+            else:
+                self._useless.append(self._wanted)
             self._drop()
 
     def _is_like(self, imports: Imports) -> bool:

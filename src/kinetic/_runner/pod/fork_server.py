@@ -48,7 +48,7 @@ class ForkServer:
         self.environment = environment  # a digest of the variables under which it imported; "" if it imported nothing
         self.imports = frozenset(imports)
         self.is_ready = False  # whether it can fork
-        self.trouble = ""  # why it is of no use
+        self.spoiler = self.trouble = ""  # the package after whose import it is of no use, and why
         self.is_over = False  # whether it has ended
         self.supervisor = 0  # the number of the process that it forked; 0 for none
         self.is_decided = False  # whether the task of that one has its verdict in the store, though it still ends
@@ -100,8 +100,8 @@ class ForkServer:
             word, _, value = line.decode(errors="replace").partition(" ")
             if word == "ready":
                 self.is_ready = True
-            elif word == "useless":
-                self.trouble = value
+            elif word == "spoiled":
+                self.spoiler, _, self.trouble = value.partition(" ")
             elif word == "decided":
                 self.is_decided = True
             elif word == "pid":
@@ -137,9 +137,8 @@ def _import_before(names: Sequence[str], variables: str, packages: str, reports:
     os.unlink(variables)
     process_setup.make_streams()
     process_setup.begin_as_main()
-    preloaded_modules.preload(Imports(tuple(names)), values, packages)
-    if trouble := preloaded_modules.why_not_to_fork():
-        os.write(reports, f"useless {trouble}\n".encode())
+    if spoiler := preloaded_modules.preload(Imports(tuple(names)), values, packages):
+        os.write(reports, f"spoiled {spoiler.package} {spoiler.why}\n".encode())
         os._exit(0)
 
 

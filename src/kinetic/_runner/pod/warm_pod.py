@@ -117,6 +117,7 @@ class WarmProcess:
         self._secret_stamp: object = None
         self._strange_since: float | None = None  # since when the next number is another client's
         self._useless: tuple[str, frozenset[str]] = ("", frozenset())  # what cannot be imported before a fork
+        self._spoilers: set[str] = set()  # packages that are the reason for that, and that each task imports itself
         self._kept: dict[str, object] = {}  # the packages that are kept, and what tells whether a task changed them
         self._host = container.host_of(page.hosts, os.environ)
         self._restarts = container.restarts_of(os.environ) or 0  # of the slice
@@ -560,7 +561,8 @@ class WarmProcess:
             self._replace(server)
         elif server.trouble or server.is_over or is_late:
             why = server.trouble or ("it took too long" if is_late else "the process that imports it ended")
-            say(f"the next task imports its packages itself: {why}")
+            say(f"the next task imports {server.spoiler or 'its packages'} itself: {why}")
+            self._spoilers.add(server.spoiler)
             self._next_server = None
             server.end()
             self._useless = (server.environment, server.imports)
@@ -644,6 +646,7 @@ class WarmProcess:
     def _prepare(self, imports: Sequence[str], environment: str, variables: Path, packages: str) -> None:
         """Begin to import what the last task imported, unless that is there."""
         known = self._server.imports if self._server.environment == environment else frozenset()
+        imports = [name for name in imports if name.partition(".")[0] not in self._spoilers]
         wanted = list(dict.fromkeys([*imports, *sorted(known)]))
         is_useless = self._useless == (environment, frozenset(wanted))
         if imports and not is_useless and not known.issuperset(imports) and self._next_server is None:

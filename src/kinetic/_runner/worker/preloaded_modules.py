@@ -4,8 +4,9 @@ They are imported under the variables that the last jobs had, since libraries re
 changes variables itself, before it imports one of these libraries, begins again in an interpreter that has imported
 nothing.
 
-After importing, such a process forks once to see what that leaves: OpenBLAS ends its threads before a fork, and
-jemalloc starts its own again after one. With any other thread, or with an open device, it is of no use, and says so.
+Where importing has started threads, such a process forks once to see which are left: OpenBLAS ends its own before a
+fork, and jemalloc starts its own again after one. With any other thread, or with an open device, it is of no use: it
+says which package that was, and the next one leaves it to the tasks.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ else:
 
 IMPORTS_FILE = "imports.json"  # in the folder of a job: what its worker had imported of installed packages
 _SAFE_THREADS = frozenset({"jemalloc_bg_thd"})
+_READ_BY_ONE = frozenset({"_RJEM_MALLOC_CONF"})  # set by Polars for its own allocator
 _FOLDERS = ("site-packages", "dist-packages")  # of installed packages
 _NEVER = ("kinetic", "obstore", "cloudpickle", "__main__", "antigravity")  # obstore starts threads
 _MOST_NAMES, _MOST_BYTES = 20_000, 2 << 20
@@ -54,8 +56,8 @@ _of_python: set[str] = set()  # modules of Python that importing them brought
 _looked_for: list[str] = []  # files that importing them looked for in the folder of the process, where they were not
 _read: set[str] | None = None  # while something is imported: the files that it has opened or looked for
 _generators: list[random.Random] = []  # that drew their seed while something was imported
+_left_out: set[str] = set()  # packages that each task imports itself
 _made: list[str] = []  # temporary folders that importing them made
-_why_not: list[str] = []  # what importing did that no worker would have as a job has it which imports for itself
 _LOOKS = (os.path, "exists"), (os.path, "isfile"), (os.path, "lexists"), (Path, "stat")
 
 
@@ -67,24 +69,46 @@ class Imports(NamedTuple):
     changed: frozenset[str] = frozenset()  # names of variables that changed between two of them
 
 
-def preload(imports: Imports, variables: Mapping[str, str], packages: str = "") -> None:
-    """Import modules and hide them.
+class Spoiler(NamedTuple):
+    """A package after whose import no worker can be forked, or none that is as one that imports for itself."""
 
-    ``packages``: a folder to import from as well, see ``kept_packages``. Libraries may keep the streams that are there.
+    package: str
+    why: str
+
+
+def preload(
+    imports: Imports,
+    variables: Mapping[str, str],
+    packages: str = "",
+    left_out: frozenset[str] = frozenset(),
+    *,
+    forks: bool = True,
+) -> Spoiler | None:
+    """Import modules and hide them; libraries may keep the streams that are there.
+
+    Args:
+        imports: What a task had imported.
+        variables: Under which it is imported.
+        packages: A folder to import from as well, see ``kept_packages``.
+        left_out: Packages that each task is to import itself.
+        forks: Whether this process is to fork the tasks.
+
+    Returns:
+        The first package that makes this process useless for that, or None.
     """
+    _left_out.update(left_out)
     hidden.set_before, begun = imports.set_before, time.time_ns() - _TICK_NS
+    names = [name for name in imports.names if name.partition(".")[0] not in left_out]
     with _quiet(), _noting_files() as read:
-        before = _state_of_process()
-        _import_all(imports.names, _applied(variables, imports.set_before), packages)
+        before = _state_of_process() if forks else None
+        spoiler = _import_all(names, _applied(variables, imports.set_before), packages, before)
         _empty_caches()
-        left = filter(os.path.lexists, _made)  # not removed again, as by who only tried something
-        did = {f"made the temporary folder {made}, which the first task would remove" for made in left}
-        _why_not.extend(f"importing {each}" for each in did | (_state_of_process() - before))
     files = [_origin_of(module) for group in hidden.groups for module in group.modules.values()]
     read |= {*(path for path in files if path.startswith("/")), *filter(_is_of_packages, sys.path)}
     _stamps.update({path: _stamp_of(path, begun) for path in read})
     here = os.getcwd()
     _looked_for.extend(os.path.basename(path) for path in read if os.path.dirname(path) == here and not _stamps[path])
+    return spoiler
 
 
 @contextlib.contextmanager
@@ -170,6 +194,35 @@ def _state_of_process() -> set[str]:
     return found
 
 
+def _what_it_did(before: set[str]) -> str:
+    """Return in words what importing did to this process that a forked worker has not, or ""; before: its state."""
+    made = filter(os.path.lexists, _made)  # and not removed again, as by who only tried something
+    did = {f"made the temporary folder {folder}, which the first task would remove" for folder in made}
+    did |= _state_of_process() - before
+    if processes.children_of(os.getpid()):
+        did.add("started processes")
+    if _threads():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+        os.waitpid(pid, 0)
+    if threads := _threads():
+        did.add(f"started threads: {', '.join(sorted(threads))}")
+    return "; ".join(f"importing {each}" for each in sorted(did))
+
+
+def _threads() -> set[str]:
+    """Return the names of threads that a fork would leave behind."""
+    found = set()
+    for thread in os.listdir("/proc/self/task"):
+        if int(thread) != os.getpid():
+            with contextlib.suppress(OSError):
+                found.add(Path(f"/proc/self/task/{thread}/comm").read_text().strip())
+    return found - _SAFE_THREADS
+
+
 def _is_of_packages(path: str) -> bool:
     return any(folder in path for folder in _FOLDERS)
 
@@ -220,7 +273,9 @@ def _quiet() -> Any:
         os.close(nothing)
 
 
-def _import_all(names: Sequence[str], variables: Mapping[str, str], packages: str) -> None:
+def _import_all(
+    names: Sequence[str], variables: Mapping[str, str], packages: str, state: set[str] | None = None
+) -> Spoiler | None:
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(variables)
@@ -238,12 +293,15 @@ def _import_all(names: Sequence[str], variables: Mapping[str, str], packages: st
                 found = {name: module for name, module in new.items() if _may_be_hidden(name)}
                 _of_python.update(new.keys() - found.keys())
                 hidden.groups.append(_Group(found, _changes(variables)))
+                if state is not None and (why := _what_it_did(state)):
+                    return Spoiler(name.partition(".")[0], why)
     finally:
         for group in hidden.groups:
             for name in group.modules:
                 sys.modules.pop(name, None)
         os.environ.clear()
         os.environ.update(before)
+    return None
 
 
 def _may_be_hidden(name: str) -> bool:
@@ -254,7 +312,7 @@ def _may_be_hidden(name: str) -> bool:
 
 def _changes(before: Mapping[str, str]) -> dict[str, str | None]:
     """Return which variables are others now; None: removed."""
-    return {name: os.environ.get(name) for name, _ in before.items() ^ os.environ.items()}
+    return {name: os.environ.get(name) for name, _ in before.items() ^ os.environ.items() if name not in _READ_BY_ONE}
 
 
 def _empty_caches() -> None:
@@ -263,28 +321,6 @@ def _empty_caches() -> None:
     for clear in (*getattr(typing, "_cleanups", ()), getattr(jax, "clear_caches", int)):
         with contextlib.suppress(Exception):
             clear()
-
-
-def why_not_to_fork() -> str:
-    """Return why a worker that this process forks would not work, or ""; found by forking once."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    if _why_not:
-        return "; ".join(sorted(_why_not))
-    if processes.children_of(os.getpid()):
-        return "importing started processes"
-    threads = []
-    for thread in os.listdir("/proc/self/task"):
-        if int(thread) != os.getpid():
-            with contextlib.suppress(OSError):
-                threads.append(Path(f"/proc/self/task/{thread}/comm").read_text().strip())
-    if left := sorted({name for name in threads if name not in _SAFE_THREADS}):
-        return f"importing started threads: {', '.join(left)}"
-    return ""
 
 
 # ---------------------------------------------------------------------------------------------------- in the worker
@@ -463,6 +499,7 @@ def note_imports(path: Path, own: Sequence[str], watch: VariableWatch | None = N
     """
     with contextlib.suppress(Exception):  # a full disk; a thread that imports; a module that raises what it likes
         new = [*itertools.takewhile(lambda name: name not in _loaded, reversed(sys.modules)), *hidden.noted]
+        new = [name for name in new if name.partition(".")[0] not in _left_out]
         unused = sum(len(group.modules) for group in hidden.groups)
         if 0 < few < unused or (len(new) > few and any(_is_installed(name, own) for name in new)):
             path.write_text(json.dumps(imports_here(watch, own)._asdict(), default=sorted))
