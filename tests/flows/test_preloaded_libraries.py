@@ -385,6 +385,27 @@ def test_a_function_that_sets_a_variable_before_it_imports_the_library_has_it_so
     assert (last["preloaded"], last["setting"]) == (False, None)
 
 
+def test_a_function_that_sets_a_variable_to_another_value_each_time_begins_again_once(run, project) -> None:
+    project.write("more.py", "import os, random\n\ndef set_it():\n    os.environ['OF_THEIRS'] = str(random.random())\n")
+    project.write("jobs.py", JOBS.replace("def seen():\n", "def seen():\n        import more\n        more.set_it()\n"))
+
+    later = run(
+        """
+        def log():
+            job = look.run_async()
+            job.result(cleanup=False)
+            return job.logs()
+
+        while "begins again" not in log():
+            assert time.monotonic() < limit
+        print(json.dumps([log() for _ in range(20)]))
+        """,
+        condition="True",
+    )
+
+    assert ["begins again" in log for log in later] == [False] * 20
+
+
 def test_jobs_import_for_themselves_where_that_is_asked_for_and_where_variables_are_others(run) -> None:
     found = run("""
         os.environ["LC_OTHER"] = "1"

@@ -23,7 +23,7 @@ from kinetic._wire.task import Task
 
 _OF_ONE_JOB = frozenset({"KINETIC_JOB_ID", "KINETIC_ATTEMPT", "KINETIC_OUTPUT_DIR", "KINETIC_CHECKPOINT_DIR"})
 _IMPORT_SECONDS = 120.0
-_MOST_SPOILERS = 5  # each costs the imports before it once more
+_MOST_SPOILERS = 8  # each costs the imports before it once more
 _MISSES = 2  # jobs one after the other that had to import much all the same, before their libraries replace these
 
 
@@ -41,6 +41,7 @@ class Preloading:
     def __init__(self, supervisor: Supervisor, may_begin: Callable[[], bool]) -> None:
         self._libc, self._may_begin = supervisor.libc, may_begin
         self._functions: dict[tuple[str, str], Imports] = {}  # what each imported when it ran last, see ``_name_of``
+        self._unsteady: set[tuple[str, str]] = set()  # those that set variables to other values each time
         self._preloader: Preloader | None = None
         self._wanted: _Wanted | None = None  # what it imports
         self._limit = 0.0  # until when it must have done so
@@ -94,9 +95,16 @@ class Preloading:
                 if (task.folder.parent / preloaded_modules.IMPORTS_FILE).exists():  # it had no use of what it was given
                     self._functions.pop(_name_of(task), None)
             return
-        self._functions[_name_of(task)] = imports
+        name, before = _name_of(task), self._functions.get(_name_of(task))
+        self._functions[name] = imports
+        if had_ours and self._wanted is not None and imports.set_before != self._wanted.imports.set_before:
+            self._unsteady.add(name)
+        elif before is not None and before.set_before == imports.set_before:
+            self._unsteady.discard(name)
         if not limits.may_preload(task.environment):
             self.end()
+            return
+        if name in self._unsteady:
             return
         self._look()
         wanted = _Wanted(imports, _shared(task.environment))
