@@ -277,3 +277,49 @@ def test_links_go_with_their_job_however_quickly_it_is_collected(project, data, 
 
     assert said.splitlines()[-1] == "['a.txt', 'empty', 'sub'] ['a.txt']"
     wait_until(lambda: not top.exists() or not [*top.iterdir()], "the end of all links")
+
+
+@pytest.mark.parametrize("links", [False, True], ids=["mounts", "links"])
+def test_a_job_that_begins_again_finds_its_volume_and_its_data_as_they_were(
+    project, home, data, mount, tmp_path, monkeypatch, wait_until, links
+):
+    library = tmp_path / "site-packages" / "of_theirs"
+    library.mkdir(parents=True)
+    for number in range(60):
+        (library / f"part{number}.py").touch()
+    parts = ", ".join(f"part{number}" for number in range(60))
+    (library / "__init__.py").write_text(f"import os\nfrom of_theirs import {parts}\nPID = os.getpid()\n")
+    monkeypatch.setenv("PYTHONPATH", str(library.parent))
+    monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "1")  # one supervisor does all jobs
+    if links:
+        monkeypatch.setenv("KINETIC_VOLUME_ROOT", str(tmp_path / "volumes"))
+
+    said = project.out(
+        f"""
+        import os, time
+        import kinetic
+
+        @kinetic.run(accelerator="cpu", volumes={{"{mount}": kinetic.Data("set")}})
+        def look(setting, folder):
+            volume = os.environ.get("KINETIC_VOLUME_ROOT", "") + "{mount}"
+            found = sorted(os.listdir(volume)), sorted(os.listdir(folder))
+            open(folder + "/new", "w").close()
+            if setting:
+                os.environ["OF_THEIRS"] = setting
+            import of_theirs
+            return of_theirs.PID != os.getpid(), found
+
+        if __name__ == "__main__":
+            limit = time.monotonic() + 60
+            while not look("", kinetic.Data("set"))[0]:
+                assert time.monotonic() < limit
+            job = look.run_async("other", kinetic.Data("set"))
+            job.wait()
+            print("begins again" in job.logs())
+            print(job.result())
+        """
+    )
+
+    all_of_it = ["a.txt", "empty", "sub"]
+    assert said.splitlines()[-2:] == ["True", str((False, (all_of_it, all_of_it)))]
+    wait_until(lambda: not left_of_jobs(home), "the end of what the job read")

@@ -433,6 +433,8 @@ def _begin_again(task: Task, report: ReportWriter, why: str) -> None:
         from kinetic._runner.data import mounted_data  # only jobs with data
 
         mounted_data.remove_links(task.data, Path(task.cache))
+        if task.placed is not None:  # a folder is mounted at each volume's path, and only what exists is mounted over
+            task.data.rename(task.data.with_name(f"{task.data.name}-before"))  # goes with the job
     for made in (task.folder, task.data):
         if processes.detach_mounts(made):  # what is mounted there is never emptied
             folders.remove(made.parent, made.name)
