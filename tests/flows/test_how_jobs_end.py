@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -944,3 +945,39 @@ def test_what_a_job_left_mounted_neither_holds_up_its_end_nor_is_emptied_with_it
     wait_until(lambda: not os.path.exists(folder), "its folder is gone")
     assert folder not in Path("/proc/self/mountinfo").read_text()
     assert (tmp_path / "theirs" / "kept.txt").read_text() == "of the user"
+
+
+@pytest.mark.skipif(find_spec("keras") is None or find_spec("tensorflow") is not None, reason="Keras has its own")
+@pytest.mark.timeout(200)
+def test_a_model_of_keras_that_needs_a_backend_says_which_and_can_be_collected_then(project) -> None:
+    project.write("jobs.py", MODEL)
+
+    said = project.out(
+        """
+        import os
+        import kinetic
+        from jobs import make
+
+        if __name__ == "__main__":
+            job = make.run_async()
+            try:
+                job.result()
+            except kinetic.errors.ResultUnreadableError as error:
+                print(error.next)
+                os.environ["KERAS_BACKEND"] = "jax"
+            print(job.result().count_params())
+        """,
+        timeout=180,
+    )
+
+    assert said.splitlines()[-2:] == ["set KERAS_BACKEND=jax, as in the job, and collect it again", "6"]
+
+
+MODEL = """
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def make():
+        import keras
+        return keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+"""

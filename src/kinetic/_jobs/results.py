@@ -171,13 +171,24 @@ def _open(load: Callable[[], Any], outcome: Outcome) -> Any:
             raise ResultUnreadableError(
                 f"the result of {outcome.job_id} cannot be opened here: {name or 'what it is made of'} is missing",
                 why=f"{f'it is a {outcome.value_type}' if outcome.value_type else 'its type'}, and {said}",
-                next="collect it from the project that submitted it; its bytes stay in the store",
+                next=_how_to_open(error),
             ) from error
         raise ResultUnreadableError(
             f"the result of {outcome.job_id} is whole, and cannot be opened here",
             why=said,
             next=f"kinetic jobs result {outcome.job_id} --save result.pkl     keeps its bytes",
         ) from error
+
+
+def _how_to_open(error: Exception) -> str:
+    """Return what a reader can do who lacks a module or a name; Keras imports its backend, TensorFlow by default."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
+    if isinstance(error, ModuleNotFoundError) and where.startswith("keras."):
+        return "set KERAS_BACKEND=jax, as in the job, and collect it again"
+    return "collect it from the project that submitted it; its bytes stay in the store"
 
 
 _DATA_ERRORS = frozenset({"integrity", "key-missing", "data-missing"})
