@@ -344,6 +344,32 @@ def test_a_job_that_hides_a_module_from_a_library_begins_again_with_nothing_of_w
     assert found == [False, "no part3", 2, 1, 0]
 
 
+def test_a_job_that_begins_again_has_all_of_its_deadline(run, project) -> None:
+    project.write(
+        "late.py",
+        """
+        import os, time
+        import kinetic
+        from jobs import seen
+
+        @kinetic.run(accelerator="cpu", deadline=6)
+        def late(setting):
+            if setting:
+                begun = os.environ["KINETIC_OUTPUT_DIR"] + "/begun"
+                time.sleep(3 if os.path.exists(begun) else 4)
+                open(begun, "w").close()
+                os.environ["OF_THEIRS"] = setting
+            return seen()
+        """,
+    )
+
+    found = run(
+        "print(json.dumps(sys.modules['late'].late('mine')))", condition='__import__("late").late("")["preloaded"]'
+    )
+
+    assert (found["preloaded"], found["setting"]) == (False, "mine")
+
+
 def test_an_exit_handler_runs_whatever_a_module_raises_that_is_asked_for_its_spec(run, library, project) -> None:
     (library / "__init__.py").write_text(
         LIBRARY + "import sys\nclass Lazy:\n    def __getattr__(self, name):\n        raise ImportError(name)\n"

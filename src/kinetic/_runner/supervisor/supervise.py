@@ -282,6 +282,12 @@ class WatchedWorker:
     killed_at: float | None = None  # the first SIGKILL
 
     @property
+    def due(self) -> float:
+        """Return when its deadline is; infinite for none."""
+        begun = self.reader.report.begun_again or self.began
+        return float("inf") if self.task.deadline is None else begun + self.task.deadline
+
+    @property
     def last_seconds(self) -> float:
         """Return how long it has at its deadline: to write its stacks, or for a command to end by itself."""
         return self.grace if self.task.is_command else _STACKS_SECONDS
@@ -695,9 +701,9 @@ def _seconds_to_next_action(watched: WatchedWorker) -> float:
         times.append(max(watched.peer_limit, now + 0.01))
     if watched.done_at is not None:
         times.append(watched.done_at + _GRACE_SECONDS)
-    elif watched.task.deadline is not None and not watched.reader.report.done:
-        dumped, due = watched.dumped_at, watched.began + watched.task.deadline
-        times.append(due if dumped is None else dumped + watched.last_seconds)
+    elif not watched.reader.report.done:
+        dumped = watched.dumped_at
+        times.append(watched.due if dumped is None else dumped + watched.last_seconds)
     if watched.stopped:
         times.append(now if watched.term_at is None else watched.term_at + watched.grace)
     return max(0.0, min(times) - now)
@@ -738,9 +744,9 @@ def _act_on_time(watched: WatchedWorker) -> None:
         _signal(watched, signal.SIGTERM, alone=watched.spare_children)
     elif watched.term_at is not None and now >= watched.term_at + watched.grace:
         _signal(watched, signal.SIGKILL)
-    if watched.task.deadline is None or watched.reader.report.done:
+    if watched.reader.report.done:
         return
-    if watched.dumped_at is None and now >= watched.began + watched.task.deadline:
+    if watched.dumped_at is None and now >= watched.due:
         watched.dumped_at, watched.deadline_hit = now, True
         with contextlib.suppress(ProcessLookupError):
             os.kill(watched.pid, signal.SIGTERM if watched.task.is_command else LOG_STACKS_SIGNAL)

@@ -25,6 +25,7 @@ from os import open as _open
 from os import pwrite as _pwrite
 from os import write as _write
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from kinetic._wire import dataclass, folders, outcomes
@@ -94,6 +95,7 @@ class Report:
     phase: str = "order"
     workspace: dict[str, Any] | None = None  # what it said first of its working folder, see ``workspace.Left``
     done: dict[str, Any] | None = None  # the final report
+    begun_again: float = 0.0  # when it did, if it did: its deadline counts from there
 
 
 class ReportWriter:
@@ -129,6 +131,10 @@ class ReportWriter:
     def unpacked(self, found: dict[str, Any]) -> None:
         """Report what is in the working folder before any code of the user's runs: the first report counts."""
         self._send({"phase": self.phase, "workspace": found})
+
+    def begins_again(self) -> None:
+        """Report that an interpreter of its own does all of it again."""
+        self._send({"phase": Report.phase, "again": True})
 
     def done(self, final: dict[str, Any]) -> bool:
         """Write the final report, once: on disk first, so that it outlives both processes.
@@ -211,6 +217,8 @@ class ReportReader:
             found = page.get("workspace")
             if isinstance(found, dict) and self.report.workspace is None:  # the first is the worker's own
                 self.report.workspace = found
+            if page.get("again") is True and not self.report.begun_again:  # once, whatever user code writes here
+                self.report.begun_again = monotonic()
             self.report.done = checked_report(page.get("done")) or self.report.done
         if len(self._half) > _MOST_BYTES:
             self._half = b""  # not a line of ours: user code that writes here harms its own job only

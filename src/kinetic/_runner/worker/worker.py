@@ -420,6 +420,7 @@ def _begin_again(task: Task, report: ReportWriter, why: str) -> None:
     if not report.is_the_worker:
         return  # a process of the function's
     process_setup.write_to_log(f"kinetic: the job begins again in an interpreter of its own: {why}\n")
+    report.begins_again()
     process_setup.flush()
     process_setup.restore_limits()  # its timers would end the new one
     for child in processes.children_of(os.getpid()):
