@@ -1195,6 +1195,40 @@ def test_a_slice_waits_for_its_store_and_gives_up_rather_than_start_again_withou
     assert "so the slice gives up" in out
 
 
+def test_a_slice_whose_store_rejects_its_account_gives_up_rather_than_start_again_without_end(
+    cloud_pods: Pods, bucket: Bucket
+) -> None:
+    cloud_pods.tell(hosts=3, patience_seconds=0.5)
+    bucket.proxy.faults.append(Fault("status", times=1e9, status=403))
+
+    code, out = cloud_pods.run(JOB_COMPLETION_INDEX="0", JOBSET_RESTART_ATTEMPT="0", KUBERNETES_SERVICE_HOST="10.0.0.1")
+
+    assert code == FAILED_EXIT, out
+    assert "so the slice gives up" in out
+    assert "next:  give the pod's service account the role Storage Object User" in out
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_job_that_cannot_fetch_what_it_needs_fails_with_the_fourth_attempt_and_says_why(
+    cloud_pods: Pods, bucket: Bucket, hosts: int
+) -> None:
+    cloud_pods.tell(hosts=hosts, poll_seconds=0.1, grace_seconds=5)
+    cloud_pods.order("def add(a, b):\n    return a + b", 1, 2)
+    bucket.proxy.faults.append(Fault("status", target="order", times=1e9, status=403))
+
+    codes = []
+    for attempt in range(4):
+        count = {"JOBSET_RESTART_ATTEMPT": str(attempt)} if hosts > 1 else {}
+        started = [cloud_pods.start(JOB_COMPLETION_INDEX=str(host), **count) for host in range(hosts)]
+        codes += [ends_of(started)]
+
+    outcome = cloud_pods.outcome()
+    assert codes == [[INFRASTRUCTURE_EXIT] * hosts] * 3 + [[FAILED_EXIT] * hosts]
+    assert outcome is not None
+    assert outcome.error["message"].startswith("gs://jobs rejected our credentials")
+    assert cloud_pods.note(0).details["why"].count("\n") == 0
+
+
 def test_a_storm_of_503_delays_a_job_and_loses_nothing(cloud_pods: Pods, bucket: Bucket) -> None:
     cloud_pods.order("def add(a, b):\n    print('adding')\n    return a + b", 1, 2)
     bucket.proxy.faults += [Fault("status", times=3), Fault("drop", times=2, after=4), Fault("lose", method="PUT")]

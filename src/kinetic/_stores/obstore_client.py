@@ -195,7 +195,7 @@ def make_client(address: Address, retry: Retry) -> GCSStore | S3Store:
         raise CredentialsError(
             f"the credentials for {address.url} cannot be used",
             why=brief(error),
-            next=_GOOGLE_NEXT if address.scheme == "gs" else _AMAZON_NEXT,
+            next=_next_about_rights(google=address.scheme == "gs"),
         ) from error
 
 
@@ -371,7 +371,7 @@ def _translated(error: BaseException, address: Address, key: str) -> KineticErro
         return CredentialsError(
             f"{bucket} rejected our credentials",
             why=f"{brief(error)}; looked for {_google_sources() if google else _amazon_sources()}",
-            next=_GOOGLE_NEXT if google else _AMAZON_NEXT,
+            next=_next_about_rights(google=google),
         )
     if status is None or status >= 500 or status in _BUSY:
         return unreachable(address, key, error)
@@ -428,6 +428,14 @@ _AMAZON_NEXT = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in: aws configure, aws sso login; the account needs "
     f"{_AMAZON_RIGHTS}"
 )
+
+
+def _next_about_rights(*, google: bool) -> str:
+    if "KUBERNETES_SERVICE_HOST" in os.environ:  # in a pod nobody can log in
+        return f"give the pod's service account {_GOOGLE_ROLE if google else _AMAZON_RIGHTS}"
+    return _GOOGLE_NEXT if google else _AMAZON_NEXT
+
+
 # Settings of a profile with which only the ``aws`` command, or the libraries of Amazon, find keys.
 _BY_COMMAND = frozenset({"credential_process", "login_session", "role_arn", "sso_session", "sso_start_url"})
 _COMMAND_SECONDS = 60.0  # a role is assumed over the network

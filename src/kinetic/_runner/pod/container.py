@@ -30,6 +30,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
+from kinetic._runner.supervisor.verdicts import OUT_OF_REACH
 from kinetic._stores.protocol import Store
 from kinetic._wire import dataclass, documents, outcomes
 from kinetic._wire import task as wire_task
@@ -40,8 +41,8 @@ from kinetic.errors import KineticError, RunnerError
 
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}  # of JAX; the first one is where it computes
 MEMORY, DISK = "memory", "disk"
-MOST_EVICTIONS = 3  # attempts in a row; as often as other failures around a job are retried
-SHORT_OF = "short_of"  # in the details of a note
+MOST_IN_A_ROW = 3  # attempts that failed around the job; as often as other failures around a job are retried
+SHORT_OF, WHY = "short_of", "why"  # in the details of a note
 HOLD = "hold"  # in the folder of a warm pod's task that its client has not confirmed: a pipe, which says how it goes on
 
 _READ_AT_START = ("PYTHON", "LD_")  # variables that an interpreter reads when it starts, and not again
@@ -273,18 +274,29 @@ def _is_short_of_disk(folder: Path) -> bool:
 
 def lasting_shortage(store: Store, note: AttemptNote, key: bytes) -> str:
     """Return what the machines of all of the last attempts before this one were short of, or ""."""
-    found = ""
-    for attempt in range(note.attempt - 1, note.attempt - 1 - MOST_EVICTIONS, -1):
+    return next(iter(_noted_in_a_row(store, note, key, SHORT_OF)), "")
+
+
+def was_out_of_reach(store: Store, note: AttemptNote, key: bytes) -> bool:
+    """Return whether all of the last attempts before this one ended as their data or their store was out of reach."""
+    found = _noted_in_a_row(store, note, key, WHY)
+    return bool(found) and all(why.startswith(OUT_OF_REACH) for why in found)
+
+
+def _noted_in_a_row(store: Store, note: AttemptNote, key: bytes, detail: str) -> list[str]:
+    """Return a detail of each of the last attempts before this one, the latest first; [] if one does not have it."""
+    found = []
+    for attempt in range(note.attempt - 1, note.attempt - 1 - MOST_IN_A_ROW, -1):
         noted = ""
         if attempt >= 0:
             with contextlib.suppress(KineticError):  # missing or unreadable
-                noted = str(outcomes.read_note(store, note.job_id, attempt, key).details.get(SHORT_OF) or "")
+                noted = str(outcomes.read_note(store, note.job_id, attempt, key).details.get(detail) or "")
         if not noted:
-            return ""
-        found = found or noted
+            return []
+        found.append(noted)
     return found
 
 
 def eviction_message(shortage: str) -> str:
     how = f'resources = {{ {shortage} = "64Gi" }} under [tool.kinetic] in pyproject.toml asks for more'
-    return f"{MOST_EVICTIONS} times in a row its machine ran out of {shortage}, and it was evicted; {how}"
+    return f"{MOST_IN_A_ROW} times in a row its machine ran out of {shortage}, and it was evicted; {how}"

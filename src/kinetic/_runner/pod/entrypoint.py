@@ -83,7 +83,7 @@ def main(words: list[str], base: str, runner: str, supervisor: Supervisor | None
 
         warm_pod.main(words[1:], base, runner, get_ready)
     code = INFRASTRUCTURE_EXIT
-    message, message_file = "", TERMINATION_LOG
+    message, summary, message_file = "", "", TERMINATION_LOG
     try:
         task = Task.from_page(container.page_of(words[0] if words else ""))
         settings = container.settings_of(task)
@@ -95,16 +95,17 @@ def main(words: list[str], base: str, runner: str, supervisor: Supervisor | None
     except (KineticError, OSError) as error:
         # Another attempt may succeed that finds the store in reach, and room on the disk.
         passes = isinstance(error, OSError | StoreError | CredentialsError) and not isinstance(error, IntegrityError)
-        code, message = INFRASTRUCTURE_EXIT if passes else FAILED_EXIT, str(error)
+        code = INFRASTRUCTURE_EXIT if passes else FAILED_EXIT
+        message, summary = str(error), attempts.on_one_line(error)
     except BaseException as error:  # noqa: BLE001 - the last frame of the first process
         import traceback  # 2 ms
 
         say(traceback.format_exc().rstrip())
-        message = f"{type(error).__name__}: {error}"
+        message = summary = f"{type(error).__name__}: {error}"
     finally:
         if message:
             say(message)
-            write_termination_message(message_file, message)
+            write_termination_message(message_file, summary)
             log_pump.drain_output(_DRAIN_SECONDS)
         os._exit(code)
 
@@ -294,22 +295,24 @@ class PodSource:
     def reach(self, do: Callable[[], T]) -> T:
         """Do something with the store; a slice waits for it, since all its hosts would start again at once.
 
-        But not longer than an hour: a slice that is started again without end costs chips.
+        But not longer than an hour, and ten minutes for a right that may just have been given: a slice that is started
+        again without end costs chips.
         """
         if self.task.hosts == 1:
             return do()
+        seconds = self.settings.patience_seconds
+        trying = functools.partial(
+            attempts.keep_trying,
+            wait=self.wait,
+            say=lambda error: say(f"the store cannot be used yet; it is tried again: {error}"),
+        )
         try:
-            return attempts.keep_trying(
-                do,
-                StoreUnreachableError,
-                wait=self.wait,
-                say=lambda error: say(f"the store is out of reach; it is tried again: {error}"),
-                seconds=self.settings.patience_seconds,
+            return trying(
+                lambda: trying(do, CredentialsError, seconds=seconds / 6), StoreUnreachableError, seconds=seconds
             )
-        except StoreUnreachableError as error:
+        except (StoreError, CredentialsError) as error:
             raise RunnerError(
-                f"the store was out of reach for {self.settings.patience_seconds:g} s, so the slice gives up",
-                why=str(error),
+                "the store could not be used, so the slice gives up", why=attempts.on_one_line(error), next=error.next
             ) from error
 
     def skip(self, why: str) -> None:
@@ -559,6 +562,8 @@ class PodSource:
         """Return whether this attempt has a verdict, a report for the leader, or may be repeated; see ``Source``."""
         report, began = verdicts.final_report(task, ending), task.began.exists()
         why = verdicts.reason_without_verdict(report, ending, end_requested=self.end_requested, began=began)
+        if why.startswith(verdicts.OUT_OF_REACH) and container.was_out_of_reach(self.store, self.note, self.key()):
+            why = ""  # of the first host; nothing else would keep a JobSet from starting again without end
         if self.task.hosts > 1:
             from kinetic._runner.pod import rendezvous  # as above
 
@@ -632,7 +637,7 @@ class PodSource:
 
     def _note_the_end(self, why: str) -> None:
         if self.place.host == 0:
-            ended = replace(self.note, details={**self.note.details, "ended": time.time(), "why": why})
+            ended = replace(self.note, details={**self.note.details, "ended": time.time(), container.WHY: why})
             self.store.put(ended.key, ended.to_bytes(self.key()))
 
     def _is_forgotten(self) -> bool:

@@ -230,8 +230,13 @@ def _is_ours(store: Store, verdict: Outcome, page: bytes) -> bool:
 def waiting_message(error: Exception) -> str:
     """Return one line about what a finished job waits for, if the store does not take its value."""
     what = "credentials" if isinstance(error, CredentialsError) else "its store"
+    return f"{FINISHED}; waiting for {what}: {on_one_line(error)}"
+
+
+def on_one_line(error: Exception) -> str:
+    """Return what happened and why, without what to do next."""
     words = ": ".join(filter(None, (error.what, error.why))) if isinstance(error, KineticError) else str(error)
-    return f"{FINISHED}; waiting for {what}: {' '.join(words.split())}"
+    return " ".join(words.split())
 
 
 def keep_trying(

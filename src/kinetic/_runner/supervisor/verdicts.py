@@ -41,6 +41,7 @@ _C_STACK = "Current thread's C stack trace"  # from Python 3.14 on, below those 
 _LOG_LINES = 20
 _LOG_BYTES = 8192
 _KILLED_BY_MEMORY = 0.7  # of the memory here: above it, a SIGKILL that nobody asked for was most likely the kernel's
+OUT_OF_REACH = "its store was out of reach"  # how the reason begins of an attempt that could not fetch what it needs
 PREEMPTED = "preempted"  # how a host of a slice ended that was taken away; never the status of the job's Outcome
 
 # What frameworks say when another host is gone: messages of JAX's coordination service, gRPC, NCCL and Gloo.
@@ -439,7 +440,8 @@ def reason_without_verdict(
         return "the worker was killed before the function began"
     out_of_reach = report_.get("cause") == "runner" and ours in {"StoreUnreachableError", "CredentialsError"}
     if out_of_reach and not began:
-        return f"its store was out of reach before the function began: {error.get('message', '')}"
+        message = str(error.get("message") or "").partition("\n")[0]
+        return f"{OUT_OF_REACH} before the function began: {message}"
     return ""
 
 
