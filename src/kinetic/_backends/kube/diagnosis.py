@@ -209,9 +209,15 @@ def _ended(evidence: Evidence) -> JobState | None:
         return JobState(JobStatus.FAILED, "deadline", what, message, "raise the limit", stuck=True)
     broken = [pod for pod in evidence.pods if object_status.pod_phase(pod) == "Failed"]
     if broken:
-        # The host that failed by itself is the cause, and its peers follow: the earliest without a disruption.
-        first = min(broken, key=_cause_order)
-        return _state(JobStatus.FAILED, object_status.pod_end(first, evidence.job_id), first, evidence, stuck=True)
+        # The host that failed by itself is the cause, and its peers follow: the earliest without a disruption. Of one
+        # host, the pods are attempts, of which the last one ended the job.
+        order = _cause_order if evidence.hosts > 1 else _attempt_order
+        cause = min(object_status.newest_first(broken), key=order)
+        found = object_status.pod_end(cause, evidence.job_id)
+        if not found.stuck:  # another pod would follow, and none does any more
+            times = f", {len(broken)} times" if evidence.hosts == 1 and len(broken) > 1 else ""
+            found = found._replace(what=f"{found.what}{times}", next=_ended_for_good(found.next))
+        return _state(JobStatus.FAILED, found, cause, evidence, stuck=True)
     conditions = (
         object_status.condition_of(each, "Failed", "FailureTarget") for each in (evidence.job, *evidence.parts)
     )
@@ -229,6 +235,14 @@ def _ended(evidence: Evidence) -> JobState | None:
 def _cause_order(pod: Object) -> tuple[bool, float, int]:
     ended = object_status.timestamp((object_status.terminated(pod) or {}).get("finishedAt")) or float("inf")
     return object_status.is_disrupted(pod), ended, object_status.host_index(pod)
+
+
+def _attempt_order(pod: Object) -> tuple[bool, float]:
+    return object_status.is_disrupted(pod), -object_status.created_at(pod)
+
+
+def _ended_for_good(next_: str) -> str:
+    return f"{'' if next_ == object_status.NEXT_ATTEMPT else f'{next_}     or '}submit it again"
 
 
 def _suspended(evidence: Evidence) -> JobState | None:
@@ -307,6 +321,8 @@ def _of_pod(pod: Object, evidence: Evidence) -> JobState:
     if object_status.pod_phase(pod) == "Failed":
         # The Job has not failed: another pod follows, or the Job fails in a moment, and is not pending until then.
         found = object_status.pod_end(pod, evidence.job_id)
+        if found.code in {"infrastructure", "machine-restarted"}:
+            found = found._replace(what=f"{found.what}, and it is retried")
         return _state(JobStatus.RUNNING if found.stuck else JobStatus.PENDING, found, pod, evidence, stuck=False)
     lost = object_status.pod_disruption(pod)
     if lost is not None:

@@ -266,7 +266,7 @@ def status_of(found: Object) -> JobStatus:
 
 _MORE_DISK = 'write resources = { disk = "100Gi" } under [tool.kinetic] in pyproject.toml'
 _MORE_SHM = 'write resources = { shm = "16Gi" } under [tool.kinetic] in pyproject.toml'
-_NEXT_ATTEMPT = "nothing: it starts again automatically when a node is available"
+NEXT_ATTEMPT = "nothing: it starts again automatically when a node is available"
 _OTHER_IMAGE = "choose another container_image, or submit with the Python of the image"
 _PYTHON_IMAGE = "use an image with Python in its PATH, for the processor of the node"
 _DISRUPTIONS = {
@@ -292,8 +292,8 @@ def pod_disruption(pod: Object) -> Explanation | None:
         what = "its node ran out of memory or disk, and it was evicted"
         return Explanation("evicted", what, message, _more_resources(message))
     if cause == "TerminationByKubelet" or reason in {"Terminated", "NodeShutdown", "Shutdown"}:
-        return Explanation("preempted", "its node was preempted, as Spot capacity can be", message, _NEXT_ATTEMPT)
-    return Explanation("preempted", _DISRUPTIONS.get(cause, "it lost its node"), message or cause, _NEXT_ATTEMPT)
+        return Explanation("preempted", "its node was preempted, as Spot capacity can be", message, NEXT_ATTEMPT)
+    return Explanation("preempted", _DISRUPTIONS.get(cause, "it lost its node"), message or cause, NEXT_ATTEMPT)
 
 
 def pod_end(pod: Object, job_id: str) -> Explanation:
@@ -340,10 +340,11 @@ def _container_end(ended: Object, message: str, job_id: str, memory: str = "its 
         return Explanation("unknown", "it ended for an unknown reason", message, logs, stuck=True)
     if code == INFRASTRUCTURE_EXIT:
         if failed := re.fullmatch(_RETRIED, last := _last_line(message)):
-            return Explanation("infrastructure", f"{failed[1]}, and it is tried again ({failed[3]})", failed[2], logs)
-        return Explanation("infrastructure", "an infrastructure failure ended it, and it is retried", last, logs)
+            return Explanation("infrastructure", failed[1], f"{failed[2]}; {failed[3]}", logs)
+        why = last.removesuffix("; another one may follow")
+        return Explanation("infrastructure", "an infrastructure failure ended it", why, logs)
     if code == LOST_EXIT:
-        what = "its node was restarted, and it is retried"
+        what = "its node was restarted"
         return Explanation("machine-restarted", what, f"exit code {code}, {reason or 'Unknown'}", logs)
     if code == FAILED_EXIT:
         return Explanation("failed", "it failed", _last_line(message), logs, stuck=True)

@@ -435,7 +435,7 @@ ROWS = [
     Row("infrastructure", scene(ended(task.INFRASTRUCTURE_EXIT, said="the store is out of reach")), P,
         "infrastructure", "retried", f"kinetic jobs logs {JOB_ID}", WAIT),
     Row("failed, with retries left", scene(ended(task.INFRASTRUCTURE_EXIT, said="attempt 0 failed: ValueError: no 1; "
-        "trying again (retry 1 of 2)")), P, "infrastructure", "attempt 0 failed, and it is tried again (retry 1 of 2)",
+        "trying again (retry 1 of 2)")), P, "infrastructure", "attempt 0 failed, and it is retried",
         "", WAIT),
     Row("machine restarted", scene(ended(task.LOST_EXIT, "Unknown")), P, "machine-restarted",
         "its node was restarted", "", WAIT),
@@ -555,6 +555,29 @@ def test_a_container_that_the_cluster_added_is_not_taken_for_ours() -> None:
     found["status"]["containerStatuses"].insert(0, sidecar)
 
     assert diagnose(scene(found, job_=job(condition("Failed")))).code == "memory"
+
+
+def test_a_job_that_failed_is_not_called_retried_and_its_last_pod_is_the_cause() -> None:
+    said = "this attempt has no verdict: this machine was taken away, or the job was stopped; another one may follow"
+    pods = [ended(task.INFRASTRUCTURE_EXIT, said=said, name=f"pod-{made}", made=made) for made in (0, 10, 20)]
+    killed = ended(137, "OOMKilled", name="pod-30", made=30)
+    spent = condition("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+
+    found = diagnose(Evidence(job(spent), pods))
+    later = diagnose(Evidence(job(spent), [*pods, killed]))
+
+    assert (found.status, found.what) == (F, "an infrastructure failure ended it, 3 times")
+    assert found.why == said.removesuffix("; another one may follow")
+    assert found.next == f"kinetic jobs logs {JOB_ID}     or submit it again"
+    assert (later.code, later.pod) == ("memory", "pod-30")
+
+
+def test_a_slice_that_does_not_start_again_is_to_be_submitted_again() -> None:
+    lost = disrupted("DeletionByPodGC", host=1)
+
+    found = diagnose(slice_of(host(0), lost, job_=job(condition("Failed", "BackoffLimitExceeded"))))
+
+    assert (found.code, found.next) == ("preempted", "submit it again")
 
 
 # ----------------------------------------------------------------------------------------------------------- many hosts
