@@ -114,6 +114,7 @@ class JobRequest:
 # ---------------------------------------------------------------------------------------------------- names and labels
 
 MOST_NAME_CHARACTERS = keys.MOST_OF_AN_OBJECT
+_MOST_WARM_RESTARTS = 10  # of a warm slice, preemptions included
 SLICE_PREFIX = "s"  # the one replicated job of a JobSet; one letter, since every hostname contains it
 
 APP, APP_MULTI_HOST, APP_WARM = "kinetic", "kinetic-pathways", "kinetic-warm"
@@ -432,12 +433,15 @@ def job_set(request: JobRequest) -> Manifest:
     restarts = {"name": RESTART_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": path}}}
     hosts = _indexed_spec(request, pod_template(request, [restarts]))
     template = {"metadata": {"labels": request.labels()}, "spec": hosts}
+    # A job is worth any number of preemptions. A warm slice is not: whatever ends it again and again may be its job,
+    # which continues on hosts of its own.
+    again = "RestartJobSet" if request.is_warm_pod else "RestartJobSetAndIgnoreMaxRestarts"
     # Which failures of the hosts' Job restart all of them. The first rule that matches counts.
     rules = [
         {"name": "verdict", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy", "DeadlineExceeded"]},
         {
             "name": "disruption",
-            "action": "RestartJobSetAndIgnoreMaxRestarts",
+            "action": again,
             "onJobFailureReasons": ["BackoffLimitExceeded"],
         },
     ]
@@ -446,7 +450,7 @@ def job_set(request: JobRequest) -> Manifest:
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": name},
         "successPolicy": {"operator": "All"},
         "failurePolicy": {
-            "maxRestarts": request.retries,
+            "maxRestarts": _MOST_WARM_RESTARTS if request.is_warm_pod else request.retries,
             # All old pods are gone before new ones come: they would share the chips, and the store.
             "restartStrategy": "BlockingRecreate",
             "rules": rules,

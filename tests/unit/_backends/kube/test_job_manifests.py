@@ -277,6 +277,15 @@ def test_a_set_starts_again_after_a_disruption_without_counting_and_fails_after_
     assert policy["restartStrategy"] == "BlockingRecreate"
 
 
+def test_a_warm_slice_starts_again_ten_times_only(ask) -> None:
+    request = ask("tpu-v6e-4x4", is_warm_pod=True)
+
+    policy = job_manifests.job_set(request)["spec"]["failurePolicy"]
+
+    assert policy["maxRestarts"] == 10
+    assert [rule["action"] for rule in policy["rules"]] == ["FailJobSet", "RestartJobSet"]
+
+
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("accelerator", ["tpu-v6e-4x4", "tpu-v5p-4x4x4"])
 def test_what_gke_tells_tpu_hosts_is_left_to_gke(ask, make, accelerator: str) -> None:
