@@ -216,7 +216,8 @@ def _ended(evidence: Evidence) -> JobState | None:
         found = object_status.pod_end(cause, evidence.job_id)
         if not found.stuck:  # another pod would follow, and none does any more
             times = f", {len(broken)} times" if evidence.hosts == 1 and len(broken) > 1 else ""
-            found = found._replace(what=f"{found.what}{times}", next=_ended_for_good(found.next))
+            next_ = found.next if found.code == "store-refused" else _ended_for_good(found.next)
+            found = found._replace(what=f"{found.what}{times}", next=next_)
         return _state(JobStatus.FAILED, found, cause, evidence, stuck=True)
     conditions = (
         object_status.condition_of(each, "Failed", "FailureTarget") for each in (evidence.job, *evidence.parts)
@@ -321,7 +322,7 @@ def _of_pod(pod: Object, evidence: Evidence) -> JobState:
     if object_status.pod_phase(pod) == "Failed":
         # The Job has not failed: another pod follows, or the Job fails in a moment, and is not pending until then.
         found = object_status.pod_end(pod, evidence.job_id)
-        if found.code in {"infrastructure", "machine-restarted"}:
+        if found.code in {"infrastructure", "machine-restarted", "store-refused"}:
             found = found._replace(what=f"{found.what}, and it is retried")
         return _state(JobStatus.RUNNING if found.stuck else JobStatus.PENDING, found, pod, evidence, stuck=False)
     lost = object_status.pod_disruption(pod)

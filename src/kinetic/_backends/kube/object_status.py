@@ -217,9 +217,7 @@ def observation(found: Object) -> Observation:
         name=job_id_of(found),
         status=status,
         attempt=None,
-        reason=str(ended.get("message") or ended.get("reason") or "")
-        if status is JobStatus.FAILED
-        else waits_for(found),
+        reason=_failure_of(job_id_of(found), ended) if status is JobStatus.FAILED else waits_for(found),
         waits_for_others=bool(waits_for(found)),
         where=str(_metadata(found).get("namespace") or ""),
         submitted=created_at(found) or None,
@@ -231,6 +229,12 @@ def observation(found: Object) -> Observation:
         warm=warm_pod_of(found),
         may_come_back=bool(annotation_of(found, DIFFERS_ANNOTATION)),
     )
+
+
+def _failure_of(job_id: str, ended: Object) -> str:
+    if ended.get("reason") == "BackoffLimitExceeded":  # its message says no more than that
+        return f"all its pods failed: kinetic jobs explain {job_id}"
+    return str(ended.get("message") or ended.get("reason") or "")
 
 
 def waits_for(found: Object) -> str:
@@ -278,6 +282,8 @@ _DISRUPTIONS = {
 }
 _POD_OF_A_JOB = r"for pod [^/\s]+/(\S+) failed with exit code (\d+)"  # of a Job with a podFailurePolicy
 _RETRIED = r"(attempt \d+ failed): (.*); trying again \((retry \d+ of \d+)\)"  # _runner/supervisor/attempts.py
+_NO_RIGHT = r"^\w+://\S+ (rejected our credentials|does not let our account)"  # _stores/obstore_client.py
+_TRY = "kinetic doctor --try cpu     runs a job that writes to the store; its pods' service account needs rights there"
 _REJECTIONS = ("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "NodePorts")
 
 
@@ -341,6 +347,8 @@ def _container_end(ended: Object, message: str, job_id: str, memory: str = "its 
     if code == INFRASTRUCTURE_EXIT:
         if failed := re.fullmatch(_RETRIED, last := _last_line(message)):
             return Explanation("infrastructure", failed[1], f"{failed[2]}; {failed[3]}", logs)
+        if re.search(_NO_RIGHT, last):
+            return Explanation("store-refused", "the store refused its pods", last, _TRY)
         why = last.removesuffix("; another one may follow")
         return Explanation("infrastructure", "an infrastructure failure ended it", why, logs)
     if code == LOST_EXIT:

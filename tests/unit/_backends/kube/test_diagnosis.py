@@ -434,6 +434,9 @@ ROWS = [
     ),
     Row("infrastructure", scene(ended(task.INFRASTRUCTURE_EXIT, said="the store is out of reach")), P,
         "infrastructure", "retried", f"kinetic jobs logs {JOB_ID}", WAIT),
+    Row("store refuses", scene(ended(task.INFRASTRUCTURE_EXIT, said="gs://jobs rejected our credentials: "
+        "GET https://x: 403 Forbidden")), P, "store-refused", "the store refused its pods, and it is retried",
+        "kinetic doctor --try cpu", WAIT),
     Row("failed, with retries left", scene(ended(task.INFRASTRUCTURE_EXIT, said="attempt 0 failed: ValueError: no 1; "
         "trying again (retry 1 of 2)")), P, "infrastructure", "attempt 0 failed, and it is retried",
         "", WAIT),
@@ -570,6 +573,7 @@ def test_a_job_that_failed_is_not_called_retried_and_its_last_pod_is_the_cause()
     assert found.why == said.removesuffix("; another one may follow")
     assert found.next == f"kinetic jobs logs {JOB_ID}     or submit it again"
     assert (later.code, later.pod) == ("memory", "pod-30")
+    assert object_status.observation(job(spent)).reason == f"all its pods failed: kinetic jobs explain {JOB_ID}"
 
 
 def test_a_slice_that_does_not_start_again_is_to_be_submitted_again() -> None:
