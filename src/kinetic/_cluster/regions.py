@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 from collections.abc import Sequence
 
 from kinetic._cluster import quotas
 from kinetic._cluster.project_apis import COMPUTE, ProjectApis
 from kinetic._cluster.quotas import Quota
 from kinetic._cluster.resource import DEFAULT_REGION, Setup
+from kinetic._google.api import Page
 from kinetic._google.locations import parent_zone, region_of
 from kinetic._hardware import Placement
 from kinetic._wire import NamedTuple
-from kinetic.errors import CapacityError
+from kinetic.errors import CapacityError, KineticError, OptionError
 
 # The order in which regions are tried: cheap ones with much hardware first. All others follow by name.
 _PREFERRED = (
@@ -55,6 +58,8 @@ def choose(setup: Setup, *, is_made: bool, can_ask: bool = True) -> Choice:
         f"where {each.name} is sold is not known yet: Compute Engine is off, or does not list it" for each in unknown
     ]
     if setup.location:
+        if can_ask and not is_made:
+            _check_place(setup.apis, setup.location)
         # A pool may be in any zone of the region; who names the zone of a new Standard cluster wants its pools there.
         place = setup.location if setup.spec.standard and not is_made else setup.region
         away = [each.name for each in wanted if sold[each.name] and not _in(sold[each.name], place)]
@@ -79,6 +84,23 @@ def choose(setup: Setup, *, is_made: bool, can_ask: bool = True) -> Choice:
         name: sorted((each for each in found if region_of(each) == region), key=rank) for name, found in sold.items()
     }
     return Choice(location, {name: tuple(found) for name, found in zones.items()}, tuple(limits), tuple(notes))
+
+
+def _check_place(apis: ProjectApis, location: str) -> None:
+    """Raise OptionError for a region or a zone that does not exist, as far as Google lists them."""
+    page: Page = {}
+    with contextlib.suppress(KineticError):  # who may not list them finds out later
+        page = apis.read(COMPUTE, f"compute/v1/projects/{apis.project}/regions", fields="items(name,zones)") or {}
+    zones = [str(each).rpartition("/")[2] for item in page.get("items") or () for each in item.get("zones") or ()]
+    places = {*zones, *map(region_of, zones)}
+    if not places or not places.isdisjoint({location, parent_zone(location)}):
+        return
+    near = difflib.get_close_matches(location, sorted(places), n=3) or [DEFAULT_REGION]
+    raise OptionError(
+        f"Google has no region or zone {location}",
+        why=f"the nearest names are {', '.join(near)}",
+        next=f"kinetic up --region {near[0]}",
+    )
 
 
 def zones_that_sell(apis: ProjectApis, wanted: Placement) -> tuple[str, ...]:

@@ -511,6 +511,17 @@ def test_a_region_with_quota_is_preferred(maker: Maker, cloud: GoogleCloud) -> N
     assert maker.plan("v5litepod-8").setup.location != "us-central1"
 
 
+@pytest.mark.parametrize("location", ["us-centrall1", "us-centrall1-a", "us-central1-q"])
+def test_a_place_that_google_does_not_have_is_refused_before_anything_is_made(
+    maker: Maker, cloud: GoogleCloud, location: str
+) -> None:
+    with pytest.raises(OptionError, match=f"no region or zone {location}") as refused:
+        maker.plan(location=location)
+
+    assert str(refused.value.next).startswith("kinetic up --region us-central1")
+    assert cloud.writes == []
+
+
 def test_a_region_that_does_not_sell_the_hardware_is_refused(maker: Maker) -> None:
     with pytest.raises(CapacityError, match="us-west4 does not sell tpu-v6e"):
         maker.plan("v6e-8", location="us-west4")
