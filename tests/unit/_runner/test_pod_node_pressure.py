@@ -78,3 +78,16 @@ def test_a_note_that_is_gone_proves_nothing() -> None:
     store.delete(keys.attempt(JOB, 1))
 
     assert after(store, 3) == ""
+
+
+@pytest.mark.parametrize(("seconds", "gives_up"), [([5.0] * 10, True), ([5.0] * 9, False), ([5.0] * 9 + [90.0], False)])
+def test_a_slice_whose_attempts_all_end_within_a_minute_gives_up(seconds: list[float], gives_up) -> None:
+    store = MemoryStore("memory://job")
+    for attempt, lasted in enumerate(seconds):
+        details: dict[str, object] = {"ended": 100.0 + lasted, container.WHY: f"it was stopped {attempt}"}
+        note = AttemptNote(JOB, attempt, "machine", 100.0, details=details)
+        store.put(note.key, note.to_bytes(KEY))
+
+    found = container.brief_attempts(store, AttemptNote(JOB, len(seconds), "machine", 0.0), KEY)
+
+    assert found == ("it was stopped 9" if gives_up else "")

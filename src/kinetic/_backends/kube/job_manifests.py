@@ -114,7 +114,7 @@ class JobRequest:
 # ---------------------------------------------------------------------------------------------------- names and labels
 
 MOST_NAME_CHARACTERS = keys.MOST_OF_AN_OBJECT
-_MOST_WARM_RESTARTS = 10  # of a warm slice, preemptions included
+_MOST_WARM_RESTARTS = 5  # of a warm slice, preemptions included; hosts of its job's own have some tries left then
 SLICE_PREFIX = "s"  # the one replicated job of a JobSet; one letter, since every hostname contains it
 
 APP, APP_MULTI_HOST, APP_WARM = "kinetic", "kinetic-pathways", "kinetic-warm"

@@ -25,7 +25,7 @@ import glob
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +42,8 @@ from kinetic.errors import KineticError, RunnerError
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}  # of JAX; the first one is where it computes
 MEMORY, DISK = "memory", "disk"
 MOST_IN_A_ROW = 3  # attempts that failed around the job; as often as other failures around a job are retried
+# A slice that is started again costs all its chips, and nothing else ends one whose function ends its pod each time.
+MOST_BRIEF, BRIEF_SECONDS = 10, 60.0
 SHORT_OF, WHY = "short_of", "why"  # in the details of a note
 HOLD = "hold"  # in the folder of a warm pod's task that its client has not confirmed: a pipe, which says how it goes on
 
@@ -274,26 +276,43 @@ def _is_short_of_disk(folder: Path) -> bool:
 
 def lasting_shortage(store: Store, note: AttemptNote, key: bytes) -> str:
     """Return what the machines of all of the last attempts before this one were short of, or ""."""
-    return next(iter(_noted_in_a_row(store, note, key, SHORT_OF)), "")
+    return _noted_in_a_row(store, note, key, MOST_IN_A_ROW, lambda each: str(each.details.get(SHORT_OF) or ""))
 
 
 def was_out_of_reach(store: Store, note: AttemptNote, key: bytes) -> bool:
     """Return whether all of the last attempts before this one ended as their data or their store was out of reach."""
-    found = _noted_in_a_row(store, note, key, WHY)
-    return bool(found) and all(why.startswith(OUT_OF_REACH) for why in found)
+
+    def reason(each: AttemptNote) -> str:
+        why = str(each.details.get(WHY) or "")
+        return why if why.startswith(OUT_OF_REACH) else ""
+
+    return bool(_noted_in_a_row(store, note, key, MOST_IN_A_ROW, reason))
 
 
-def _noted_in_a_row(store: Store, note: AttemptNote, key: bytes, detail: str) -> list[str]:
-    """Return a detail of each of the last attempts before this one, the latest first; [] if one does not have it."""
-    found = []
-    for attempt in range(note.attempt - 1, note.attempt - 1 - MOST_IN_A_ROW, -1):
-        noted = ""
+def brief_attempts(store: Store, note: AttemptNote, key: bytes) -> str:
+    """Return why the latest attempt of a slice ended if many before this one ended soon after they began, or ""."""
+
+    def reason(each: AttemptNote) -> str:
+        ended = each.details.get("ended")
+        is_brief = isinstance(ended, int | float) and ended - each.started < BRIEF_SECONDS
+        return str(each.details.get(WHY) or "") if is_brief else ""
+
+    return _noted_in_a_row(store, note, key, MOST_BRIEF, reason)
+
+
+def _noted_in_a_row(
+    store: Store, note: AttemptNote, key: bytes, count: int, noted: Callable[[AttemptNote], str]
+) -> str:
+    """Return what the latest attempt before this one has noted; "" if not all of so many have noted something."""
+    found = ""
+    for attempt in range(note.attempt - 1, note.attempt - 1 - count, -1):
+        text = ""
         if attempt >= 0:
             with contextlib.suppress(KineticError):  # missing or unreadable
-                noted = str(outcomes.read_note(store, note.job_id, attempt, key).details.get(detail) or "")
-        if not noted:
-            return []
-        found.append(noted)
+                text = noted(outcomes.read_note(store, note.job_id, attempt, key))
+        if not text:
+            return ""
+        found = found or text
     return found
 
 

@@ -176,7 +176,7 @@ class PodSource:
         self._log_pump: LogPump | None = None
         self._usage: UsageUpload | None = None
         self._key = b""
-        self._said = self._shortage = self._log_trouble = ""
+        self._said = self._shortage = self._brief = self._log_trouble = ""
         self._interruptions = self._first_attempt = 0
         self._waiting_others: Others | None = None
         self.wake, self._waker = os.pipe()
@@ -338,6 +338,7 @@ class PodSource:
         found = self._claim_together(note, key) if task.hosts > 1 else attempts.claim(self.store, note, key)
         if found is not None:
             self._shortage = container.lasting_shortage(self.store, found, key)
+            self._brief = container.brief_attempts(self.store, found, key) if task.hosts > 1 else ""
             self._interruptions = found.attempt  # those that failed are counted as retries
             if task.retries:
                 self._interruptions -= attempts.count_failures(self.store, task.job_id, found.attempt, key)
@@ -411,6 +412,10 @@ class PodSource:
             return ()
         if self._shortage:
             self._give_up("evicted", container.eviction_message(self._shortage))
+            return ()
+        if self._brief:
+            times = f"{container.MOST_BRIEF} attempts in a row ended within {container.BRIEF_SECONDS:g} s"
+            self._give_up("infrastructure", f"{times}, the last one as {self._brief}; the function may end its own pod")
             return ()
         values = None
         if self.task.after:

@@ -277,12 +277,12 @@ def test_a_set_starts_again_after_a_disruption_without_counting_and_fails_after_
     assert policy["restartStrategy"] == "BlockingRecreate"
 
 
-def test_a_warm_slice_starts_again_ten_times_only(ask) -> None:
+def test_a_warm_slice_starts_again_five_times_only(ask) -> None:
     request = ask("tpu-v6e-4x4", is_warm_pod=True)
 
     policy = job_manifests.job_set(request)["spec"]["failurePolicy"]
 
-    assert policy["maxRestarts"] == 10
+    assert policy["maxRestarts"] == 5
     assert [rule["action"] for rule in policy["rules"]] == ["FailJobSet", "RestartJobSet"]
 
 
