@@ -776,6 +776,38 @@ def test_pools_of_processes_work_with_the_scripts_functions_and_classes(project,
     assert "sent by value" not in done.stderr  # the script is __mp_main__ in a process of the pool
 
 
+def test_what_reads_from_a_process_of_the_client_sees_its_end_while_the_supervisor_waits_for_jobs(project) -> None:
+    project.write(
+        "jobs.py",
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def double(number):
+            return number * 2
+
+        def in_a_process():
+            print(double(21))
+        """,
+    )
+
+    # Its resource tracker ends when every copy of a pipe is closed, one of which each process inherits that it makes.
+    printed = project.out(
+        """
+        import multiprocessing
+        import jobs
+
+        if __name__ == "__main__":
+            process = multiprocessing.get_context("spawn").Process(target=jobs.in_a_process)
+            process.start()
+            process.join()
+        """,
+        timeout=30,
+    )
+
+    assert printed.splitlines() == ["42"]
+
+
 def test_a_pool_works_with_functions_of_a_module(project) -> None:
     project.write("lib.py", MODULE)
 

@@ -145,6 +145,7 @@ def _start(paths: Paths, queue: Queue, supervisor: str, template_id: str) -> int
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
+                *((os.POSIX_SPAWN_CLOSE, number) for number in _inheritable()),
             ],
             setsid=True,
             setsigmask=[],
@@ -157,6 +158,14 @@ def _start(paths: Paths, queue: Queue, supervisor: str, template_id: str) -> int
             why=f"{words[0]}: {error}",
             next="look at the limits of this shell with: ulimit -a",
         ) from error
+
+
+def _inheritable() -> Iterator[int]:
+    """Yield the descriptors that a new process would get: who reads from a pipe among them would wait for its end."""
+    for number in map(int, os.listdir("/dev/fd") if os.path.exists("/dev/fd") else ()):
+        with contextlib.suppress(OSError):  # closed meanwhile, as that of this folder
+            if number > 2 and os.get_inheritable(number):
+                yield number
 
 
 def _collect(pid: int) -> None:
