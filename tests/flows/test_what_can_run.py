@@ -424,7 +424,7 @@ def test_caches_generic_functions_and_names_of_types_of_a_script_run(project) ->
 
         P, Ts, Count = ParamSpec("P"), TypeVarTuple("Ts"), NewType("Count", int)
         if sys.version_info >= (3, 12):
-            exec("type Row = list[int] | int")
+            exec("type Row = list[Row] | dict[str, Row] | Some[int]\\ntype Some[T] = list[T] | None")
         else:
             Row = list
 
@@ -465,6 +465,11 @@ def test_caches_generic_functions_and_names_of_types_of_a_script_run(project) ->
         def train(model):
             assert fibonacci.cache_info().currsize == 0 and short.cache_parameters()["maxsize"] == 3
             assert model.names["own"] is fibonacci
+            if sys.version_info >= (3, 12):
+                row = Row.__value__
+                assert str(row) == "list[Row] | dict[str, Row] | Some[int]" and row.__args__[0].__args__[0] is Row
+                assert Row.__module__ == "__main__"
+                assert Some.__type_params__ == Some.__value__.__parameters__ and str(Some[int]) == "Some[int]"
             values = fibonacci(60), short(3), model.size, model.twice(4), model.tell(1), model.tell(""), typed(9)
             return values, len(wrappers.CALLS), model
 

@@ -47,7 +47,7 @@ def extended(reducers: _Reducers) -> _Reducers:
         WeakValueDictionary: _of_items,
     }
     if alias := getattr(typing, "TypeAliasType", None):  # Python 3.12
-        own[alias] = _by_name_or(lambda it: (alias, (it.__name__, it.__value__)))
+        own[alias] = _by_name_or(_of_alias)
     return _Table(own, reducers)
 
 
@@ -81,6 +81,28 @@ def cached(it: Any) -> tuple[Any, ...]:
     """Return the reduction of a function with an empty cache, as ``functools.lru_cache`` makes it."""
     asked = it.cache_parameters()
     return type(it), (it.__wrapped__, asked["maxsize"], asked["typed"], functools._CacheInfo), vars(it)  # noqa: SLF001 - as Python's own
+
+
+def _of_alias(it: Any) -> tuple[Any, ...]:
+    if it.__type_params__:
+        kind: Any = type(it)
+        return functools.partial(kind, type_params=it.__type_params__), (it.__name__, it.__value__)
+    return make_alias, (it.__name__, it.__module__), (it.__value__,), None, None, _give_value
+
+
+def make_alias(name: str, module: str) -> Any:
+    """Do what ``type NAME = …`` does; what it stands for comes afterwards, since the alias itself may be in it."""
+    space: dict[str, Any] = {"__name__": module}
+    exec(f"type {name} = __given__()", space)  # noqa: S102 - Python 3.12, and looked up when it is asked for
+    _spaces[id(space[name])] = space
+    return space[name]
+
+
+def _give_value(alias: Any, state: tuple[Any]) -> None:
+    _spaces.pop(id(alias))["__given__"] = lambda: state[0]
+
+
+_spaces: dict[int, dict[str, Any]] = {}  # of aliases that have no value yet
 
 
 def _without_lock(it: Any) -> tuple[Any, ...]:
