@@ -1422,6 +1422,55 @@ def test_what_decorators_and_metaclasses_make_and_cannot_be_pickled_is_made_agai
     assert last(out) == [3, 1, 6, 15]
 
 
+def test_a_struct_of_a_script_as_msgspec_makes_it_comes_back_as_itself(project) -> None:
+    project.write("msgspec/__init__.py", "from msgspec._core import Struct")
+    project.write(
+        "msgspec/_core.py",  # as it is in 0.20: it adds slots, and takes none
+        """
+        class StructMeta(type):
+            def __new__(kind, name, bases, body):
+                if "__slots__" in body:
+                    raise TypeError("Struct types cannot define __slots__")
+                fields = tuple(body.get("__annotations__", ()))
+                return super().__new__(kind, name, bases, {**body, "__slots__": fields})
+
+        class Struct(metaclass=StructMeta):
+            def __init__(self, *values):
+                for name, value in zip(self.__slots__, values, strict=True):
+                    setattr(self, name, value)
+
+            def __reduce__(self):
+                return type(self), tuple(getattr(self, name) for name in self.__slots__)
+        """,
+    )
+
+    out = project.out(
+        """
+        from __future__ import annotations
+        import kinetic, msgspec
+
+        class Options(msgspec.Struct):
+            rate: float
+
+        class Config(msgspec.Struct):
+            options: Options
+            layers: list[int]
+
+            def size(self):
+                return len(self.layers)
+
+        @kinetic.run(accelerator="cpu")
+        def train(config):
+            return type(config) is Config, config.size(), Config(Options(config.options.rate * 2), [])
+
+        *found, back = train(Config(Options(0.5), [1, 2]))
+        print(*found, type(back) is Config, back.options.rate)
+        """
+    )
+
+    assert out == "True 2 True 1.0\n"
+
+
 def test_a_class_of_a_cell_that_keeps_its_methods_as_numba_does_is_made_again_in_the_job(project) -> None:
     project.write(
         "classes.py",

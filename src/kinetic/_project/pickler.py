@@ -219,7 +219,7 @@ def _registered_as(kind: type) -> str:
     for module, table, what in _REGISTRIES:
         if kind in getattr(sys.modules.get(module), table, ()):
             return what
-    return ""
+    return "a Struct of msgspec" if type(kind).__module__ == "msgspec._core" else ""  # which wants all fields at once
 
 
 def pickler_version() -> str:
