@@ -1079,6 +1079,30 @@ def test_a_script_may_replace_its_streams_by_whatever_print_can_use(name: str, i
     assert out.endswith("[1, 2]\n")
 
 
+@pytest.mark.parametrize(("encoding", "shown"), [("ascii", "\\xfcber \\u2603\n"), ("latin-1", "\xfcber \\u2603\n")])
+def test_what_a_job_prints_is_shown_in_any_locale_and_its_value_arrives(
+    project, monkeypatch: pytest.MonkeyPatch, encoding: str, shown: str
+) -> None:
+    project.write(
+        "script.py",
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            print("über \N{SNOWMAN}")
+            return 7
+
+        print(train())
+        """,
+    )
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+
+    done = subprocess.run([sys.executable, "script.py"], cwd=project.root, capture_output=True, check=False, timeout=60)
+
+    assert (done.returncode, done.stdout.decode(encoding)) == (0, f"{shown}7\n"), done.stderr
+
+
 def test_a_value_arrives_where_its_jobs_log_cannot_be_written(project) -> None:
     project.write(
         "full.py",

@@ -46,12 +46,17 @@ def is_terminal(stream: TextIO | None) -> bool:
 def write(stream: TextIO | None, text: str) -> None:
     """Write at once, as far as a stream can: like ``print``, it needs no more than ``write``; None takes nothing.
 
-    On a terminal, whole lines are written above the bars of tqdm.
+    On a terminal, whole lines are written above the bars of tqdm. What the encoding of the stream does not have is
+    written as Python does it in a traceback: a job prints as UTF-8, whatever the locale of its client is.
     """
     if stream is not None:
         bars = tqdm_with_bars() if text.endswith("\n") and is_terminal(stream) else None
         with contextlib.nullcontext() if bars is None else bars.external_write_mode(stream):
-            stream.write(text)
+            try:
+                stream.write(text)
+            except UnicodeEncodeError:
+                encoding = getattr(stream, "encoding", None) or "ascii"
+                stream.write(type(text)(text.encode(encoding, "backslashreplace").decode(encoding)))
             with contextlib.suppress(AttributeError):
                 stream.flush()
 
