@@ -207,7 +207,22 @@ def test_inputs_that_cannot_be_submitted_are_told_one_by_one_and_harm_no_other(b
     assert found["wrong"] == ["OptionTypeError", "CallableError", "OptionTypeError"]
     assert found["strange"] == [[1], 2]
     assert found["failures"] == 0
-    assert "2 of 4 inputs could not be submitted" in said
+    assert said.count("2 of 4 inputs could not be submitted") == 1
+
+
+def test_inputs_that_cannot_be_submitted_are_named_at_once_and_to_another_process_that_waits(batches: Any) -> None:
+    group, said = batches.both("tell(double.run_async_map([1, {'numbee': 2}]).group_id)")
+    found, later = batches.both(
+        f"""
+        batch = kinetic.attach_batch({group!r})
+        tell([job.result(cleanup=False) for job in batch.as_completed()])
+        """
+    )
+
+    assert found == [2]
+    for each in (said, later):
+        assert each.count("1 of 2 inputs could not be submitted; input 1: double() cannot be called like this") == 1
+        assert "nothing was submitted" not in each
 
 
 def test_more_than_a_hundred_jobs_without_a_limit_are_worth_a_warning(batches: Any) -> None:

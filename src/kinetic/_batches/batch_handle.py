@@ -82,7 +82,8 @@ class BatchHandle(Batch[R]):
         with detaching(self), display.show_progress(self) as shown:
             for _ in completions(self, timeout, shown):
                 pass
-        collection.warn_of_submission_failures(self)
+        if self._poll.attached:  # else it was said when it was submitted
+            collection.warn_of_submission_failures(self)
 
     def as_completed(self, *, poll_interval: float = 5.0, timeout: float | None = None) -> Iterator[JobHandle[R]]:  # noqa: ARG002 - documented
         """Yield jobs as they end, in that order, also while inputs are still being submitted.
@@ -96,6 +97,8 @@ class BatchHandle(Batch[R]):
         Raises:
             JobTimeoutError: The time is over; the jobs keep running (also a TimeoutError).
         """
+        if self._poll.attached:  # as in ``wait``
+            collection.warn_of_submission_failures(self)
         with detaching(self):  # Ctrl-C in the caller's own loop does not come here
             for index in completions(self, timeout):
                 job = self.jobs[index]

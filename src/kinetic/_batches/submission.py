@@ -512,3 +512,7 @@ def _begin(batch: BatchHandle, launcher: ChildLauncher) -> None:
     output.report(f"submitted {group.group_id}: {count_text(len(batch.jobs) - len(batch._submission_errors), 'job')}")
     output.report(f"follow:   kinetic batch status {group.group_id}")
     output.report(f"cancel:   kinetic batch cancel {group.group_id}")
+    if batch._submission_errors:
+        from kinetic._batches import collection  # as above
+
+        collection.warn_of_submission_failures(batch)

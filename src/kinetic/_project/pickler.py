@@ -341,7 +341,7 @@ def check_arguments(function_: Callable[..., Any], args: Sequence[Any], kwargs: 
         raise CallableError(
             f"{name}() cannot be called like this: {error}",
             why=f"its signature is {name}{signature}",
-            next="correct the call; nothing was submitted",
+            next="correct the call; no job was submitted for it",
             code="arguments",
         ) from None
 
