@@ -2,12 +2,13 @@
 
 
 def main() -> None:
-    """Import the command and run it; Ctrl-C meanwhile ends it without a traceback, as later."""
+    """Import the command and run it; Ctrl-C ends it without a traceback, also while the Tab key waits for it."""
     try:
         from kinetic._cli import main as command  # a tenth of a second
+
+        command.main()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    command.main()
 
 
 if __name__ == "__main__":

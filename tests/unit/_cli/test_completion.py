@@ -269,6 +269,19 @@ def test_a_home_that_is_broken_offers_nothing_and_says_nothing(complete, home) -
     assert complete("jobs", "logs", "cpu-", KINETIC_STORE="gs://far-away") == []
 
 
+def test_ctrl_c_while_words_are_looked_for_prints_nothing(environ, tmp_path) -> None:
+    hook = "lambda event, args: args[:1] == ('kinetic._cli.shared_options',) and signal.raise_signal(signal.SIGINT)"
+    (tmp_path / "sitecustomize.py").write_text(f"import signal, sys\nsys.addaudithook({hook})\n")
+    environ["PYTHONPATH"] += f":{tmp_path}"
+    asked = {"_KINETIC_COMPLETE": "bash_complete", "COMP_WORDS": "kinetic jobs logs cpu-", "COMP_CWORD": "3"}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "kinetic"], env=environ | asked, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_nothing_is_offered_where_there_is_no_home(complete, tmp_path) -> None:
     assert complete("jobs", "logs", "", KINETIC_HOME=str(tmp_path / "none")) == []
     assert not (tmp_path / "none").exists()
