@@ -11,6 +11,7 @@ import enum
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 import os
 import shlex
@@ -273,6 +274,7 @@ def read_arguments(function: Callable[..., Any], words: Sequence[str], target: s
         context = command.make_context(f"{_program()} [OPTIONS] {target}", [*options], ignore_unknown_options=True)
         given = [*context.params[_VALUES]]
         _check_options(command, given)
+        _check_flags(command, options)
         return _bound(context, parameters, [*given, *values])
     except click.UsageError as error:
         refused = OptionError(error.format_message(), next=f"{_program()} {target} --help", code="arguments")
@@ -376,6 +378,15 @@ def _check_options(command: click.Command, values: list[str]) -> None:
             name = word.partition("=")[0]
             known = [flag for option in command.params for flag in (*option.opts, *option.secondary_opts)]
             raise click.NoSuchOption(name, possibilities=get_close_matches(name, known, 1))
+
+
+def _check_flags(command: click.Command, words: list[str]) -> None:
+    """Refuse a flag with a value behind it, which would be one by position of another parameter."""
+    flags = {name: option for option in command.params for name in option.opts if getattr(option, "is_flag", False)}
+    for word, value in itertools.pairwise(words):
+        if word in flags and value.lower() in {"true", "false"}:
+            either = " or ".join((word, *flags[word].secondary_opts))
+            raise click.UsageError(f"Option '{word}' does not take a value, got '{value}': write {either}.")
 
 
 def _bound(context: click.Context, parameters: list[inspect.Parameter], values: list[str]) -> Arguments:

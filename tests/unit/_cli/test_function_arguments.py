@@ -230,6 +230,18 @@ def test_a_parameter_may_be_called_no_something() -> None:
     assert called(function, "--no-cache") == (True, True)  # its own name comes first
 
 
+@pytest.mark.parametrize("value", ["false", "True"])
+def test_a_flag_takes_no_value_and_gives_none_to_another_parameter(value) -> None:
+    def train(steps, name="x", *, fast=True):
+        return steps, name, fast
+
+    error = refusal(train, "1", "--fast", value)
+
+    assert error.what == f"Option '--fast' does not take a value, got '{value}': write --fast or --no-fast."
+    assert called(train, "--fast", "1", value) == (1, {"True": True}.get(value, value), True)
+    assert called(train, "1", "--name", "false", "--no-fast") == (1, "false", False)
+
+
 def test_keywords_of_any_name_leave_the_flags_and_types_of_the_parameters_alone() -> None:
     def function(keep: bool = True, max_steps: str = "1", **others):
         return keep, max_steps, others
