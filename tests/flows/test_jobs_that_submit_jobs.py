@@ -299,3 +299,35 @@ def worker_of() -> Callable[[str], int]:
         raise AssertionError(f"no worker of {job_id}")
 
     return find
+
+
+@pytest.mark.parametrize("submit", ["leaf.run_async(1)", "leaf.run_async_map([1, 2], max_concurrent=1)"])
+def test_a_module_that_submits_when_it_is_imported_does_not_do_so_in_its_jobs(project, submit: str) -> None:
+    project.write(
+        "theirs.py",
+        f"""
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def leaf(value):
+            return value * 2
+
+        submitted = {submit}
+        """,
+    )
+
+    out = project.out(
+        """
+        import theirs, kinetic
+        try:
+            theirs.submitted.wait(timeout=60)
+            theirs.leaf(3)
+        except Exception as error:
+            print(error)
+        print(len(kinetic.list_jobs()))
+        """
+    )
+
+    assert "leaf was submitted by a job that imports a module [callable]" in out
+    assert "`if __name__ == '__main__':`" in out
+    assert out.endswith(f"\n{3 if 'map' in submit else 2}\n")

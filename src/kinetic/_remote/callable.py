@@ -366,6 +366,12 @@ class RemoteCallable(Generic[P, R]):
                 "each would submit the job again",
                 next="put what the script does below `if __name__ == '__main__':`",
             )
+        if references.is_opening_call:
+            raise CallableError(
+                f"{self._name} was submitted by a job that imports a module",
+                why="a job imports the modules of its function first, and each would submit the job again, without end",
+                next="put what the module does below `if __name__ == '__main__':`, or into a function",
+            )
         if reason := why_no_submission(os.environ):
             raise CallableError(
                 f"{self._name} cannot be submitted from inside a job on a cluster",

@@ -12,6 +12,7 @@ from kinetic._wire import NamedTuple
 from kinetic.errors import rebuilt
 
 WRAPPED = "__kinetic_wrapped__"  # set on whatever kinetic.run returned; holds the plain function
+is_opening_call = False  # whether this is a job whose function has not begun: what runs is what its modules do at once
 
 
 def plain(found: object) -> object:

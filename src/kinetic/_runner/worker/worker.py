@@ -176,6 +176,7 @@ def work(
 def _run(task: Task, report: ReportWriter, body: function_call.BodyFile, fetched: list[function_call.Fetched]) -> int:
     times: dict[str, float] = {}
     function_call.pickler_class()
+    references.is_opening_call = True
     try:
         order, unpacked, call = _prepare(task, report, times, fetched)
     except BaseException as error:  # noqa: BLE001 - whatever happens in a phase is reported with its name
@@ -185,6 +186,7 @@ def _run(task: Task, report: ReportWriter, body: function_call.BodyFile, fetched
         process_setup.write_to_log(failed["error"]["traceback"] or f"kinetic: {error}\n")
         return 1
     _end_a_forked_child(report)  # of a module that forks while it is imported
+    references.is_opening_call = False
     report.enter(EXECUTE)
     _note_the_begin(task)
     step("worker:calling")
