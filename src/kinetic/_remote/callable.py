@@ -128,6 +128,12 @@ else:
             return self._method if instance is None else self._method.__get__(instance._with_lost_class()._submitter())  # noqa: SLF001 - ours
 
 
+_CALLS = "{0}(…) runs as a job and returns the value, {0}.run_async(…) returns a handle"
+_MANY = "{0}.run_async_map(inputs) submits a job for each input"
+_OTHER_TOOLS = dict.fromkeys(("remote", "spawn", "delay", "apply_async"), _CALLS)  # of Modal, Ray, Dask and Celery
+_OTHER_TOOLS |= dict.fromkeys(("map", "starmap", "map_async", "map_array", "for_each"), _MANY)
+
+
 class RemoteCallable(Generic[P, R]):
     """A function that runs as a job. It keeps the name, documentation and signature of the plain one.
 
@@ -344,7 +350,10 @@ class RemoteCallable(Generic[P, R]):
             """Return the function's annotations: from Python 3.14 on, they are made when somebody asks for them."""
             if name == "__annotations__" and references.WRAPPED in self.__dict__:
                 return self._plain.__annotations__
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            what = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if instead := _OTHER_TOOLS.get(name):
+                what += f"; {instead.format(self.__dict__.get('_name', 'f'))} (docs/moving.md)"
+            raise AttributeError(what, name=name, obj=self)
 
     @property
     def _plain(self) -> Callable[..., R]:

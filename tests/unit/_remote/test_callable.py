@@ -152,6 +152,19 @@ def test_a_parameter_may_have_any_name() -> None:
 # ------------------------------------------------------------------------------------------------- other options
 
 
+@pytest.mark.parametrize(("name", "instead"), [("remote", "run_async(…)"), ("starmap", "run_async_map(inputs)")])
+def test_what_other_tools_call_a_call_is_answered_with_what_it_is_called_here(name: str, instead: str) -> None:
+    @kinetic.run(accelerator="cpu")
+    def train() -> None: ...
+
+    assert not hasattr(train, name)
+    with pytest.raises(AttributeError, match=rf"'RemoteCallable' object has no attribute '{name}'; .*train") as raised:
+        getattr(train, name)(0.1)
+
+    assert instead in str(raised.value)
+    assert "docs/moving.md" in str(raised.value)
+
+
 def test_with_options_is_the_same_function_with_other_options(theirs: ModuleType) -> None:
     other = theirs.train.with_options(accelerator="gpu-l4", spot=True, deadline=60)
 
