@@ -934,7 +934,7 @@ def test_a_job_knows_who_and_where_it_is(world) -> None:
     assert not Path(output_dir).exists()  # it left nothing there, so the empty folder is gone
 
 
-def test_a_function_that_reads_the_command_line_finds_the_scripts_own(project) -> None:
+def test_a_function_that_reads_the_command_line_finds_the_scripts_own_unless_a_secret_is_in_it(project, home) -> None:
     project.write(
         "theirs.py",
         """
@@ -969,6 +969,13 @@ def test_a_function_that_reads_the_command_line_finds_the_scripts_own(project) -
     assert project.out((project.root / "theirs.py").read_text(), "--rate", "0.5") == "0.5 --rate 0.5\n"
     assert project.out(in_a_batch, "--rate=0.25") == "0.25\n"
     assert project.out("import theirs; theirs.main()") == "0.1\n"
+
+    project.write("script.py", "import theirs; theirs.main()")
+    done = project.run("script.py", "--rate=0.5", "--wandb-api-key", "k-123")
+
+    assert done.stdout == "0.1 --rate=0.5 --wandb-api-key k-123\n"
+    assert "the script's command line stays here, as --wandb-api-key may be a secret" in done.stderr
+    assert not [path for path in home.rglob("*") if path.is_file() and b"k-123" in path.read_bytes()]
 
 
 def test_log_records_are_shown_in_the_job_as_the_script_shows_them_and_once(project) -> None:

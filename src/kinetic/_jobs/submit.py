@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.util
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -463,7 +464,25 @@ def command_line() -> dict[str, Any]:
         words = [word.encode().decode() for word in sys.argv[1:]]
     except (AttributeError, UnicodeError):  # somebody's own object, or the name of a file that is not UTF-8
         return {}
+    if secret := next(filter(None, map(_secret_option, words)), ""):
+        output.report_once(
+            f"the script's command line stays here, as {secret} may be a secret: "
+            "a function that reads sys.argv in the job finds none of it"
+        )
+        return {}
     return {"words": words} if words else {}
+
+
+def _secret_option(word: str) -> str:
+    """Return the name of an option, as ``--api-key`` or ``wandb.api_key=…``, that has a secret by its name, or ""."""
+    name, is_given, _ = word.partition("=")
+    parts = re.split("[^a-z]+", name.lower())
+    is_secret = not _SECRETS.isdisjoint(parts) or ("key" in parts and not _KEYS.isdisjoint(parts))
+    return name if is_secret and (is_given or word.startswith("-")) else ""
+
+
+_SECRETS = frozenset({"token", "secret", "password", "passwd", "credential", "credentials", "apikey"})
+_KEYS = frozenset({"api", "access", "private", "auth"})
 
 
 def console_logging() -> dict[str, Any]:
