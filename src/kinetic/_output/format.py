@@ -263,7 +263,10 @@ def print_document(**fields: Any) -> None:
 
 
 def is_json(value: object) -> bool:
-    """Return whether JSON can hold a value; it has no NaN, for one, and of the keys 1 and "1" it makes the same."""
+    """Return whether JSON can hold a value; it has no NaN, for one, and of the keys 1 and "1" it makes the same.
+
+    Half of a character, as in names of files that are not UTF-8, ends readers as jq.
+    """
     import json
 
     def check(pairs: list[tuple[str, object]]) -> None:
@@ -271,7 +274,7 @@ def is_json(value: object) -> bool:
             raise ValueError("two keys are one in JSON")
 
     try:
-        json.loads(json.dumps(value, allow_nan=False), object_pairs_hook=check)
+        json.loads(json.dumps(value, allow_nan=False, ensure_ascii=False).encode(), object_pairs_hook=check)
     except (TypeError, ValueError, RecursionError):
         return False
     return True

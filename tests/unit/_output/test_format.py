@@ -125,6 +125,8 @@ def test_a_size_has_the_number_of_its_noun() -> None:
     [
         ({"a": [1, None, "x"]}, True),
         (float("nan"), False),
+        (["\xfc\u2603"], True),
+        (["name\udce9"], False),
         ({1, 2}, False),
         (object(), False),
         (b"x", False),
