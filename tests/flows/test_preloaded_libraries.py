@@ -105,6 +105,50 @@ JOBS = """
         os.kill(os.getpid(), how)
         time.sleep(600)
 """
+DRAWS = """
+    @kinetic.run(accelerator="cpu")
+    def draw():
+        preloaded = seen()["preloaded"]
+        import numpy
+        return preloaded, numpy.random.random()
+"""
+FLOATS = """
+    @kinetic.run(accelerator="cpu")
+    def floats():
+        return seen()["preloaded"], sys.modules["of_theirs"].FLOAT
+"""
+FINDS = """
+    @kinetic.run(accelerator="cpu")
+    def finds():
+        found = []
+        class Finder:
+            find_spec = lambda name, path=None, target=None: found.append(name)
+        sys.meta_path.insert(0, Finder)
+        import of_theirs
+        return "of_theirs.part3" in found
+"""
+AT_ONCE = """
+    @kinetic.run(accelerator="cpu")
+    def at_once():
+        import builtins, threading
+        begin = threading.Barrier(8)
+        def get(name):
+            begin.wait()
+            __import__(f"lib_{name}")
+        sys.setswitchinterval(1e-6)
+        threads = [threading.Thread(target=get, args=(name,)) for name in "abcdefgh"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return seen()["preloaded"], builtins.counts
+"""
+LISTS = """
+    @kinetic.run(accelerator="cpu")
+    def lists():
+        found = seen()
+        return found["preloaded"], sys.modules["of_theirs"].FOUND, sys.modules["of_theirs"].HOURS
+"""
 WARM = """
     from jobs import *
     limit = time.monotonic() + 60
@@ -501,11 +545,16 @@ def test_lazy_modules_stay_so_and_odd_ones_and_folders_that_are_gone_again_are_n
     [
         ("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()", "started threads"),
         ("OPEN = open(__file__)", "opened /"),
+        ("OUTPUTS = os.environ['KINETIC_OUTPUT_DIR']", "read KINETIC_OUTPUT_DIR, another one in each job"),
+        ("import kinetic; JOB = kinetic.current().job_id", "KINETIC_JOB_ID, another one in each job"),
+        ("import mine", "mine.py, which is no folder of packages"),
     ],
 )
 def test_only_the_library_after_which_no_process_can_be_forked_is_imported_by_each_job(
-    run, library, home, line, why
+    run, library, home, project, monkeypatch, line, why
 ) -> None:
+    project.write("mine.py", "")
+    monkeypatch.setenv("PYTHONPATH", f"{library.parent}:{project.root}")  # as an editable install of the project
     other = library.with_name("also_theirs")
     other.mkdir()
     (other / "__init__.py").write_text(f"import os\nPID = os.getpid()\n{line}\n")
@@ -552,8 +601,9 @@ def test_jobs_with_real_libraries_draw_numbers_of_their_own_and_compile(project,
         @kinetic.run(accelerator="tpu-v5litepod-4")
         def look():
             begun = time.monotonic()
-            import jax, numpy
+            import jax
             took = time.monotonic() - begun
+            import numpy
             numbers = [float(numpy.random.random()), *numpy.random.default_rng().random(2), os.urandom(2)[0]]
             total = float(jax.jit(lambda x: (x @ x).sum())(jax.numpy.ones((64, 64))))
             return {"took": took, "numbers": numbers, "found": [total, jax.device_count()]}
@@ -577,6 +627,111 @@ def test_jobs_with_real_libraries_draw_numbers_of_their_own_and_compile(project,
     assert [each["found"] for each in found] == [[64.0**3, 4]] * len(found)
     for column in zip(*(each["numbers"][:3] for each in found), strict=True):
         assert len(set(column)) == len(found)
+
+
+def test_jobs_draw_other_numbers_with_a_module_of_numpy_that_they_do_not_import(run, library, project) -> None:
+    pytest.importorskip("numpy")
+    (library / "__init__.py").write_text(f"{LIBRARY}import numpy\n")
+    project.write(
+        "jobs.py",
+        JOBS + "        @kinetic.run(accelerator='cpu')\n    def draw():\n        pass\n" if False else JOBS + DRAWS,
+    )
+
+    found = run("print(json.dumps([draw() for _ in range(4)]))", condition="draw()[0]")
+
+    assert [preloaded for preloaded, _ in found] == [True] * 4
+    assert len({number for _, number in found}) == 4
+
+
+def test_what_a_script_has_told_jax_holds_in_libraries_that_ask_when_they_are_imported(run, library, project) -> None:
+    pytest.importorskip("jax")
+    (library / "__init__.py").write_text(f"{LIBRARY}import jax\nFLOAT = str(jax.dtypes.canonicalize_dtype(float))\n")
+    project.write("jobs.py", JOBS + FLOATS)
+
+    plain, *told = run(
+        """
+        found = [floats()]
+        import jax
+        jax.config.update("jax_enable_x64", True)
+        while len(found) < 3 or not found[-1][0]:
+            assert time.monotonic() < limit
+            found.append(floats())
+        print(json.dumps(found))
+        """,
+        condition="floats()[0]",
+    )
+
+    assert plain == [True, "float32"]
+    assert {name for _, name in told} == {"float64"}
+
+
+def test_a_finder_of_the_functions_own_sees_each_module_of_a_library(run, project) -> None:
+    project.write("jobs.py", JOBS + FINDS)
+
+    found = run("print(json.dumps([finds() for _ in range(8)]))")
+
+    assert found == [True] * 8
+
+
+def test_a_function_of_the_same_name_in_another_file_has_nothing_of_this_ones_libraries(run, project) -> None:
+    project.write(
+        "two.py",
+        """
+        import logging, kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def look():
+            logging.warning("something is wrong")
+        """,
+    )
+
+    log = run("""
+        import two
+        job = two.look.run_async()
+        job.result(cleanup=False)
+        print(json.dumps(job.logs()))
+    """)
+
+    assert log == "WARNING:root:something is wrong\n"  # the handler that the library adds keeps it from being shown
+
+
+def test_threads_that_import_libraries_at_the_same_time_import_each_once(run, library, project) -> None:
+    parts = [library.with_name(f"lib_{name}") for name in "abcdefgh"]
+    for each in parts:
+        each.mkdir()
+        (each / "__init__.py").write_text(
+            "import builtins\ncounts = builtins.__dict__.setdefault('counts', {})\n"
+            "counts[__name__] = counts.get(__name__, 0) + 1\nimport of_theirs\n"
+            + "".join(f"from {each.name} import part{number}\n" for number in range(30))
+        )
+        for number in range(30):
+            (each / f"part{number}.py").touch()
+    project.write("jobs.py", JOBS + AT_ONCE)
+
+    found = run("print(json.dumps([at_once() for _ in range(30)]))", condition="at_once()[0]")
+
+    assert [counts for _, counts in found] == [{each.name: 1 for each in parts}] * 30
+
+
+def test_a_library_that_lists_a_folder_or_asks_for_the_time_zone_is_as_the_job_would_have_it(
+    run, library, tmp_path, monkeypatch, project
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (library / "__init__.py").write_text(
+        f"{LIBRARY}import datetime\nFOUND = os.listdir({str(plugins)!r}), os.path.isdir({str(plugins / 'a')!r})\n"
+        "HOURS = datetime.datetime.now().astimezone().utcoffset().seconds // 3600\n"
+    )
+    project.write("jobs.py", JOBS + LISTS)
+
+    before, after = run(
+        f"first = lists()\nos.mkdir({str(plugins / 'a')!r})\nprint(json.dumps([first, lists()]))",
+        condition="lists()[0]",
+    )
+
+    assert before == [True, [[], False], 9]
+    assert after == [False, [["a"], True], 9]
 
 
 def test_a_supervisor_that_is_killed_leaves_no_process(run, wait_until) -> None:

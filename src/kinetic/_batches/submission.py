@@ -378,6 +378,7 @@ def _write(
     order = shipment.order(
         packed.project,
         keys.OUTPUTS,  # each child has a folder there, the same for every attempt
+        request.function,
         job_id=group_id,
         function_name=request.name,
         function=packed.function,

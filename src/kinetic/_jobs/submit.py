@@ -230,10 +230,10 @@ class Shipment(NamedTuple):
         pod = self.unfinished.result()
         return self._replace(pod=pod, lock=pod.lock, unfinished=None)
 
-    def order(self, shipped: Shipped, outputs: str, **own: Any) -> Order:
+    def order(self, shipped: Shipped, outputs: str, called: object, **own: Any) -> Order:
         """Make an order of what all jobs of this submission have in common, and of its own fields.
 
-        ``outputs``: where outputs go, below the store, if the options do not say so.
+        ``outputs``: where outputs go, below the store, if the options do not say so. ``called``: the function.
         """
         from kinetic._project import pickler  # it is loaded by now
 
@@ -241,7 +241,7 @@ class Shipment(NamedTuple):
         return Order(
             manifest=shipped.manifest,
             packs=shipped.packs,
-            plan=self.plan_page(),
+            plan=self.plan_page() | {"module": str(getattr(called, "__module__", ""))},
             script=pickler.script_of(self.plan),
             environment=tuple(self.captured.values),
             output_dir=named or wire_order.output_address(f"{context.store.url}/{outputs}"),
@@ -732,6 +732,7 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, data_refs
     order = shipment.order(
         shipped,
         keys.outputs(job_id),
+        call.function,
         job_id=job_id,
         function_name=call.name,
         function=payload.function,

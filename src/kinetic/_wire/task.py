@@ -158,7 +158,7 @@ class Task(_HostFiles):
     hosts: int = 1
     coordinator: str = ""  # ``address:port`` at which JAX's processes meet; DETECT; or "" to leave JAX alone
     function: str = ""  # its name, for messages from before the order is read
-    project: str = ""  # its folder on this machine, for what a supervisor learns of the function; "" in a pod
+    project: str = ""  # its folder on this machine and its module, for what a supervisor learns of it; "" in a pod
     placed: list[dict[str, Any]] | None = None  # references to all that the job reads, if any of it needs a mount
     retries: int = 0  # how many times a failed job is retried
     is_command: bool = False  # whether it is asked to end at its deadline, before it is killed

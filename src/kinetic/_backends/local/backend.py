@@ -203,7 +203,7 @@ class LocalBackend:
             mark=order.mark,
             machine=self._machine,
             function=order.function_name,
-            project=str(order.plan.get("origin") or order.plan.get("root") or ""),
+            project="/".join(str(order.plan.get(each) or "") for each in ("origin", "root", "module")) + order.script,
             placed=order.data_to_mount(),
             memory_bytes=order.memory_bytes,
             retries=order.retries,

@@ -21,7 +21,6 @@ from kinetic._runner.worker.preloaded_modules import Imports
 from kinetic._wire import NamedTuple, digests
 from kinetic._wire.task import Task
 
-_OF_ONE_JOB = frozenset({"KINETIC_JOB_ID", "KINETIC_ATTEMPT", "KINETIC_OUTPUT_DIR", "KINETIC_CHECKPOINT_DIR"})
 _IMPORT_SECONDS = 120.0
 _MOST_SPOILERS = 8  # each costs the imports before it once more
 _MISSES = 2  # jobs one after the other that had to import much all the same, before their libraries replace these
@@ -97,9 +96,9 @@ class Preloading:
             return
         name, before = _name_of(task), self._functions.get(_name_of(task))
         self._functions[name] = imports
-        if had_ours and self._wanted is not None and imports.set_before != self._wanted.imports.set_before:
+        if had_ours and self._wanted is not None and not _is_set_alike(imports, self._wanted.imports):
             self._unsteady.add(name)
-        elif before is not None and before.set_before == imports.set_before:
+        elif before is not None and _is_set_alike(imports, before):
             self._unsteady.discard(name)
         if not limits.may_preload(task.environment):
             self.end()
@@ -148,7 +147,7 @@ class Preloading:
         if self._preloader is None or self._wanted is None:
             return False
         ours = self._wanted.imports
-        is_set_so = imports.set_before == ours.set_before and imports.changed <= self._preloader.changed
+        is_set_so = _is_set_alike(imports, ours) and imports.changed <= self._preloader.changed
         return is_set_so and {*ours.names} <= {*imports.names}
 
     def _fits(self, task: Task) -> bool:
@@ -181,11 +180,15 @@ class Preloading:
         self._drop()
 
 
+def _is_set_alike(one: Imports, other: Imports) -> bool:
+    return (one.set_before, one.settings) == (other.set_before, other.settings)
+
+
 def _name_of(task: Task) -> tuple[str, str]:
     return task.project, task.function
 
 
 def _shared(environment: Mapping[str, str]) -> str:
     """Return the digest of the variables that are not one job's own."""
-    found = sorted(item for item in environment.items() if item[0] not in _OF_ONE_JOB)
+    found = sorted(item for item in environment.items() if item[0] not in preloaded_modules.OF_ONE_JOB)
     return digests.of_bytes(json.dumps(found).encode())

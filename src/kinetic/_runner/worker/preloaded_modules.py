@@ -23,10 +23,12 @@ import math
 import os
 import random
 import signal
+import stat
 import sys
 import time
 import typing
 import warnings
+from _thread import RLock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -34,7 +36,8 @@ from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kinetic._runner import processes
-from kinetic._wire import NamedTuple, folders
+from kinetic._runner.worker import process_setup
+from kinetic._wire import NamedTuple, folders, python_runtime
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
@@ -44,21 +47,29 @@ else:
 IMPORTS_FILE = "imports.json"  # in the folder of a job: what its worker had imported of installed packages
 _SAFE_THREADS = frozenset({"jemalloc_bg_thd"})
 _READ_BY_ONE = frozenset({"_RJEM_MALLOC_CONF"})  # set by Polars for its own allocator
+_OF_PYTHON = f"{os.path.dirname(os.__file__)}/"
 _FOLDERS = ("site-packages", "dist-packages")  # of installed packages
 _NEVER = ("kinetic", "obstore", "cloudpickle", "__main__", "antigravity")  # obstore starts threads
 _MOST_NAMES, _MOST_BYTES = 20_000, 2 << 20
 _Stamp = tuple[int, int, int]  # of a file: time of its last change in nanoseconds, size and inode
+_FOLDER = (-2, -2, -2)  # of a folder that was only looked for, whatever is in it
 _CHANGED = (-1, -1, -1)  # the stamp of a file that changed while something was imported, which may have read it before
 _TICK_NS = 20_000_000  # by which the clock of a file system may be late
+OF_ONE_JOB = frozenset({"KINETIC_JOB_ID", "KINETIC_ATTEMPT", "KINETIC_OUTPUT_DIR", "KINETIC_CHECKPOINT_DIR"})
+_OF_ONE_WORKER = frozenset({"KINETIC_PROGRESS_FILE", "KINETIC_PACKAGE_ROOT", "KINETIC_PACKAGE_ORIGIN"})  # set by itself
 _loaded: set[str] = set()  # all modules that were imported here before the fork
 _stamps: dict[str, _Stamp | None] = {}  # of all files and folders that importing them depended on; None: not there
 _of_python: set[str] = set()  # modules of Python that importing them brought
 _looked_for: list[str] = []  # files that importing them looked for in the folder of the process, where they were not
 _read: set[str] | None = None  # while something is imported: the files that it has opened or looked for
+_listed: set[str] = set()  # folders whose entries importing them depended on
+_asked: set[str] = set()  # variables of one job that importing them has read
+_copied: list[str] = []  # variables that are read next only because somebody copies all, as for a process
 _generators: list[random.Random] = []  # that drew their seed while something was imported
 _left_out: set[str] = set()  # packages that each task imports itself
 _made: list[str] = []  # temporary folders that importing them made
-_LOOKS = (os.path, "exists"), (os.path, "isfile"), (os.path, "lexists"), (Path, "stat")
+_LOOKS = (os.path, "exists"), (os.path, "isfile"), (os.path, "isdir"), (os.path, "lexists"), (Path, "stat")
+_LISTS = (os, "listdir"), (os, "scandir")
 
 
 class Imports(NamedTuple):
@@ -67,6 +78,7 @@ class Imports(NamedTuple):
     names: tuple[str, ...] = ()  # of modules, in their order
     set_before: dict[str, str | None] = {}  # noqa: RUF012 - variables that it set, or removed, before the first of them
     changed: frozenset[str] = frozenset()  # names of variables that changed between two of them
+    settings: dict[str, Any] | None = None  # of libraries, as of ``process_setup``; None where they are not compared
 
 
 class Spoiler(NamedTuple):
@@ -97,18 +109,38 @@ def preload(
         The first package that makes this process useless for that, or None.
     """
     _left_out.update(left_out)
-    hidden.set_before, begun = imports.set_before, time.time_ns() - _TICK_NS
+    hidden.set_before, hidden.settings = imports.set_before, imports.settings
+    begun = time.time_ns() - _TICK_NS
     names = [name for name in imports.names if name.partition(".")[0] not in left_out]
-    with _quiet(), _noting_files() as read:
+    with _quiet(), _settings_of(imports), _noting_files() as read:
         before = _state_of_process() if forks else None
         spoiler = _import_all(names, _applied(variables, imports.set_before), packages, before)
         _empty_caches()
     files = [_origin_of(module) for group in hidden.groups for module in group.modules.values()]
-    read |= {*(path for path in files if path.startswith("/")), *filter(_is_of_packages, sys.path)}
+    _listed.update(filter(_is_of_packages, sys.path))
+    read |= {*(path for path in files if path.startswith("/")), *_listed}
     _stamps.update({path: _stamp_of(path, begun) for path in read})
     here = os.getcwd()
     _looked_for.extend(os.path.basename(path) for path in read if os.path.dirname(path) == here and not _stamps[path])
     return spoiler
+
+
+@contextlib.contextmanager
+def _settings_of(imports: Imports) -> Iterator[None]:
+    """Tell libraries when they are imported what the job's client has told them, as in a job."""
+    if not imports.settings:
+        yield
+        return
+    from kinetic._runner.worker import import_hooks  # few scripts tell them anything
+
+    process_setup.library_settings.update(imports.settings)
+    try:
+        import_hooks.ImportHooks(import_hooks.JaxProcess(0, 1, ""), {}, lambda: None).install()
+        finder = sys.meta_path[0]
+        yield
+        sys.meta_path.remove(finder)
+    finally:
+        process_setup.library_settings.clear()
 
 
 @contextlib.contextmanager
@@ -122,10 +154,14 @@ def _noting_files() -> Iterator[set[str]]:
 
     found = _read = set[str]()
     wrapped: list[tuple[Any, str, Any]] = [(place, name, _noting(getattr(place, name))) for place, name in _LOOKS]
-    # As a function of C, neither of them becomes a method of a class that keeps it.
+    # As a function of C, none of them becomes a method of a class that keeps it.
+    wrapped += [(place, name, MethodType(_list, getattr(place, name))) for place, name in _LISTS]
     wrapped += [(place, "open", MethodType(_open, open)) for place in (builtins, io)]
     wrapped += [(tempfile, "mkdtemp", MethodType(_make_folder, tempfile.mkdtemp))]
     wrapped += [(random.Random, "seed", _noting_seed(random.Random.seed))]
+    variables: Any = type(os.environ)
+    wrapped += [(variables, "__getitem__", _noting_variable(variables.__getitem__))]
+    wrapped += [(variables, "__iter__", _copying(variables.__iter__))]
     was = [getattr(place, name) for place, name, _ in wrapped]
     for place, name, noting in wrapped:
         setattr(place, name, noting)
@@ -152,6 +188,34 @@ def _open(was: Callable[..., Any], file: Any, mode: str = "r", *arguments: Any, 
     return was(file, mode, *arguments, **named)
 
 
+def _list(was: Callable[..., Any], path: Any = ".") -> Any:
+    _note(path, _listed)
+    return was(path)
+
+
+def _noting_variable(look: Callable[..., str]) -> Callable[..., str]:
+    @functools.wraps(look)
+    def noting(variables: Any, name: str) -> str:
+        if name in _copied:
+            _copied.remove(name)
+        elif _read is not None and (name in OF_ONE_JOB or name in _OF_ONE_WORKER):
+            _asked.add(name)
+        return look(variables, name)
+
+    return noting
+
+
+def _copying(iterate: Callable[[Any], Iterator[str]]) -> Callable[[Any], Iterator[str]]:
+    @functools.wraps(iterate)
+    def copying(variables: Any) -> Iterator[str]:
+        for name in iterate(variables):
+            if name in OF_ONE_JOB:
+                _copied.append(name)
+            yield name
+
+    return copying
+
+
 def _make_folder(was: Callable[..., str], *arguments: Any, **named: Any) -> str:
     made = was(*arguments, **named)
     if _read is not None:
@@ -170,12 +234,13 @@ def _noting_seed(seed: Callable[..., None]) -> Callable[..., None]:
     return noting
 
 
-def _note(path: object) -> None:
+def _note(path: object, *also: set[str]) -> None:
     """Note a file; bytecode belongs to a module, whose source is looked at."""
     if _read is not None and isinstance(path, str | bytes | os.PathLike):
         found = os.path.abspath(os.fsdecode(path))
         if not found.endswith(".pyc") and not found.startswith(("/proc/", "/dev/", "/sys/")):
-            _read.add(found)
+            for each in (_read, *also):
+                each.add(found)
 
 
 def _state_of_process() -> set[str]:
@@ -199,6 +264,8 @@ def _what_it_did(before: set[str]) -> str:
     made = filter(os.path.lexists, _made)  # and not removed again, as by who only tried something
     did = {f"made the temporary folder {folder}, which the first task would remove" for folder in made}
     did |= _state_of_process() - before
+    if _asked:
+        did.add(f"read {', '.join(sorted(_asked))}, another one in each job")
     if processes.children_of(os.getpid()):
         did.add("started processes")
     if _threads():
@@ -211,6 +278,15 @@ def _what_it_did(before: set[str]) -> str:
     if threads := _threads():
         did.add(f"started threads: {', '.join(sorted(threads))}")
     return "; ".join(f"importing {each}" for each in sorted(did))
+
+
+def _strange_module(modules: Mapping[str, object]) -> str:
+    """Say which of some modules is of no installed package, as of a project, of which each job has its own copy."""
+    for name, module in modules.items():
+        origin = _origin_of(module)
+        if origin.startswith("/") and not origin.startswith(_OF_PYTHON) and not _is_of_packages(origin):
+            return f"importing brought {name} from {origin}, which is no folder of packages"
+    return ""
 
 
 def _threads() -> set[str]:
@@ -233,6 +309,8 @@ def _stamp_of(path: str, begun: float = math.inf) -> _Stamp | None:
         found = os.stat(path)
     except (OSError, ValueError):
         return None
+    if stat.S_ISDIR(found.st_mode) and path not in _listed:
+        return _FOLDER
     return (found.st_mtime_ns, found.st_size, found.st_ino) if found.st_ctime_ns < begun else _CHANGED
 
 
@@ -279,6 +357,7 @@ def _import_all(
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(variables)
+    time.tzset()
     if packages:
         from kinetic._runner.pod import kept_packages  # as above
 
@@ -287,13 +366,14 @@ def _import_all(
         for name in names:  # filters of warnings that they add are the next task's, as if it had imported them
             if name not in sys.modules:
                 there, variables = set(sys.modules), dict(os.environ)
+                _copied.clear()
                 with contextlib.suppress(BaseException):  # of a library that does not like it: it is imported later
                     __import__(name)
                 new = {name: sys.modules[name] for name in list(sys.modules) if name not in there}
                 found = {name: module for name, module in new.items() if _may_be_hidden(name)}
                 _of_python.update(new.keys() - found.keys())
                 hidden.groups.append(_Group(found, _changes(variables)))
-                if state is not None and (why := _what_it_did(state)):
+                if state is not None and (why := _strange_module(found) or _what_it_did(state)):
                     return Spoiler(name.partition(".")[0], why)
     finally:
         for group in hidden.groups:
@@ -301,6 +381,7 @@ def _import_all(
                 sys.modules.pop(name, None)
         os.environ.clear()
         os.environ.update(before)
+        time.tzset()
     return None
 
 
@@ -365,6 +446,9 @@ class _HiddenModules:
         self._asked_for: dict[str, ModuleType] = {}  # and not imported yet, as by ``importlib.util.find_spec``
         self._variables: dict[str, str] | None = None  # of a task, as its function finds them
         self.set_before: dict[str, str | None] = {}  # variables as they were set for the first of them
+        self.settings: dict[str, Any] | None = None  # of libraries, which they were told; None if that is not compared
+        self._there: dict[str, ModuleType] = {}  # what the task has got
+        self._lock = RLock()  # threads may import at the same time
         self._path: list[str] = []  # where it looks for modules
         self.root_handlers: list[Any] = []  # of ``logging``, which came with them, while a task has none of them
         self._begin_again: Callable[[str], object] = str
@@ -377,8 +461,11 @@ class _HiddenModules:
         """Begin to find them, in a worker."""
         if self.groups:
             sys.meta_path.insert(0, self)
+            python_runtime.free_in_child(self._lock)
             for generator in _generators:
                 random.Random.seed(generator)  # else each task would draw the same numbers
+            if numbers := self.module("numpy.random"):  # which is an attribute of numpy before a task imports it
+                numbers.seed()
             self.root_handlers = list(getattr(getattr(sys.modules.get("logging"), "root", None), "handlers", ()))
 
     def watch(self, begin_again: Callable[[str], object], shown: Callable[[], object]) -> None:
@@ -397,24 +484,24 @@ class _HiddenModules:
             self._path = list(sys.path)
             if file := next(filter(os.path.lexists, _looked_for), ""):
                 begin_again(f"libraries were imported ahead of it without the file {file}, which is in its folder")
+            if self.settings is not None and self.settings != process_setup.library_settings:
+                begin_again("libraries were imported ahead of it with other settings than the script has told them")
 
     def accept(self, before: Mapping[str, str]) -> None:
         """Note that what has changed of the variables since they were these is our doing, and not the task's."""
         if self._variables is not None:
             self._variables = _applied(self._variables, _changes(before))
 
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        if self._variables is not None and self._path != sys.path:
-            self._look_at_path()
-        known = [number for number, group in enumerate(self.groups) if name in group.modules]
-        if known:
-            if self._variables is not None and (changed := _changes(self._variables)):
-                self._begin_again(f"{name} was imported ahead of it with another value of {', '.join(sorted(changed))}")
-            together = itertools.chain.from_iterable(group.modules for group in self.groups[: known[0] + 1])
-            if self._variables is not None and (its_own := sys.modules.keys() & together):
-                self._begin_again(f"{name} was imported ahead of it without its own {', '.join(sorted(its_own))}")
-            self._show(known[0] + 1)
-            self._asked_for[name] = sys.modules.pop(name)  # else the import would execute it again
+    def find_spec(self, name: str, _path: object = None, target: object = None) -> ModuleSpec | None:
+        with self._lock:
+            is_shown = self._bring(name)
+        if is_shown:
+            self._shown()  # which imports, and so it may wait for a thread that waits here
+            if self._variables is not None:
+                self._variables = dict(os.environ)
+        # Of this import, or one that another thread has just brought: it would be executed again. A reload is that.
+        if is_shown or (target is None and name in self._there and self._there[name] is sys.modules.get(name)):
+            self._asked_for[name] = sys.modules.pop(name)
         found = self._asked_for.get(name)
         if found is None:
             return None
@@ -423,20 +510,36 @@ class _HiddenModules:
         spec.loader = _HiddenModule(found, self._asked_for)
         return spec
 
+    def _bring(self, name: str) -> bool:
+        """Show what was imported until this module was; return whether it is one of them."""
+        if self._variables is not None and self._path != sys.path:
+            self._look_at_path()
+        known = [number for number, group in enumerate(self.groups) if name in group.modules]
+        if known:
+            if self._variables is not None:
+                self._compare(name, known[0] + 1, self._variables)
+            self._show(known[0] + 1)
+        return bool(known)
+
+    def _compare(self, name: str, many: int, variables: Mapping[str, str]) -> None:
+        """Begin again if these groups are not what the task would import now."""
+        if changed := _changes(variables):
+            self._begin_again(f"{name} was imported ahead of it with another value of {', '.join(sorted(changed))}")
+        together = itertools.chain.from_iterable(group.modules for group in self.groups[:many])
+        if its_own := sys.modules.keys() & together:
+            self._begin_again(f"{name} was imported ahead of it without its own {', '.join(sorted(its_own))}")
+        if sys.meta_path[0] is not self:
+            self._begin_again(f"{name} was imported ahead of it without its own finder of modules")
+
     def _show(self, many: int) -> None:
         self.noted += itertools.takewhile(lambda name: name not in _loaded, reversed(sys.modules))
-        shown, self.groups, self.root_handlers = self.groups[:many], self.groups[many:], []
-        for group in shown:
+        for group in self.groups[:many]:
             sys.modules.update(group.modules)
+            self._there.update(group.modules)
             os.environ.update(_applied({}, group.changed))
             for name in [name for name, value in group.changed.items() if value is None]:
                 os.environ.pop(name, None)
-        numbers = sys.modules.get("numpy.random")
-        if numbers is not None and any("numpy.random" in group.modules for group in shown):
-            numbers.seed()  # else each task would draw the same numbers
-        self._shown()
-        if self._variables is not None:
-            self._variables = dict(os.environ)
+        self.groups, self.root_handlers = self.groups[many:], []
 
     def _look_at_path(self) -> None:
         """Let what the task has put before a library on the path be found instead of it."""
@@ -508,7 +611,8 @@ def note_imports(path: Path, own: Sequence[str], watch: VariableWatch | None = N
 def imports_here(watch: VariableWatch | None, own: Sequence[str]) -> Imports:
     """Return what this process has imported of installed packages, but not of the folders in ``own``."""
     names = [name for name in list(sys.modules) if _is_installed(name, own)][:_MOST_NAMES]
-    return watch.imports(names) if watch is not None else Imports(tuple(names), hidden.set_before)
+    found = watch.imports(names) if watch is not None else Imports(tuple(names), hidden.set_before)
+    return found._replace(settings=process_setup.library_settings)
 
 
 def _is_installed(name: str, own: Sequence[str]) -> bool:
@@ -558,4 +662,5 @@ def imports_from(page: Any) -> Imports:
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError("this is not a page of imports") from error
     parts = [name for name in names[:_MOST_NAMES] if all(part.isidentifier() for part in name.split("."))]
-    return Imports(tuple(parts), before, frozenset(changed))
+    settings = page.get("settings")
+    return Imports(tuple(parts), before, frozenset(changed), settings if isinstance(settings, dict) else None)

@@ -51,7 +51,7 @@ def test_a_task_that_imported_a_package_names_all_packages(
 
     preloaded_modules.note_imports(tmp_path / "imports.json", ["/work"])
 
-    assert preloaded_modules.noted_imports(tmp_path) == (("known", "new"), {}, frozenset())
+    assert preloaded_modules.noted_imports(tmp_path) == (("known", "new"), {}, frozenset(), {})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_task_that_imported_a_package_names_all_packages(
 def test_what_is_not_a_list_of_names_is_none(tmp_path: Path, found: str) -> None:
     (tmp_path / "imports.json").write_text(found, errors="surrogateescape")
 
-    assert preloaded_modules.noted_imports(tmp_path) == ((), {}, frozenset())
+    assert preloaded_modules.noted_imports(tmp_path) == preloaded_modules.Imports()
 
 
 def test_the_names_of_modules_that_were_there_before_are_not_looked_at(
