@@ -547,7 +547,7 @@ def test_lazy_modules_stay_so_and_odd_ones_and_folders_that_are_gone_again_are_n
         ("OPEN = open(__file__)", "opened /"),
         ("OUTPUTS = os.environ['KINETIC_OUTPUT_DIR']", "read KINETIC_OUTPUT_DIR, another one in each job"),
         ("import kinetic; JOB = kinetic.current().job_id", "KINETIC_JOB_ID, another one in each job"),
-        ("import mine", "mine.py, which is no folder of packages"),
+        ("import mine", "mine.py, which is not a folder of packages"),
     ],
 )
 def test_only_the_library_after_which_no_process_can_be_forked_is_imported_by_each_job(

@@ -285,7 +285,7 @@ def _strange_module(modules: Mapping[str, object]) -> str:
     for name, module in modules.items():
         origin = _origin_of(module)
         if origin.startswith("/") and not origin.startswith(_OF_PYTHON) and not _is_of_packages(origin):
-            return f"importing brought {name} from {origin}, which is no folder of packages"
+            return f"importing brought {name} from {origin}, which is not a folder of packages"
     return ""
 
 
