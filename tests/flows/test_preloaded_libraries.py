@@ -112,6 +112,17 @@ DRAWS = """
         import numpy
         return preloaded, numpy.random.random()
 """
+TORCH = """
+    import json, time
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def draw():
+        begun = time.monotonic()
+        import torch
+        took = time.monotonic() - begun
+        return took, [torch.rand(1).item(), torch.randint(1 << 40, (1,)).item(), torch.initial_seed()]
+"""
 FLOATS = """
     @kinetic.run(accelerator="cpu")
     def floats():
@@ -641,6 +652,30 @@ def test_jobs_draw_other_numbers_with_a_module_of_numpy_that_they_do_not_import(
 
     assert [preloaded for preloaded, _ in found] == [True] * 4
     assert len({number for _, number in found}) == 4
+
+
+@pytest.mark.timeout(300)
+def test_jobs_draw_other_numbers_with_torch(project, monkeypatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "1")
+    project.write("jobs.py", TORCH)
+
+    found = json.loads(
+        project.out(
+            """
+            from jobs import *
+            found, limit = [draw()], time.monotonic() + 200
+            while found[-1][0] > found[0][0] / 4:
+                assert time.monotonic() < limit, found
+                found.append(draw())
+            print(json.dumps(found + [draw(), draw()]))
+            """,
+            timeout=240,
+        ).splitlines()[-1]
+    )
+
+    for column in zip(*(numbers for _, numbers in found), strict=True):
+        assert len(set(column)) == len(found)
 
 
 def test_what_a_script_has_told_jax_holds_in_libraries_that_ask_when_they_are_imported(run, library, project) -> None:

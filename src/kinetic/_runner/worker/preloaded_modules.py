@@ -466,6 +466,8 @@ class _HiddenModules:
                 random.Random.seed(generator)  # else each task would draw the same numbers
             if numbers := self.module("numpy.random"):  # which is an attribute of numpy before a task imports it
                 numbers.seed()
+            if torch := self.module("torch"):
+                torch.default_generator.seed()
             self.root_handlers = list(getattr(getattr(sys.modules.get("logging"), "root", None), "handlers", ()))
 
     def watch(self, begin_again: Callable[[str], object], shown: Callable[[], object]) -> None:
