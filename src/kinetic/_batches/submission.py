@@ -83,8 +83,14 @@ def input_list(inputs: Iterable[Any]) -> list[Any]:
 
     Raises:
         OptionError: There is none (also a ValueError).
-        OptionTypeError: They are not iterable (also a TypeError).
+        OptionTypeError: They are not iterable, or one text (also a TypeError).
     """
+    if isinstance(inputs, str | bytes):
+        raise OptionTypeError(
+            f"inputs={inputs!r:.60} is one text",
+            why="a batch has a job for each element of its inputs, here for each letter",
+            next="run_async_map([text]), or run_async_map(list(text)) for the letters",
+        )
     try:
         found = list(inputs)
     except TypeError as error:

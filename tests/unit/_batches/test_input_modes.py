@@ -92,6 +92,8 @@ def test_inputs_are_gone_through_once_and_there_is_at_least_one():
         submission.input_list([])
     with pytest.raises(OptionTypeError, match="not a collection"):
         submission.input_list(5)
+    with pytest.raises(OptionTypeError, match=r"'a\.csv' is one text"):
+        submission.input_list("a.csv")
 
 
 def test_what_an_iterable_raises_on_its_way_is_its_own_error():
