@@ -558,6 +558,7 @@ def test_lazy_modules_stay_so_and_odd_ones_and_folders_that_are_gone_again_are_n
         ("OPEN = open(__file__)", "opened /"),
         ("OUTPUTS = os.environ['KINETIC_OUTPUT_DIR']", "read KINETIC_OUTPUT_DIR, another one in each job"),
         ("import kinetic; JOB = kinetic.current().job_id", "KINETIC_JOB_ID, another one in each job"),
+        ("FILES = os.listdir()", "read the working folder, another one in each job"),
         ("import mine", "mine.py, which is not a folder of packages"),
     ],
 )

@@ -20,6 +20,7 @@ import io
 import itertools
 import json
 import math
+import operator
 import os
 import random
 import signal
@@ -63,13 +64,14 @@ _of_python: set[str] = set()  # modules of Python that importing them brought
 _looked_for: list[str] = []  # files that importing them looked for in the folder of the process, where they were not
 _read: set[str] | None = None  # while something is imported: the files that it has opened or looked for
 _listed: set[str] = set()  # folders whose entries importing them depended on
-_asked: set[str] = set()  # variables of one job that importing them has read
+_asked: set[str] = set()  # what is one job's own, such as variables, and was read by importing them
 _copied: list[str] = []  # variables that are read next only because somebody copies all, as for a process
 _generators: list[random.Random] = []  # that drew their seed while something was imported
 _left_out: set[str] = set()  # packages that each task imports itself
 _made: list[str] = []  # temporary folders that importing them made
 _LOOKS = (os.path, "exists"), (os.path, "isfile"), (os.path, "isdir"), (os.path, "lexists"), (Path, "stat")
 _LISTS = (os, "listdir"), (os, "scandir")
+_GENERATORS = ("numpy.random", "mtrand._rand"), ("torch", "default_generator")  # that draw their seed at the import
 
 
 class Imports(NamedTuple):
@@ -190,6 +192,8 @@ def _open(was: Callable[..., Any], file: Any, mode: str = "r", *arguments: Any, 
 
 def _list(was: Callable[..., Any], path: Any = ".") -> Any:
     _note(path, _listed)
+    if isinstance(path, str | os.PathLike) and _read is not None and os.path.abspath(path) == os.getcwd():
+        _asked.add("the working folder")
     return was(path)
 
 
@@ -464,10 +468,9 @@ class _HiddenModules:
             python_runtime.free_in_child(self._lock)
             for generator in _generators:
                 random.Random.seed(generator)  # else each task would draw the same numbers
-            if numbers := self.module("numpy.random"):  # which is an attribute of numpy before a task imports it
-                numbers.seed()
-            if torch := self.module("torch"):
-                torch.default_generator.seed()
+            for name, place in _GENERATORS:  # not when a task imports it: numpy.random is an attribute of numpy
+                with contextlib.suppress(Exception):  # somebody's own module of that name
+                    operator.attrgetter(place)(self.module(name)).seed()
             self.root_handlers = list(getattr(getattr(sys.modules.get("logging"), "root", None), "handlers", ()))
 
     def watch(self, begin_again: Callable[[str], object], shown: Callable[[], object]) -> None:
