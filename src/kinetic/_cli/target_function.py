@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ast
 import collections.abc
+import dataclasses
 import enum
 import importlib
 import importlib.util
 import inspect
 import itertools
 import json
+import numbers
 import os
 import shlex
 import shutil
@@ -508,7 +510,22 @@ def _converted(word: str, kind: Any) -> Any:
         return _SIMPLE[kind].convert(word, None, None)
     if kind in {None, types.NoneType}:
         return _choice(word, {"None": None})
-    return kind(word) if isinstance(kind, type) and issubclass(kind, PurePath) else _literal(word)
+    return _made(word, kind)
+
+
+def _made(word: str, kind: Any) -> Any:
+    """Make what is written as one word, such as a path, a date or a Decimal; a dataclass is written as a dict."""
+    if not isinstance(kind, type) or kind is EMPTY:
+        return _literal(word)
+    try:
+        if dataclasses.is_dataclass(kind):
+            return kind(**_mapping(word))
+        if issubclass(kind, (PurePath, numbers.Number)):
+            return kind(word)  # type: ignore[call-arg] # of a class that is a number, as Decimal
+        return kind.fromisoformat(word) if hasattr(kind, "fromisoformat") else _literal(word)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        why = f" ({error})" if dataclasses.is_dataclass(kind) else ""
+        raise click.BadParameter(f"{word!r} is not a valid {_type_name(kind)}{why}.") from None
 
 
 def _member(word: str, members: tuple[Any, ...]) -> Any:

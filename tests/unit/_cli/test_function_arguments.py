@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Optional
 
@@ -14,7 +18,7 @@ from kinetic._cli import target_function
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
-    from decimal import Decimal
+    from ipaddress import IPv4Address
 
 UNREAD = object()
 
@@ -22,6 +26,11 @@ UNREAD = object()
 class Colour(enum.Enum):
     RED = 1
     BLUE = "b"
+
+
+@dataclass
+class Size:
+    rows: int
 
 
 Rate = NewType("Rate", float)
@@ -63,6 +72,12 @@ def refusal(function, *typed: str) -> OptionError:
         (bool, "true", True),
         (bool, "No", False),
         (Path, "a/b", Path("a/b")),
+        (Decimal, "0.10", Decimal("0.10")),
+        (Fraction, "1/3", Fraction(1, 3)),
+        (date, "2026-11-27", date(2026, 11, 27)),
+        (list[date], "2026-11-27,2026-11-28", [date(2026, 11, 27), date(2026, 11, 28)]),
+        (datetime | None, "2026-11-27T10:00:00+00:00", datetime(2026, 11, 27, 10, tzinfo=UTC)),
+        (Size, '{"rows": 2}', Size(2)),
         (list[int], "1,2,3", [1, 2, 3]),
         (list[int], "[1, 2]", [1, 2]),
         (list[int], "", []),
@@ -123,6 +138,9 @@ def test_a_word_is_converted_to_the_type(kind, word, value) -> None:
         (Literal["sgd", "adam"], "adm", "'adm' is not one of"),
         (Colour, "GREEN", "'GREEN' is not one of 'RED', 'BLUE'."),
         (int | None, "x", "'x' is not a valid integer"),
+        (Decimal, "x", "'x' is not a valid Decimal."),
+        (date, "27.11.", "'27.11.' is not a valid date."),
+        (Size, "{'cols': 2}", "\"{'cols': 2}\" is not a valid Size ("),
         (int | bool, "x", "'x' is not a valid int or bool"),
         (None, "x", "'x' is not"),
     ],
@@ -250,7 +268,7 @@ def test_keywords_of_any_name_leave_the_flags_and_types_of_the_parameters_alone(
 
 
 def test_an_annotation_that_exists_for_type_checkers_only_hides_no_other() -> None:
-    def function(amount: Decimal, count: int):
+    def function(amount: IPv4Address, count: int):
         return amount, count
 
     assert called(function, "1.5", "2") == (1.5, 2)
