@@ -6,7 +6,6 @@ import contextlib
 import functools
 import importlib.util
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -263,8 +262,8 @@ class Shipment(NamedTuple):
         }
 
     def plan_page(self) -> dict[str, Any]:
-        """Return the plan for the order, with what else the script did; a job in this environment also gets folders."""
-        page = self.plan.to_json() | command_line() | console_logging() | library_settings()
+        """Return the plan for the order, with logging and settings; a job in this environment also gets folders."""
+        page = self.plan.to_json() | console_logging() | library_settings()
         if (origin := wire_order.outside_of_a_copy(page["root"], os.environ)) != page["root"]:
             page["origin"] = origin
         if self.context.settings is None and not self.interpreter:
@@ -451,38 +450,6 @@ def versions() -> dict[str, str]:
         "kinetic": __version__,
         "platform": sys.platform,
     }
-
-
-def command_line() -> dict[str, Any]:
-    """Return, as part of the plan, what the script finds in ``sys.argv`` after its own name: functions may read it.
-
-    Of a notebook and of our own command, that is not the user's.
-    """
-    if not hasattr(sys.modules.get("__main__"), "__file__") or "kinetic._cli" in sys.modules:
-        return {}
-    try:
-        words = [word.encode().decode() for word in sys.argv[1:]]
-    except (AttributeError, UnicodeError):  # somebody's own object, or the name of a file that is not UTF-8
-        return {}
-    if secret := next(filter(None, map(_secret_option, words)), ""):
-        output.report_once(
-            f"the script's command line stays here, as {secret} may be a secret: "
-            "a function that reads sys.argv in the job finds none of it"
-        )
-        return {}
-    return {"words": words} if words else {}
-
-
-def _secret_option(word: str) -> str:
-    """Return the name of an option, as ``--api-key`` or ``wandb.api_key=…``, that has a secret by its name, or ""."""
-    name, is_given, _ = word.partition("=")
-    parts = re.split("[^a-z]+", name.lower())
-    is_secret = not _SECRETS.isdisjoint(parts) or ("key" in parts and not _KEYS.isdisjoint(parts))
-    return name if is_secret and (is_given or word.startswith("-")) else ""
-
-
-_SECRETS = frozenset({"token", "secret", "password", "passwd", "credential", "credentials", "apikey"})
-_KEYS = frozenset({"api", "access", "private", "auth"})
 
 
 def console_logging() -> dict[str, Any]:

@@ -15,7 +15,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -151,13 +151,13 @@ def _is_in_project(entry: str, root: str) -> bool:
     return entry == root or entry.startswith(root.rstrip("/") + "/")
 
 
-def become_main(script: str, workspace: Path, words: Sequence[str] = ()) -> ModuleType:
-    """Put a fresh ``__main__`` in place: the namespace of the user's script, in the job, with its command line."""
+def become_main(script: str, workspace: Path) -> ModuleType:
+    """Put a fresh ``__main__`` in place: the namespace of the user's script, in the job."""
     begin_as_main()
     module = sys.modules["__main__"]
     if script:
         module.__file__ = str(workspace / script)
-    sys.argv[:] = [getattr(module, "__file__", "") or "", *words]
+    sys.argv[:] = [getattr(module, "__file__", "") or ""]
     return module
 
 
