@@ -816,6 +816,7 @@ def hurried(project, home, wait_until) -> Callable[[float, float], None]:
     return hurry
 
 
+@pytest.mark.own_runner
 def test_an_idle_supervisor_with_libraries_stays_longer_and_ends_by_itself(run, project, hurried, wait_until) -> None:
     hurried(0.5, 3.0)
     plain = json.loads(project.out("from jobs import *\nprint(json.dumps(who()))").splitlines()[-1])

@@ -83,7 +83,7 @@ class Away:
         self.go.touch()
         self.leave("order", method="GET")
         job_id = self.submit()
-        logs = f"run/*/jobs/{job_id}/log-*"
+        logs = f"run/*/jobs/{job_id}/log-0-0"
         self.wait_until(lambda: any("waits for its store" in log.read_text() for log in self.home.glob(logs)), "it", 60)
         assert not self.begun.exists()
         return job_id
