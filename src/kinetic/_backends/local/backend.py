@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kinetic._backends.protocol import Clock, DebugAddress, Diagnosis, Launch, Observation, Stacks
     from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
+    from kinetic._wire.order import Order
     from kinetic._wire.progress import Progress
     from kinetic._wire.task import Task
 
@@ -203,7 +204,7 @@ class LocalBackend:
             mark=order.mark,
             machine=self._machine,
             function=order.function_name,
-            project="/".join(str(order.plan.get(each) or "") for each in ("origin", "root", "module")) + order.script,
+            project=place_of(order),
             placed=order.data_to_mount(),
             memory_bytes=order.memory_bytes,
             retries=order.retries,
@@ -688,3 +689,11 @@ class FileLog:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
+
+
+def place_of(order: Order) -> str:
+    """Return where a function is, the same for each of its jobs: a job that submits has a copy of the project."""
+    plan = order.plan
+    return "/".join(
+        str(each or "") for each in (plan.get("origin") or plan.get("root"), plan.get("module"), order.script)
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cloudpickle
 
-from kinetic._backends.local import scheduler
+from kinetic._backends.local import backend, scheduler
 from kinetic._hardware import place
 from kinetic._wire.order import Artifact, Order
 
@@ -90,3 +92,17 @@ def test_a_job_describes_the_supervisors_of_what_it_submits_as_its_client_did(tm
     assert by_client["needs"] == [cloudpickle.__file__]
     assert by_job == by_client
     assert scheduler.make_template(runner, {}, "/isolated/bin/python")["needs"] == []
+
+
+def test_a_function_is_at_the_same_place_whatever_copy_of_the_project_submits_it_and_in_another_file_at_another() -> (
+    None
+):
+    def place_of(script: str = "", **plan: str) -> str:
+        return backend.place_of(replace(ORDER, script=script, plan=plan))
+
+    by_script = place_of(root="/project", module="steps")
+    by_jobs = [place_of(root=f"/run/jobs/{number}/work", origin="/project", module="steps") for number in "12"]
+    elsewhere = {place_of(root="/project", module="other"), place_of("train.py", root="/project", module="__main__")}
+
+    assert by_jobs == [by_script] * 2
+    assert len(elsewhere - {by_script}) == 2
