@@ -109,8 +109,14 @@ DRAWS = """
     @kinetic.run(accelerator="cpu")
     def draw():
         preloaded = seen()["preloaded"]
-        import numpy
-        return preloaded, numpy.random.random()
+        import numpy, of_theirs
+        own = [of_theirs.NEW.random(), of_theirs.OLD.random(), of_theirs.NEW.spawn(1)[0].random()]
+        return preloaded, [numpy.random.random(), *own], [of_theirs.SEEDED.random(), of_theirs.OLD_SEEDED.random()]
+"""
+GENERATORS = """
+import numpy
+NEW, SEEDED = numpy.random.default_rng(), numpy.random.default_rng(5)
+OLD, OLD_SEEDED = numpy.random.RandomState(), numpy.random.RandomState(5)
 """
 TORCH = """
     import json, time
@@ -641,18 +647,17 @@ def test_jobs_with_real_libraries_draw_numbers_of_their_own_and_compile(project,
         assert len(set(column)) == len(found)
 
 
-def test_jobs_draw_other_numbers_with_a_module_of_numpy_that_they_do_not_import(run, library, project) -> None:
+def test_jobs_draw_other_numbers_with_each_generator_of_numpy_that_has_no_seed(run, library, project) -> None:
     pytest.importorskip("numpy")
-    (library / "__init__.py").write_text(f"{LIBRARY}import numpy\n")
-    project.write(
-        "jobs.py",
-        JOBS + "        @kinetic.run(accelerator='cpu')\n    def draw():\n        pass\n" if False else JOBS + DRAWS,
-    )
+    (library / "__init__.py").write_text(f"{LIBRARY}{GENERATORS}")
+    project.write("jobs.py", JOBS + DRAWS)
 
     found = run("print(json.dumps([draw() for _ in range(4)]))", condition="draw()[0]")
 
-    assert [preloaded for preloaded, _ in found] == [True] * 4
-    assert len({number for _, number in found}) == 4
+    assert [preloaded for preloaded, *_ in found] == [True] * 4
+    for column in zip(*(drawn for _, drawn, _ in found), strict=True):
+        assert len(set(column)) == 4
+    assert [seeded for *_, seeded in found] == [found[0][-1]] * 4
 
 
 @pytest.mark.timeout(300)

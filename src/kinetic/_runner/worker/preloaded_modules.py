@@ -20,7 +20,6 @@ import io
 import itertools
 import json
 import math
-import operator
 import os
 import random
 import signal
@@ -67,11 +66,12 @@ _listed: set[str] = set()  # folders whose entries importing them depended on
 _asked: set[str] = set()  # what is one job's own, such as variables, and was read by importing them
 _copied: list[str] = []  # variables that are read next only because somebody copies all, as for a process
 _generators: list[random.Random] = []  # that drew their seed while something was imported
+_of_numpy: list[Any] = []  # generators of its kinds that did so
 _left_out: set[str] = set()  # packages that each task imports itself
 _made: list[str] = []  # temporary folders that importing them made
 _LOOKS = (os.path, "exists"), (os.path, "isfile"), (os.path, "isdir"), (os.path, "lexists"), (Path, "stat")
 _LISTS = (os, "listdir"), (os, "scandir")
-_GENERATORS = ("numpy.random", "mtrand._rand"), ("torch", "default_generator")  # that draw their seed at the import
+_MOST_CHOSEN_SEED = 1 << 64  # NumPy draws a seed of 128 bits where it gets none
 
 
 class Imports(NamedTuple):
@@ -118,6 +118,8 @@ def preload(
         before = _state_of_process() if forks else None
         spoiler = _import_all(names, _applied(variables, imports.set_before), packages, before)
         _empty_caches()
+        if forks:
+            _of_numpy.extend(_generators_of_numpy())
     files = [_origin_of(module) for group in hidden.groups for module in group.modules.values()]
     _listed.update(filter(_is_of_packages, sys.path))
     read |= {*(path for path in files if path.startswith("/")), *_listed}
@@ -331,6 +333,29 @@ def variables_of_imports() -> list[str]:
     return sorted({name for group in hidden.groups for name in group.changed})
 
 
+def _generators_of_numpy() -> list[Any]:
+    """Return all generators of NumPy that are there, and that nobody gave a seed, as modules of libraries keep them."""
+    numbers = hidden.module("numpy.random")
+    kinds = getattr(numbers, "Generator", None), getattr(numbers, "RandomState", None)
+    return [each for each in gc.get_objects() if type(each) in kinds and _has_drawn_seed(each)]
+
+
+def _has_drawn_seed(generator: Any) -> bool:
+    seed = getattr(
+        getattr(generator, "_bit_generator", None), "_seed_seq", None
+    )  # None: as ``numpy.random.seed`` leaves it
+    entropy = getattr(seed, "entropy", None)
+    return isinstance(entropy, int) and entropy >= _MOST_CHOSEN_SEED
+
+
+def _draw_seed(generator: Any) -> None:
+    bits = generator._bit_generator  # noqa: SLF001 - the name that both kinds have for it
+    new = type(bits)()
+    bits.state = new.state
+    with contextlib.suppress(Exception):  # NumPy 1 has no way to say what it spawns others from
+        bits.__setstate__((new.state, new.seed_seq))
+
+
 def get_ready_to_fork() -> None:
     """Note what is there, and let no collection of a fork copy it."""
     _loaded.update(sys.modules, *(group.modules for group in hidden.groups))
@@ -468,9 +493,10 @@ class _HiddenModules:
             python_runtime.free_in_child(self._lock)
             for generator in _generators:
                 random.Random.seed(generator)  # else each task would draw the same numbers
-            for name, place in _GENERATORS:  # not when a task imports it: numpy.random is an attribute of numpy
-                with contextlib.suppress(Exception):  # somebody's own module of that name
-                    operator.attrgetter(place)(self.module(name)).seed()
+            for generator_of_numpy in _of_numpy:
+                _draw_seed(generator_of_numpy)
+            with contextlib.suppress(Exception):  # somebody's own module of that name
+                self.module("torch").default_generator.seed()  # type: ignore[union-attr]
             self.root_handlers = list(getattr(getattr(sys.modules.get("logging"), "root", None), "handlers", ()))
 
     def watch(self, begin_again: Callable[[str], object], shown: Callable[[], object]) -> None:
