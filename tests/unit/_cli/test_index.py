@@ -170,7 +170,7 @@ def test_damaged_rows_are_made_again(kinetic, made_job, home, another_process, o
 def test_rows_of_another_store_or_machine_are_not_believed(
     kinetic, made_job, home, another_process, monkeypatch
 ) -> None:
-    made_job()
+    made_job(days=1)  # whose age is the same in both lists
     listed(kinetic)
     rows = file_of(home, ".rows").read_bytes()
     another_process()
