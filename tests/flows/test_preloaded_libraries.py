@@ -48,6 +48,7 @@ JOBS = """
 
     @kinetic.run(accelerator="cpu")
     def say():
+        print("before")
         found = seen()
         sys.modules["of_theirs"].say()
         return found["preloaded"]
@@ -211,9 +212,10 @@ def test_a_call_finds_imported_what_the_function_imported_before_and_is_a_child_
     assert plain == {"handlers": 0, "loaded": False}, "what the library does to a process, it does to none without it"
 
 
-def test_what_a_library_prints_with_streams_that_it_found_when_it_was_imported_is_in_the_log(run, library) -> None:
+def test_what_a_library_prints_is_in_the_log_as_if_the_job_had_imported_it(run, library) -> None:
     (library / "__init__.py").write_text(
-        LIBRARY + "import sys\nOUT, ERROR = sys.stdout, sys.stderr\nprint('not in any log but the first')\n"
+        LIBRARY
+        + "import sys\nOUT, ERROR = sys.stdout, sys.stderr\nprint('imported')\nos.write(2, b'with a warning\\n')\n"
         "def say():\n    OUT.write('said\\n')\n    ERROR.write('and an error\\n')\n    print('and more')\n"
     )
 
@@ -226,7 +228,7 @@ def test_what_a_library_prints_with_streams_that_it_found_when_it_was_imported_i
     )
 
     assert preloaded is True
-    assert log.splitlines() == ["said", "and an error", "and more"]
+    assert log.splitlines() == ["before", "imported", "with a warning", "said", "and an error", "and more"]
 
 
 def test_functions_with_other_libraries_take_turns_and_who_runs_twice_has_its_own(run, library) -> None:
@@ -289,7 +291,7 @@ def test_log_records_are_shown_as_the_script_asks_whatever_a_library_asks_when_i
         condition="say()",
     )
 
-    assert found == [True, "as asked: hello\n"]
+    assert found == [True, "before\nas asked: hello\n"]
 
 
 def test_children_of_a_batch_find_it_as_well(run) -> None:

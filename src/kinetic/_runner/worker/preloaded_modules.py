@@ -20,6 +20,7 @@ import io
 import itertools
 import json
 import math
+import operator
 import os
 import random
 import signal
@@ -47,6 +48,7 @@ else:
 IMPORTS_FILE = "imports.json"  # in the folder of a job: what its worker had imported of installed packages
 _SAFE_THREADS = frozenset({"jemalloc_bg_thd"})
 _READ_BY_ONE = frozenset({"_RJEM_MALLOC_CONF"})  # set by Polars for its own allocator
+_STREAMS = 1, 2  # the numbers of standard output and errors
 _OF_PYTHON = f"{os.path.dirname(os.__file__)}/"
 _FOLDERS = ("site-packages", "dist-packages")  # of installed packages
 _NEVER = ("kinetic", "obstore", "cloudpickle", "__main__", "antigravity")  # obstore starts threads
@@ -114,7 +116,7 @@ def preload(
     hidden.set_before, hidden.settings = imports.set_before, imports.settings
     begun = time.time_ns() - _TICK_NS
     names = [name for name in imports.names if name.partition(".")[0] not in left_out]
-    with _quiet(), _settings_of(imports), _noting_files() as read:
+    with _printing_into_files(), _settings_of(imports), _noting_files() as read:
         before = _state_of_process() if forks else None
         spoiler = _import_all(names, _applied(variables, imports.set_before), packages, before)
         _empty_caches()
@@ -364,20 +366,38 @@ def get_ready_to_fork() -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Any:
-    """Let what libraries print while they are imported go nowhere: it would be in no task's log."""
-    nothing, kept = os.open(os.devnull, os.O_RDWR), [os.dup(1), os.dup(2)]
-    for number in (1, 2):
-        os.dup2(nothing, number)
-    try:
-        yield
-    finally:
-        for number, was in zip((1, 2), kept, strict=True):
-            with contextlib.suppress(OSError, ValueError):
-                (sys.stdout, sys.stderr)[number - 1].flush()
-            os.dup2(was, number)
-            os.close(was)
-        os.close(nothing)
+def _printing_into_files() -> Iterator[None]:
+    """Keep what libraries print while they are imported for the logs of the tasks that import them."""
+    import tempfile
+
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
+        kept = [os.dup(number) for number in _STREAMS]
+        for number, file in zip(_STREAMS, (out, error), strict=True):
+            os.dup2(file.fileno(), number)
+        try:
+            yield
+        finally:
+            _flush()
+            for number, was in zip(_STREAMS, kept, strict=True):
+                os.dup2(was, number)
+                os.close(was)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
+def _lengths() -> list[int]:
+    _flush()
+    return [os.fstat(number).st_size for number in _STREAMS]
+
+
+def _printed_since(lengths: Sequence[int]) -> tuple[bytes, ...]:
+    """Return what was printed since the files had these lengths."""
+    now = _lengths()
+    return tuple(os.pread(*each) for each in zip(_STREAMS, map(operator.sub, now, lengths), lengths, strict=True))
 
 
 def _import_all(
@@ -394,14 +414,14 @@ def _import_all(
     try:
         for name in names:  # filters of warnings that they add are the next task's, as if it had imported them
             if name not in sys.modules:
-                there, variables = set(sys.modules), dict(os.environ)
+                there, variables, lengths = set(sys.modules), dict(os.environ), _lengths()
                 _copied.clear()
                 with contextlib.suppress(BaseException):  # of a library that does not like it: it is imported later
                     __import__(name)
                 new = {name: sys.modules[name] for name in list(sys.modules) if name not in there}
                 found = {name: module for name, module in new.items() if _may_be_hidden(name)}
                 _of_python.update(new.keys() - found.keys())
-                hidden.groups.append(_Group(found, _changes(variables)))
+                hidden.groups.append(_Group(found, _changes(variables), _printed_since(lengths)))
                 if state is not None and (why := _strange_module(found) or _what_it_did(state)):
                     return Spoiler(name.partition(".")[0], why)
     finally:
@@ -441,6 +461,7 @@ class _Group(NamedTuple):
 
     modules: dict[str, ModuleType]
     changed: dict[str, str | None]  # variables that it set, as jax does, or removed
+    printed: tuple[bytes, ...] = ()  # to its standard output, and as errors
 
 
 class _HiddenModule(Loader):
@@ -567,6 +588,7 @@ class _HiddenModules:
         for group in self.groups[:many]:
             sys.modules.update(group.modules)
             self._there.update(group.modules)
+            _print(group.printed)
             os.environ.update(_applied({}, group.changed))
             for name in [name for name, value in group.changed.items() if value is None]:
                 os.environ.pop(name, None)
@@ -586,6 +608,15 @@ class _HiddenModules:
 
 
 hidden = _HiddenModules()
+
+
+def _print(printed: Sequence[bytes]) -> None:
+    if any(printed):
+        _flush()
+        with contextlib.suppress(OSError):  # a stream that the task has closed
+            for number, text in zip(_STREAMS, printed, strict=True):
+                with open(number, "wb", closefd=False) as stream:
+                    stream.write(text)
 
 
 def _applied(variables: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
