@@ -173,11 +173,7 @@ def _print_list(seen: Sequence[tuple[Batch, BatchState]]) -> None:
         for (group, _), now in seen
     ]
     output_format.print_table(COLUMNS, rows)
-    left = [group.group_id for (group, _), now in seen if now.is_abandoned]
-    if left:
-        more = f", as are {len(left) - 1} more" if len(left) > 1 else ""
-        click.echo(f"{left[0]} is only partly submitted{more}", err=True)
-        click.echo(f"next:  kinetic batch resume {left[0]}", err=True)
+    shared_options.report_partly_submitted([group.group_id for (group, _), now in seen if now.is_abandoned])
 
 
 @click.command

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import time
+import types
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,6 +22,7 @@ from kinetic._wire import NamedTuple, keys
 from kinetic.errors import JobTimeoutError, KineticError, OptionError
 
 if TYPE_CHECKING:
+    from kinetic._batches.report import BatchState
     from kinetic._config.target import Target
     from kinetic._jobs.index import Row
     from kinetic._jobs.job_list import Job
@@ -43,6 +45,7 @@ STATUSES = ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "NOT_FOUND", "CANCELLED
 _BATCH_STATUSES = ("RUNNING", "PENDING", "FAILED", "CANCELLED", "SUCCEEDED", "NOT_FOUND")  # the first that a job has
 # What --sort takes, and whether its largest value comes first.
 SORTS = {"age": True, "duration": True, "status": False, "function": False, "accelerator": False, "where": False}
+_ABANDONED = "not submitted, and no process does it"
 _WATCH_SECONDS = 2.0
 _MOST_TRIED = 10_000  # attempts at one input whose order is looked for
 
@@ -188,7 +191,9 @@ def list_(watch: bool, as_json: bool, **given: Any) -> None:
     if unread is not None:
         raise unread
     if not as_json:
-        _warn_if_unsupervised(rows)
+        left = [row.job_id for row in rows if row.reason.endswith(_ABANDONED)]
+        shared_options.report_partly_submitted(left)
+        _warn_if_unsupervised([row for row in rows if row.job_id not in left])
 
 
 class _Screen:
@@ -281,7 +286,7 @@ def _rows(request: _ListRequest, target: Target) -> list[Row]:
     if request.cost:
         rows = _with_dollars(rows)
     if not request.children:
-        rows = fold_batches(rows, groups, earlier)
+        rows = fold_batches(rows, groups, earlier, {} if filters.statuses else _incomplete(rows, groups))
     return _sorted(rows, request.sort, reverse=request.reverse)[: request.limit]
 
 
@@ -363,10 +368,44 @@ def _all_but_the_last(group_id: str, index: int, tried: set[str]) -> set[str]:
     return tried - left
 
 
-def fold_batches(rows: Sequence[Row], groups: Mapping[str, Group], earlier: Container[str] = ()) -> list[Row]:
+def _incomplete(rows: Sequence[Row], groups: Mapping[str, Group]) -> dict[str, BatchState]:
+    """Return the state of batches whose jobs have all ended, where some inputs have no job, nor had one."""
+    known: dict[str, set[int | None]] = {group_id: set() for group_id in groups}
+    for row in rows:
+        if row.status in {"RUNNING", "PENDING"}:  # which is what the list says of the batch
+            known.pop(row.group_id or "", None)
+        elif row.group_id in known:
+            known[row.group_id].add(row.group_index)
+    wanting = {group_id for group_id, indexes in known.items() if len(indexes) < groups[group_id].total_expected}
+    if not wanting:
+        return {}
+    from kinetic._batches import batch_handle, report
+    from kinetic._jobs import job_list
+    from kinetic._stores import open_store
+
+    stores = {row.group_id: row.store for row in rows if row.group_id in wanting}
+    for past in (row for store in set(stores.values()) for row in job_list.past_of(open_store(store))):
+        if past.group_id in wanting:  # mostly all of them were collected
+            known[past.group_id].add(past.group_index)
+    found = {}
+    for group_id in wanting:
+        group = groups[group_id]
+        if len(known[group_id]) < group.total_expected:
+            with contextlib.suppress(KineticError):  # out of reach, or damaged: its jobs are shown all the same
+                handle = batch_handle.attached_handle(group, open_store(stores[group_id]))
+                found[group_id] = report.batch_state(report.Batch(group, handle))
+    return found
+
+
+def fold_batches(
+    rows: Sequence[Row],
+    groups: Mapping[str, Group],
+    earlier: Container[str] = (),
+    incomplete: Mapping[str, BatchState] = types.MappingProxyType({}),
+) -> list[Row]:
     """Put the jobs of each batch into one row, in the place of the newest of them.
 
-    Jobs that are ``earlier`` attempts cost something, and count for nothing else.
+    Jobs that are ``earlier`` attempts cost something, and count for nothing else; see ``_incomplete`` for the last.
     """
     children: dict[str, list[Row]] = {}
     for row in rows:
@@ -382,11 +421,13 @@ def fold_batches(rows: Sequence[Row], groups: Mapping[str, Group], earlier: Cont
         elif group_id in children:
             of_batch = children.pop(group_id)
             if last := [each for each in of_batch if each.job_id not in earlier]:
-                shown.append(_batch_row(group_id, last, of_batch, groups.get(group_id)))
+                shown.append(_batch_row(group_id, last, of_batch, groups.get(group_id), incomplete.get(group_id)))
     return shown
 
 
-def _batch_row(group_id: str, last: Sequence[Row], rows: Sequence[Row], group: Group | None) -> Row:
+def _batch_row(
+    group_id: str, last: Sequence[Row], rows: Sequence[Row], group: Group | None, now: BatchState | None
+) -> Row:
     from kinetic._jobs import status as job_status
 
     counts = Counter(
@@ -397,14 +438,22 @@ def _batch_row(group_id: str, last: Sequence[Row], rows: Sequence[Row], group: G
     name = f" {group.group_name}" if group is not None and group.group_name else ""
     jobs_ = count_text(total, "job")
     what = f"batch{name} of {jobs_}" if total == len(last) else f"{len(last)} of {jobs_} of batch{name}"
-    summary = ", ".join(f"{counts[word]} {word}" for word in _BATCH_STATUSES if counts[word])
+    parts = [f"{counts[word]} {word}" for word in _BATCH_STATUSES if counts[word]]
+    if now is not None:
+        from kinetic._batches import state
+
+        missing = now.counts[state.MISSING] + now.counts[state.WAITING]  # which was named, and never launched
+        refused = now.counts[state.REFUSED]
+        counts.update({"PENDING" if now.open else "CANCELLED": missing, "FAILED": refused})
+        parts += [f"{refused} {state.REFUSED}"] if refused else []
+        parts += [f"{missing} {_ABANDONED if now.is_abandoned else state.MISSING}"] if missing else []
     oldest = min(rows, key=lambda row: row.created_at)
     started = [row.started_at for row in rows if row.started_at]
     dollars = [row.dollars for row in rows if row.dollars is not None]
     return rows[0]._replace(
         job_id=group_id,
         status=next((word for word in _BATCH_STATUSES if counts[word]), rows[0].status),
-        reason=f"{what}: {summary}",
+        reason=f"{what}: {', '.join(parts)}",
         created_at=oldest.created_at,
         created=oldest.created,
         collected_at=None,

@@ -482,6 +482,14 @@ def print_status(job_id: str, page: Mapping[str, Any]) -> None:
     sys.stdout.write(Sanitized(f"{plain(job_id)}: {shown}\n"))
 
 
+def report_partly_submitted(group_ids: Sequence[str]) -> None:
+    """Report batches of which no process submits the rest, and the command that does."""
+    if group_ids:
+        more = f", as are {len(group_ids) - 1} more" if len(group_ids) > 1 else ""
+        click.echo(f"{group_ids[0]} is only partly submitted{more}", err=True)
+        click.echo(f"next:  kinetic batch resume {group_ids[0]}", err=True)
+
+
 def find_predecessor(name: str, place: Mapping[str, str | None]) -> Any:
     """Return the handle of the job or batch with this id or name; of "@last", the newest job or the batch it is of."""
     if not name.startswith("grp-"):

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import pty
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -153,6 +154,25 @@ def test_a_batch_whose_driver_was_killed_says_so_and_is_resumed(submit, kinetic,
     assert "Traceback" in kinetic("batch", "logs", group_id, "2", "--attempt", "0").out
     done = kinetic("batch", "resume", group_id)
     assert (done.code, "all inputs were submitted" in done.err) == (0, True)
+
+
+def test_a_list_of_jobs_tells_inputs_that_were_not_submitted_from_collected_ones(submit, kinetic, project) -> None:
+    group_id = submit("a", "b", "c", "d", then="die", limit=1)
+
+    left = kinetic("jobs", "list")
+    cancelled = kinetic("batch", "cancel", group_id), kinetic("jobs", "list")
+    collected = submit("a", "bad", "c"), kinetic("batch", "results", "@last", "--cleanup")
+    failed = kinetic("jobs", "list")
+
+    # The second one may have been launched before its driver died.
+    assert re.search(f"{group_id}  .* PENDING .* SUCCEEDED, [23] not submitted, and no process does it  ", left.out), (
+        left.out
+    )
+    assert f"next:  kinetic batch resume {group_id}" in left.err
+    assert "supervisor" not in left.err
+    assert re.search(f"{group_id}  .* CANCELLED .* [23] not submitted  ", cancelled[1].out), cancelled
+    assert "resume" not in cancelled[1].err
+    assert re.search(f"{collected[0]}  .* FAILED  +1 of 3 jobs of batch letters: 1 FAILED  ", failed.out), failed.out
 
 
 def test_ctrl_c_leaves_a_resumed_batch_to_be_resumed_again(submit, kinetic, start, until, wait_until, home) -> None:

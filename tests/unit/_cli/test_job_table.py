@@ -31,7 +31,8 @@ def test_a_batch_is_one_row_and_its_children_are_shown_on_demand(kinetic, made_j
 
     assert told.stdout.split()[:8] == ["JOB", "ID", "FUNCTION", "STATUS", "REASON", "ACCELERATOR", "WHERE", "AGE"]
     assert ids(told) == [job, group]
-    assert " FAILED     3 of 4 jobs of batch sweep: 1 FAILED, 2 SUCCEEDED  cpu " in told.stdout
+    jobs = "3 of 4 jobs of batch sweep: 1 FAILED, 2 SUCCEEDED, 1 not submitted, and no process does it"
+    assert f" PENDING    {jobs}  cpu " in told.stdout
     assert rows(told)[group][-3:] == ["machine", "1m", "2.0s"]
     assert len(rows(unfolded)) == 4
     assert group not in rows(unfolded)
