@@ -84,6 +84,27 @@ def test_the_leader_of_a_slice_answers(team: Any, site: Any, machines: Any, kind
     assert len({pod["spec"]["nodeName"] for pod in site.pods_of(job_id)}) == HOSTS
 
 
+@pytest.mark.real_node
+def test_a_slice_whose_hosts_are_not_ready_before_its_deadline_fails_and_says_why(
+    team: Any, site: Any, machines: Any, kinetic: Any, kind: str
+) -> None:
+    machines()
+
+    job_id, words = team.run("""
+        from kinetic._backends.kube import job_launcher
+        from team import report
+        job_launcher._SETUP_SECONDS = 5
+        job = report.with_options(container_image="registry.test/nowhere:1", deadline=1).run_async()
+        tell([job.job_id, message(job.exception(timeout=90))])
+    """)
+    explained = kinetic("jobs", "explain", job_id)
+
+    assert "it was not ready within its deadline and half an hour: the " in words
+    assert "registry.test/nowhere:1" in explained.out
+    assert explained.out.splitlines()[0] == f"{job_id}: FAILED"
+    assert [each["status"].get("restarts", 0) for each in site.job_sets(job_id)] == [0] * (kind == "JobSet")
+
+
 def test_collecting_removes_everything_of_a_slice(team: Any, site: Any, machines: Any, kind: str) -> None:
     machines()
 

@@ -213,7 +213,7 @@ def _ended(evidence: Evidence) -> JobState | None:
         # host, the pods are attempts, of which the last one ended the job.
         order = _cause_order if evidence.hosts > 1 else _attempt_order
         cause = min(object_status.newest_first(broken), key=order)
-        found = object_status.pod_end(cause, evidence.job_id)
+        found = _never_ready(cause, evidence) or object_status.pod_end(cause, evidence.job_id)
         if not found.stuck:  # another pod would follow, and none does any more
             times = f", {len(broken)} times" if evidence.hosts == 1 and len(broken) > 1 else ""
             next_ = found.next if found.code == "store-refused" else _ended_for_good(found.next)
@@ -231,6 +231,16 @@ def _ended(evidence: Evidence) -> JobState | None:
     host = re.search(_INDEX, pod)  # of several hosts, the name of a pod that is gone says which it was
     what = f"host {host[1]}: {found.what}" if evidence.hosts > 1 and host else found.what
     return JobState(JobStatus.FAILED, *found)._replace(what=what, pod=pod, stuck=True)
+
+
+def _never_ready(pod: Object, evidence: Evidence) -> Explanation | None:
+    """Explain a pod that was ended at its deadline before its container ran, or return None."""
+    reason, message = object_status.waiting(pod)
+    if not reason or (pod.get("status") or {}).get("reason") != "DeadlineExceeded":
+        return None
+    found = _waiting(reason, message, pod, evidence)
+    what = f"it was not ready within its deadline and half an hour: {found.what if found else reason}"
+    return Explanation("deadline", what, message, found.next if found else "", stuck=True)
 
 
 def _cause_order(pod: Object) -> tuple[bool, float, int]:
@@ -341,12 +351,7 @@ def _pending(pod: Object, evidence: Evidence) -> JobState:
     context = evidence.context(pod)
     events = object_status.events_of(pod, evidence.events)
     if reason:
-        message = f"{reason}: {message}"
-        # The back-off's own message says less than the failure before it, which is an event.
-        if reason == "ImagePullBackOff":
-            failures = [object_status.event_message(event) for event in events if event.get("reason") == "Failed"]
-            message = f"{message} {' '.join(failures)}"
-        found = explain_message(WAITING, message, context)
+        found = _waiting(reason, message, pod, evidence)
     elif unplaced := object_status.condition_of(pod, "PodScheduled", status="False"):
         found = _unplaced(unplaced, events, context, unseen=evidence.unseen)
     elif (pod.get("spec") or {}).get("nodeName"):
@@ -354,6 +359,16 @@ def _pending(pod: Object, evidence: Evidence) -> JobState:
     else:
         found = Explanation("new", "the scheduler has not looked at it yet")
     return _state(JobStatus.PENDING, _with_warm_pod(found, evidence), pod, evidence)
+
+
+def _waiting(reason: str, message: str, pod: Object, evidence: Evidence) -> Explanation | None:
+    """Explain why a container waits, by its reason and message."""
+    said = [f"{reason}: {message}"]
+    # The back-off's own message says less than the failure before it, which is an event.
+    if reason == "ImagePullBackOff":
+        events = object_status.events_of(pod, evidence.events)
+        said += [object_status.event_message(event) for event in events if event.get("reason") == "Failed"]
+    return explain_message(WAITING, " ".join(said), evidence.context(pod))
 
 
 def _with_warm_pod(found: Explanation | None, evidence: Evidence) -> Explanation | None:

@@ -414,16 +414,19 @@ def _pod_failure_policy(on_disruption: str) -> Manifest:
     that would end the same way again: all codes but those for the infrastructure. 137 is one of them: without a
     disruption it means that memory ran out, and would run out again.
     """
-    passing = [INFRASTRUCTURE_EXIT, LOST_EXIT]
-    return {
-        "rules": [
-            {"action": on_disruption, "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-            {
-                "action": "FailJob",
-                "onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": passing},
-            },
+    codes = {"containerName": CONTAINER, "values": [INFRASTRUCTURE_EXIT, LOST_EXIT]}
+    rules: list[Manifest] = [
+        {"action": on_disruption, "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": {**codes, "operator": "NotIn"}},
+    ]
+    if on_disruption == "Count":
+        # A kubelet ended it before our container ran: at its deadline, for an image that cannot be pulled, or as what
+        # the cluster runs before it failed. A JobSet would start the slice again without end.
+        rules += [
+            {"action": "Count", "onExitCodes": {**codes, "operator": "In"}},
+            {"action": "FailJob", "onPodConditions": [{"type": "Ready", "status": "False"}]},
         ]
-    }
+    return {"rules": rules}
 
 
 def job_set(request: JobRequest) -> Manifest:

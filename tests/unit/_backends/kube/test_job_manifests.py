@@ -262,7 +262,7 @@ def test_a_slice_never_replaces_one_host_alone(ask) -> None:
         job_manifests.job_set(request)["spec"]["replicatedJobs"][0]["template"]["spec"],
     ):
         assert job["backoffLimit"] == 0
-        assert [rule["action"] for rule in job["podFailurePolicy"]["rules"]] == ["Count", "FailJob"]
+        assert [rule["action"] for rule in job["podFailurePolicy"]["rules"]] == ["Count", "FailJob", "Count", "FailJob"]
 
 
 def test_a_set_starts_again_after_a_disruption_without_counting_and_fails_after_a_verdict(ask) -> None:
