@@ -82,6 +82,21 @@ def test_a_task_survives_the_deletion_of_the_job_of_its_warm_pod(
     assert "kinetic/warm" not in own["metadata"]["labels"]
 
 
+def test_a_job_whose_warm_pod_cannot_start_is_explained_by_what_its_warm_pod_lacks(
+    clients: Any, site: Any, kinetic: Any
+) -> None:
+    clients.run("""
+        from one import add
+        tell(add.with_options(keep_warm='10m', container_image='registry.test/nowhere:1').run_async(1, 2).job_id)
+    """)
+    name = warm_job(site)["metadata"]["name"].removeprefix("kinetic-")
+
+    def explained() -> str:
+        return out if "image" in (out := str(kinetic("jobs", "explain", "@last").out)) else ""
+
+    assert f"what:  its warm pod {name}: the image registry.test/nowhere:1 " in wait_for("the reason", explained, 60)
+
+
 def test_a_task_whose_own_job_somebody_deleted_runs_to_its_end_and_is_cancelled_like_any_other(
     clients: Any, site: Any, shared: Any, kinetic: Any
 ) -> None:

@@ -364,7 +364,8 @@ class KubeBackend:
         if state.status is JobStatus.RUNNING:
             return Diagnosis(f"it is in the warm pod {warm}", waits=False, next=f"kinetic jobs logs {name} --follow")
         found = diagnosis.to_diagnosis(state, warm)
-        return replace(found, next=re.sub(rf"\b(jobs \w+) {warm}", rf"\1 {name}", found.next), status=None)
+        next_ = re.sub(rf"\b(jobs \w+) {warm}", rf"\1 {name}", found.next)
+        return replace(found, what=f"{name}: its warm pod {found.what}", next=next_, status=None)
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
         if follow:
