@@ -1208,6 +1208,14 @@ def test_a_slice_whose_store_rejects_its_account_gives_up_rather_than_start_agai
     assert "next:  give the pod's service account the role Storage Object User" in out
 
 
+def test_a_slice_whose_host_cannot_begin_is_started_again_ten_times(slices: Pods) -> None:
+    slices.argument = "@/no/such/file"  # as on a full disk, what fails leaves no note in the store
+
+    codes = [slices.run(JOB_COMPLETION_INDEX="0", JOBSET_RESTART_ATTEMPT=number)[0] for number in ("0", "9", "10")]
+
+    assert codes == [INFRASTRUCTURE_EXIT, INFRASTRUCTURE_EXIT, FAILED_EXIT]
+
+
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_a_job_that_cannot_fetch_what_it_needs_fails_with_the_fourth_attempt_and_says_why(
     cloud_pods: Pods, bucket: Bucket, hosts: int

@@ -82,7 +82,7 @@ def main(words: list[str], base: str, runner: str, supervisor: Supervisor | None
         from kinetic._runner.pod import warm_pod  # most pods have one job
 
         warm_pod.main(words[1:], base, runner, get_ready)
-    code = INFRASTRUCTURE_EXIT
+    code, began = INFRASTRUCTURE_EXIT, time.monotonic()
     message, summary, message_file = "", "", TERMINATION_LOG
     try:
         task = Task.from_page(container.page_of(words[0] if words else ""))
@@ -95,7 +95,10 @@ def main(words: list[str], base: str, runner: str, supervisor: Supervisor | None
     except (KineticError, OSError) as error:
         # Another attempt may succeed that finds the store in reach, and room on the disk.
         passes = isinstance(error, OSError | StoreError | CredentialsError) and not isinstance(error, IntegrityError)
-        code = INFRASTRUCTURE_EXIT if passes else FAILED_EXIT
+        # A JobSet starts a slice again without end, and what ends each start leaves no note by which one gives up.
+        is_last = (container.restarts_of(os.environ) or 0) >= container.MOST_BRIEF
+        is_last = is_last and time.monotonic() - began < container.BRIEF_SECONDS
+        code = INFRASTRUCTURE_EXIT if passes and not is_last else FAILED_EXIT
         message, summary = str(error), attempts.on_one_line(error)
     except BaseException as error:  # noqa: BLE001 - the last frame of the first process
         import traceback  # 2 ms
