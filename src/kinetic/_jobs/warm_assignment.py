@@ -124,7 +124,7 @@ def launch(wanted: Launch, context: Place, options: Options) -> bool:
             _none_since[:] = [time.monotonic()]
             return False
         told, idle = _offer(wanted, context, found, fits, keeps=bool(keep))
-        if told:
+        if told or _give_to_starting(wanted, context, found, fits):
             return True
     except BackendError as error:
         output.report_once(f"warm pods cannot be used, so the job starts in a pod of its own: {error.what}")
@@ -151,8 +151,9 @@ def _end_what_starts_for_nothing(wanted: Launch, context: Place, found: list[War
             continue
         if placements.assign(store, state.name, sequence, job_id, key):  # so that no other client gives it a job now
             context.backend.warm.end_pod(state, delete=True)
-            what = "pod" if state.page.hosts == 1 else "slice"
-            output.report(f"the warm {what} {state.name} is still starting, and its job is over: a new one replaces it")
+            output.report(
+                f"the warm {state.what} {state.name} is still starting, and its job is over: a new one replaces it"
+            )
 
 
 @contextlib.contextmanager
@@ -345,10 +346,48 @@ def _try(
             output.report_once(f"the warm pod {state.name} cannot be reached: {error.what}")
             return False, greeting
         refused = f"the warm pod {state.name} cannot be told: {error.what}"
-    if cold_start.take(context.store, wanted.key, job_id):
-        output.report(f"starts in a pod of its own: {refused}")
-        _is_started(job_id, lambda: backend.warm.start_cold(job_id))
+    _start_cold(wanted, context, refused)
     return True, greeting
+
+
+def _give_to_starting(wanted: Launch, context: Place, found: list[WarmState], fits: Mapping[str, str]) -> bool:
+    """Give a job to a warm pod that is being started, as a slice is that lost a host, and that has nothing to do then.
+
+    Its Secret tells it. A pod of its own would wait for the machine that this one gets, and that is idle afterwards.
+    """
+    backend, store, job_id = context.backend, context.store, wanted.order.job_id
+    for state in [each for each in found if each.is_started and each.fits == fits]:
+        key, sequence = _pod_key(context, state.name), placements.next_sequence(store, state.name)
+        if not sequence or not _is_decided(store, placements.assigned(store, state.name, sequence - 1, key)):
+            continue
+        if state.pod:
+            with backend.warm.turn(state) as connection:
+                if connection.greeting().state != warm_pods.STARTING:
+                    continue
+        assignment = _assignment(wanted, backend.warm.task_of(wanted, context.mask), sequence, state.restarts)
+        made = backend.warm.make_task(wanted, context.mask, state)
+        backend.add(wanted, made)
+        refused = ""
+        if placements.assign(store, state.name, sequence, job_id, key):
+            try:
+                backend.warm.write_assignment(state, assignment.to_bytes(key), key)
+                output.report(f"waits for the warm {state.what} {state.name}, which is being started")
+            except KineticError as error:
+                refused = f"the warm {state.what} {state.name} cannot be told: {error.what}"
+        else:
+            refused = f"{state.name} has taken another job meanwhile"
+        if refused:
+            _start_cold(wanted, context, refused)
+        return True
+    return False
+
+
+def _start_cold(wanted: Launch, context: Place, why: str) -> None:
+    """Start a job in a pod of its own that is a task of a warm pod already, unless that has taken it."""
+    job_id = wanted.order.job_id
+    if cold_start.take(context.store, wanted.key, job_id):
+        output.report(f"starts in a pod of its own: {why}")
+        _is_started(job_id, lambda: context.backend.warm.start_cold(job_id))
 
 
 def _is_started(job_id: str, start: Callable[[], object]) -> bool:

@@ -179,6 +179,34 @@ def test_a_host_that_is_lost_while_it_is_idle_restarts_the_slice_which_takes_the
     assert len(pods_of_slice(site)) == len(site.pods_of()) == HOSTS
 
 
+@pytest.mark.parametrize("keep", [None, "10m"])
+def test_a_job_that_comes_while_its_warm_slice_restarts_waits_for_it_instead_of_for_machines_of_its_own(
+    team: Any, site: Any, machines: Any, kinetic: Any, keep: str | None
+) -> None:
+    nodes = [f"/api/v1/nodes/{name}" for name in machines()]
+    team.run("from team import report\ntell(report())")
+    wait_until_idle(site)
+    for node in nodes:
+        site.api.merge(node, {"spec": {"unschedulable": True}})
+    before = ran_in(site)
+
+    lose_host(site, 1)
+    wait_for("its leader to be made again", lambda: (now := ran_in(site)) and not now & before, 60)
+    job_id, said = team.both(
+        "from team import report\ntell(report.with_options(keep_warm=eval(words[0])).run_async().job_id)", repr(keep)
+    )
+    explained = kinetic("jobs", "explain", job_id)
+    for node in nodes:
+        site.api.merge(node, {"spec": {"unschedulable": False}})
+    value = team.run("tell(kinetic.attach(words[0]).result(timeout=90, cleanup=False))", job_id)
+
+    (name,) = {pod["metadata"]["labels"]["job-id"] for pod in pods_of_slice(site)}
+    assert f"waits for the warm slice {name}, which is being started" in said
+    assert f"what:  its warm pod {name}: " in explained.out, explained
+    assert value["host"] == 0
+    assert len(pods_of_slice(site)) == len(site.pods_of()) == HOSTS
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("step", failpoints.SLICE)
 def test_a_leader_that_dies_before_the_others_heard_of_a_job_loses_nothing(

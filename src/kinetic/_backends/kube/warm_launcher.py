@@ -53,6 +53,12 @@ class WarmState(NamedTuple):
     created: float  # Unix time
     is_spot: bool = False
     is_started: bool = True  # else its Job is suspended: its client died before it was started
+    restarts: int = 0  # of a slice (count)
+
+    @property
+    def what(self) -> str:
+        """What it is called."""
+        return "pod" if self.page.hosts == 1 else "slice"
 
 
 class _Begun:
@@ -413,6 +419,7 @@ def _state(found: Object, pods: Mapping[str, str]) -> WarmState:
         object_status.created_at(found),
         is_spot=fits.get("spot") == "True",
         is_started=not (found.get("spec") or {}).get("suspend"),
+        restarts=int((found.get("status") or {}).get("restarts") or 0),
     )
 
 
