@@ -376,6 +376,52 @@ def test_captured_values_do_not_travel_and_another_machine_says_which_are_missin
     assert kept == []  # gone with the batch
 
 
+def test_a_job_that_another_machine_starts_says_that_it_has_no_words_of_the_command_line(
+    batches: Any, left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches.project.write(
+        "script.py",
+        """
+        import os, sys, time
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def count(number, go, notes):
+            with open(notes, "a") as file:
+                file.write('{"what": "begins", "n": 0}\\n')
+            while not os.path.exists(go):
+                time.sleep(0.01)
+            return len(sys.argv)
+
+        go, notes = sys.argv[1:]
+        batch = count.run_async_map([(n, go, notes) for n in range(2)], max_concurrent=1)
+        print(batch.group_id, flush=True)
+        batch.wait()
+        """,
+    )
+    monkeypatch.setenv("KINETIC_MACHINE_ID", "here")
+    client = batches.project.start("script.py", str(batches.go), str(batches.notes))
+    left.group = client.stdout.readline().strip()
+    left.wait_until(lambda: batches.noted("begins"), "the first job", 20)
+    client.kill()
+    client.communicate()
+    left.age()
+    batches.go.touch()
+
+    found = batches.run(
+        """
+        batch = kinetic.attach_batch(words[0], resume=True)
+        values = batch.results(cleanup=False)
+        tell([values, [job.logs() for job in batch.jobs]])
+        """,
+        left.group,
+        **THERE,
+    )
+
+    said = "kinetic: the words of the script's command line did not come here: sys.argv has none of them\n"
+    assert found == [[3, 1], ["", said]]
+
+
 def test_only_its_owner_can_read_what_was_kept(batches: Any, left: Left) -> None:
     group = left.leave("plans(4, until=go)", **HERE)
 

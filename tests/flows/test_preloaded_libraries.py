@@ -130,6 +130,14 @@ TORCH = """
         took = time.monotonic() - begun
         return took, [torch.rand(1).item(), torch.randint(1 << 40, (1,)).item(), torch.initial_seed()]
 """
+ARGUED = """
+    @kinetic.run(accelerator="cpu")
+    def argued(setting=""):
+        if setting:
+            os.environ["OF_THEIRS"] = setting
+        found = seen()
+        return found["preloaded"], found["setting"], sys.argv[1:]
+"""
 FLOATS = """
     @kinetic.run(accelerator="cpu")
     def floats():
@@ -505,6 +513,24 @@ def test_jobs_import_for_themselves_where_that_is_asked_for_and_where_variables_
     """)
 
     assert [each["preloaded"] for each in found] == [False] * 5
+
+
+def test_words_of_the_command_line_that_differ_are_no_hindrance_also_where_a_job_begins_again(run, project) -> None:
+    project.write("jobs.py", JOBS + ARGUED)
+
+    found = run(
+        """
+        def with_words(setting, *words):
+            sys.argv[1:] = words
+            return argued(setting)
+
+        found = [with_words("", f"--rate={number}") for number in range(6)]
+        print(json.dumps([found, with_words("other", "--rate=7", "x")]))
+        """,
+        condition="argued()[0]",
+    )
+
+    assert found == [[[True, None, [f"--rate={number}"]] for number in range(6)], [False, "other", ["--rate=7", "x"]]]
 
 
 @pytest.mark.parametrize(

@@ -976,7 +976,7 @@ def test_a_job_starts_where_the_script_was_started_in_a_copy_of_the_project(worl
     assert found["cwd"].endswith("/jobs")
     assert workspace.is_relative_to(home)
     assert found["file"] == str(workspace / "jobs" / "look.py")
-    assert found["argv"][0] == found["file"]
+    assert found["argv"] == [found["file"], "--rate", "3"]
     assert found["path"][0] == str(workspace / "jobs")
     assert found["beside"] == "beside"
     assert found["umask"] == 0o027

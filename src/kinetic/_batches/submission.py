@@ -421,7 +421,7 @@ def _write(
         group = replace(group, first_seconds=seconds, first_index=rows[0])
     kept = {  # beside the batch, for its owner only, so that another process can take it over
         "pod": shipment.pod.to_json() if shipment.pod is not None else None,
-        "captured": dict(shipment.captured.values),
+        "captured": shipment.variables(),
         "cache_key": shipment.cache_key().hex(),
         "environ": dict(context.backend.environ),
         "interpreter": shipment.interpreter or sys.executable,

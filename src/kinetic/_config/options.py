@@ -195,7 +195,7 @@ VARIABLES: Mapping[str, str] = {
     **dict.fromkeys(INSIDE_A_JOB, "unset elsewhere"),
 }
 _PREFIX = "KINETIC_"
-_OWN = tuple(f"{_PREFIX}{word}" for word in ("SUPERVISOR", "DEBUG_TOKEN"))  # passed between our own processes
+_OWN = tuple(_PREFIX + word for word in ("SUPERVISOR", "DEBUG_TOKEN", "SCRIPT_WORDS"))  # between processes of ours
 _OF_TESTS = f"{_PREFIX}TEST_"
 _SWITCHES = tuple(
     f"{_PREFIX}{word}"

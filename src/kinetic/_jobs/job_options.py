@@ -37,6 +37,7 @@ class Captured(NamedTuple):
 
     values: dict[str, str]  # never in a record, log or store
     notes: tuple[str, ...]  # sentences for the user, with names only
+    words: str = ""  # those of the script's command line, as JSON: one may be a secret
 
     def __repr__(self) -> str:
         """Show names only: a repr ends up in tracebacks and logs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import json
 import os
 import sys
 import time
@@ -234,14 +235,12 @@ class Shipment(NamedTuple):
 
         ``outputs``: where outputs go, below the store, if the options do not say so. ``called``: the function.
         """
-        from kinetic._project import pickler  # it is loaded by now
-
         context, named = self.context, wire_order.resolve_output_dir(self.options.output_dir, os.environ)
         return Order(
             manifest=shipped.manifest,
             packs=shipped.packs,
             plan=self.plan_page() | {"module": str(getattr(called, "__module__", ""))},
-            script=pickler.script_of(self.plan),
+            script=root.script_of(self.plan),
             environment=tuple(self.captured.values),
             output_dir=named or wire_order.output_address(f"{context.store.url}/{outputs}"),
             accelerator=context.placement.name,
@@ -261,9 +260,16 @@ class Shipment(NamedTuple):
             **({"lock": self.lock} if self.lock else {}),
         }
 
+    def variables(self) -> dict[str, str]:
+        """Return the variables that jobs get and no store does."""
+        captured = self.captured
+        return {**captured.values, **({wire_order.WORDS_VARIABLE: captured.words} if captured.words else {})}
+
     def plan_page(self) -> dict[str, Any]:
         """Return the plan for the order, with logging and settings; a job in this environment also gets folders."""
         page = self.plan.to_json() | console_logging() | library_settings()
+        if self.captured.words:
+            page["words"] = True  # a job to which they do not come says so
         if (origin := wire_order.outside_of_a_copy(page["root"], os.environ)) != page["root"]:
             page["origin"] = origin
         if self.context.settings is None and not self.interpreter:
@@ -361,6 +367,7 @@ def resolve(
             next="name another one in output_dir, or leave it out",
         )
     captured = job_options.capture(options.capture_env_vars or (), os.environ)
+    captured = captured._replace(words=command_line(function, plan))
     if missing := job_options.unset(options.capture_env_vars or (), os.environ):
         what = "it" if len(missing) == 1 else "them"
         unset = f"{', '.join(missing)} {'is' if what == 'it' else 'are'} not set here"
@@ -450,6 +457,29 @@ def versions() -> dict[str, str]:
         "kinetic": __version__,
         "platform": sys.platform,
     }
+
+
+def command_line(function: object, plan: Plan) -> str:
+    """Return what the script has in ``sys.argv`` after its own name, as JSON, or "": functions may read it.
+
+    Programs that are installed, such as pytest, have words of their own, and so have functions of ours.
+    """
+    file = os.path.join(plan.root, script) if (script := root.script_of(plan)) else None
+    is_program = root.is_installed(file) or (file and os.path.dirname(file) == os.path.dirname(sys.executable))
+    is_ours = str(getattr(root.innermost(function), "__module__", "")).startswith("kinetic.")
+    words = [word for word in getattr(sys, "argv", ())[1:] if isinstance(word, str)]
+    if file is None or is_program or is_ours or not words:
+        return ""
+    if len(found := json.dumps(words)) > _MOST_WORDS_BYTES:
+        output.report_once(
+            f"the script's command line has more than {size_text(_MOST_WORDS_BYTES)} and stays here: "
+            "a function that reads sys.argv in the job finds none of it"
+        )
+        return ""
+    return found
+
+
+_MOST_WORDS_BYTES = 64_000  # a variable may have 128 KiB, and a Secret 1 MiB with all else
 
 
 def console_logging() -> dict[str, Any]:
@@ -743,7 +773,7 @@ def _launch(order: Order, order_sha256: str, shipment: Shipment, followed: Follo
         placement=context.placement,
         key=job_key,
         key_id=context.key_id,
-        captured={**shipment.captured.values, **token},
+        captured={**shipment.variables(), **token},
         cache_key=shipment.cache_key(),
         interpreter=shipment.interpreter,
         requirements=pod.to_json() if pod is not None else None,

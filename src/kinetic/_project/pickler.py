@@ -15,7 +15,7 @@ from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import IO, Any, Self, TypeVar
 
 from kinetic._project import modules
-from kinetic._project.root import Plan, below
+from kinetic._project.root import Plan
 from kinetic._stores.protocol import Store, put_file, scratch_folder
 from kinetic._wire import dataclass, digests, pickle_diagnosis, python_runtime, reducers, references
 from kinetic._wire.order import INLINE_BYTES, Artifact
@@ -427,13 +427,6 @@ def _with_sources(function: Callable[..., Any], rules: PickleRules) -> object:
     code = getattr(function, "__code__", None)
     file = code.co_filename if code is not None else getattr(sys.modules.get("__main__"), "__file__", None)
     return function if file and os.path.exists(file) else _WithSources(function, rules)
-
-
-def script_of(plan: Plan) -> str:
-    """Return the path of the user's script below the root, or "" in a notebook or a console."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    inside = below(os.path.abspath(file), str(plan.root)) if file else None  # links stay as they are
-    return inside or ""
 
 
 def _pickle_into_store(value: object, rules: PickleRules, store: Store, key: str) -> Artifact:

@@ -155,6 +155,13 @@ def _libraries() -> tuple[str, ...]:
     return tuple({library, os.path.realpath(library)})
 
 
+def script_of(plan: Plan) -> str:
+    """Return the path of the user's script below the root, or "" in a notebook or a console."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    inside = below(os.path.abspath(file), str(plan.root)) if file else None  # links stay as they are
+    return inside or ""
+
+
 def below(path: str, root: str) -> str | None:
     """Return the path below a folder ("" is the folder itself), or None; links are resolved if need be."""
     found = _below(path, root)

@@ -118,7 +118,7 @@ def test_capturing_happens_when_it_is_asked_and_not_before() -> None:
 
 def test_nothing_is_captured_by_default() -> None:
     assert job_options.check(None) == ()
-    assert job_options.capture((), ENVIRON) == ({}, ())
+    assert job_options.capture((), ENVIRON) == ({}, (), "")
 
 
 def test_a_bare_string_is_refused() -> None:

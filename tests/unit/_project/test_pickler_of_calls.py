@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from kinetic._project import pickler
+from kinetic._project import pickler, root
 from kinetic._project.pickler import Call, Payload
 from kinetic._project.root import Plan
 from kinetic._stores.files import FileStore
@@ -165,4 +165,4 @@ def test_the_script_is_known_by_its_place_in_the_project(
         main.__file__ = str(tmp_path / file)
     monkeypatch.setitem(sys.modules, "__main__", main)
 
-    assert pickler.script_of(Plan(tmp_path, "", "", ("",))) == found
+    assert root.script_of(Plan(tmp_path, "", "", ("",))) == found

@@ -725,4 +725,4 @@ def _preload(store_url: str) -> None:
 
 
 def _is_of_one_task(name: str) -> bool:
-    return name in {"KINETIC_JOB_ID", "KINETIC_ATTEMPT", "KINETIC_OUTPUT_DIR", "KINETIC_CHECKPOINT_DIR", "JOB_ID"}
+    return name == "JOB_ID" or name in preloaded_modules.OF_ONE_JOB

@@ -57,7 +57,9 @@ _Stamp = tuple[int, int, int]  # of a file: time of its last change in nanosecon
 _FOLDER = (-2, -2, -2)  # of a folder that was only looked for, whatever is in it
 _CHANGED = (-1, -1, -1)  # the stamp of a file that changed while something was imported, which may have read it before
 _TICK_NS = 20_000_000  # by which the clock of a file system may be late
-OF_ONE_JOB = frozenset({"KINETIC_JOB_ID", "KINETIC_ATTEMPT", "KINETIC_OUTPUT_DIR", "KINETIC_CHECKPOINT_DIR"})
+OF_ONE_JOB = frozenset(
+    {"KINETIC_JOB_ID", "KINETIC_ATTEMPT", "KINETIC_OUTPUT_DIR", "KINETIC_CHECKPOINT_DIR", "KINETIC_SCRIPT_WORDS"}
+)
 _OF_ONE_WORKER = frozenset({"KINETIC_PROGRESS_FILE", "KINETIC_PACKAGE_ROOT", "KINETIC_PACKAGE_ORIGIN"})  # set by itself
 _loaded: set[str] = set()  # all modules that were imported here before the fork
 _stamps: dict[str, _Stamp | None] = {}  # of all files and folders that importing them depended on; None: not there

@@ -22,6 +22,7 @@ from typing import Any
 
 from kinetic._runner import processes
 from kinetic._wire import NamedTuple, folders
+from kinetic._wire.order import WORDS_VARIABLE
 from kinetic._wire.task import LOG_STACKS_SIGNAL, STACKS_SIGNAL, Task
 from kinetic.errors import RunnerError
 
@@ -151,13 +152,19 @@ def _is_in_project(entry: str, root: str) -> bool:
     return entry == root or entry.startswith(root.rstrip("/") + "/")
 
 
-def become_main(script: str, workspace: Path) -> ModuleType:
-    """Put a fresh ``__main__`` in place: the namespace of the user's script, in the job."""
+def become_main(script: str, workspace: Path, *, is_told: bool = False) -> ModuleType:
+    """Put a fresh ``__main__`` in place: the namespace of the user's script, in the job, with its command line.
+
+    ``is_told``: whether it had words, which came with the captured variables.
+    """
     begin_as_main()
     module = sys.modules["__main__"]
     if script:
         module.__file__ = str(workspace / script)
-    sys.argv[:] = [getattr(module, "__file__", "") or ""]
+    words = json.loads(os.environ.pop(WORDS_VARIABLE, "[]"))
+    sys.argv[:] = [getattr(module, "__file__", "") or "", *words]
+    if is_told and not words:
+        write_to_log("kinetic: the words of the script's command line did not come here: sys.argv has none of them\n")
     return module
 
 

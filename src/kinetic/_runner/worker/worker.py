@@ -262,7 +262,8 @@ def _prepare(
         process_setup.enter_workspace(task.folder, order.plan, task.runner)
         if task.is_in_a_pod:  # on the client's machine every module is there
             import_hooks.install_stand_ins(task.runner)
-        script: str | None = getattr(process_setup.become_main(order.script, task.folder), "__file__", None)
+        main = process_setup.become_main(order.script, task.folder, is_told=order.plan.get("words", False))
+        script: str | None = getattr(main, "__file__", None)
         wire_order.make_output_dir(wire_order.checkpoints_of(order))  # and with it the output folder above it
         hooks = _hook_imports(task, order, store)
     if order.data:

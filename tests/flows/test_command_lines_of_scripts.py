@@ -1,0 +1,141 @@
+"""A function finds the words of its script's command line in ``sys.argv``; they are where captured values are."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORD = "--hook=https://hooks.test/T0-s3cr3t-c0ffee"
+THEIRS = """
+    import argparse
+    import functools
+    import os
+    import sys
+    import time
+    import kinetic
+
+    def with_options(function):  # as hydra.main and click.command do it
+        @functools.wraps(function)
+        def parsed():
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--rate", type=float, default=0.1)
+            return function(parser.parse_args().rate)
+
+        return parsed
+
+    @kinetic.run(accelerator="cpu")
+    @with_options
+    def train(rate):
+        return rate
+
+    @kinetic.run(accelerator="cpu")
+    def words(*_):
+        return sys.argv[1:], [name for name in os.environ if "WORDS" in name]
+
+    @kinetic.run(accelerator="cpu")
+    def submits():
+        return words()
+
+    @kinetic.run(accelerator="cpu")
+    def dies_once():
+        if os.environ["KINETIC_ATTEMPT"] == "0":
+            os.kill(os.getpid(), 9)
+        return sys.argv[1:]
+
+    @kinetic.run(accelerator="cpu")
+    def stay(go, begun, *_):
+        open(begun, "w").close()
+        while not os.path.exists(go):
+            time.sleep(0.01)
+        return len(sys.argv)
+"""
+
+
+@pytest.fixture
+def project(project: Any) -> Any:
+    project.write("theirs.py", THEIRS)
+    return project
+
+
+def holding(folder: Path, word: str) -> list[Path]:
+    """Return the files that hold a word, in any of the forms in which it may have been written."""
+    return [path for path in folder.rglob("*") if path.is_file() and word.encode() in path.read_bytes()]
+
+
+def test_a_function_that_parses_the_command_line_finds_the_scripts(project: Any) -> None:
+    in_a_batch = "import theirs; print(*theirs.train.run_async_map([()]).results(timeout=60))"
+
+    assert project.out(f"{project.root.joinpath('theirs.py').read_text()}\nprint(train())", "--rate", "0.5") == "0.5\n"
+    assert project.out(in_a_batch, "--rate=0.25") == "0.25\n"
+    assert project.out("import theirs; print(theirs.train())") == "0.1\n"
+
+
+def test_every_job_of_a_script_has_the_words_and_no_variable_of_them(project: Any) -> None:
+    odd = ["", "two words", "ünïcödé", '"quoted" $HOME\n', *(["\udcff"] if sys.platform == "linux" else [])]
+    script = """
+        import json, kinetic, theirs
+        jobs = [theirs.words.run_async(), theirs.submits.run_async()]
+        follows = theirs.words.run_async(jobs[0])
+        found = [job.result() for job in (*jobs, follows)]
+        print(json.dumps([found, theirs.dies_once.with_options(retries=1)()]))
+    """
+
+    found, again = json.loads(project.out(script, *odd).splitlines()[-1])
+
+    assert found == [[odd, []]] * 3
+    assert again == odd
+
+
+def test_words_of_the_command_line_are_only_where_captured_values_are_and_as_long(
+    project: Any, home: Path, wait_until: Any
+) -> None:
+    go, begun = project.root.parent / "go", [project.root.parent / f"begun-{number}" for number in range(2)]
+    project.write(
+        "script.py",
+        f"""
+        import kinetic, sys, theirs
+        job = theirs.stay.run_async({str(go)!r}, {str(begun[0])!r})
+        batch = theirs.stay.run_async_map([({str(go)!r}, {str(begun[1])!r})])
+        print(job.result(cleanup=False), *batch.results())
+        """,
+    )
+    client = project.start("script.py", WORD)
+    wait_until(lambda: all(path.exists() for path in begun), "both jobs", 30)
+
+    kept = holding(home, WORD)
+    shown = [
+        project.run("", instead=[sys.executable, "-m", "kinetic", *words])
+        for words in (["jobs", "list", "--json"], ["jobs", "show", "@last", "--json"], ["jobs", "logs", "@last"])
+    ]
+    go.touch()
+    out, err = client.communicate(timeout=60)
+
+    assert out == "2 2\n", err
+    assert WORD not in err
+    assert not [each for each in shown if each.returncode or WORD in each.stdout + each.stderr]
+    assert {path.relative_to(home).parts[0] for path in kept} == {"run"}
+    assert {(path.name, path.stat().st_mode & 0o777) for path in kept if path.exists()} <= {("queue.db", 0o600)}
+    assert len(kept) >= 2
+    assert holding(home, WORD) == []
+
+
+def test_words_too_long_for_a_variable_stay_here_and_a_line_says_so(project: Any) -> None:
+    project.write("script.py", "import theirs; print(theirs.words(), theirs.words())")
+
+    done = project.run("script.py", *[f"file-{number:06}.txt" for number in range(5000)])
+
+    assert done.stdout == "([], []) ([], [])\n"
+    assert done.stderr.count("command line has more than 64.0 kB and stays here") == 1, done.stderr
+
+
+def test_a_program_that_is_installed_in_the_project_has_words_of_its_own(project: Any) -> None:
+    program = ".venv/lib/python3/site-packages/runner/__main__.py"
+    project.write(program, "import sys; sys.path[0] = '.'; import theirs; print(theirs.words())")
+
+    done = project.run(program, "-k", "test_one")
+
+    assert done.stdout == "([], [])\n", done.stderr
