@@ -370,12 +370,10 @@ def get_ready_to_fork() -> None:
 @contextlib.contextmanager
 def _printing_into_files() -> Iterator[None]:
     """Keep what libraries print while they are imported for the logs of the tasks that import them."""
-    import tempfile
-
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
+    with contextlib.ExitStack() as files:
         kept = [os.dup(number) for number in _STREAMS]
-        for number, file in zip(_STREAMS, (out, error), strict=True):
-            os.dup2(file.fileno(), number)
+        for number in _STREAMS:
+            os.dup2(files.enter_context(_file_of_nobody_else()).fileno(), number)
         try:
             yield
         finally:
@@ -383,6 +381,14 @@ def _printing_into_files() -> Iterator[None]:
             for number, was in zip(_STREAMS, kept, strict=True):
                 os.dup2(was, number)
                 os.close(was)
+
+
+def _file_of_nobody_else() -> Any:
+    if hasattr(os, "memfd_create"):  # no disk is full for it
+        return open(os.memfd_create("printed"), "wb")
+    import tempfile
+
+    return tempfile.TemporaryFile()
 
 
 def _flush() -> None:
