@@ -19,6 +19,7 @@ from kinetic._wire import NamedTuple, folders
 from kinetic._wire.task import LEFT_OUT
 from kinetic.errors import PackingError
 
+_PACKAGES = "/site-packages/", "/dist-packages/"
 _FACES = {"_dashboard", "_cluster", "__pycache__"}
 _START = '''"""Start a supervisor: detach, then import; see kinetic/_backends/local/supervisor.py."""
 import os
@@ -118,18 +119,18 @@ def _sources(name: str, folder_: str) -> Iterator[tuple[str, Path]]:
 def _digest(texts: str, files: dict[str, Path]) -> str:
     """Return a digest that changes when a text or a file does; the files are not read, which would take 20 ms.
 
-    uv gives all environments links to the same files, and each new one of them changes the time of their last change.
+    A link to a file, as uv gives all environments and ``_fill`` a runner, changes the time of its last change.
     """
     found = [texts]
     for name, path in files.items():
         about = path.stat()
-        changed = about.st_ctime_ns if about.st_nlink == 1 else 0
+        changed = about.st_ctime_ns if about.st_nlink == 1 and not _may_be_linked(path) else 0
         found.append(f"{name} {about.st_size} {about.st_mtime_ns} {changed} {about.st_ino}")
     return hashlib.sha256("\0".join(found).encode()).hexdigest()
 
 
 def _fill(files: dict[str, Path], beside: Path) -> None:
-    """Copy the sources, and the bytecode that this installation has; what it lacks, the first supervisor writes."""
+    """Put the sources there, and the bytecode that there is of them; what it lacks, the first supervisor writes."""
     made = set[Path]()
     for name, path in files.items():
         place = beside / name
@@ -137,17 +138,32 @@ def _fill(files: dict[str, Path], beside: Path) -> None:
             (place.parent / "__pycache__").mkdir(parents=True)
             made.add(place.parent)
         about = path.stat()
-        place.write_bytes(path.read_bytes())
-        os.utime(place, ns=(about.st_mtime_ns, about.st_mtime_ns))
+        _link_or_copy(path, place)
         with contextlib.suppress(FileNotFoundError, NotImplementedError):
             cached = Path(importlib.util.cache_from_source(os.fspath(path)))
-            compiled = cached.read_bytes()
             stamp = [number & 0xFFFFFFFF for number in (0, int(about.st_mtime), about.st_size)]
-            if compiled[4:16] == b"".join(number.to_bytes(4, "little") for number in stamp):
-                (place.parent / "__pycache__" / cached.name).write_bytes(compiled)
+            with cached.open("rb") as compiled:
+                is_of_it = compiled.read(16)[4:] == b"".join(number.to_bytes(4, "little") for number in stamp)
+            if is_of_it:
+                _link_or_copy(cached, place.parent / "__pycache__" / cached.name)
     (beside / "supervisor.py").write_text(_START)
     (beside / "worker.py").write_text(WORKER)
     (beside / "complete").write_text("")
+
+
+def _link_or_copy(path: Path, place: Path) -> None:
+    if _may_be_linked(path):
+        with contextlib.suppress(OSError):  # another disk, or the file of another user
+            os.link(path, place)
+            return
+    about = path.stat()
+    place.write_bytes(path.read_bytes())
+    os.utime(place, ns=(about.st_mtime_ns, about.st_mtime_ns))
+
+
+def _may_be_linked(path: Path) -> bool:
+    """Return whether a file is of an installed package: an upgrade replaces it, and nobody edits it."""
+    return any(folder in os.fspath(path) for folder in _PACKAGES)
 
 
 MOST_BYTES = 1_000_000  # 1 MiB for the whole ConfigMap, less what Kubernetes writes around it; a test allows 335 kB

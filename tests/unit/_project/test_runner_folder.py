@@ -15,9 +15,15 @@ from kinetic.errors import PackingError
 
 
 @pytest.fixture
-def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+def place() -> str:
+    """The folder that the modules are in."""
+    return "installed"
+
+
+@pytest.fixture
+def installation(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Two modules instead of all: one that was imported here before, and one that was not."""
-    files = {f"kinetic/{name}.py": tmp_path / "installed" / f"{name}.py" for name in ("known", "new")}
+    files = {f"kinetic/{name}.py": tmp_path / place / f"{name}.py" for name in ("known", "new")}
     for path in files.values():
         path.parent.mkdir(exist_ok=True)
         path.write_text("VALUE = 1\n")
@@ -54,6 +60,23 @@ def test_an_edited_file_makes_another_runner_and_an_equal_one_does_not(installat
     assert sorted(path.name for path in (tmp_path / "runners").iterdir()) == sorted([first.name, edited.name])
 
 
+@pytest.mark.parametrize("place", ["site-packages"])
+def test_of_an_installed_package_the_files_are_links_and_an_upgrade_changes_no_runner(installation, tmp_path) -> None:
+    first = runner_bundle.folder(tmp_path / "runners")
+    runner_bundle._made.clear()
+    again = runner_bundle.folder(tmp_path / "runners")
+    linked = sorted(path.name for path in first.rglob("*.py*") if path.stat().st_nlink == 2)
+    (tmp_path / "new.py").write_text("VALUE = 2\n")
+    (tmp_path / "new.py").replace(installation["kinetic/new.py"])
+    runner_bundle._made.clear()
+    upgraded = runner_bundle.folder(tmp_path / "runners")
+
+    assert linked == [f"known.{sys.implementation.cache_tag}.pyc", "known.py", "new.py"]
+    assert first == again != upgraded
+    assert [(made / "kinetic/new.py").read_text() for made in (first, upgraded)] == ["VALUE = 1\n", "VALUE = 2\n"]
+
+
+@pytest.mark.parametrize("place", ["installed", "site-packages"])
 def test_another_environment_with_links_to_the_same_files_makes_no_other_runner(installation, tmp_path: Path) -> None:
     os.link(installation["kinetic/new.py"], tmp_path / "of-uv.py")
     first = runner_bundle.folder(tmp_path / "runners")
