@@ -12,11 +12,12 @@ import os
 import pytest
 from cluster.fixtures import add_node, agent, namespace, plane, why_not
 from contracts.backends import Place
-from flows.conftest import end_supervisors
+from flows.conftest import end_supervisors, share_runner
 from flows.kube.conftest import _points_here, _why_not, bucket, machine, shared
 
 from kinetic import JobStatus, testing
 from kinetic._backends import registry
+from kinetic._config.home import runtime_folder
 from kinetic._hardware import place as placed
 from kinetic._jobs import locate, logs
 from kinetic.errors import CommandError, JobTimeoutError, PredecessorError
@@ -31,7 +32,7 @@ LOCAL = pytest.param("local", marks=pytest.mark.timeout(60))
 
 
 @pytest.fixture(params=["fake", LOCAL, KUBE])
-def place(request, tmp_path, monkeypatch):
+def place(request, tmp_path, tmp_path_factory, monkeypatch):
     """A backend of each kind."""
     for name in [*os.environ]:
         if name.startswith("KINETIC_") or name == "GOOGLE_CLOUD_PROJECT":
@@ -42,6 +43,7 @@ def place(request, tmp_path, monkeypatch):
             yield Place(tmp_path, monkeypatch, backend)
     elif request.param == "local":
         monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "2")
+        share_runner(runtime_folder(os.environ), tmp_path_factory)
         yield Place(tmp_path, monkeypatch)
         end_supervisors(tmp_path / "home")
     else:
