@@ -356,14 +356,11 @@ def _give_to_starting(wanted: Launch, context: Place, found: list[WarmState], fi
     Its Secret tells it. A pod of its own would wait for the machine that this one gets, and that is idle afterwards.
     """
     backend, store, job_id = context.backend, context.store, wanted.order.job_id
-    for state in [each for each in found if each.is_started and each.fits == fits]:
+    # A pod that runs would hear of it by its kubelet only, which may take two minutes.
+    for state in [each for each in found if each.is_started and not each.pod and each.fits == fits]:
         key, sequence = _pod_key(context, state.name), placements.next_sequence(store, state.name)
         if not sequence or not _is_decided(store, placements.assigned(store, state.name, sequence - 1, key)):
             continue
-        if state.pod:
-            with backend.warm.turn(state) as connection:
-                if connection.greeting().state != warm_pods.STARTING:
-                    continue
         assignment = _assignment(wanted, backend.warm.task_of(wanted, context.mask), sequence, state.restarts)
         made = backend.warm.make_task(wanted, context.mask, state)
         backend.add(wanted, made)
