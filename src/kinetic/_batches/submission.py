@@ -273,6 +273,8 @@ def _stored(request: BatchRequest) -> tuple[ChildLauncher, dict[int, Exception]]
     """
     job_submit.check_not_debug(request.options)
     context = submit_context.prepare(request.options)
+    if request.options.keep_warm and not context.backend.is_here:
+        output.report_once("the pods are not kept warm: each job of a batch starts in a pod of its own")
     shipment = job_submit.resolve(request.function, request.options, context, plan=request.plan)
     with shipment.building():
         return _store(request, shipment)

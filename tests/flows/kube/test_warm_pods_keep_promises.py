@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cluster.plane import wait_for
 from flows.kube.test_debugger import HELPER, PROGRAM, read_configuration
-from flows.kube.test_warm_pods import is_idle
+from flows.kube.test_warm_pods import is_idle, pods_of_warm
 from servers.debugger import Debugger
 
 pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300)]
@@ -115,3 +115,14 @@ def test_a_breakpoint_of_an_editor_is_hit_in_a_warm_pod(
     assert "value 41" in out, err
     wait_for("an idle pod", is_idle(site, 2))
     assert json.dumps([pod["metadata"]["labels"]["app"] for pod in site.pods_of()]) == '["kinetic-warm"]'
+
+
+def test_a_batch_says_that_its_pods_are_not_kept_warm(clients: Any, site: Any) -> None:
+    values, said = clients.both("""
+        from one import large
+        tell([len(value) for value in large.with_options(keep_warm="10m").run_async_map([256, 512]).results()])
+    """)
+
+    assert values == [256, 512]
+    assert said.count("the pods are not kept warm: each job of a batch starts in a pod of its own") == 1
+    assert pods_of_warm(site) == []
