@@ -93,7 +93,7 @@ def test_a_slice_whose_hosts_are_not_ready_before_its_deadline_fails_and_says_wh
     job_id, words = team.run("""
         from kinetic._backends.kube import job_launcher
         from team import report
-        job_launcher._SETUP_SECONDS = 5
+        job_launcher._SETUP_SECONDS = 15
         job = report.with_options(container_image="registry.test/nowhere:1", deadline=1).run_async()
         tell([job.job_id, message(job.exception(timeout=90))])
     """)

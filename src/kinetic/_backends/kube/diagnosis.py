@@ -235,11 +235,16 @@ def _ended(evidence: Evidence) -> JobState | None:
 
 def _never_ready(pod: Object, evidence: Evidence) -> Explanation | None:
     """Explain a pod that was ended at its deadline before its container ran, or return None."""
-    reason, message = object_status.waiting(pod)
-    if not reason or (pod.get("status") or {}).get("reason") != "DeadlineExceeded":
+    state = object_status.main_container(pod).get("state") or {}
+    began = (state.get("terminated") or state.get("running") or {}).get("startedAt")
+    if not state or began or (pod.get("status") or {}).get("reason") != "DeadlineExceeded":
         return None
-    found = _waiting(reason, message, pod, evidence)
-    what = f"it was not ready within its deadline and half an hour: {found.what if found else reason}"
+    reason, message = object_status.waiting(pod)
+    events = object_status.events_of(pod, evidence.events)
+    if not reason and any("ErrImagePull" in object_status.event_message(event) for event in events):
+        reason = "ImagePullBackOff"  # in place of which a kubelet writes that its container is unknown
+    found = _waiting(reason, message, pod, evidence) if reason else _starting(events, evidence.context(pod))
+    what = ": ".join(filter(None, ("it was not ready within its deadline and half an hour", found and found.what)))
     return Explanation("deadline", what, message, found.next if found else "", stuck=True)
 
 

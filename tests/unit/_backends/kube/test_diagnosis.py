@@ -484,6 +484,10 @@ ROWS = [
     Row("deadline of the pod", scene(pod(phase="Failed", reason="DeadlineExceeded", message="Pod was active on the "
         "node longer than the specified deadline"), job_=job(condition("Failed"))), F, "deadline", "longer than its",
         "deadline", STUCK),
+    Row("deadline before it was ready", scene(pod(phase="Failed", reason="DeadlineExceeded", node="node-1",
+        containerStatuses=[{"name": "kinetic-worker", "state": {"waiting": {"reason": "ContainerCreating"}}}]),
+        event("FailedMount", 'MountVolume.SetUp failed for volume "secret" : secret "kinetic-x" not found'),
+        job_=job(condition("Failed"))), F, "deadline", "not ready within its deadline and half an hour: ", "", STUCK),
     Row("deadline of the job", scene(None, job_=job(condition("Failed", "DeadlineExceeded", "Job was active longer "
         "than specified deadline"))), F, "deadline", "longer than its deadline", "", STUCK),
     Row("failed, pods gone", scene(None, job_=job(condition("Failed", "BackoffLimitExceeded", "Job has reached the "
