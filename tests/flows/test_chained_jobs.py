@@ -116,6 +116,30 @@ def test_a_function_gets_values_in_the_place_of_handles_and_the_client_never_ope
     assert pair.number == 7
 
 
+def test_a_function_that_runs_in_this_process_or_inside_a_job_gets_values_in_the_place_of_handles(project):
+    project.write("steps.py", STEPS)
+    out = project.out("""
+        import kinetic, steps
+
+        @kinetic.run(accelerator="cpu")
+        def outer():
+            return steps.within(arguments())
+
+        def arguments():
+            held, batch = steps.add.run_async(1, 5), steps.add.run_async_map([(1, 2), (3, 4)])
+            return {"list": [0, held], "pair": steps.Pair(held, batch), "again": held}
+
+        job = steps.make.run_async(7)
+        print([steps.within.local(arguments()), outer(), steps.add.local(1, *[job] * 2), job.status().value])
+        try:
+            steps.add.local(steps.make.run_async(-1), 1)
+        except ValueError as error:
+            print(error)
+    """)
+
+    assert out.splitlines()[-2:] == ["[[6, [3, 7], True], [6, [3, 7], True], 15, 'SUCCEEDED']", "it is negative"]
+
+
 def test_a_chain_goes_on_without_the_process_that_submitted_it(home, project, until):
     project.write("steps.py", STEPS)
     submitted = project.out(

@@ -363,7 +363,7 @@ class RemoteCallable(Generic[P, R]):
         from kinetic._remote import function_paths
 
         function_paths.report_missing_volumes(self._name, self._options.volumes)
-        args, kwargs = function_paths.replace_data(self._plain, self._leading, args, kwargs)
+        args, kwargs = function_paths.replace_references(self._plain, self._leading, args, kwargs)
         return self._plain(*self._leading, *args, **kwargs)
 
     def _refuse_where_nothing_is_submitted(self) -> None:

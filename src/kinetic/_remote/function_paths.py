@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kinetic._jobs.job_options import FOLLOWED
 from kinetic._wire import order, references
 from kinetic.errors import DataMissingError, OptionError
 
@@ -14,43 +15,53 @@ if TYPE_CHECKING:
     from kinetic._data.data import Data
 
 _MODULE = "kinetic._data.data"  # while it is not imported, there is no Data anywhere
+_OF_HANDLES = frozenset({"kinetic._jobs.handle", "kinetic._batches.batch_handle"})  # and without these no handle
 
 
-def replace_data(
+def replace_references(
     function: Callable[..., Any], leading: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments, with the defaults, and with a path in the place of each ``Data``, as in a job."""
-    module = sys.modules.get(_MODULE)
-    if module is None:
-        return args, dict(kwargs)
-    from kinetic._jobs import data_refs
+    """Return the arguments as a job gets them: a path in the place of each ``Data``, and of a handle its value.
 
-    kind, paths = module.Data, dict[int, str]()
-    kwargs = dict(data_refs.with_defaults(function, (*leading, *args), kwargs))
-    found = list(references.find_objects(args, kwargs, lambda value: isinstance(value, kind)))
+    With the defaults that are ``Data``. The jobs and batches of handles are waited for.
+    """
+    module, has_handles = sys.modules.get(_MODULE), not _OF_HANDLES.isdisjoint(sys.modules)
+    if module is None and not has_handles:
+        return args, dict(kwargs)
+    kind: Any = ()
+    if module is not None:
+        from kinetic._jobs import data_refs
+
+        kind, kwargs = module.Data, data_refs.with_defaults(function, (*leading, *args), kwargs)
+
+    def is_wanted(value: object) -> bool:
+        return isinstance(value, kind) or (has_handles and hasattr(type(value), FOLLOWED))
+
+    found = list(references.find_objects(args, kwargs, is_wanted))
     for each in found:
-        if each.where != "value":
+        if each.where != "value" and isinstance(each.found, kind):
             raise OptionError(f"{each.position} is kinetic.Data, and no path can take its place", code="data-position")
     if not found:
-        return args, kwargs
+        return args, dict(kwargs)
+    replaced = dict[int, Any]()
 
     def swap(leaf: object) -> object:
-        if not isinstance(leaf, kind):
+        if not is_wanted(leaf):
             return leaf
-        if id(leaf) not in paths:  # the same Data is looked for, or fetched, once
-            paths[id(leaf)] = _path_of(leaf)
-        return paths[id(leaf)]
+        if id(leaf) not in replaced:  # the same Data is looked for, or fetched, once
+            replaced[id(leaf)] = _path_of(leaf) if isinstance(leaf, kind) else _value_of(leaf)
+        return replaced[id(leaf)]
 
     try:
-        replaced: tuple[tuple[Any, ...], dict[str, Any]] = references.replace_leaves((args, kwargs), swap)
+        changed: tuple[tuple[Any, ...], dict[str, Any]] = references.replace_leaves((args, dict(kwargs)), swap)
     except RecursionError:
         raise OptionError(
-            f"{found[0].position[:60]}… is nested too deeply for kinetic.Data",
-            why="no path can be put into its place there",
-            next="flatten it, or pass the data as an argument of its own",
+            f"{found[0].position[:60]}… is nested too deeply for {'kinetic.Data' if kind else 'a handle'}",
+            why="nothing can be put into its place there",
+            next="flatten it, or pass it as an argument of its own",
             code="data-position",
         ) from None
-    return replaced
+    return changed
 
 
 def report_missing_volumes(name: str, volumes: Mapping[str, Data] | None) -> None:
@@ -84,6 +95,11 @@ def _path_of(data: Data) -> str:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     cache = settings.kinetic_home(os.environ) / "cache" / "fetched"
     return provide([remote_refs.refer_to(data)], JobFolders(folder, cache, os.environ))[0]
+
+
+def _value_of(handle: Any) -> Any:
+    """Wait for a job, or a batch, and return what a job that follows it would get; both stay, as for that one."""
+    return handle.results(cleanup=False) if hasattr(handle, "results") else handle.result(cleanup=False)
 
 
 def output_dir() -> str:

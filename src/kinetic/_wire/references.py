@@ -171,10 +171,10 @@ def find_objects(
 
 
 def replace_leaves(value: object, swap: Callable[[object], object]) -> Any:
-    """Return a copy of the containers of a value in which ``swap`` has put something else for some leaves.
+    """Return a copy of the containers of a value in which ``swap`` has put something else for some objects.
 
     Types, shared objects and cycles stay as they are: Python's own pickling does the walk, and every leaf passes it by
-    as a reference. For most leaves ``swap`` returns the leaf itself.
+    as a reference. For most objects ``swap`` returns the object itself.
     """
     import pickle  # 2 ms; not for a decorator
 
@@ -183,9 +183,10 @@ def replace_leaves(value: object, swap: Callable[[object], object]) -> Any:
 
     class Pickler(pickle.Pickler):
         def persistent_id(self, obj: object) -> int | None:
-            if _is_container(obj):
+            new = swap(obj)
+            if new is obj and _is_container(obj):
                 return None
-            leaves.append(swap(obj))
+            leaves.append(new)
             return len(leaves) - 1
 
     class Unpickler(pickle.Unpickler):
