@@ -696,27 +696,42 @@ def test_what_a_script_told_libraries_about_their_numbers_holds_in_the_job(proje
             return kept[-1]
         """,
     )
+    project.write(
+        "hydra.py",  # as far as what ``hydra.main`` does when it decorates is concerned
+        """
+        import types
+
+        class version:
+            kept = ["1.1"]
+            setbase = kept.append
+            def getbase():
+                return types.SimpleNamespace(public=version.kept[-1])
+        """,
+    )
     out = project.out(
         """
         import json
+        import hydra
         import jax
         import jax.numpy as jnp
         import torch
         import kinetic
 
+        hydra.version.setbase("1.3")
         jax.config.update("jax_enable_x64", True)
         torch.set_default_dtype(torch.float64)
 
         @kinetic.run(accelerator="cpu")
         def numbers(third):
-            return [str(third.dtype), str(jnp.arange(2).dtype), torch.get_default_dtype()]
+            base = hydra.version.getbase().public
+            return [str(third.dtype), str(jnp.arange(2).dtype), torch.get_default_dtype(), base]
 
         print(json.dumps([numbers(jnp.float64(1) / 3), numbers.__wrapped__(jnp.float64(1) / 3)]))
         """
     )
 
     in_the_job, plain = last(out)
-    assert in_the_job == plain == ["float64", "int64", "torch.float64"]
+    assert in_the_job == plain == ["float64", "int64", "torch.float64", "1.3"]
 
 
 def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:

@@ -516,6 +516,7 @@ _SETTINGS: dict[str, dict[str, object]] = {
     },
     "torch": {"set_default_dtype": "torch.float32", "set_float32_matmul_precision": "highest"},
     "keras": {"set_floatx": "float32", "set_dtype_policy": "float32", "set_image_data_format": "channels_last"},
+    "hydra": {"setbase": "1.1"},  # by ``hydra.main`` when it decorates, which a function of a script has behind it
 }
 
 
@@ -528,6 +529,8 @@ def library_settings() -> dict[str, Any]:
     def asked(library: Any, name: str) -> object:
         if name.startswith("jax"):
             return getattr(library.config, name)
+        if library.__name__ == "hydra":
+            return library.version.getbase().public
         plain = name.removeprefix("set_")
         value = getattr(library, f"get_{plain}", None) or getattr(library.config, plain)
         return str(getattr(value(), "name", value()))  # of a policy of Keras

@@ -117,7 +117,7 @@ def _around_told(name: str, module: ModuleType, run: Callable[[], None]) -> None
             elif name == "torch":
                 getattr(known, setting)(getattr(known, value.removeprefix("torch."), value))
             else:
-                getattr(known.config, setting)(value)
+                getattr(known.version if name == "hydra" else known.config, setting)(value)
 
 
 def _tried(do: Callable[[], T]) -> T | None:
