@@ -43,6 +43,7 @@ def out(clients: Any, lines: str, *words: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.real_node
 @pytest.mark.usefixtures("machine")
 def test_jobs_batches_and_followers_have_the_words_which_are_in_secrets_only(clients: Any, site: Any) -> None:
     own, digests = out(
