@@ -370,12 +370,11 @@ def _all_but_the_last(group_id: str, index: int, tried: set[str]) -> set[str]:
 
 def _incomplete(rows: Sequence[Row], groups: Mapping[str, Group]) -> dict[str, BatchState]:
     """Return the state of batches whose jobs have all ended, where some inputs have no job, nor had one."""
-    known: dict[str, set[int | None]] = {group_id: set() for group_id in groups}
+    known: dict[str, set[int | None]] = {}
+    active = {row.group_id for row in rows if row.status in {"RUNNING", "PENDING"}}  # as the list says of the batch
     for row in rows:
-        if row.status in {"RUNNING", "PENDING"}:  # which is what the list says of the batch
-            known.pop(row.group_id or "", None)
-        elif row.group_id in known:
-            known[row.group_id].add(row.group_index)
+        if row.group_id and row.group_id in groups and row.group_id not in active:
+            known.setdefault(row.group_id, set()).add(row.group_index)
     wanting = {group_id for group_id, indexes in known.items() if len(indexes) < groups[group_id].total_expected}
     if not wanting:
         return {}

@@ -38,6 +38,14 @@ def test_a_batch_is_one_row_and_its_children_are_shown_on_demand(kinetic, made_j
     assert group not in rows(unfolded)
 
 
+def test_a_filter_that_leaves_nothing_of_a_batch_shows_nothing_of_it(kinetic, made_batch) -> None:
+    made_batch("succeeded", "", name="sweep")
+
+    told = kinetic("jobs", "list", "--name", "other")
+
+    assert (told.exit_code, told.stdout) == (0, "")
+
+
 def test_json_has_every_job_whatever_a_table_folds(kinetic, made_batch) -> None:
     group = made_batch("succeeded", "failed")
 
