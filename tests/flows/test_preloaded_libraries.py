@@ -169,6 +169,19 @@ AT_ONCE = """
             thread.join()
         return seen()["preloaded"], builtins.counts
 """
+PLUGINS = """
+    @kinetic.run(accelerator="cpu")
+    def plugins():
+        import importlib.util
+        preloaded = seen()["preloaded"]
+        theirs = sys.modules["of_theirs"]
+        name = "of_theirs.plugin"
+        spec = importlib.util.spec_from_file_location(name, theirs.__path__[0] + "/plugin.py")
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        import of_theirs.after
+        return preloaded, module.VALUE
+"""
 LISTS = """
     @kinetic.run(accelerator="cpu")
     def lists():
@@ -762,6 +775,16 @@ def test_a_function_of_the_same_name_in_another_file_has_nothing_of_this_ones_li
     """)
 
     assert log == "WARNING:root:something is wrong\n"  # the handler that the library adds keeps it from being shown
+
+
+def test_a_library_that_loads_its_own_modules_past_all_finders_lets_no_job_begin_again(run, library, project) -> None:
+    (library / "plugin.py").write_text("VALUE = 3\n")
+    (library / "after.py").touch()
+    project.write("jobs.py", JOBS + PLUGINS)
+
+    found = run("print(json.dumps([plugins() for _ in range(3)]))", condition="plugins()[0]")
+
+    assert found == [[True, 3]] * 3
 
 
 def test_threads_that_import_libraries_at_the_same_time_import_each_once(run, library, project) -> None:

@@ -19,6 +19,7 @@ from kinetic._runner.supervisor.supervise import EarlyWorker, Supervisor
 from kinetic._runner.worker import preloaded_modules, worker
 from kinetic._runner.worker.preloaded_modules import Imports
 from kinetic._wire import NamedTuple, digests
+from kinetic._wire.order import WORDS_VARIABLE
 from kinetic._wire.task import Task
 
 _IMPORT_SECONDS = 120.0
@@ -125,7 +126,8 @@ class Preloading:
             usual = replace(task, environment=scheduler.allowed_variables(task.environment))
             entry = functools.partial(worker.wait_for_a_task, usual)
             left_out = frozenset(self._spoilers)
-            self._preloader = Preloader(entry, self._libc, wanted.imports, task.environment, left_out)
+            variables = {name: value for name, value in task.environment.items() if name != WORDS_VARIABLE}
+            self._preloader = Preloader(entry, self._libc, wanted.imports, variables, left_out)
             self._wanted, self._misses, self._limit = wanted, 0, time.monotonic() + _IMPORT_SECONDS
 
     def _look(self) -> None:

@@ -505,7 +505,8 @@ class _HiddenModules:
         self._variables: dict[str, str] | None = None  # of a task, as its function finds them
         self.set_before: dict[str, str | None] = {}  # variables as they were set for the first of them
         self.settings: dict[str, Any] | None = None  # of libraries, which they were told; None if that is not compared
-        self._there: dict[str, ModuleType] = {}  # what the task has got
+        self.there: dict[str, ModuleType] = {}  # what the task has got
+        self.found: set[str] = set()  # all modules that were looked for
         self._lock = RLock()  # threads may import at the same time
         self._path: list[str] = []  # where it looks for modules
         self.root_handlers: list[Any] = []  # of ``logging``, which came with them, while a task has none of them
@@ -553,6 +554,7 @@ class _HiddenModules:
             self._variables = _applied(self._variables, _changes(before))
 
     def find_spec(self, name: str, _path: object = None, target: object = None) -> ModuleSpec | None:
+        self.found.add(name)
         with self._lock:
             is_shown = self._bring(name)
         if is_shown:
@@ -560,7 +562,7 @@ class _HiddenModules:
             if self._variables is not None:
                 self._variables = dict(os.environ)
         # Of this import, or one that another thread has just brought: it would be executed again. A reload is that.
-        if is_shown or (target is None and name in self._there and self._there[name] is sys.modules.get(name)):
+        if is_shown or (target is None and name in self.there and self.there[name] is sys.modules.get(name)):
             self._asked_for[name] = sys.modules.pop(name)
         found = self._asked_for.get(name)
         if found is None:
@@ -595,7 +597,7 @@ class _HiddenModules:
         self.noted += itertools.takewhile(lambda name: name not in _loaded, reversed(sys.modules))
         for group in self.groups[:many]:
             sys.modules.update(group.modules)
-            self._there.update(group.modules)
+            self.there.update(group.modules)
             _print(group.printed)
             os.environ.update(_applied({}, group.changed))
             for name in [name for name, value in group.changed.items() if value is None]:
@@ -638,6 +640,7 @@ class VariableWatch:
         self._was = self._last = dict(os.environ)
         self._changes: dict[str, str | None] = {}
         self._seen: list[tuple[str, dict[str, str | None]]] = []  # for each package: what had changed by then
+        self.found: set[str] = set()  # all modules that were looked for
 
     def install(self) -> VariableWatch:
         """Begin to watch."""
@@ -650,6 +653,7 @@ class VariableWatch:
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
         """Find nothing, and look."""
+        self.found.add(name)
         if "." not in name and name not in sys.stdlib_module_names:
             if os.environ != self._last:
                 self._last, self._changes = dict(os.environ), _changes(self._was)
@@ -679,10 +683,14 @@ def note_imports(path: Path, own: Sequence[str], watch: VariableWatch | None = N
 
 
 def imports_here(watch: VariableWatch | None, own: Sequence[str]) -> Imports:
-    """Return what this process has imported of installed packages, but not of the folders in ``own``."""
-    names = [name for name in list(sys.modules) if _is_installed(name, own)][:_MOST_NAMES]
-    found = watch.imports(names) if watch is not None else Imports(tuple(names), hidden.set_before)
-    return found._replace(settings=process_setup.library_settings)
+    """Return what this process has imported of installed packages, but not of the folders in ``own``.
+
+    Without what a library loads past all finders, as Hydra its plugins: it would load them once more.
+    """
+    found = {*_loaded, *hidden.there, *(watch or hidden).found}
+    names = [name for name in list(sys.modules) if name in found and _is_installed(name, own)][:_MOST_NAMES]
+    imports = watch.imports(names) if watch is not None else Imports(tuple(names), hidden.set_before)
+    return imports._replace(settings=process_setup.library_settings)
 
 
 def _is_installed(name: str, own: Sequence[str]) -> bool:

@@ -26,6 +26,7 @@ def imports(monkeypatch: pytest.MonkeyPatch) -> dict[str, types.ModuleType]:
     found = {"known": _module("known", "/usr/lib/site-packages/known.py"), "__main__": types.ModuleType("__main__")}
     monkeypatch.setattr(preloaded_modules, "_loaded", set(found))
     monkeypatch.setattr(preloaded_modules, "sys", types.SimpleNamespace(modules=found))
+    monkeypatch.setattr(preloaded_modules.hidden, "found", {"new", "mine"})  # and not what is loaded past all finders
     return found
 
 
@@ -48,6 +49,7 @@ def test_a_task_that_imported_a_package_names_all_packages(
 ) -> None:
     imports["new"] = _module("new", "/usr/lib/site-packages/new.py")
     imports["mine"] = _module("mine", "/work/mine.py")
+    imports["plugin"] = _module("plugin", "/usr/lib/site-packages/plugin.py")
 
     preloaded_modules.note_imports(tmp_path / "imports.json", ["/work"])
 
