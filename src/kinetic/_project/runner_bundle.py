@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kinetic._config import target as settings
@@ -67,7 +67,7 @@ def _make(runners: Path) -> Path:
     own = Path(__file__).parents[2]
     if own.parent == runners and (own / "complete").exists():  # a job submits another one
         return own
-    files = contents()
+    files = _files()
     target = runners / f"{_digest(_START + WORKER, files)[:24]}-{sys.implementation.cache_tag}"
     if not (target / "complete").exists():
         beside = f".{target.name}.{os.urandom(6).hex()}"  # no number of a process: in containers all have the same
@@ -100,6 +100,11 @@ def repair(runners: Path) -> None:
 
 def contents() -> dict[str, Path]:
     """Return the files of the runner: path inside the folder, and the file."""
+    return {name: Path(path) for name, path in _files().items()}
+
+
+def _files() -> dict[str, str]:
+    """Return the same without making 300 paths, for which the first call of each process would wait."""
     spec = importlib.util.find_spec("cloudpickle")
     if spec is None or not spec.origin:
         raise PackingError("cloudpickle is not installed", next="pip install --force-reinstall kinetic-jobs")
@@ -107,29 +112,29 @@ def contents() -> dict[str, Path]:
     return dict(sorted(file for name, path in packages.items() for file in _sources(name, path)))
 
 
-def _sources(name: str, folder_: str) -> Iterator[tuple[str, Path]]:
+def _sources(name: str, folder_: str) -> Iterator[tuple[str, str]]:
     with os.scandir(folder_) as entries:
         for entry in entries:
             if entry.name.endswith(".py"):
-                yield f"{name}/{entry.name}", Path(entry.path)
+                yield f"{name}/{entry.name}", entry.path
             elif entry.name not in _FACES and entry.is_dir():
                 yield from _sources(f"{name}/{entry.name}", entry.path)
 
 
-def _digest(texts: str, files: dict[str, Path]) -> str:
+def _digest(texts: str, files: Mapping[str, str | Path]) -> str:
     """Return a digest that changes when a text or a file does; the files are not read, which would take 20 ms.
 
     A link to a file, as uv gives all environments and ``_fill`` a runner, changes the time of its last change.
     """
     found = [texts]
     for name, path in files.items():
-        about = path.stat()
-        changed = about.st_ctime_ns if about.st_nlink == 1 and not _may_be_linked(path) else 0
+        about = os.stat(path)
+        changed = about.st_ctime_ns if about.st_nlink == 1 and not _may_be_linked(os.fspath(path)) else 0
         found.append(f"{name} {about.st_size} {about.st_mtime_ns} {changed} {about.st_ino}")
     return hashlib.sha256("\0".join(found).encode()).hexdigest()
 
 
-def _fill(files: dict[str, Path], beside: Path) -> None:
+def _fill(files: Mapping[str, str], beside: Path) -> None:
     """Put the sources there, and the bytecode that there is of them; what it lacks, the first supervisor writes."""
     made = set[Path]()
     for name, path in files.items():
@@ -137,33 +142,33 @@ def _fill(files: dict[str, Path], beside: Path) -> None:
         if place.parent not in made:
             (place.parent / "__pycache__").mkdir(parents=True)
             made.add(place.parent)
-        about = path.stat()
+        about = os.stat(path)
         _link_or_copy(path, place)
         with contextlib.suppress(FileNotFoundError, NotImplementedError):
-            cached = Path(importlib.util.cache_from_source(os.fspath(path)))
+            cached = importlib.util.cache_from_source(path)
             stamp = [number & 0xFFFFFFFF for number in (0, int(about.st_mtime), about.st_size)]
-            with cached.open("rb") as compiled:
+            with open(cached, "rb") as compiled:
                 is_of_it = compiled.read(16)[4:] == b"".join(number.to_bytes(4, "little") for number in stamp)
             if is_of_it:
-                _link_or_copy(cached, place.parent / "__pycache__" / cached.name)
+                _link_or_copy(cached, place.parent / "__pycache__" / os.path.basename(cached))
     (beside / "supervisor.py").write_text(_START)
     (beside / "worker.py").write_text(WORKER)
     (beside / "complete").write_text("")
 
 
-def _link_or_copy(path: Path, place: Path) -> None:
+def _link_or_copy(path: str, place: Path) -> None:
     if _may_be_linked(path):
         with contextlib.suppress(OSError):  # another disk, or the file of another user
             os.link(path, place)
             return
-    about = path.stat()
-    place.write_bytes(path.read_bytes())
+    about = os.stat(path)
+    place.write_bytes(Path(path).read_bytes())
     os.utime(place, ns=(about.st_mtime_ns, about.st_mtime_ns))
 
 
-def _may_be_linked(path: Path) -> bool:
+def _may_be_linked(path: str) -> bool:
     """Return whether a file is of an installed package: an upgrade replaces it, and nobody edits it."""
-    return any(folder in os.fspath(path) for folder in _PACKAGES)
+    return any(folder in path for folder in _PACKAGES)
 
 
 MOST_BYTES = 1_000_000  # 1 MiB for the whole ConfigMap, less what Kubernetes writes around it; a test allows 335 kB

@@ -28,7 +28,7 @@ def installation(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) ->
         path.parent.mkdir(exist_ok=True)
         path.write_text("VALUE = 1\n")
     subprocess.run([sys.executable, "-m", "py_compile", files["kinetic/known.py"]], check=True)
-    monkeypatch.setattr(runner_bundle, "contents", lambda: files)
+    monkeypatch.setattr(runner_bundle, "_files", lambda: {name: str(path) for name, path in files.items()})
     return files
 
 
