@@ -117,7 +117,7 @@ def test_killed_at_any_call_and_run_again_the_end_is_the_same(
         assert maker.cloud.writes == []
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after its effect"])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("command", COMMANDS)
@@ -185,6 +185,7 @@ OPERATIONS = {
 }
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("fate", FATES)
 @pytest.mark.parametrize(("command", "operation"), [(name, each) for name in OPERATIONS for each in OPERATIONS[name]])
 def test_however_an_operation_ends_the_same_command_ends_it(

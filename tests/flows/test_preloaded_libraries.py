@@ -546,6 +546,7 @@ def test_words_of_the_command_line_that_differ_are_no_hindrance_also_where_a_job
     assert found == [[[True, None, [f"--rate={number}"]] for number in range(6)], [False, "other", ["--rate=7", "x"]]]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -598,6 +599,7 @@ def test_lazy_modules_stay_so_and_odd_ones_and_folders_that_are_gone_again_are_n
     assert first == second == [True, True], "forked after the import, and loaded by the job that used it"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("line", "why"),
     [

@@ -81,7 +81,7 @@ def tell(project: Any, word: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("place", [pytest.param(number, id=f"seed {SEED}, place {number}") for number in range(PLACES)])
 def test_a_disk_that_fails_once_loses_no_accepted_job_and_is_named(project: Any, disk: Disk, place: int) -> None:
     print(f"KINETIC_FAULT_SEED={SEED}")

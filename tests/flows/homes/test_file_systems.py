@@ -132,6 +132,7 @@ def test_jobs_of_a_home_that_became_read_only_can_be_looked_at_and_are_not_waite
 
 
 # Kilobytes that are free: for nothing; for the folders; for the key; for part of the code; for the code, not the queue.
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("free", [0, 4, 16, 48, 160, 640, 1500], ids=lambda free: f"{free}k")
 @pytest.mark.parametrize("runtime", ["disk/home/run/here", "home/run/here"], ids=["with its runtime", "store and keys"])
 def test_a_home_on_a_full_disk_is_one_clear_error_and_nothing_half_made(
