@@ -139,8 +139,9 @@ def has_more_time(item: pytest.Item) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[Any]) -> None:
     """Give each entry of a traceback a line: pytest 9.2 ends the whole run at one that a time-out left without."""
-    error = call.excinfo.value if call.excinfo is not None else None
-    while error is not None:
+    error, seen = call.excinfo.value if call.excinfo is not None else None, set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         entry = error.__traceback__
         while entry is not None and (after := entry.tb_next) is not None:
             if after.tb_lineno is None:

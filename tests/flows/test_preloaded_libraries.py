@@ -169,6 +169,15 @@ AT_ONCE = """
             thread.join()
         return seen()["preloaded"], builtins.counts
 """
+REPLACED = """
+    class Lines(list):
+        write = list.append
+
+    @kinetic.run(accelerator="cpu")
+    def replaced():
+        sys.stdout, sys.stderr = Lines(), None
+        return seen()["preloaded"]
+"""
 PLUGINS = """
     @kinetic.run(accelerator="cpu")
     def plugins():
@@ -250,6 +259,13 @@ def test_what_a_library_prints_is_in_the_log_as_if_the_job_had_imported_it(run, 
 
     assert preloaded is True
     assert log.splitlines() == ["before", "imported", "with a warning", "said", "and an error", "and more"]
+
+
+def test_a_job_that_has_replaced_its_streams_imports_a_library_that_printed_something(run, library, project) -> None:
+    (library / "__init__.py").write_text(LIBRARY + "print('imported')\n")
+    project.write("jobs.py", JOBS + REPLACED)
+
+    assert run("print(json.dumps(replaced()))", condition="replaced()") is True
 
 
 def test_functions_with_other_libraries_take_turns_and_who_runs_twice_has_its_own(run, library) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import time
-import types
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -400,12 +399,13 @@ def fold_batches(
     rows: Sequence[Row],
     groups: Mapping[str, Group],
     earlier: Container[str] = (),
-    incomplete: Mapping[str, BatchState] = types.MappingProxyType({}),
+    incomplete: Mapping[str, BatchState] | None = None,
 ) -> list[Row]:
     """Put the jobs of each batch into one row, in the place of the newest of them.
 
     Jobs that are ``earlier`` attempts cost something, and count for nothing else; see ``_incomplete`` for the last.
     """
+    incomplete = incomplete or {}
     children: dict[str, list[Row]] = {}
     for row in rows:
         if row.group_id:

@@ -1,4 +1,4 @@
-"""Paths that a running function sees: its output folders, and its data when it is called in this process."""
+"""What a function sees that runs in this process: its output folders, paths of its data, values of other jobs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def replace_references(
         changed: tuple[tuple[Any, ...], dict[str, Any]] = references.replace_leaves((args, dict(kwargs)), swap)
     except RecursionError:
         raise OptionError(
-            f"{found[0].position[:60]}… is nested too deeply for {'kinetic.Data' if kind else 'a handle'}",
+            f"{found[0].position[:60]}… is nested too deeply for "
+            f"{'kinetic.Data' if isinstance(found[0].found, kind) else 'a handle'}",
             why="nothing can be put into its place there",
             next="flatten it, or pass it as an argument of its own",
             code="data-position",

@@ -20,7 +20,6 @@ import io
 import itertools
 import json
 import math
-import operator
 import os
 import random
 import signal
@@ -52,7 +51,7 @@ _STREAMS = 1, 2  # the numbers of standard output and errors
 _OF_PYTHON = f"{os.path.dirname(os.__file__)}/"
 _FOLDERS = ("site-packages", "dist-packages")  # of installed packages
 _NEVER = ("kinetic", "obstore", "cloudpickle", "__main__", "antigravity")  # obstore starts threads
-_MOST_NAMES, _MOST_BYTES = 20_000, 2 << 20
+_MOST_NAMES, _MOST_BYTES, _MOST_PRINTED = 20_000, 2 << 20, 1 << 20
 _Stamp = tuple[int, int, int]  # of a file: time of its last change in nanoseconds, size and inode
 _FOLDER = (-2, -2, -2)  # of a folder that was only looked for, whatever is in it
 _CHANGED = (-1, -1, -1)  # the stamp of a file that changed while something was imported, which may have read it before
@@ -339,15 +338,15 @@ def variables_of_imports() -> list[str]:
 
 def _generators_of_numpy() -> list[Any]:
     """Return all generators of NumPy that are there, and that nobody gave a seed, as modules of libraries keep them."""
-    numbers = hidden.module("numpy.random")
-    kinds = getattr(numbers, "Generator", None), getattr(numbers, "RandomState", None)
+    numbers: Any = hidden.module("numpy.random")
+    if numbers is None:
+        return []
+    kinds = getattr(numbers, "Generator", None), getattr(numbers, "RandomState", None)  # it may be half imported
     return [each for each in gc.get_objects() if type(each) in kinds and _has_drawn_seed(each)]
 
 
 def _has_drawn_seed(generator: Any) -> bool:
-    seed = getattr(
-        getattr(generator, "_bit_generator", None), "_seed_seq", None
-    )  # None: as ``numpy.random.seed`` leaves it
+    seed = getattr(getattr(generator, "_bit_generator", None), "_seed_seq", None)  # ``numpy.random.seed`` leaves None
     entropy = getattr(seed, "entropy", None)
     return isinstance(entropy, int) and entropy >= _MOST_CHOSEN_SEED
 
@@ -393,7 +392,7 @@ def _file_of_nobody_else() -> Any:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(Exception):  # of a task, which may have put None there, or what has only write()
             stream.flush()
 
 
@@ -403,9 +402,9 @@ def _lengths() -> list[int]:
 
 
 def _printed_since(lengths: Sequence[int]) -> tuple[bytes, ...]:
-    """Return what was printed since the files had these lengths."""
-    now = _lengths()
-    return tuple(os.pread(*each) for each in zip(_STREAMS, map(operator.sub, now, lengths), lengths, strict=True))
+    """Return what was printed since the files had these lengths, of very much the beginning."""
+    _flush()
+    return tuple(os.pread(number, _MOST_PRINTED, length) for number, length in zip(_STREAMS, lengths, strict=True))
 
 
 def _import_all(
@@ -623,7 +622,7 @@ hidden = _HiddenModules()
 def _print(printed: Sequence[bytes]) -> None:
     if any(printed):
         _flush()
-        with contextlib.suppress(OSError):  # a stream that the task has closed
+        with contextlib.suppress(OSError):  # the task has closed one
             for number, text in zip(_STREAMS, printed, strict=True):
                 with open(number, "wb", closefd=False) as stream:
                     stream.write(text)
