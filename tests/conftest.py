@@ -58,6 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     A shell has what it starts in the background ignore Ctrl-C.
     """
+    for name in ("KINETIC_HOME", "KINETIC_RUNTIME_DIR"):  # of the user's shell: each test has folders of its own
+        os.environ.pop(name, None)
     if not hasattr(config, "workerinput"):  # workers of xdist inherit TMPDIR
         folder = scratch.begin()
         # The first cleanup that is asked for is the last one done: clusters that live in the folder have ended by then.
