@@ -1,7 +1,11 @@
-"""A function finds the words of its script's command line in ``sys.argv``; they are where captured values are."""
+"""A function finds the words of its script's command line in ``sys.argv``, and flags of absl with their values.
+
+Both are where captured values are.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from pathlib import Path
@@ -62,8 +66,11 @@ def project(project: Any) -> Any:
 
 
 def holding(folder: Path, word: str) -> list[Path]:
-    """Return the files that hold a word, in any of the forms in which it may have been written."""
-    return [path for path in folder.rglob("*") if path.is_file() and word.encode() in path.read_bytes()]
+    """Return the files that hold a word, as it is or within a pickle in base64, wherever it begins there."""
+    inside = [base64.b64encode(b" " * number + word.encode())[4:-4] for number in range(3)]
+    forms = [word.encode(), *inside]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in files if any(form in path.read_bytes() for form in forms)]
 
 
 def test_a_function_that_parses_the_command_line_finds_the_scripts(project: Any) -> None:
@@ -98,6 +105,16 @@ def test_words_of_the_command_line_are_only_where_captured_values_are_and_as_lon
         "script.py",
         f"""
         import kinetic, sys, theirs
+        from absl import flags
+        flags.DEFINE_string("hook", "", "Where to report.")
+        flags.FLAGS(sys.argv)
+        FLAGS = flags.FLAGS
+
+        @kinetic.run(accelerator="cpu")
+        def told():
+            return len(FLAGS.hook)
+
+        print(told())
         job = theirs.stay.run_async({str(go)!r}, {str(begun[0])!r})
         batch = theirs.stay.run_async_map([({str(go)!r}, {str(begun[1])!r})])
         print(job.result(cleanup=False), *batch.results())
@@ -114,7 +131,7 @@ def test_words_of_the_command_line_are_only_where_captured_values_are_and_as_lon
     go.touch()
     out, err = client.communicate(timeout=60)
 
-    assert out == "2 2\n", err
+    assert out == f"{len(WORD) - len('--hook=')}\n2 2\n", err
     assert WORD not in err
     assert not [each for each in shown if each.returncode or WORD in each.stdout + each.stderr]
     assert {path.relative_to(home).parts[0] for path in kept} == {"run"}
@@ -139,3 +156,105 @@ def test_a_program_that_is_installed_in_the_project_has_words_of_its_own(project
     done = project.run(program, "-k", "test_one")
 
     assert done.stdout == "([], [])\n", done.stderr
+
+
+def test_flags_of_absl_have_in_jobs_the_values_that_the_script_gave_them(project: Any) -> None:
+    project.write(
+        "model.py",
+        """
+        from absl import flags
+        import kinetic
+
+        LAYERS = flags.DEFINE_integer("layers", 3, "Of the model.")
+        flags.DEFINE_list("names", [], "Of those layers.")
+
+        @kinetic.run(accelerator="cpu")
+        def describe():
+            import late
+            return [LAYERS.value, flags.FLAGS.names, flags.FLAGS["late"].value, LAYERS.present]
+        """,
+    )
+    project.write("late.py", "from absl import flags; flags.DEFINE_float('late', 0.0, 'Read in the job.')")
+    project.write(
+        "train.py",
+        """
+        import enum, json
+        from absl import app, flags
+        import kinetic, late, model
+
+        class Optimizer(enum.Enum):
+            ADAM = 1
+            SGD = 2
+
+        FLAGS = flags.FLAGS
+        RATE = flags.DEFINE_float("rate", 0.1, "Of learning.", short_name="r", lower_bound=0)
+        flags.DEFINE_enum_class("optimizer", Optimizer.ADAM, Optimizer, "Which.")
+        flags.DEFINE_bool("shuffle", True, "Whether.")
+        flags.DEFINE_multi_string("tag", [], "As many as you like.")
+        flags.mark_flag_as_required("tag")
+
+        @kinetic.run(accelerator="cpu")
+        def train(steps):
+            is_same = FLAGS.optimizer is Optimizer.SGD
+            return [steps, FLAGS.rate, RATE.value, FLAGS.r, is_same, FLAGS.shuffle, FLAGS.tag, *model.describe.local()]
+
+        def main(words):
+            FLAGS.layers = 7
+            here = [train.local(2), model.describe.local()]
+            assert here == [train(2), model.describe()] == [*train.run_async_map([2]).results(), model.describe()]
+            FLAGS.rate = 0.25
+            print(json.dumps([here, train(3), words[1:]]))
+
+        if __name__ == "__main__":
+            app.run(main)
+        """,
+    )
+    words = ["-r", "0.5", "--optimizer=sgd", "--noshuffle", "--tag=a", "--tag=b", "--names=x,y", "--late=1.5", "more"]
+
+    done = project.run("train.py", *words)
+
+    assert done.returncode == 0, done.stderr
+    described = [7, ["x", "y"], 1.5, False]
+    (trained, described_here), again, others = json.loads(done.stdout.splitlines()[-1])
+    assert trained == [2, 0.5, 0.5, 0.5, True, False, ["a", "b"], *described]
+    assert described_here == described
+    assert again == [3, 0.25, 0.25, 0.25, True, False, ["a", "b"], *described]
+    assert others == ["more"]
+
+
+def test_records_of_absl_look_in_the_log_of_a_job_as_they_do_in_the_script(project: Any) -> None:
+    told = """
+        import logging as python_logging
+        from absl import app, flags, logging
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            from absl import logging
+            logging.info("loss 0.5")
+            logging.debug("a detail")
+            python_logging.info("of another library")
+
+        def main(words):
+            train.local()
+            print("in a job:", flush=True)
+            train()
+
+        if __name__ == "__main__":
+            app.run(main)
+    """
+    own = "import kinetic\nfrom absl import logging\nlogging.set_verbosity(logging.INFO)\n"
+    own += "@kinetic.run(accelerator='cpu')\ndef train():\n    from absl import logging\n    logging.info('loss 0.5')\n"
+    project.write("train.py", told)
+    project.write("own.py", own + "train.local(); train()")
+
+    done = project.run("train.py", "--verbosity=0")
+    without = project.run("own.py")
+
+    assert done.returncode == without.returncode == 0, done.stderr + without.stderr
+    for said in (done.stderr, done.stdout):
+        (loss, other) = [line for line in said.splitlines() if line.startswith("I")]
+        assert loss.endswith("train.py:9] loss 0.5")
+        assert other.endswith("train.py:11] of another library")
+    assert "a detail" not in done.stdout
+    assert without.stdout == "INFO:absl:loss 0.5\n"

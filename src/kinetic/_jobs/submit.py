@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
-import json
 import os
 import sys
 import time
@@ -20,7 +19,7 @@ from kinetic._config import options as config_options
 from kinetic._config import target as settings
 from kinetic._config.options import ResourceRequests, read_variable
 from kinetic._config.target import IN_CLUSTER
-from kinetic._jobs import data_refs, environment, job_options, locate, submit_context
+from kinetic._jobs import data_refs, environment, job_options, locate, script_state, submit_context
 from kinetic._jobs.submit_context import SubmitContext
 from kinetic._output import terminal as output
 from kinetic._output.format import count_text, seconds_text, size_text
@@ -267,7 +266,7 @@ class Shipment(NamedTuple):
 
     def plan_page(self) -> dict[str, Any]:
         """Return the plan for the order, with logging and settings; a job in this environment also gets folders."""
-        page = self.plan.to_json() | console_logging() | library_settings()
+        page = self.plan.to_json() | script_state.console_logging() | script_state.library_settings()
         if self.captured.words:
             page["words"] = True  # a job to which they do not come says so
         if (origin := wire_order.outside_of_a_copy(page["root"], os.environ)) != page["root"]:
@@ -367,13 +366,13 @@ def resolve(
             next="name another one in output_dir, or leave it out",
         )
     captured = job_options.capture(options.capture_env_vars or (), os.environ)
-    captured = captured._replace(words=command_line(function, plan))
+    by_value = tuple(config_options.read_project_options(plan.root).by_value)
+    captured = captured._replace(words=script_state.command_line(function, plan, by_value))
     if missing := job_options.unset(options.capture_env_vars or (), os.environ):
         what = "it" if len(missing) == 1 else "them"
         unset = f"{', '.join(missing)} {'is' if what == 'it' else 'are'} not set here"
         output.warn_once(f"capture_env_vars: {unset}, so the job will not have {what}")
     interpreter, lock = environment_for(function, plan, context)
-    by_value = tuple(config_options.read_project_options(plan.root).by_value)
     unfinished = None
     if context.settings is not None:
         from kinetic._jobs import pod_requirements  # only for clusters
@@ -457,92 +456,6 @@ def versions() -> dict[str, str]:
         "kinetic": __version__,
         "platform": sys.platform,
     }
-
-
-def command_line(function: object, plan: Plan) -> str:
-    """Return what the script has in ``sys.argv`` after its own name, as JSON, or "": functions may read it.
-
-    Programs that are installed, such as pytest, have words of their own, and so have functions of ours.
-    """
-    file = os.path.join(plan.root, script) if (script := root.script_of(plan)) else None
-    is_program = root.is_installed(file) or (file and os.path.dirname(file) == os.path.dirname(sys.executable))
-    is_ours = str(getattr(root.innermost(function), "__module__", "")).startswith("kinetic.")
-    words = [word for word in getattr(sys, "argv", ())[1:] if isinstance(word, str)]
-    if file is None or is_program or is_ours or not words:
-        return ""
-    if len(found := json.dumps(words)) > _MOST_WORDS_BYTES:
-        output.report_once(
-            f"the script's command line has more than {size_text(_MOST_WORDS_BYTES)} and stays here: "
-            "a function that reads sys.argv in the job finds none of it"
-        )
-        return ""
-    return found
-
-
-_MOST_WORDS_BYTES = 64_000  # a variable may have 128 KiB, and a Secret 1 MiB with all else
-
-
-def console_logging() -> dict[str, Any]:
-    """Return, as part of the plan, how this process shows log records on its output; nothing where it does not.
-
-    The script's own call of ``logging.basicConfig`` is not repeated in the job, and its records would be lost.
-    """
-    logging: Any = sys.modules.get("logging")
-    ours = [stream for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__) if stream is not None]
-    for handler in logging.root.handlers if logging else ():
-        stream = getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)  # rich's
-        if all(stream is not each for each in ours):
-            continue
-        told: dict[str, Any] = {"level": max(logging.root.level, handler.level)}
-        style = type(getattr(handler.formatter, "_style", None))
-        styles = {kind: letter for letter, (kind, _) in logging._STYLES.items()}  # noqa: SLF001 - no other way to ask
-        if type(handler.formatter) is logging.Formatter and style in styles:
-            told |= {"format": handler.formatter._fmt, "datefmt": handler.formatter.datefmt, "style": styles[style]}  # noqa: SLF001
-        return {"logging": told}
-    return {}
-
-
-# What decides how libraries compute, by what sets it there, and its value where nobody has set it.
-_SETTINGS: dict[str, dict[str, object]] = {
-    "jax": {
-        "jax_enable_x64": False,
-        "jax_default_matmul_precision": None,
-        "jax_default_prng_impl": "threefry2x32",
-        "jax_numpy_dtype_promotion": "standard",
-        "jax_numpy_rank_promotion": "allow",
-        "jax_debug_nans": False,
-        "jax_debug_infs": False,
-        "jax_disable_jit": False,
-    },
-    "torch": {"set_default_dtype": "torch.float32", "set_float32_matmul_precision": "highest"},
-    "keras": {"set_floatx": "float32", "set_dtype_policy": "float32", "set_image_data_format": "channels_last"},
-    "hydra": {"setbase": "1.1"},  # by ``hydra.main`` when it decorates, which a function of a script has behind it
-}
-
-
-def library_settings() -> dict[str, Any]:
-    """Return, as part of the plan, how this process has told libraries to compute, as ``jax.config.update`` does.
-
-    The script's own call is not repeated in the job, which would compute other numbers.
-    """
-
-    def asked(library: Any, name: str) -> object:
-        if name.startswith("jax"):
-            return getattr(library.config, name)
-        if library.__name__ == "hydra":
-            return library.version.getbase().public
-        plain = name.removeprefix("set_")
-        value = getattr(library, f"get_{plain}", None) or getattr(library.config, plain)
-        return str(getattr(value(), "name", value()))  # of a policy of Keras
-
-    found: dict[str, dict[str, object]] = {}
-    for library, told in _SETTINGS.items():
-        for name, usual in told.items() if library in sys.modules else ():
-            with contextlib.suppress(Exception):  # half imported, or of a version that does not have it
-                value = asked(sys.modules[library], name)
-                if value != usual and isinstance(value, bool | str):
-                    found.setdefault(library, {})[name] = value
-    return {"settings": found} if found else {}
 
 
 def _submit_image_build(options: Options, build: BuildCall) -> JobHandle:

@@ -1,6 +1,6 @@
 """What cloudpickle loses, or cannot pickle, of what a script defines: files of code, slots, caches, names of types.
 
-And what JAX loses of its own arrays.
+And what JAX loses of its own arrays, and absl refuses of flags.
 """
 
 from __future__ import annotations
@@ -55,7 +55,31 @@ class _Table(ChainMap[type, Callable[[Any], Any]]):
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
         if kind.__name__ == "ArrayImpl" and kind.__module__.startswith("jax"):
             return _jax_array
+        if (flags := sys.modules.get("absl.flags")) and issubclass(kind, getattr(flags, "FlagValues", ())):
+            return _absl_flags
+        if flags and issubclass(kind, getattr(flags, "Flag", ())):
+            return _absl_flag
         raise KeyError(kind)
+
+
+def _absl_flags(it: Any) -> Any:
+    flags: Any = sys.modules["absl.flags"]
+    if it is not flags.FLAGS:
+        return it.__reduce_ex__(2)
+    own = it.flags_by_module_id_dict().get(id(sys.modules["__main__"]), [])  # a module defines its own in the job
+    return references.decorated, ("absl.flags", "FLAGS"), own, None, None, _define_flags
+
+
+def _absl_flag(it: Any) -> Any:
+    """Reduce a flag without what the command line said of it, which may be a secret."""
+    unset = {"_value": it.default, "using_default_value": True, "present": 0, "validators": []}
+    return object.__new__, (type(it),), vars(it) | unset
+
+
+def _define_flags(flags: Any, own: list[Any]) -> None:
+    for flag in own:
+        if flag.name not in flags:
+            sys.modules["absl.flags"].DEFINE_flag(flag, module_name="__main__")
 
 
 def _jax_array(it: Any) -> Any:

@@ -5,10 +5,12 @@ Modules of ours that stay with the client have stand-ins.
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import functools
 import json
 import os
+import pickle
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from kinetic._runner.worker import process_setup
 from kinetic._runner.worker.process_setup import library_settings, write_to_log
 from kinetic._wire import dataclass
 from kinetic._wire.task import DETECT, LEFT_OUT
@@ -66,6 +69,8 @@ class ImportHooks:
             self._arounds[name] = functools.partial(_around_told, name)
         if self._joins or self._is_cached:
             self._arounds["jax"] = self._around_jax
+        if "flags" in process_setup.command_line:
+            self._arounds |= {"absl.flags": _around_flags, "absl.logging": _around_flags_of_logging}
 
     def install(self) -> None:
         if self._arounds:
@@ -118,6 +123,34 @@ def _around_told(name: str, module: ModuleType, run: Callable[[], None]) -> None
                 getattr(known, setting)(getattr(known, value.removeprefix("torch."), value))
             else:
                 getattr(known.version if name == "hydra" else known.config, setting)(value)
+
+
+def _around_flags(module: ModuleType, run: Callable[[], None]) -> None:
+    """Give each flag of absl the value that it has in the script, as soon as it is defined here."""
+    run()
+    known: Any = module
+    flags, define, told = known.FLAGS, known.FlagValues.__setitem__, process_setup.command_line["flags"]
+
+    def give(name: str) -> None:
+        flag, (flag.present, data) = flags[name], told.pop(name)
+        flag.value, flag.using_default_value = pickle.loads(binascii.a2b_base64(data)), False  # noqa: S301 - the client's
+
+    def define_and_give(self: Any, name: str, flag: Any) -> None:
+        define(self, name, flag)
+        if self is flags and name in told:
+            give(name)
+
+    known.FlagValues.__setitem__ = define_and_give
+    for name in told.keys() & set(flags):
+        give(name)
+    if process_setup.command_line["parsed"]:
+        flags.mark_as_parsed()
+
+
+def _around_flags_of_logging(_module: ModuleType, run: Callable[[], None]) -> None:
+    run()
+    flag = sys.modules["absl.flags"].FLAGS["verbosity"]
+    flag.value = flag.value  # its loggers were not there when it was defined
 
 
 def _tried(do: Callable[[], T]) -> T | None:

@@ -102,6 +102,7 @@ def restore_limits() -> None:
 
 
 library_settings: dict[str, dict[str, Any]] = {}  # of the client, for ``import_hooks``
+command_line: dict[str, Any] = {}  # likewise: what the client's has told the script
 
 
 def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> None:
@@ -136,6 +137,9 @@ def log_as_the_client(plan: Mapping[str, Any]) -> None:
         with contextlib.suppress(Exception):  # a format that this Python does not know: the job runs without it
             import logging  # the client had it, too
 
+            if plan["logging"].get("absl"):
+                __import__("absl.logging").logging.use_absl_handler()
+                return
             preloaded = sys.modules.get("kinetic._runner.worker.preloaded_modules")
             ahead = preloaded.hidden.root_handlers if preloaded is not None else []
             for handler in ahead:
@@ -161,9 +165,9 @@ def become_main(script: str, workspace: Path, *, is_told: bool = False) -> Modul
     module = sys.modules["__main__"]
     if script:
         module.__file__ = str(workspace / script)
-    words = json.loads(os.environ.pop(WORDS_VARIABLE, "[]"))
-    sys.argv[:] = [getattr(module, "__file__", "") or "", *words]
-    if is_told and not words:
+    command_line.update(json.loads(os.environ.pop(WORDS_VARIABLE, "{}")))
+    sys.argv[:] = [getattr(module, "__file__", "") or "", *command_line.get("words", ())]
+    if is_told and not command_line:
         write_to_log("kinetic: the words of the script's command line did not come here: sys.argv has none of them\n")
     return module
 

@@ -1,0 +1,140 @@
+"""What a job is told of its script: the words of the command line, flags, logging, and settings of libraries."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kinetic._output import terminal as output
+from kinetic._output.format import size_text
+from kinetic._project import root
+
+if TYPE_CHECKING:
+    from kinetic._project.root import Plan
+
+_MOST_BYTES = 64_000  # a variable may have 128 KiB, and a Secret 1 MiB with all else
+
+
+def command_line(function: object, plan: Plan, by_value: Sequence[str] = ()) -> str:
+    """Return what the script's command line has told it, as JSON, or "" for nothing: functions may read it.
+
+    That is ``words``, what is in ``sys.argv`` after the script's name, and what absl made of flags. Programs that are
+    installed, such as pytest, have words of their own, and so have functions of ours.
+
+    Args:
+        function: What the job calls.
+        plan: The project that is sent.
+        by_value: Modules that the user wants by value.
+    """
+    if str(getattr(root.innermost(function), "__module__", "")).startswith("kinetic."):
+        return ""
+    told: dict[str, Any] = {}
+    file = os.path.join(plan.root, script) if (script := root.script_of(plan)) else None
+    is_program = root.is_installed(file) or (file and os.path.dirname(file) == os.path.dirname(sys.executable))
+    words = [word for word in getattr(sys, "argv", ())[1:] if isinstance(word, str)]
+    if file is not None and not is_program and words:
+        told["words"] = words
+    told |= _absl_flags(plan, by_value)
+    if len(found := json.dumps(told)) > _MOST_BYTES:
+        output.report_once(
+            f"the script's command line has more than {size_text(_MOST_BYTES)} and stays here: "
+            "a function that reads sys.argv or flags in the job finds none of it"
+        )
+        return ""
+    return found if told else ""
+
+
+def _absl_flags(plan: Plan, by_value: Sequence[str]) -> dict[str, Any]:
+    """Return ``flags``, how often each of absl's was given, and its value as a pickle, but defaults.
+
+    A flag that was set by the program, as by ``FLAGS.rate = 0.5``, was given no time. ``parsed`` is whether flags may
+    be read.
+    """
+    flags = getattr(sys.modules.get("absl.flags"), "FLAGS", None)
+    if flags is None:
+        return {}
+    from kinetic._project import pickler  # the submission loads it anyway
+
+    rules, found = pickler.PickleRules(plan, by_value), {}
+    for flag in {id(flag): flag for flag in map(flags.__getitem__, flags)}.values():  # some have a short name as well
+        if flag.using_default_value:
+            continue
+        data = io.BytesIO()
+        try:
+            pickler.dump(flag.value, data, rules)
+        except Exception as error:  # noqa: BLE001 - pickling runs user code
+            output.report_once(f"the flag --{flag.name} stays here, as its value cannot be pickled: {error}")
+            continue
+        found[flag.name] = flag.present, base64.b64encode(data.getvalue()).decode()
+    return {"flags": found, "parsed": flags.is_parsed()} if found or flags.is_parsed() else {}
+
+
+def console_logging() -> dict[str, Any]:
+    """Return, as part of the plan, how this process shows log records on its output; nothing where it does not.
+
+    The script's own call of ``logging.basicConfig`` is not repeated in the job, and its records would be lost.
+    """
+    logging: Any = sys.modules.get("logging")
+    ours = [stream for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__) if stream is not None]
+    for handler in logging.root.handlers if logging else ():
+        if getattr(getattr(handler, "python_handler", None), "stream", None) in ours:  # absl's
+            return {"logging": {"absl": True}}
+        stream = getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)  # rich's
+        if all(stream is not each for each in ours):
+            continue
+        told: dict[str, Any] = {"level": max(logging.root.level, handler.level)}
+        style = type(getattr(handler.formatter, "_style", None))
+        styles = {kind: letter for letter, (kind, _) in logging._STYLES.items()}  # noqa: SLF001 - no other way to ask
+        if type(handler.formatter) is logging.Formatter and style in styles:
+            told |= {"format": handler.formatter._fmt, "datefmt": handler.formatter.datefmt, "style": styles[style]}  # noqa: SLF001
+        return {"logging": told}
+    return {}
+
+
+# What decides how libraries compute, by what sets it there, and its value where nobody has set it.
+_SETTINGS: dict[str, dict[str, object]] = {
+    "jax": {
+        "jax_enable_x64": False,
+        "jax_default_matmul_precision": None,
+        "jax_default_prng_impl": "threefry2x32",
+        "jax_numpy_dtype_promotion": "standard",
+        "jax_numpy_rank_promotion": "allow",
+        "jax_debug_nans": False,
+        "jax_debug_infs": False,
+        "jax_disable_jit": False,
+    },
+    "torch": {"set_default_dtype": "torch.float32", "set_float32_matmul_precision": "highest"},
+    "keras": {"set_floatx": "float32", "set_dtype_policy": "float32", "set_image_data_format": "channels_last"},
+    "hydra": {"setbase": "1.1"},  # by ``hydra.main`` when it decorates, which a function of a script has behind it
+}
+
+
+def library_settings() -> dict[str, Any]:
+    """Return, as part of the plan, how this process has told libraries to compute, as ``jax.config.update`` does.
+
+    The script's own call is not repeated in the job, which would compute other numbers.
+    """
+
+    def asked(library: Any, name: str) -> object:
+        if name.startswith("jax"):
+            return getattr(library.config, name)
+        if library.__name__ == "hydra":
+            return library.version.getbase().public
+        plain = name.removeprefix("set_")
+        value = getattr(library, f"get_{plain}", None) or getattr(library.config, plain)
+        return str(getattr(value(), "name", value()))  # of a policy of Keras
+
+    found: dict[str, dict[str, object]] = {}
+    for library, told in _SETTINGS.items():
+        for name, usual in told.items() if library in sys.modules else ():
+            with contextlib.suppress(Exception):  # half imported, or of a version that does not have it
+                value = asked(sys.modules[library], name)
+                if value != usual and isinstance(value, bool | str):
+                    found.setdefault(library, {})[name] = value
+    return {"settings": found} if found else {}
