@@ -1512,6 +1512,81 @@ def test_a_class_of_a_cell_that_keeps_its_methods_as_numba_does_is_made_again_in
     assert last(out) == 8
 
 
+def test_a_class_of_a_module_is_that_class_in_the_job_whatever_it_says_of_its_name(project) -> None:
+    project.write(
+        "shapes.py",
+        """
+        import collections, enum
+        import makers
+
+        Point = collections.namedtuple("P", "x y")
+        Color = enum.Enum("C", "RED BLUE")
+        Box = makers.make_class()
+        Late = None
+        """,
+    )
+    project.write("makers.py", "def make_class():\n    class Made:\n        size = 1\n    return Made\n")
+    out = project.out(
+        """
+        import json
+        import kinetic
+        import makers, shapes
+        from shapes import Box, Color, Point
+
+        shapes.Late = makers.make_class()  # the job's module has none
+
+        @kinetic.run(accelerator="cpu")
+        def same(point, color, box, late):
+            values = [point, color, box, Point(1, 2), Color.BLUE, Box()]
+            own = [shapes.Point, shapes.Color, shapes.Box] * 2
+            return [isinstance(each, kind) for each, kind in zip(values, own)], color is Color.RED, values, late
+
+        said, is_red, values, late = same(Point(3, 4), Color.RED, Box(), shapes.Late())
+        kinds = [Point, Color, Box] * 2
+        back = [isinstance(each, kind) for each, kind in zip(values, kinds)]
+        print(json.dumps([said, is_red, back, late.size]))
+        """
+    )
+
+    assert last(out) == [[True] * 6, True, [True] * 6, 1]
+
+
+def test_what_jax_made_of_functions_and_its_class_of_arrays_are_the_same_in_the_job(project) -> None:
+    project.write("steps.py", "import jax\n@jax.jit\ndef step(x):\n    return x + 1\n")
+    out = project.out(
+        """
+        import json
+        import jax
+        import jax.numpy as jnp
+        import kinetic
+        import steps
+        from jax import Array
+        from jax.nn import relu
+        from steps import step
+
+        @jax.custom_vjp
+        def five(x):
+            return x * 2
+        five.defvjp(lambda x: (five(x), None), lambda kept, grad: (grad * 5.0,))
+
+        @jax.jit
+        def own(x):
+            return step(x) * 3
+
+        @kinetic.run(accelerator="cpu")
+        def same(given):
+            first = [isinstance(jnp.ones(2), Array), relu is jax.nn.relu, given is steps.step, step is steps.step]
+            return first, float(own(1.0)), float(jax.grad(five)(1.0)), [relu, step, own, five]
+
+        first, six, slope, (its_relu, its_step, its_own, its_five) = same(step)
+        again = [float(its_own(1.0)), float(jax.grad(its_five)(1.0))]
+        print(json.dumps([first, six, slope, its_relu is relu, its_step is step, again]))
+        """
+    )
+
+    assert last(out) == [[True] * 4, 6.0, 5.0, True, True, [6.0, 5.0]]
+
+
 def test_what_a_script_defines_and_cannot_be_pickled_may_be_in_a_module_as_the_error_says(project) -> None:
     defined = """
         import threading

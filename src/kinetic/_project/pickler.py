@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import pickle
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,6 +133,8 @@ class PickleRules:
         if isinstance(value, type):
             reduced = reduce(value)
             is_sent = isinstance(reduced, tuple) and value.__module__ != "builtins"  # None's class is a pytree
+            if is_sent and value.__module__ != "__main__" and (place := self._place_of(value)):
+                return references.decorated, place
             if is_sent and (kind := _registered_as(value)):
                 from kinetic._project import class_source  # only with JAX or Keras
 
@@ -147,6 +150,18 @@ class PickleRules:
             return reducers.cached(value)
         reduced = reducers.without_new(value)
         return reduce(value) if reduced is NotImplemented else reduced
+
+    def _place_of(self, kind: type) -> tuple[str, str] | None:
+        """Return where a module of the project has a class that says another name, as ``Pair = namedtuple("P", …)``.
+
+        Only by a line that calls something for it: what a program puts there while it runs is not there in the job.
+        """
+        for module in modules.shipped(self._plan):
+            if place := reducers.place_of(kind, [module]):
+                with contextlib.suppress(OSError), open(str(module.__file__), "rb") as source:
+                    if re.search(rf"^{place[1]}\b[^=\n]*=.*\(".encode(), source.read(), re.MULTILINE):
+                        return place
+        return None
 
     def _is_imported(self, name: str, space: Mapping[str, Any]) -> bool:
         """Return whether the job imports the module with these globals; of ours, it has not all."""
@@ -264,7 +279,7 @@ def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[Module
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
-        dispatch_table = reducers.extended(cloudpickle.Pickler.dispatch_table)
+        dispatch_table = reducers.extended(cloudpickle.Pickler.dispatch_table, rules.is_by_value)
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, type | FunctionType | ModuleType):

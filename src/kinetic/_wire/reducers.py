@@ -23,8 +23,10 @@ _Reducers = MutableMapping[type, Callable[[Any], Any]]
 CACHED: type = type(functools.cache(len))
 
 
-def extended(reducers: _Reducers) -> _Reducers:
+def extended(reducers: _Reducers, is_by_value: Callable[[str], bool] = lambda _: False) -> _Reducers:
     """Return cloudpickle's reducers, the ``dispatch_table`` of its pickler, with ours.
+
+    ``is_by_value``: whether what a module defines is copied.
 
     cloudpickle 3.1.3 and newer say that all code is of a file ``<dynamic-code>``: a traceback would have no line of it.
     What Python pickles by its name alone cannot be found under that in another program, if a script has defined it.
@@ -48,18 +50,30 @@ def extended(reducers: _Reducers) -> _Reducers:
     }
     if alias := getattr(typing, "TypeAliasType", None):  # Python 3.12
         own[alias] = _by_name_or(_of_alias)
-    return _Table(own, reducers)
+    table = _Table(own, reducers)
+    table.is_by_value = is_by_value
+    return table
 
 
 class _Table(ChainMap[type, Callable[[Any], Any]]):
+    is_by_value: Callable[[str], bool]
+
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
         if kind.__name__ == "ArrayImpl" and kind.__module__.startswith("jax"):
             return _jax_array
+        if _is_of_jax(kind):
+            return self._of_jax
         if (flags := sys.modules.get("absl.flags")) and issubclass(kind, getattr(flags, "FlagValues", ())):
             return _absl_flags
         if flags and issubclass(kind, getattr(flags, "Flag", ())):
             return _absl_flag
         raise KeyError(kind)
+
+    def _of_jax(self, it: Any) -> Any:
+        if not self.is_by_value(it.__module__) and (name := own_name(it)):
+            return name
+        reduced = _made_without_new(it)
+        return it.__reduce_ex__(2) if reduced is NotImplemented else reduced
 
 
 def _absl_flags(it: Any) -> Any:
@@ -82,6 +96,14 @@ def _define_flags(flags: Any, own: list[Any]) -> None:
             sys.modules["absl.flags"].DEFINE_flag(flag, module_name="__main__")
 
 
+def _is_of_jax(kind: type) -> bool:
+    """Return whether a class is what ``jax.jit`` and the like make of functions, of which a copy is another one."""
+    return kind.__name__ in _OF_JAX and kind.__module__.startswith("jax")
+
+
+_OF_JAX = {"PjitFunction", "custom_jvp", "custom_vjp"}
+
+
 def _jax_array(it: Any) -> Any:
     make, arguments = it.__reduce__()
     return (references.wide_array, (make, *arguments)) if str(it.dtype) in _WIDE else (make, arguments)
@@ -90,15 +112,17 @@ def _jax_array(it: Any) -> Any:
 _WIDE = {"int64", "uint64", "float64", "complex128"}
 
 
-def _by_name_or(reduce: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], Any]:
-    def reduced(it: Any) -> Any:
-        name = getattr(it, "__qualname__", "") or getattr(it, "__name__", "")  # a cached partial has neither
-        found: Any = None if it.__module__ == "__main__" else sys.modules.get(it.__module__)
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        return name if found is it else reduce(it)
+def _by_name_or(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda it: own_name(it) or reduce(it)
 
-    return reduced
+
+def own_name(it: Any) -> str:
+    """Return the name by which Python pickles what its module has under that name, or "": then it needs a copy."""
+    name: str = getattr(it, "__qualname__", "") or getattr(it, "__name__", "")  # a cached partial has neither
+    found: Any = None if it.__module__ == "__main__" else sys.modules.get(it.__module__)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return name if found is it else ""
 
 
 def cached(it: Any) -> tuple[Any, ...]:
@@ -140,12 +164,17 @@ def _of_items(it: Any) -> tuple[Any, ...]:
 def of_class(kind: Any, reduced: Any) -> Any:
     """Return cloudpickle's reduction of a class with its ``__slots__``, made by ``make_class`` if a base is told of it.
 
-    Of anything else, return the reduction as it is.
+    A class that a library has under another name than it says, as ``jax.Array``, is found there. Of anything else,
+    return the reduction as it is.
 
     cloudpickle sets the slots afterwards, when they have no effect: instances get a ``__dict__``, and what is pickled
     of those cannot be opened with the original class. Exceptions have a ``__dict__`` anyway, and Python pickles no
     slots of theirs; those of a tuple are always empty, and ``typing.NamedTuple`` refuses them.
     """
+    if isinstance(kind, type) and isinstance(reduced, tuple):
+        its_own = sys.modules.get(kind.__module__)
+        if "-packages/" in str(getattr(its_own, "__file__", "")) and (found := place_of(kind, [its_own])):
+            return references.decorated, found
     if not isinstance(kind, type) or not isinstance(reduced, tuple) or reduced[1][0] is not type(kind):
         return reduced  # an object, a class that is found by its name, or an enum, which is made in another way
     make, arguments, *rest = reduced
@@ -157,6 +186,15 @@ def of_class(kind: Any, reduced: Any) -> Any:
     if _told(kind.__mro__[1:]):
         make, arguments = make_class, (make, *arguments)
     return make, arguments, *rest
+
+
+def place_of(kind: type, modules: Iterable[Any]) -> tuple[str, str] | None:
+    """Return the module that has a class under some name, and that name; what a class says of itself may be wrong."""
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if value is kind:
+                return module.__name__, name
+    return None
 
 
 def make_class(make: Callable[..., Any], kind: Any, name: str, bases: tuple[type, ...], *others: Any) -> Any:
@@ -245,10 +283,14 @@ def with_its_context(it: Any) -> Any:
 
 
 def without_new(it: Any) -> Any:
-    """Return the reduction of an object whose class wants arguments, as that of ``jax.custom_vjp``, for __new__.
+    """Return the reduction of an object whose class wants arguments for __new__; Python calls it without any.
 
-    Python calls it without any. NotImplemented where that does no harm.
+    NotImplemented where that does no harm, or something else is to be done.
     """
+    return NotImplemented if _is_of_jax(type(it)) else _made_without_new(it)
+
+
+def _made_without_new(it: Any) -> Any:
     kind, new = type(it), type(it).__new__
     if type(new) is not FunctionType or new.__code__.co_argcount - len(new.__defaults__ or ()) < 2:
         return NotImplemented

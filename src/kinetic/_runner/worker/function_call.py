@@ -241,7 +241,10 @@ def pickler_class() -> type[pickle.Pickler]:
                     return NotImplemented  # the pickler's own way: by reference
                 copy = python_runtime.python_version(), _by_value(obj)
                 return references.named, (obj.__module__, obj.__qualname__, *copy)
-            return reducers.of_class(obj, super().reducer_override(obj))
+            if isinstance(obj, type) and obj.__module__ != "__main__" and (place := _place_in_the_project(obj)):
+                return references.named, (*place, python_runtime.python_version(), _by_value(obj))
+            reduced = reducers.without_new(obj)
+            return reducers.of_class(obj, super().reducer_override(obj)) if reduced is NotImplemented else reduced
 
     return Pickler
 
@@ -270,6 +273,15 @@ def _by_value(thing: type | FunctionType) -> bytes:
     except Exception:  # noqa: BLE001 - the name alone is what most readers need
         return b""
     return zlib.compress(file.getvalue(), 1)
+
+
+def _place_in_the_project(kind: type) -> tuple[str, str] | None:
+    """Return where a module of the project has a class that says another name of itself."""
+    spaces = list(sys.modules.values())
+    own = [
+        each for each in spaces if _moved and str(getattr(each, "__dict__", {}).get("__file__")).startswith(_moved[0])
+    ]
+    return reducers.place_of(kind, own)
 
 
 def _leaves_pickling_to_python(kind: type) -> bool:
