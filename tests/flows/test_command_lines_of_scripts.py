@@ -1,6 +1,6 @@
-"""A function finds the words of its script's command line in ``sys.argv``, and flags of absl with their values.
+"""A function finds the words of its script's command line in ``sys.argv``, and what absl and gin have made of them.
 
-Both are where captured values are.
+All are where captured values are.
 """
 
 from __future__ import annotations
@@ -258,3 +258,57 @@ def test_records_of_absl_look_in_the_log_of_a_job_as_they_do_in_the_script(proje
         assert other.endswith("train.py:11] of another library")
     assert "a detail" not in done.stdout
     assert without.stdout == "INFO:absl:loss 0.5\n"
+
+
+def test_bindings_of_gin_hold_in_jobs(project: Any) -> None:
+    project.write(
+        "nets.py",
+        """
+        import gin
+
+        @gin.configurable
+        class Net:
+            def __init__(self, width=1, act=None):
+                self.width, self.act = width, act
+
+        @gin.register
+        def scale(x, by=1):
+            return x * by
+        """,
+    )
+    bindings = """
+        RATE = 0.25
+        train.rate = %RATE
+        train.net = @nets.Net()
+        nets.Net.width = 7
+        nets.Net.act = @nets.scale
+        nets.scale.by = 4
+        layers.many = 4
+        wide/layers.many = 8
+    """
+    project.write(
+        "train.py",
+        f"""
+        import sys
+        import gin, kinetic, nets
+
+        @gin.configurable
+        def layers(many=1):
+            return many
+
+        @kinetic.run(accelerator="cpu")
+        @gin.configurable
+        def train(rate=gin.REQUIRED, net=None):
+            with gin.config_scope("wide"):
+                wide = layers()
+            return rate, net.width, net.act(2), nets.Net().width, layers(), wide
+
+        gin.parse_config({bindings!r})
+        assert train.local() == train(), (train.local(), train())
+        print(*train())
+        """,
+    )
+
+    done = project.run("train.py")
+
+    assert done.stdout == "0.25 7 8 7 4 8\n", done.stderr

@@ -16,6 +16,7 @@ from kinetic._output.format import size_text
 from kinetic._project import root
 
 if TYPE_CHECKING:
+    from kinetic._project.pickler import PickleRules
     from kinetic._project.root import Plan
 
 _MOST_BYTES = 64_000  # a variable may have 128 KiB, and a Secret 1 MiB with all else
@@ -40,7 +41,7 @@ def command_line(function: object, plan: Plan, by_value: Sequence[str] = ()) -> 
     words = [word for word in getattr(sys, "argv", ())[1:] if isinstance(word, str)]
     if file is not None and not is_program and words:
         told["words"] = words
-    told |= _absl_flags(plan, by_value)
+    told |= _absl_flags(plan, by_value) | _gin_bindings(plan, by_value)
     if len(found := json.dumps(told)) > _MOST_BYTES:
         output.report_once(
             f"the script's command line has more than {size_text(_MOST_BYTES)} and stays here: "
@@ -61,18 +62,36 @@ def _absl_flags(plan: Plan, by_value: Sequence[str]) -> dict[str, Any]:
         return {}
     from kinetic._project import pickler  # the submission loads it anyway
 
-    rules, found = pickler.PickleRules(plan, by_value), {}
+    rules, found = pickler.PickleRules(plan, by_value), dict[str, tuple[int, str]]()
     for flag in {id(flag): flag for flag in map(flags.__getitem__, flags)}.values():  # some have a short name as well
         if flag.using_default_value:
             continue
-        data = io.BytesIO()
-        try:
-            pickler.dump(flag.value, data, rules)
-        except Exception as error:  # noqa: BLE001 - pickling runs user code
-            output.report_once(f"the flag --{flag.name} stays here, as its value cannot be pickled: {error}")
-            continue
-        found[flag.name] = flag.present, base64.b64encode(data.getvalue()).decode()
+        if data := _pickled(flag.value, rules, f"the flag --{flag.name} stays here"):
+            found[flag.name] = flag.present, data
     return {"flags": found, "parsed": flags.is_parsed()} if found or flags.is_parsed() else {}
+
+
+def _gin_bindings(plan: Plan, by_value: Sequence[str]) -> dict[str, str]:
+    """Return the bindings of gin as a pickle: by scope and selector, the values of parameters."""
+    bindings = getattr(sys.modules.get("gin.config"), "_CONFIG", None)  # 0.5.0; ``gin.parse_config`` fills it
+    if not bindings:
+        return {}
+    from kinetic._project import pickler  # as above
+
+    data = _pickled(bindings, pickler.PickleRules(plan, by_value), "the bindings of gin stay here")
+    return {"gin": data} if data else {}
+
+
+def _pickled(value: object, rules: PickleRules, otherwise: str) -> str:
+    from kinetic._project import pickler  # as above
+
+    data = io.BytesIO()
+    try:
+        pickler.dump(value, data, rules)
+    except Exception as error:  # noqa: BLE001 - pickling runs user code
+        output.report_once(f"{otherwise}: {error}")
+        return ""
+    return base64.b64encode(data.getvalue()).decode()
 
 
 def console_logging() -> dict[str, Any]:

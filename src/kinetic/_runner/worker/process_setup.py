@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import _thread
+import binascii
 import contextlib
 import faulthandler
 import fcntl
 import gc
+import importlib.util
 import io
 import itertools
 import json
 import os
+import pickle
 import re
 import signal
 import sys
@@ -128,7 +131,14 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
             sys.path_importer_cache.pop(path, None)  # there may be something now; the others see that by themselves
 
 
-def log_as_the_client(plan: Mapping[str, Any]) -> None:
+def continue_the_script(plan: Mapping[str, Any]) -> None:
+    """Do what the script has done before the call, and what needs the modules of the function, which are there now."""
+    if (data := command_line.get("gin")) and importlib.util.find_spec("gin"):
+        __import__("gin.config").config._CONFIG.update(pickle.loads(binascii.a2b_base64(data)))  # noqa: S301, SLF001
+    _log_as_the_script(plan)
+
+
+def _log_as_the_script(plan: Mapping[str, Any]) -> None:
     """Show log records as the script does, whose call of ``logging.basicConfig`` is not repeated here.
 
     The modules of the function are imported by now: one that made handlers itself has done so.

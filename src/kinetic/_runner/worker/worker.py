@@ -279,7 +279,7 @@ def _prepare(
     with phase(UNPICKLE):
         call = function_call.open_payload(function, arguments, moved=moved)
         process_setup.complete_main(script)
-        process_setup.log_as_the_client(order.plan)
+        process_setup.continue_the_script(order.plan)
     step("worker:unpickled")
     if order.debug is not None:
         with phase(DEBUGGER):
