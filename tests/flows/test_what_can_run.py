@@ -1512,7 +1512,7 @@ def test_a_class_of_a_cell_that_keeps_its_methods_as_numba_does_is_made_again_in
     assert last(out) == 8
 
 
-def test_a_class_of_a_module_is_that_class_in_the_job_whatever_it_says_of_its_name(project) -> None:
+def test_a_class_or_mark_of_a_module_is_that_one_in_the_job_whatever_it_says_of_its_name(project) -> None:
     project.write(
         "shapes.py",
         """
@@ -1522,6 +1522,7 @@ def test_a_class_of_a_module_is_that_class_in_the_job_whatever_it_says_of_its_na
         Point = collections.namedtuple("P", "x y")
         Color = enum.Enum("C", "RED BLUE")
         Box = makers.make_class()
+        UNSET = object()
         Late = None
         """,
     )
@@ -1531,24 +1532,26 @@ def test_a_class_of_a_module_is_that_class_in_the_job_whatever_it_says_of_its_na
         import json
         import kinetic
         import makers, shapes
-        from shapes import Box, Color, Point
+        from shapes import UNSET, Box, Color, Point
 
         shapes.Late = makers.make_class()  # the job's module has none
 
         @kinetic.run(accelerator="cpu")
-        def same(point, color, box, late):
+        def same(point, color, box, late, given=UNSET):
             values = [point, color, box, Point(1, 2), Color.BLUE, Box()]
             own = [shapes.Point, shapes.Color, shapes.Box] * 2
-            return [isinstance(each, kind) for each, kind in zip(values, own)], color is Color.RED, values, late
+            is_unset = given is UNSET is shapes.UNSET
+            kept = [isinstance(each, kind) for each, kind in zip(values, own)]
+            return kept, color is Color.RED, values, late, is_unset, UNSET
 
-        said, is_red, values, late = same(Point(3, 4), Color.RED, Box(), shapes.Late())
+        said, is_red, values, late, is_unset, unset = same(Point(3, 4), Color.RED, Box(), shapes.Late())
         kinds = [Point, Color, Box] * 2
         back = [isinstance(each, kind) for each, kind in zip(values, kinds)]
-        print(json.dumps([said, is_red, back, late.size]))
+        print(json.dumps([said, is_red, back, late.size, is_unset, unset is UNSET]))
         """
     )
 
-    assert last(out) == [[True] * 6, True, [True] * 6, 1]
+    assert last(out) == [[True] * 6, True, [True] * 6, 1, True, True]
 
 
 def test_what_jax_made_of_functions_and_its_class_of_arrays_are_the_same_in_the_job(project) -> None:

@@ -122,6 +122,7 @@ _SETTINGS: dict[str, dict[str, object]] = {
         "jax_enable_x64": False,
         "jax_default_matmul_precision": None,
         "jax_default_prng_impl": "threefry2x32",
+        "jax_threefry_partitionable": True,
         "jax_numpy_dtype_promotion": "standard",
         "jax_numpy_rank_promotion": "allow",
         "jax_debug_nans": False,

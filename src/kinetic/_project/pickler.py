@@ -131,19 +131,11 @@ class PickleRules:
             is_imported = isinstance(reduced, tuple) and isinstance(namespaces[id(space)], reducers.Globals)
             return reducers.with_globals_of_module(reduced) if is_imported else reduced
         if isinstance(value, type):
-            reduced = reduce(value)
-            is_sent = isinstance(reduced, tuple) and value.__module__ != "builtins"  # None's class is a pytree
-            if is_sent and value.__module__ != "__main__" and (place := self._place_of(value)):
-                return references.decorated, place
-            if is_sent and (kind := _registered_as(value)):
-                from kinetic._project import class_source  # only with JAX or Keras
-
-                if source := class_source.class_source(value):
-                    return reducers.of_source(value.__name__, *source)
-                self._lost[value.__qualname__] = kind
-            return reducers.of_class(value, reduced)
+            return self._reduce_class(value, reduce(value))
         if id(value) in self._named:
             return references.decorated, self._named[id(value)]
+        if type(value) is object and (place := self._place_of(value)):
+            return references.decorated, place
         if isinstance(value, CodeType) and (written := modules.as_written(value)) is not value:
             return references.same, (written,)
         if type(value) is reducers.CACHED and self.is_by_value(value.__module__):
@@ -151,13 +143,27 @@ class PickleRules:
         reduced = reducers.without_new(value)
         return reduce(value) if reduced is NotImplemented else reduced
 
-    def _place_of(self, kind: type) -> tuple[str, str] | None:
+    def _reduce_class(self, kind: type, reduced: Any) -> Any:
+        is_sent = isinstance(reduced, tuple) and kind.__module__ != "builtins"  # None's class is a pytree
+        if is_sent and kind.__module__ != "__main__" and (place := self._place_of(kind)):
+            return references.decorated, place
+        if is_sent and (what := _registered_as(kind)):
+            from kinetic._project import class_source  # only with JAX or Keras
+
+            if source := class_source.class_source(kind):
+                return reducers.of_source(kind.__name__, *source)
+            self._lost[kind.__qualname__] = what
+        return reducers.of_class(kind, reduced)
+
+    def _place_of(self, thing: object) -> tuple[str, str] | None:
         """Return where a module of the project has a class that says another name, as ``Pair = namedtuple("P", …)``.
+
+        Or an ``UNSET = object()``, of which a copy is good for nothing.
 
         Only by a line that calls something for it: what a program puts there while it runs is not there in the job.
         """
         for module in modules.shipped(self._plan):
-            if place := reducers.place_of(kind, [module]):
+            if place := reducers.place_of(thing, [module]):
                 with contextlib.suppress(OSError), open(str(module.__file__), "rb") as source:
                     if re.search(rf"^{place[1]}\b[^=\n]*=.*\(".encode(), source.read(), re.MULTILINE):
                         return place

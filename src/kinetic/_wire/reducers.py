@@ -188,11 +188,11 @@ def of_class(kind: Any, reduced: Any) -> Any:
     return make, arguments, *rest
 
 
-def place_of(kind: type, modules: Iterable[Any]) -> tuple[str, str] | None:
-    """Return the module that has a class under some name, and that name; what a class says of itself may be wrong."""
+def place_of(thing: object, modules: Iterable[Any]) -> tuple[str, str] | None:
+    """Return the module that has something under some name, and that name; what a class says of itself may be wrong."""
     for module in modules:
         for name, value in list(vars(module).items()):
-            if value is kind:
+            if value is thing:
                 return module.__name__, name
     return None
 

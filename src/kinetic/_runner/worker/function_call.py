@@ -241,7 +241,8 @@ def pickler_class() -> type[pickle.Pickler]:
                     return NotImplemented  # the pickler's own way: by reference
                 copy = python_runtime.python_version(), _by_value(obj)
                 return references.named, (obj.__module__, obj.__qualname__, *copy)
-            if isinstance(obj, type) and obj.__module__ != "__main__" and (place := _place_in_the_project(obj)):
+            is_odd = type(obj) is object or (isinstance(obj, type) and obj.__module__ != "__main__")
+            if is_odd and (place := _place_in_the_project(obj)):
                 return references.named, (*place, python_runtime.python_version(), _by_value(obj))
             reduced = reducers.without_new(obj)
             return reducers.of_class(obj, super().reducer_override(obj)) if reduced is NotImplemented else reduced
@@ -249,7 +250,7 @@ def pickler_class() -> type[pickle.Pickler]:
     return Pickler
 
 
-def _by_value(thing: type | FunctionType) -> bytes:
+def _by_value(thing: object) -> bytes:
     """Return what makes this thing where it has no name, compressed; nothing if that is large or impossible."""
     import zlib
 
@@ -275,13 +276,13 @@ def _by_value(thing: type | FunctionType) -> bytes:
     return zlib.compress(file.getvalue(), 1)
 
 
-def _place_in_the_project(kind: type) -> tuple[str, str] | None:
-    """Return where a module of the project has a class that says another name of itself."""
+def _place_in_the_project(thing: object) -> tuple[str, str] | None:
+    """Return where a module of the project has a class that says another name of itself, or an ``object()``."""
     spaces = list(sys.modules.values())
     own = [
         each for each in spaces if _moved and str(getattr(each, "__dict__", {}).get("__file__")).startswith(_moved[0])
     ]
-    return reducers.place_of(kind, own)
+    return reducers.place_of(thing, own)
 
 
 def _leaves_pickling_to_python(kind: type) -> bool:
