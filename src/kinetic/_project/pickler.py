@@ -145,7 +145,8 @@ class PickleRules:
 
     def _reduce_class(self, kind: type, reduced: Any) -> Any:
         is_sent = isinstance(reduced, tuple) and kind.__module__ != "builtins"  # None's class is a pytree
-        if is_sent and kind.__module__ != "__main__" and (place := self._place_of(kind)):
+        is_sought = is_sent and kind.__module__ != "__main__" and not self.is_by_value(kind.__module__)
+        if is_sought and (place := self._place_of(kind)):
             return references.decorated, place
         if is_sent and (what := _registered_as(kind)):
             from kinetic._project import class_source  # only with JAX or Keras
