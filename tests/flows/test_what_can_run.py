@@ -688,6 +688,16 @@ def test_what_a_script_told_libraries_about_their_numbers_holds_in_the_job(proje
     project.write(
         "torch.py",  # as far as its settings are concerned
         """
+        import sys, types
+
+        class Module(types.ModuleType):
+            benchmark = deterministic = False
+
+        backends = types.ModuleType("torch.backends")
+        backends.cudnn = sys.modules["torch.backends.cudnn"] = Module("torch.backends.cudnn")
+        strict = [False]
+        use_deterministic_algorithms = strict.append
+        are_deterministic_algorithms_enabled = lambda: strict[-1]
         float32, float64 = "torch.float32", "torch.float64"
         kept = [float32]
         set_default_dtype = kept.append
@@ -720,18 +730,22 @@ def test_what_a_script_told_libraries_about_their_numbers_holds_in_the_job(proje
         hydra.version.setbase("1.3")
         jax.config.update("jax_enable_x64", True)
         torch.set_default_dtype(torch.float64)
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = True
 
         @kinetic.run(accelerator="cpu")
         def numbers(third):
             base = hydra.version.getbase().public
-            return [str(third.dtype), str(jnp.arange(2).dtype), torch.get_default_dtype(), base]
+            torch.backends.cudnn.deterministic = True
+            switches = [torch.backends.cudnn.benchmark, torch.are_deterministic_algorithms_enabled()]
+            return [str(third.dtype), str(jnp.arange(2).dtype), torch.get_default_dtype(), base, *switches]
 
         print(json.dumps([numbers(jnp.float64(1) / 3), numbers.__wrapped__(jnp.float64(1) / 3)]))
         """
     )
 
     in_the_job, plain = last(out)
-    assert in_the_job == plain == ["float64", "int64", "torch.float64", "1.3"]
+    assert in_the_job == plain == ["float64", "int64", "torch.float64", "1.3", True, True]
 
 
 def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import io
 import json
 import os
@@ -129,7 +130,14 @@ _SETTINGS: dict[str, dict[str, object]] = {
         "jax_debug_infs": False,
         "jax_disable_jit": False,
     },
-    "torch": {"set_default_dtype": "torch.float32", "set_float32_matmul_precision": "highest"},
+    "torch": {
+        "set_default_dtype": "torch.float32",
+        "set_float32_matmul_precision": "highest",
+        "use_deterministic_algorithms": False,
+        "backends.cudnn.deterministic": False,
+        "backends.cudnn.benchmark": False,
+        "backends.cuda.matmul.allow_tf32": False,
+    },
     "keras": {"set_floatx": "float32", "set_dtype_policy": "float32", "set_image_data_format": "channels_last"},
     "hydra": {"setbase": "1.1"},  # by ``hydra.main`` when it decorates, which a function of a script has behind it
 }
@@ -144,6 +152,10 @@ def library_settings() -> dict[str, Any]:
     def asked(library: Any, name: str) -> object:
         if name.startswith("jax"):
             return getattr(library.config, name)
+        if name.startswith("backends"):
+            return functools.reduce(getattr, name.split("."), library)
+        if name == "use_deterministic_algorithms":
+            return library.are_deterministic_algorithms_enabled()
         if library.__name__ == "hydra":
             return library.version.getbase().public
         plain = name.removeprefix("set_")

@@ -12,7 +12,7 @@ import sys
 import typing
 from collections import ChainMap
 from collections.abc import Callable, Iterable, MutableMapping
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -59,6 +59,8 @@ class _Table(ChainMap[type, Callable[[Any], Any]]):
     is_by_value: Callable[[str], bool]
 
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
+        if issubclass(kind, ModuleType):  # of a class of its own, as ``torch.backends.cudnn``
+            return self[ModuleType]
         if kind.__name__ == "ArrayImpl" and kind.__module__.startswith("jax"):
             return _jax_array
         if _is_of_jax(kind):

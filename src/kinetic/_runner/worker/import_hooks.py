@@ -119,8 +119,12 @@ def _around_told(name: str, module: ModuleType, run: Callable[[], None]) -> None
         with contextlib.suppress(Exception):  # a version that does not have it
             if name == "jax":
                 known.config.update(setting, value)
+            elif setting.startswith("backends"):
+                *path, last = setting.split(".")
+                setattr(functools.reduce(getattr, path, known), last, value)
             elif name == "torch":
-                getattr(known, setting)(getattr(known, value.removeprefix("torch."), value))
+                is_type = isinstance(value, str) and value.startswith("torch.")
+                getattr(known, setting)(getattr(known, value.removeprefix("torch.")) if is_type else value)
             else:
                 getattr(known.version if name == "hydra" else known.config, setting)(value)
 
