@@ -209,9 +209,10 @@ def _suggest_name(error: TypeError, function: Callable[..., Any]) -> None:
     """Add to the error of a call with a misspelt keyword what was probably meant, as Python does from 3.13 on."""
     import difflib  # only on the way to an error
 
-    *_, name, end = str(error).rsplit("'", 2)
-    code: CodeType = function.__code__
-    if "unexpected keyword argument" in str(error) and not end:
+    text = str(error)
+    if "unexpected keyword argument" in text and text.endswith("'"):
+        name = text.rsplit("'", 2)[1]
+        code: CodeType = function.__code__
         known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         for near in difflib.get_close_matches(name, known, 1):
             error.args = (f"{error}. Did you mean '{near}'?",)

@@ -189,6 +189,20 @@ def test_a_misspelt_parameter_is_answered_by_every_version_of_python_with_the_ne
         call()
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: kinetic.run(*["cpu"] * 14),
+        lambda: kinetic.attach("job-a1b2c3d4", None, None, None),
+        lambda: kinetic.run()(train).run_async_map([1], "auto"),
+    ],
+    ids=["the decorator", "a function", "a method"],
+)
+def test_too_many_arguments_are_the_type_error_of_python(call) -> None:
+    with pytest.raises(TypeError, match=r"takes .* positional arguments but \d+ were given$"):
+        call()
+
+
 def test_one_decorator_can_be_used_for_many_functions() -> None:
     on_cpu = kinetic.run(accelerator="cpu")
 
