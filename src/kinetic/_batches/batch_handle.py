@@ -271,9 +271,9 @@ def attach_batch(
         A handle, with None in ``jobs`` for inputs that were not submitted.
 
     Raises:
-        BatchNotFoundError: There is no batch with this id.
+        BatchNotFoundError: There is no batch with this id or name (also a FileNotFoundError).
         CredentialsError: ``resume`` needs values of captured variables, or a key, that this machine does not have.
-        OptionError: This is neither an id nor a name, or several batches match; or the batch cannot be resumed.
+        OptionError: This is the id of a job, or several batches match; or the batch cannot be resumed.
     """
     if not isinstance(group_id, str):
         keys.check_group_id(group_id)
@@ -306,7 +306,7 @@ def find_batch(word: str, stores: Sequence[Store]) -> tuple[Group, Store]:
 
     Raises:
         BatchNotFoundError: There is none.
-        OptionError: It is neither the start of an id nor a name, or several batches match.
+        OptionError: It is empty or the id of a job, or several batches match.
     """
     is_name = _ID_PREFIX.fullmatch(word) is None
     if is_name and keys.is_made(word):  # the id of a job
@@ -324,10 +324,10 @@ def find_batch(word: str, stores: Sequence[Store]) -> tuple[Group, Store]:
             continue
         if group is not None:
             return group, store
-    if is_name:
+    if not word:
         keys.check_group_id(word)
     raise BatchNotFoundError(
-        f"no batch {word} was found",
+        f"no batch has the name {word!r}" if is_name else f"no batch {word} was found",
         why=f"looked in {' and '.join(store.url for store in stores)}; "
         "a batch that was cleaned up can no longer be attached",
         next="kinetic batch list",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import kinetic
+from kinetic import testing
 from kinetic._batches import submission
 from kinetic._jobs.job_options import Options
 from kinetic._wire.records import Settings
@@ -97,3 +99,15 @@ def test_tags_are_taken_over_and_not_kept_by_reference():
     tags["sweep"] = "wd"
 
     assert found.tags == {"sweep": "lr"}
+
+
+@pytest.mark.parametrize("word", ["grp-a1b2c3d4", "grp-a1", "grp-missing", "Sweep of lr", "../x"])
+def test_a_batch_that_is_not_there_is_a_file_not_found_error_whatever_was_given(word, tmp_path):
+    with testing.temporary_home(tmp_path), pytest.raises(FileNotFoundError, match=word):
+        kinetic.attach_batch(word)
+
+
+@pytest.mark.parametrize("word", [None, 5, "", "cpu-train-20261120-143000-1a2b3c4"])
+def test_what_can_be_neither_an_id_nor_a_name_of_a_batch_is_a_value_error(word, tmp_path):
+    with testing.temporary_home(tmp_path), pytest.raises(ValueError, match="cannot be the id of a batch"):
+        kinetic.attach_batch(word)
