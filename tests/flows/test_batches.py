@@ -847,8 +847,10 @@ def test_a_handle_put_together_by_hand_does_what_the_others_do(batches: Any) -> 
             partial = error.partial_results
         batch.cancel()
         batch.cleanup()
+        nothing = kinetic.BatchHandle("grp-0a1b2c3d", None, {}, [None, None])
+        nothing.cleanup()
         tell([sorted(order), counts, failures, partial, batch.status_counts(),
-              kinetic.BatchHandle("", None, {}, [None, None]).results(return_exceptions=True) != []])
+              nothing.results(return_exceptions=True) != []])
         """
     )
 

@@ -148,6 +148,8 @@ def cleanup(batch: Batch, *, resources: bool, artifacts: bool) -> None:
     On a full disk, what has ended makes room for what must be written.
     """
     tracker = batch._refreshed()
+    if not isinstance(tracker, BatchTracker) and not any(batch.jobs):
+        return  # put together by hand, of nothing
     if artifacts and batch.group_id:
         counts = state.count_states(tracker, batch._submission_errors)
         if not any(counts[name] for name in (state.RUNNING, state.WAITING, state.AGAIN, state.MISSING)):
