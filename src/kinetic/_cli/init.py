@@ -26,7 +26,7 @@ _NEW = "kinetic-cluster"  # as kinetic up names one
 @click.option("--project", metavar="NAME", help="Google Cloud project.  [default: KINETIC_PROJECT, or your login's]")
 @click.option("--cluster", metavar="NAME", help="The cluster to join.  [default: the only one, or asked]")
 @click.option("--store", metavar="URL", help="The bucket of jobs.  [default: gs://PROJECT-kn-CLUSTER-jobs]")
-@click.option("--name", metavar="NAME", help="The name of the profile.  [default: the cluster's]")
+@click.option("--name", "--profile-name", metavar="NAME", help="The name of the profile.  [default: the cluster's]")
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: repair all that can be repaired.")
 def init(project: str | None, cluster: str | None, store: str | None, name: str | None, yes: bool) -> None:
     """Join or make a cluster: save a profile, repair what jobs lack.

@@ -46,18 +46,26 @@ def pool() -> None:
 
 
 @click.command
-@click.argument("name", metavar="ACCELERATOR", shell_complete=shared_options.complete_accelerators)
+@click.argument("name", metavar="ACCELERATOR", required=False, shell_complete=shared_options.complete_accelerators)
+@click.option("-a", "--accelerator", metavar="NAME", help="The same as ACCELERATOR.")
 @shared_options.place_options
 @click.option("--spot", is_flag=True, help="Nodes that may be taken away with about 30 s notice, and are cheaper.")
 @click.option("--reservation", default="", metavar="NAME", help="Nodes of a reservation, which is checked first.")
 @click.option("--flex-start", is_flag=True, help="Nodes when Google has them, for at most 7 days.")
 @click.option("--queued", is_flag=True, help="All nodes of a job at once; needs Kueue.")
-@click.option("--min", "least", type=click.IntRange(min=0), metavar="N", help="Nodes that always run.  [default: 0]")
+@click.option(
+    "--min",
+    "--min-nodes",
+    "least",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Nodes that always run.  [default: 0]",
+)
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Most nodes.  [default: 1, or a slice]")
 @click.option("--slices", type=click.IntRange(min=1), metavar="N", help="Pools, one for each slice.  [default: 1]")
-@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
+@click.option("--dry-run", "--preview", is_flag=True, help="Only print what would be done.")
 @shared_options.yes_option
-def add(name: str, spot: bool, dry_run: bool, yes: bool, **given: Any) -> None:
+def add(name: str | None, accelerator: str | None, spot: bool, dry_run: bool, yes: bool, **given: Any) -> None:
     """Add a node pool for an accelerator, or change how far one grows.
 
     The pool starts without nodes, and nodes come with jobs. Its name says what it is, so the same command finds it
@@ -71,7 +79,9 @@ def add(name: str, spot: bool, dry_run: bool, yes: bool, **given: Any) -> None:
     from kinetic._cluster.node_pools import AddedPool, PoolOptions
     from kinetic._cluster.project_apis import explaining
 
-    wanted = hardware.place(name, spot=spot)
+    if (name is None) == (accelerator is None):
+        raise click.UsageError("exactly one accelerator is needed, as in: kinetic pool add l4")
+    wanted = hardware.place(name or accelerator or "", spot=spot)
     options = PoolOptions(*(given[each] for each in ("reservation", "flex_start", "queued", "least", "most")))
     slices: int = given["slices"] or 1
     node_pools.check_options(wanted, options, slices=slices)

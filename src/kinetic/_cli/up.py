@@ -54,7 +54,9 @@ def _run_options(function: Command) -> Command:
     help_ = "Stop waiting after this time, such as 40m.  [default: 40m]"
     function = click.option("--timeout", type=limit, default=_LIMIT_SECONDS, metavar="TIME", help=help_)(function)
     function = shared_options.yes_option(function)
-    return click.option("--dry-run", is_flag=True, help="Only print the plan; nothing is written.")(function)
+    return click.option("--dry-run", "--preview", is_flag=True, help="Only print the plan; nothing is written.")(
+        function
+    )
 
 
 @click.command

@@ -41,6 +41,21 @@ def test_a_pool_is_planned_and_made_with_yes(kinetic, cloud) -> None:
     assert kinetic("pool", "add", "l4", "--spot", "--yes").stdout == "= gpu-l4-spot is there\n"
 
 
+def test_the_options_of_the_package_that_this_one_replaces_are_understood(kinetic, cloud) -> None:
+    planned = kinetic("pool", "add", "--accelerator", "l4", "--min-nodes", "0", "--preview")
+
+    assert planned.stdout == kinetic("pool", "add", "l4", "--min", "0", "--dry-run").stdout
+    assert cloud.writes == []
+
+
+@pytest.mark.parametrize("words", [(), ("l4", "--accelerator", "t4")])
+def test_a_pool_is_for_exactly_one_accelerator(words, kinetic, cloud) -> None:
+    result = kinetic("pool", "add", *words)
+
+    assert result.exit_code == 2
+    assert "exactly one accelerator is needed" in result.stderr
+
+
 def test_without_a_terminal_and_yes_nothing_is_written(kinetic, cloud) -> None:
     result = kinetic("pool", "add", "l4", "--spot", "--max", "3")
 
