@@ -195,7 +195,7 @@ class DebugError(KineticError, RuntimeError, code="debug"):
     """No debugger can be attached to a job, or the call would wait for one that cannot come."""
 
 
-class ImageError(KineticError, code="image"):
+class ImageError(KineticError, RuntimeError, code="image"):
     """The image of a job is not usable."""
 
 
