@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from kinetic._backends import registry
 from kinetic._cli import error_output, shared_options
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
@@ -72,6 +73,7 @@ class Filters(NamedTuple):
     name: str | None = None  # a pattern for the name of the job or its batch
     tags: tuple[str, ...] = ()  # of the job or its batch, as KEY=VALUE or KEY
     where: str | None = None  # part of the WHERE column
+    namespace: str | None = None  # of a cluster
 
     def may_match(self, function: str, created: float, now: float) -> bool:
         """Return whether a job may pass, before its status is read; it was made at this Unix time."""
@@ -97,6 +99,7 @@ class Filters(NamedTuple):
             (not self.statuses or row.status in self.statuses)
             and known.issuperset(self.tags)
             and (self.where is None or self.where.lower() in row.where.lower())
+            and (self.namespace is None or registry.is_here(row.backend) or row.where.endswith(f"/{self.namespace}"))
         )
 
 
@@ -154,7 +157,7 @@ class _ListRequest(NamedTuple):
 @click.option("--children", is_flag=True, help="Show each job of a batch instead of one row for the batch.")
 @click.option("--cost", is_flag=True, help="Also show what each job cost so far, at list price.")
 @click.option("-w", "--watch", is_flag=True, help="Refresh the table every two seconds, until Ctrl-C.")
-@shared_options.namespace_option
+@click.option("--namespace", metavar="NAME", help="Of clusters, show only jobs in this Kubernetes namespace.")
 @shared_options.place_options
 @shared_options.json_option
 def list_(watch: bool, as_json: bool, **given: Any) -> None:
@@ -166,7 +169,7 @@ def list_(watch: bool, as_json: bool, **given: Any) -> None:
 
     Example: kinetic jobs list --status failed --since 7d
     """
-    place = {name: given.pop(name) for name in ("project", "zone", "cluster", "namespace")}
+    place = {name: given.pop(name) for name in ("project", "zone", "cluster")} | {"namespace": given["namespace"]}
     filters = Filters(**{name: given.pop(name) for name in Filters._fields})
     children, everything = given.pop("children") or as_json, given["everything"]
     request = _ListRequest(place, filters, children=children, **given)

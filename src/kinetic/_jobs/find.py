@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kinetic._backends.registry import is_here
 from kinetic._config import target as settings
 from kinetic._jobs import environment, index, job_list, locate
 from kinetic._output import tracebacks
@@ -119,7 +120,7 @@ def list_jobs(
         project: Google Cloud project; every argument falls back as in ``kinetic.run``.
         zone: Google Cloud zone.
         cluster: GKE cluster.
-        namespace: Kubernetes namespace.
+        namespace: Kubernetes namespace; if given, jobs in other ones are left out.
 
     Returns:
         Handles. A backend that cannot be listed, or a job whose record cannot be read, is a warning; so is a store that
@@ -129,6 +130,8 @@ def list_jobs(
     found, unread = job_list.readable(target, live_at)
     if unread is not None:
         locate.log().warning("only jobs of this machine are listed: %s", unread.what)
+    if namespace is not None:  # a store may have the jobs of several
+        found = [job for job in found if is_here(job.backend) or job.namespace == namespace]
     from kinetic._jobs import notifications  # 2 ms; not to look at one job
 
     notifications.look(found)

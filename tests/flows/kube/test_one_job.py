@@ -245,9 +245,13 @@ def test_jobs_are_listed_also_those_that_still_wait(clients: Any) -> None:
     """)
 
     found = clients.run("tell({job.job_id: job.status().value for job in kinetic.list_jobs()})")
+    by_namespace = clients.run(
+        "tell([len(kinetic.list_jobs(namespace=name)) for name in (kinetic.list_jobs()[0].namespace, 'other')])"
+    )
     clients.go.touch()
 
     assert found == {done: "SUCCEEDED", waits: "RUNNING"}
+    assert by_namespace == [2, 0]
 
 
 # -------------------------------------------------------------------------------------------------------------- the log

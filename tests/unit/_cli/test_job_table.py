@@ -81,6 +81,13 @@ def test_every_filter_holds(words, found, kinetic, made_job, made_batch) -> None
     assert sorted(ids(kinetic("jobs", "list", *words))) == sorted(made[name] for name in found)
 
 
+def test_a_namespace_hides_the_jobs_of_others_on_clusters(kinetic, made_job) -> None:
+    here, there = made_job(), made_job(backend="gke", zone="us-central1-a")  # in the namespace "default"
+
+    assert sorted(ids(kinetic("jobs", "list", "--namespace", "default"))) == sorted([here, there])
+    assert ids(kinetic("jobs", "list", "--namespace", "fault")) == [here]
+
+
 def test_rows_are_sorted_by_the_column_that_is_named(kinetic, made_job) -> None:
     old, young = made_job("failed", function="b", days=1), made_job(function="a")
 
