@@ -189,6 +189,7 @@ class JobHandle(JobRecord, Generic[R]):
         Args:
             follow: Print to stdout and return None.
         """
+        job_wait.check_flags(follow=follow)
         if follow:
             with job_wait.detaching(self):
                 job_wait.wait(self, follow=job_wait.to_stdout)
@@ -204,6 +205,7 @@ class JobHandle(JobRecord, Generic[R]):
         Example:
             ``losses = [line for line in job.log_lines(follow=True) if line.startswith("loss")]``
         """
+        job_wait.check_flags(follow=follow)
         is_live = follow and past_of(self) is None
         with job_wait.detaching(self):
             found = (data for _, data in job_wait.follow_logs(self)) if is_live else logs.pieces_of(logs.log_of(self))

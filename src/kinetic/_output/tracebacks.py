@@ -46,12 +46,18 @@ def hides_frames(function: Function) -> Function:
     if code.co_flags & _GENERATOR:
 
         @functools.wraps(function)
-        def generates(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        def generates(found: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
             __tracebackhide__ = True
             with _Leaving():
-                return (yield from function(*args, **kwargs))
+                return (yield from found)
 
-        return generates  # type: ignore[return-value] # it has the same signature
+        @functools.wraps(function)
+        def begins(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            __tracebackhide__ = True
+            with _Leaving():  # a wrong call is an error at once, as that of any generator function
+                return generates(function(*args, **kwargs))
+
+        return begins  # type: ignore[return-value] # it has the same signature
 
     @functools.wraps(function)
     def calls(*args: Any, **kwargs: Any) -> Any:
@@ -197,7 +203,12 @@ class _Leaving:
             correct_advice(error)
         if is_told:
             _shorten(error, {id(error)})  # it says by itself what happened
-        elif isinstance(error, TypeError) and at is not None and at.tb_next is None:
+        elif (
+            isinstance(error, TypeError)
+            and at is not None
+            and at.tb_next is None
+            and "function" in at.tb_frame.f_locals
+        ):
             _suggest_name(error, at.tb_frame.f_locals["function"])
         else:  # a bug of ours, or of code that we call, e.g. of the user's iterator of inputs
             error.__traceback__ = _without_ours(error.__traceback__) or error.__traceback__

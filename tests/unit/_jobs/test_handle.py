@@ -403,3 +403,9 @@ def _noting(asked: list[tuple[str, str]], name: str, method: Callable[..., Any])
         return method(store, key, **options)
 
     return noted
+
+
+@pytest.mark.parametrize("call", [lambda job: job.logs("no"), lambda job: next(job.log_lines(follow="no"))])
+def test_a_text_is_not_taken_for_a_wish_to_follow(call: Callable[[Any], object]) -> None:
+    with pytest.raises(OptionTypeError, match="follow='no' is neither True nor False"):
+        call(kinetic.JobHandle(**FIELDS))
