@@ -315,10 +315,16 @@ def parse_address(url: str) -> Address:
     """Take ``gs://bucket/prefix`` or ``s3://bucket/prefix`` apart.
 
     Raises:
-        OptionError: It has no bucket, or a prefix that no key could start with.
+        OptionError: It has no bucket, a user before it, or a prefix that no key could start with.
     """
     scheme, _, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
+    if "@" in bucket:  # not shown: it may be a password
+        raise OptionError(
+            "the address of a store holds a user name or a password",
+            why=f"it would be stored with each job; what is before the @ in {scheme}://***@{bucket.rpartition('@')[2]}",
+            next="remove it; credentials come from the environment, as docs/stores.md lists them",
+        )
     if not _BUCKET.fullmatch(bucket):
         raise OptionError(f"{url!r} names no bucket", why=f"{bucket!r} is not a valid bucket name")
     prefix = prefix.strip("/")

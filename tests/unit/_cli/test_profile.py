@@ -60,13 +60,13 @@ def test_a_profile_is_saved_and_the_first_one_is_the_current_one(kinetic, saved)
 
 
 def test_a_profile_holds_a_store_a_context_a_backend_and_job_options(kinetic, saved) -> None:
-    more = ("--namespace", "ml", "--backend", "pathways", "--store", "gs://b", "--context", "c")
+    more = ("--namespace", "ml", "--backend", "pathways", "--store", "gs://bucket", "--context", "c")
     chosen = ("--option", "accelerator=gpu-l4", "--option", "deadline=3600", "--option", "spot=true")
 
     assert kinetic("profile", "create", "team", *PLACE, *more, *chosen).exit_code == 0
 
     assert saved().saved["team"] == profiles.Profile(
-        *("team", "acme", "us-west4-a", "main", "ml", "pathways", "gs://b", "c"),
+        *("team", "acme", "us-west4-a", "main", "ml", "pathways", "gs://bucket", "c"),
         options={"accelerator": "gpu-l4", "deadline": 3600, "spot": True},
     )
 
@@ -138,7 +138,7 @@ def test_a_context_needs_a_store_or_a_project(kinetic, saved) -> None:
 
     assert told.exit_code == 2
     assert "--store is missing" in told.stderr
-    assert kinetic("profile", "create", "kind", "--context", "kind-kind", "--store", "s3://b").exit_code == 0
+    assert kinetic("profile", "create", "kind", "--context", "kind-kind", "--store", "s3://bucket").exit_code == 0
     assert saved().saved["kind"].context == "kind-kind"
 
 
@@ -297,8 +297,18 @@ def test_show_without_any_is_an_error_with_a_way_out(kinetic) -> None:
     assert "kinetic profile use local" in told.stderr
 
 
-def test_a_password_in_the_address_of_a_store_is_not_shown(kinetic) -> None:
-    kinetic("profile", "create", "team", *PLACE, "--store", "s3://me:hunter2@bucket/x?token=hunter2")
+def test_a_password_in_the_address_of_a_store_is_neither_saved_nor_shown(kinetic, saved) -> None:
+    refused = kinetic("profile", "create", "team", *PLACE, "--store", "s3://me:hunter2@bucket/x")
+
+    assert refused.exit_code == 2
+    assert "hunter2" not in refused.output
+    assert saved().saved == {}
+
+
+def test_a_password_that_was_written_into_the_file_is_not_shown(kinetic, home) -> None:
+    kinetic("profile", "create", "team", *PLACE, "--store", "s3://bucket/x")
+    file = home / "profiles.json"
+    file.write_text(file.read_text().replace("s3://bucket/x", "s3://me:hunter2@bucket/x?token=hunter2"))
 
     shown = [kinetic("profile", "show"), kinetic("profile", "show", "--json"), kinetic("profile", "ls", "--json")]
 

@@ -28,6 +28,13 @@ def test_an_address_that_leads_nowhere_is_refused(url):
         protocol.parse_address(url)
 
 
+def test_a_password_in_an_address_is_refused_and_not_shown():
+    with pytest.raises(OptionError, match=r"s3://\*\*\*@bucket") as refused:
+        protocol.parse_address("s3://me:hunter2@bucket/x")
+
+    assert "hunter2" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
