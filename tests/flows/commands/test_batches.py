@@ -234,7 +234,8 @@ def test_a_batch_that_is_meant_by_mistake_is_refused_with_the_way_on(submit, kin
     assert all(group_id in ambiguous.err for group_id in (first, second))
     assert kinetic("batch", "logs", first, "7").code == 2
     assert kinetic("batch", "logs", first, "0", "--attempt", "7").code == 2
-    assert kinetic("batch", "status", "nonsense").code == 2
+    unknown = kinetic("batch", "status", "nonsense")
+    assert (unknown.code, "no batch has the name 'nonsense' [batch-not-found]" in unknown.err) == (1, True)
     assert kinetic("batch", "results", first, "--save", "/no/such/folder/x.pkl").code == 2
 
 
