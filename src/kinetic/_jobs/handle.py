@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from kinetic._backends.registry import is_here
 from kinetic._jobs import collect, locate, logs, results
@@ -79,10 +79,11 @@ class JobHandle(JobRecord, Generic[R]):
         command: The words of its command; None for a function. Of a batch with {name} for what its inputs replace.
     """
 
-    _value: Any = field(default=_NOTHING, init=False, repr=False, compare=False)
-    _exception: BaseException | None = field(default=None, init=False, repr=False, compare=False)
-    _ended: Snapshot | None = field(default=None, init=False, repr=False, compare=False)
-    _left: Snapshot | None = field(default=None, init=False, repr=False, compare=False)  # where a removal broke off
+    # No fields, so that ``dataclasses.asdict`` gives JSON values only.
+    _value = cast("Any", _NOTHING)
+    _exception = cast("BaseException | None", None)
+    _ended = cast("Snapshot | None", None)
+    _left = cast("Snapshot | None", None)  # where a removal broke off
 
     @classmethod
     def from_job_context(cls, ctx: Any, backend_name: str, namespace: str, k8s_name: str) -> JobHandle:

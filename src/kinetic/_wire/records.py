@@ -7,7 +7,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kinetic._wire import dataclass, digests, documents, fields, keys
 
@@ -50,10 +50,10 @@ class JobRecord:
     tags: dict[str, str] | None = None
     command: list[str] | None = None
     after: list[str] | None = None
-    _past: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)  # its page of the history
+    _past = cast("dict[str, Any] | None", None)  # its page of the history; no field, so all fields are JSON values
 
 
-_FIELDS = tuple(name for name in JobRecord.__dataclass_fields__ if name != "_past")
+_FIELDS = tuple(JobRecord.__dataclass_fields__)
 
 
 def known(page: Mapping[str, Any]) -> dict[str, Any]:

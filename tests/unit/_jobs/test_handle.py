@@ -7,6 +7,7 @@ import pickle
 import re
 import socket
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -409,3 +410,11 @@ def _noting(asked: list[tuple[str, str]], name: str, method: Callable[..., Any])
 def test_a_text_is_not_taken_for_a_wish_to_follow(call: Callable[[Any], object]) -> None:
     with pytest.raises(OptionTypeError, match="follow='no' is neither True nor False"):
         call(kinetic.JobHandle(**FIELDS))
+
+
+def test_every_field_is_a_json_value_also_once_the_handle_has_the_result(tmp_path, monkeypatch) -> None:
+    with testing.fake_backend(tmp_path):
+        job = user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, 2)
+        assert job.result() == 3
+
+    assert kinetic.JobHandle(**json.loads(json.dumps(asdict(job)))) == job
