@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from kinetic._backends import registry
 from kinetic._cli import error_output, shared_options
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._cli.error_output import ERROR
+from kinetic._config.options import read_variable
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.format import Column, names_text
@@ -50,7 +52,11 @@ def pool() -> None:
 @click.option("-a", "--accelerator", metavar="NAME", help="The same as ACCELERATOR.")
 @shared_options.place_options
 @click.option("--spot", is_flag=True, help="Nodes that may be taken away with about 30 s notice, and are cheaper.")
-@click.option("--reservation", default="", metavar="NAME", help="Nodes of a reservation, which is checked first.")
+@click.option(
+    "--reservation",
+    metavar="NAME",
+    help="Nodes of a reservation, which is checked first.  [default: KINETIC_RESERVATION]",
+)
 @click.option("--flex-start", is_flag=True, help="Nodes when Google has them, for at most 7 days.")
 @click.option("--queued", is_flag=True, help="All nodes of a job at once; needs Kueue.")
 @click.option(
@@ -82,7 +88,10 @@ def add(name: str | None, accelerator: str | None, spot: bool, dry_run: bool, ye
     if (name is None) == (accelerator is None):
         raise click.UsageError("exactly one accelerator is needed, as in: kinetic pool add l4")
     wanted = hardware.place(name or accelerator or "", spot=spot)
-    options = PoolOptions(*(given[each] for each in ("reservation", "flex_start", "queued", "least", "most")))
+    reservation = given["reservation"]
+    if not (reservation or wanted.spot or given["flex_start"] or given["queued"]):
+        reservation = read_variable("KINETIC_RESERVATION", os.environ)
+    options = PoolOptions(reservation or "", *(given[each] for each in ("flex_start", "queued", "least", "most")))
     slices: int = given["slices"] or 1
     node_pools.check_options(wanted, options, slices=slices)
     setup = _setup(given)

@@ -169,6 +169,7 @@ VARIABLES: Mapping[str, str] = {
     "KINETIC_BASE_IMAGE_REPO": "kinetic",
     "KINETIC_BASE_IMAGE": "python:X.Y-slim-bookworm",
     "KINETIC_BUILD_ACCOUNT": "the project's default",
+    "KINETIC_RESERVATION": "none",
     "KINETIC_UPGRADE": "unset",
     **{option.variable: option.without for option in JOB_OPTIONS if option.variable},
     "KINETIC_WARM_MAX": "8h",

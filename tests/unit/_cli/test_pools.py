@@ -48,6 +48,16 @@ def test_the_options_of_the_package_that_this_one_replaces_are_understood(kineti
     assert cloud.writes == []
 
 
+def test_the_variable_names_the_reservation(kinetic, cloud, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_RESERVATION", "ours")
+
+    result = kinetic("pool", "add", "l4", "--dry-run")
+
+    assert result.exit_code == 1
+    assert f"there is no reservation ours in {ZONE}" in result.stderr
+    assert kinetic("pool", "add", "l4", "--spot", "--dry-run").exit_code == 0  # an option comes before a variable
+
+
 @pytest.mark.parametrize("words", [(), ("l4", "--accelerator", "t4")])
 def test_a_pool_is_for_exactly_one_accelerator(words, kinetic, cloud) -> None:
     result = kinetic("pool", "add", *words)
