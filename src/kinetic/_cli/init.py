@@ -10,6 +10,7 @@ import click
 
 from kinetic._cli import shared_options
 from kinetic._cli.error_output import ERROR
+from kinetic._config.options import read_variable
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic.errors import ClusterError, OptionError
@@ -27,8 +28,11 @@ _NEW = "kinetic-cluster"  # as kinetic up names one
 @click.option("--cluster", metavar="NAME", help="The cluster to join.  [default: the only one, or asked]")
 @click.option("--store", metavar="URL", help="The bucket of jobs.  [default: gs://PROJECT-kn-CLUSTER-jobs]")
 @click.option("--name", "--profile-name", metavar="NAME", help="The name of the profile.  [default: the cluster's]")
+@click.option("--namespace", metavar="NAME", help="The namespace of jobs.  [default: KINETIC_NAMESPACE, or default]")
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: repair all that can be repaired.")
-def init(project: str | None, cluster: str | None, store: str | None, name: str | None, yes: bool) -> None:
+def init(
+    project: str | None, cluster: str | None, store: str | None, name: str | None, namespace: str | None, yes: bool
+) -> None:
     """Join or make a cluster: save a profile, repair what jobs lack.
 
     All clusters of the project are offered, those that `kinetic up` made first, and a new one, whose plan and price
@@ -45,10 +49,11 @@ def init(project: str | None, cluster: str | None, store: str | None, name: str 
     chosen = shared_options.google_project(project)
     with output.phase("listing clusters", summary=False):
         found = _clusters(chosen)
-    page = _choose(found, chosen, cluster, yes=yes) or _make(chosen, cluster)
-    saved = _save(page, chosen, store, name)
+    namespace = namespace or read_variable("KINETIC_NAMESPACE", os.environ)
+    page = _choose(found, chosen, cluster, yes=yes) or _make(chosen, cluster, namespace)
+    saved = _save(page, chosen, store, name, namespace)
     environ = {**os.environ, "KINETIC_PROFILE": saved}
-    for variable in ("KINETIC_PROJECT", "KINETIC_ZONE", "KINETIC_CLUSTER", "KINETIC_STORE"):
+    for variable in ("KINETIC_PROJECT", "KINETIC_ZONE", "KINETIC_CLUSTER", "KINETIC_STORE", "KINETIC_NAMESPACE"):
         environ.pop(variable, None)
     asked = ClusterChecks(settings.resolve(environ=environ), environ).checks()
     with output.phase("checking", summary=False):
@@ -130,12 +135,12 @@ def _joined(project: str) -> set[tuple[str, str]]:
     return {(str(each.cluster), str(each.zone)) for each in saved if each.project == project}
 
 
-def _make(project: str, cluster: str | None) -> Page:
+def _make(project: str, cluster: str | None, namespace: str | None) -> Page:
     """Make a cluster as ``kinetic up`` does, with its plan and its question, and return it."""
     from kinetic._cli.up import up
 
     name = cluster or shared_options.ask("Name of the new cluster", _NEW)
-    click.get_current_context().invoke(up, project=project, cluster=name)
+    click.get_current_context().invoke(up, project=project, cluster=name, namespace=namespace)
     with output.phase("listing clusters", summary=False):
         made = [each for each in _clusters(project) if each["name"] == name]
     if made:
@@ -148,7 +153,7 @@ def _make(project: str, cluster: str | None) -> Page:
     )
 
 
-def _save(page: Page, project: str, store: str | None, name: str | None) -> str:
+def _save(page: Page, project: str, store: str | None, name: str | None, namespace: str | None) -> str:
     """Save the profile; one of that name which leads elsewhere stays as it is."""
     from kinetic._config import profiles
     from kinetic._config.profiles import Profile
@@ -163,7 +168,7 @@ def _save(page: Page, project: str, store: str | None, name: str | None) -> str:
             next=f"kinetic init --cluster {cluster} --name another-name",
         )
     profile = (before or Profile(wanted))._replace(project=project, zone=location, cluster=cluster)
-    profile = profile._replace(store=store) if store else profile
+    profile = profile._replace(store=store or profile.store, namespace=namespace or profile.namespace)
     if (page.get("autopilot") or {}).get("enabled") and not profile.cpu_disk:
         profile = profile._replace(cpu_disk=profiles.AUTOPILOT_DISK)
     if profile != before:

@@ -38,6 +38,17 @@ def test_the_only_cluster_is_joined_repaired_and_saved(kinetic, cloud) -> None:
     assert "resourceLabels" not in cloud.container.clusters["us-west4", "team"]  # it is not marked as ours
 
 
+def test_the_namespace_of_jobs_is_saved_and_joining_again_keeps_it(kinetic, cloud, monkeypatch) -> None:
+    words = ("init", "--project", cloud.project, "--store", "gs://jobs-bucket/jobs")
+    monkeypatch.setenv("KINETIC_NAMESPACE", "other")
+
+    kinetic(*words, "--namespace", "ml")
+    monkeypatch.delenv("KINETIC_NAMESPACE")
+    kinetic(*words)
+
+    assert json.loads(kinetic("profile", "show", "team", "--json").stdout)["profile"]["namespace"] == "ml"
+
+
 def test_down_keeps_the_profile_of_a_joined_cluster_that_has_nothing_of_ours(kinetic, cloud) -> None:
     kinetic("init", "--project", cloud.project, "--store", "gs://jobs-bucket/jobs")
     cloud.forget()
