@@ -159,11 +159,11 @@ def as_typed(advice: str, command: click.Command) -> str:
             return found[0]
         if name in RESOURCE_NAMES:
             name, value = "resources", f"{name}={value}"
+        if name in arguments:
+            return shlex.quote(value)
         flag = next((each for each in (f"--{name.replace('_', '-')}", _OTHER_FLAGS.get(name)) if each in flags), None)
         if flag is not None:
             return f"{flag} {shlex.quote(value)}"
-        if name in arguments:
-            return shlex.quote(value)
         return f"--option {name}={shlex.quote(value)}" if name in BY_NAME and "--option" in flags else found[0]
 
     return _ADVICE.sub(typed, advice)
