@@ -418,3 +418,10 @@ def test_every_field_is_a_json_value_also_once_the_handle_has_the_result(tmp_pat
         assert job.result() == 3
 
     assert kinetic.JobHandle(**json.loads(json.dumps(asdict(job)))) == job
+
+
+def test_a_store_in_the_memory_of_this_process_is_refused_for_jobs_of_this_machine(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_STORE", "memory://ours")
+
+    with pytest.raises(OptionError, match="memory://ours is in the memory of this process"):
+        user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, 2)

@@ -20,7 +20,7 @@ from kinetic._backends.local.runtime_files import HOUR, SWEPT, CompletionReader,
 from kinetic._config import home
 from kinetic._wire import folders, python_runtime
 from kinetic._wire.failpoints import step
-from kinetic.errors import IntegrityError, RunnerError
+from kinetic.errors import IntegrityError, OptionError, RunnerError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -119,7 +119,13 @@ class LocalBackend:
         return limits.check(placement, self.environ, self.limits.gpus, strict=self._strict)
 
     def check_store(self, url: str) -> None:
-        """Accept every store: jobs here reach what this client reaches."""
+        """Refuse a store in the memory of this process; jobs here reach whatever else this client reaches."""
+        if url.startswith("memory://"):
+            raise OptionError(
+                "jobs on this machine need a store that their processes can reach",
+                why=f"{url} is in the memory of this process",
+                next="unset KINETIC_STORE; in tests: kinetic.testing.fake_backend",
+            )
 
     def prepare(self) -> None:
         if self.environ.get("KINETIC_LOCAL_ENV") == "isolated":  # the Python of the supervisor is not known yet
