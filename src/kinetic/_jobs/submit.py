@@ -324,7 +324,8 @@ class Shipment(NamedTuple):
             "image_uri": self.pod.image if self.pod is not None else self.options.container_image or "",
             "accelerator": str(self.options.accelerator),
             "func_name": function,
-            **({"command": list(command)} if command else {}),
+            # For people; the words that run need not be UTF-8, and are in the arguments of the call.
+            **({"command": [word.encode(errors="backslashreplace").decode() for word in command]} if command else {}),
             "created_at": keys.format_utc(time.time()),
             "store": context.store.url,
             "context": target.context.value or None,

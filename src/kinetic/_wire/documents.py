@@ -105,7 +105,11 @@ def seal_page(kind: PageKind[Any], page: dict[str, Any], at: str, key: bytes) ->
         kind.build(page, kind.what)
     except IntegrityError as error:
         raise OptionError(f"{kind.what} cannot be written", why=error.why, code="page") from None
-    return write(with_seal(page, key, seal_purpose(kind.name, at)))
+    try:
+        return write(with_seal(page, key, seal_purpose(kind.name, at)))
+    except UnicodeEncodeError as error:
+        near = ascii(error.object[max(0, error.start - 30) : error.end])
+        raise OptionError(f"{kind.what} cannot be written", why=f"not valid UTF-8: {near}", code="page") from None
 
 
 def fetch(store: Readable, at: str, most_bytes: int, what: str) -> bytes:
@@ -121,9 +125,9 @@ def write(page: dict[str, Any]) -> bytes:
     return json.dumps(page, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def read(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
-    """Read a page."""
-    page = parse(data, what, most_bytes=most_bytes)
+def read(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES, any_name: bool = False) -> dict[str, Any]:
+    """Read a page; with ``any_name``, names and variables that are not UTF-8 may be in it."""
+    page = parse(data, what, most_bytes=most_bytes, any_name=any_name)
     if not isinstance(page, dict):
         raise fields.damaged(what, "the page is not an object")
     version = page.get("schema")

@@ -9,6 +9,7 @@ for each host. The job's key is in no task: it has a file of its own.
 from __future__ import annotations
 
 import functools
+import json
 import signal
 from dataclasses import field
 from pathlib import Path
@@ -190,7 +191,8 @@ class Task(_HostFiles):
 
     def to_bytes(self) -> bytes:
         """Write the page."""
-        return documents.write({"schema": documents.SCHEMA, **self.to_json()})
+        page = {"schema": documents.SCHEMA, **self.to_json()}
+        return json.dumps(page, sort_keys=True, separators=(",", ":")).encode()  # ASCII: variables need not be UTF-8
 
     def to_argument(self) -> str:
         """Return the page as one word of a command line, in which Kubernetes finds no ``$(NAME)`` to replace."""
@@ -199,7 +201,7 @@ class Task(_HostFiles):
     @classmethod
     def from_page(cls, data: bytes | str, what: str = "the launch page of this pod") -> Task:
         """Read the page."""
-        return fields.build(cls, READERS, documents.read(data, what), what)
+        return fields.build(cls, READERS, documents.read(data, what, any_name=True), what)
 
     @property
     def is_in_a_pod(self) -> bool:
