@@ -432,6 +432,18 @@ def test_a_job_that_waits_is_explained_by_what_it_waits_for_and_who_holds_it(kin
     assert next_ == "next:  kinetic jobs list"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the state of a process")
+def test_a_job_that_is_stopped_is_explained_by_that_and_by_what_continues_it(kinetic, project, wait_until) -> None:
+    project.write("stops.py", "import os, signal\ndef f(): os.kill(os.getpid(), signal.SIGSTOP); return 7\n")
+    job_id = kinetic("run", "-d", "-a", "cpu", "stops.py::f").out.strip()
+
+    wait_until(lambda: "what:  is stopped\nwhy:   its process " in kinetic("jobs", "explain", job_id).out)
+    advice = json.loads(kinetic("jobs", "explain", job_id, "--json").out)["next"]
+    subprocess.run(advice, shell=True, check=True)
+
+    assert kinetic("jobs", "wait", job_id).out == f"{job_id}: SUCCEEDED\n"
+
+
 def test_a_job_that_failed_is_explained_by_its_cause_its_phase_and_its_log(kinetic) -> None:
     job_id = kinetic("run", "-d", "-a", "cpu", "train.py::bad", "7").out.strip()
     kinetic("jobs", "wait", job_id)

@@ -455,6 +455,14 @@ class LocalBackend:
         if reason := _reason(row):
             log_in = "log in again where it says so; the next command that observes the job stores its value"
             return Diagnosis(f"{name} has {reason}", next=log_in)
+        with contextlib.suppress(RunnerError):  # it has not begun yet, or has just ended
+            from kinetic._runner import processes
+            from kinetic._runner.worker import process_setup  # 10 ms, only to look into a running job
+
+            pid = process_setup.read_header(self.paths.files(name, row.attempt, 0).stacks).pid
+            if processes.state(pid) == "T":
+                why = f"its process {pid} was sent SIGSTOP or SIGTSTP"
+                return Diagnosis(f"{name} is stopped", why, f"kill -CONT {pid}", waits=False)
         follow = f"kinetic jobs logs {name} --follow"
         return Diagnosis(f"{name} runs on {os.uname().nodename}", next=follow, waits=False)
 
