@@ -758,15 +758,20 @@ def test_text_of_any_kind_is_shown_as_it_was_printed(project) -> None:
     assert streamed == expected
 
 
-def test_the_order_of_the_two_streams_is_true(submit) -> None:
+def test_the_order_of_the_two_streams_and_of_programs_is_true(submit) -> None:
     job = submit(
         """
         @on_cpu
         def train():
+            import subprocess
             for number in range(50):
                 print("out", number)
                 print("err", number, file=sys.stderr)
-            os.system("echo from a child")
+            os.system("echo system")
+            print("two")
+            subprocess.run(["echo", "a child"])
+            print("three")
+            os.waitpid(os.posix_spawnp("echo", ["echo", "spawned"], os.environ), 0)
             print("the end")
         """
     )
@@ -775,7 +780,7 @@ def test_the_order_of_the_two_streams_is_true(submit) -> None:
 
     lines = job.logs().splitlines()
     assert lines[:100] == [f"{stream} {number}" for number in range(50) for stream in ("out", "err")]
-    assert set(lines[100:]) == {"from a child", "the end"}
+    assert lines[100:] == ["system", "two", "a child", "three", "spawned", "the end"]
 
 
 def test_the_tail_is_exactly_the_last_lines(submit) -> None:

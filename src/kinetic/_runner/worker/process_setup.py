@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _posixsubprocess
 import _thread
 import binascii
 import contextlib
 import faulthandler
 import fcntl
+import functools
 import gc
 import importlib.util
 import io
@@ -282,6 +284,8 @@ def make_streams() -> None:
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = _text(io.FileIO(1, "w", closefd=False), buffered=True)  # type: ignore[misc]
     _stderr = sys.stderr = sys.__stderr__ = _text(_AfterStdout(2, "w", closefd=False), buffered=False)  # type: ignore[misc]
+    for module, name in ((_posixsubprocess, "fork_exec"), (os, "system"), (os, "posix_spawn"), (os, "posix_spawnp")):
+        setattr(module, name, _after_what_was_printed(getattr(module, name)))
 
 
 def _text(raw: io.FileIO, *, buffered: bool) -> io.TextIOWrapper:
@@ -305,6 +309,18 @@ def _before_fork() -> None:
     if _flushing.acquire(timeout=1) and stdout and stdout is sys.stdout:  # one of the user's may block
         with contextlib.suppress(BaseException):
             stdout.flush()
+
+
+def _after_what_was_printed(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what starts a program, after what was printed before it: no hook of a fork is called for these."""
+
+    @functools.wraps(start)
+    def started(*args: Any, **kwargs: Any) -> Any:
+        _before_fork()
+        _after_fork()
+        return start(*args, **kwargs)
+
+    return started
 
 
 def _after_fork() -> None:
