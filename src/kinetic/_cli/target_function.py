@@ -231,7 +231,8 @@ def _import_error(error: BaseException, file: Path, real: str) -> KineticError:
         next_ += f"     or, as a command: kinetic run -- python {shlex.quote(str(file))}"
     elif isinstance(error, ModuleNotFoundError) and error.name:
         what = f"{file} cannot be imported: there is no module {error.name}"
-        next_ = f"install it: {sys.executable} -m pip install {error.name.partition('.')[0]}"
+        package = error.name.partition(".")[0]
+        next_ = f"if it is yours, correct its name or folder; else: {sys.executable} -m pip install {package}"
     else:
         first, *_ = str(error).splitlines() or [""]
         what = f"{file} cannot be imported: {type(error).__name__}: {first}".removesuffix(": ")

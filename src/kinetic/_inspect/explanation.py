@@ -26,17 +26,6 @@ _MOST_LOOKS = 3  # at a job that changes meanwhile
 _LINES = 10  # of the log of a failed job
 _LOG_BYTES = 16 << 10
 _LONGEST_SENTENCE = 500  # characters of a job's own message; the traceback has all of it
-# The runner's phases, as a person would say where a job was.
-_PHASES = {
-    "order": "before the function started: reading the order",
-    "artifact verification": "before the function started: fetching and verifying the uploaded files",
-    "context extract": "before the function started: unpacking the project",
-    "environment setup": "before the function started: setting up the environment",
-    "debugger setup": "before the function started: starting the debug server, or waiting for a debugger",
-    "payload unpickle": "before the function started: loading the function and its arguments, and importing modules",
-    "execute": "while the function ran",
-    "result serialization": "after the function returned: pickling the value",
-}
 
 
 class Explanation(NamedTuple):
@@ -167,7 +156,7 @@ def _explain_failed(handle: JobRecord, seen: Snapshot) -> Explanation:
     error, outcome = job_error(handle, seen, log_is_shown=True), seen.outcome
     log = _last_lines(handle, outcome.host if outcome is not None else 0)
     log_command = results.log_command(outcome) if outcome is not None else f"kinetic jobs logs {handle.job_id}"
-    phase = _PHASES.get(outcome.phase, outcome.phase) if outcome is not None else ""
+    phase = results.PHASES.get(outcome.phase, outcome.phase) if outcome is not None else ""
     has_reason = not log or (outcome is not None and outcome.cause in _CAUSES_WITH_A_REASON)
     advice = str(outcome.error.get("next") or "") if outcome is not None else ""
     what = error.what.removeprefix(f"{handle.job_id}: ")  # what is explained begins with the id

@@ -229,6 +229,17 @@ def _data_of_input(store: Store, job: JobRecord) -> Iterable[DataRef]:
     return inputs[job.group_index].data if job.group_index is not None and job.group_index < len(inputs) else ()
 
 
+# The runner's phases, as a person would say where a job was.
+PHASES = {
+    "order": "before the function started: reading the order",
+    "artifact verification": "before the function started: fetching and verifying the uploaded files",
+    "context extract": "before the function started: unpacking the project",
+    "environment setup": "before the function started: setting up the environment",
+    "debugger setup": "before the function started: starting the debug server, or waiting for a debugger",
+    "payload unpickle": "before the function started: loading the function and its arguments, and importing modules",
+    "execute": "while the function ran",
+    "result serialization": "after the function returned: pickling the value",
+}
 _LOG_LINES = 5
 _OUR_FRAMES = ("/runners/", "/runner.zip/", "<frozen runpy>")  # below the user's own: they explain nothing
 
@@ -291,7 +302,7 @@ def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
         return RunnerError(
             error.get("what") or f"{function} did not begin: {error.get('type')}: {message}",
             phase=outcome.phase,
-            why=error.get("why") or f"it failed in the phase {outcome.phase!r}",
+            why=error.get("why") or f"it failed {PHASES.get(outcome.phase, outcome.phase)}",
             next=error.get("next") or log_command(outcome),
             code=error.get("code"),
         )
@@ -358,7 +369,8 @@ def _not_picklable(outcome: Outcome, function: str) -> JobError:
         what = f"{function} returned a {kind}, and {path} is nested too deeply to be pickled"
     elif path:
         why = f"{path} is {error.get('culprit')}, a {error.get('culprit_type')}: {why}"
-    advice = "return plain data, or write it into KINETIC_OUTPUT_DIR"
+    advice = "return list(…) of it" if kind == "builtins.generator" else "return plain data"
+    advice += ", or write it into KINETIC_OUTPUT_DIR"
     failed = ResultNotPicklableError(what, why=why, next=advice, code="not-picklable")
     failed.add_note(f"The value was: {error.get('repr')}")
     return failed

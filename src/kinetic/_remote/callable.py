@@ -76,16 +76,16 @@ def check_callable(function: object) -> None:
             next="put the cache above: @functools.cache first, @kinetic.run(...) below it",
         )
     flags = _flags(function)
-    for flag, kind in (
-        (_ASYNC_GENERATOR, "an asynchronous generator function"),
-        (_COROUTINE, "a coroutine function (async def)"),
-        (_GENERATOR, "a generator function (it yields)"),
+    for flag, kind, instead in (
+        (_ASYNC_GENERATOR, "an asynchronous generator function", "collects it with asyncio.run(…)"),
+        (_COROUTINE, "a coroutine function (async def)", "returns asyncio.run(…) of it"),
+        (_GENERATOR, "a generator function (it yields)", "returns list(…) of it"),
     ):
         if flags & flag:
             raise CallableError(
                 f"{name_of(function)} is {kind} and cannot run as a job",
                 why="a job returns one value, and this returns an object that exists only where it was made",
-                next="decorate a plain function that calls asyncio.run(...) or list(...) on it, and return the value",
+                next=f"decorate a plain function that {instead}",
             )
 
 

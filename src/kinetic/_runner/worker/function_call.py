@@ -111,7 +111,8 @@ def call_function(function: Callable[..., Any], args: Sequence[Any], kwargs: Map
             return Failure(error, _of_command(error), "exit", exit_status=error.exit_code)
         return _failure(error, error, "exception")
     except BaseException as error:  # noqa: BLE001 - the same
-        return _failure(RuntimeError(f"{type(error).__name__}: {text_of(error)}"), error, "exception")
+        message = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
+        return _failure(RuntimeError(message), error, "exception")
 
 
 def _of_command(error: CommandError) -> dict[str, Any]:
