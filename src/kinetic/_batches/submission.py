@@ -154,7 +154,12 @@ def checked_arguments(
                 f"the input {input_repr(item)} has the key {name!r}, which is not a string", code="arguments"
             )
     whole = Arguments((*leading, *found.args), found.kwargs)
-    check(whole.args, whole.kwargs)
+    try:
+        check(whole.args, whole.kwargs)
+    except CallableError as error:
+        if mode == "auto" and isinstance(item, list | tuple | dict):
+            error.next = 'if each input is one argument: run_async_map(…, input_mode="single")'
+        raise
     return whole
 
 

@@ -75,8 +75,9 @@ def test_arguments_are_checked_together_with_the_instance_of_a_bound_method():
     found = submission.checked_arguments(5, "auto", ("me",), check)
 
     assert found.args == ("me", 5)
-    with pytest.raises(TypeError, match="cannot be called like this"):
+    with pytest.raises(CallableError, match="cannot be called like this") as raised:
         submission.checked_arguments([5, 6], "auto", ("me",), check)
+    assert raised.value.next == 'if each input is one argument: run_async_map(…, input_mode="single")'
 
 
 @pytest.mark.parametrize("mode", ["", "AUTO", None, 3])
