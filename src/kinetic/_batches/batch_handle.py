@@ -15,7 +15,7 @@ from kinetic._batches.collection import completions, detaching
 from kinetic._batches.state import Batch, Poll
 from kinetic._config import target as settings
 from kinetic._jobs import environment, find, job_list
-from kinetic._jobs.handle import JobHandle, R
+from kinetic._jobs.handle import JobHandle, R, no_attribute
 from kinetic._jobs.locate import Untrusted, of_another_version, untrusted_warnings
 from kinetic._jobs.wait import check_flags, seconds_to_wait
 from kinetic._output import terminal as output
@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 
 _CHECK_SECONDS = 1.0  # between two looks whether an await was cancelled
 _ID_PREFIX = re.compile(r"g(r(p(-[0-9a-f]{0,8})?)?)?")
+
+
+_OTHER_NAMES = {  # as of a job's handle, see there
+    **dict.fromkeys(("get", "result", "outputs"), "results()"),
+    **dict.fromkeys(("kill", "terminate", "stop"), "cancel()"),
+    "id": "group_id",
+    "join": "wait()",
+    "status": "statuses(), status_counts() or summary()",
+    "retry": "retry_failed()",
+    **dict.fromkeys(("ready", "done"), "summary()"),
+}
 
 
 @tracebacks.hides_frames_of_methods
@@ -209,6 +220,11 @@ class BatchHandle(Batch[R]):
         """
         driver.retry_failed(self)
         return self
+
+    if not TYPE_CHECKING:  # as of a job's handle
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, _OTHER_NAMES)
 
     def __repr__(self) -> str:
         """Return three lines: which batch, its state when this process looked last, and how to look now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, cast
@@ -39,6 +39,24 @@ else:
 
 class _NOTHING:  # a class, because a pickled handle must find the same one
     """Stands for a value that is not here yet."""
+
+
+_OTHER_NAMES = {  # what futures and the handles of other libraries have, and how it is written here
+    **dict.fromkeys(("get", "output"), "result()"),
+    **dict.fromkeys(("stdout", "stderr"), "logs()"),
+    **dict.fromkeys(("kill", "terminate", "stop"), "cancel()"),
+    **dict.fromkeys(("cancelled", "state", "successful"), "status()"),
+    "id": "job_id",
+    "join": "wait()",
+    "ready": "done()",
+    "_condition": "job.wait(); concurrent.futures waits for its own futures only, and asyncio for these too",
+}
+
+
+def no_attribute(owner: object, name: str, others: Mapping[str, str]) -> AttributeError:
+    """Return Python's error about an attribute that is not there, with what stands in its place, if anything does."""
+    here = f"; here it is {others[name]} (docs/moving.md)" if name in others else ""
+    return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}{here}", name=name, obj=owner)
 
 
 @tracebacks.hides_frames_of_methods
@@ -459,6 +477,11 @@ class JobHandle(JobRecord, Generic[R]):
             why=f"{why}; looked for {place}",
             next="kinetic jobs list --all     shows what became of it",
         )
+
+    if not TYPE_CHECKING:  # for a type checker, any name would be one
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, _OTHER_NAMES)
 
     def __repr__(self) -> str:
         """Return one line: which job, of which function, on what and where."""

@@ -66,6 +66,22 @@ def home(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
 
 
+@pytest.mark.parametrize(
+    ("handle", "name", "instead"),
+    [
+        (kinetic.JobHandle.from_dict(FIELDS), "get", "result()"),
+        (kinetic.JobHandle.from_dict(FIELDS), "ready", "done()"),
+        (BatchHandle("grp-a1b2c3d4", None, {}, []), "result", "results()"),
+    ],
+)
+def test_what_other_libraries_call_it_is_answered_with_its_name_here(handle: Any, name: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=f"Handle' object has no attribute '{name}'; here it is ") as raised:
+        getattr(handle, name)
+
+    assert f" {instead} (docs/moving.md)" in str(raised.value)
+    assert not hasattr(handle, "nothing_of_this_name")
+
+
 def handle(**changed: object) -> kinetic.JobHandle:
     return kinetic.JobHandle(**{**FIELDS, **changed})
 
