@@ -251,6 +251,7 @@ def missing(data: Data) -> DataMissingError:
 
 
 def _nearest(path: str) -> str:
+    import fnmatch
     import shlex  # 2 ms, for a message
 
     folder, name = os.path.split(path)
@@ -263,7 +264,9 @@ def _nearest(path: str) -> str:
         return f"check {above}: this part of the path exists"
     from difflib import get_close_matches  # 3 ms, for a message
 
-    near = get_close_matches(name, sorted(names)[:10_000], n=1)
+    if matching := fnmatch.filter({*names} - {name}, name):
+        return f"{len(matching)} names there match it, but patterns are not expanded: pass the folder, Data({folder!r})"
+    near = get_close_matches(name, sorted({*names} - {name})[:10_000], n=1)
     if near:
         return f"did you mean {os.path.join(folder, near[0])!r}?"
     return f"look at what is there: ls {shlex.quote(folder)}"

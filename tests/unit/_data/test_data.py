@@ -131,6 +131,16 @@ def test_a_misspelt_path_names_its_neighbour(folder):
     assert f"did you mean {str(folder)!r}" in str(caught.value)
 
 
+def test_a_pattern_is_answered_with_the_folder_to_pass(tmp_path):
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).touch()
+
+    with pytest.raises(DataMissingError) as caught:
+        Data(tmp_path / "*.csv")
+
+    assert caught.value.next.startswith("2 names there match it, but patterns are not expanded: pass the folder")
+
+
 def test_a_path_into_nowhere_names_the_part_that_exists(folder):
     with pytest.raises(FileNotFoundError, match=f"check {folder}:"):
         Data(folder / "no" / "such" / "thing")
@@ -139,8 +149,10 @@ def test_a_path_into_nowhere_names_the_part_that_exists(folder):
 def test_a_link_that_leads_nowhere_says_where_it_leads(tmp_path):
     (tmp_path / "link").symlink_to("gone")
 
-    with pytest.raises(FileNotFoundError, match="a broken link to gone"):
+    with pytest.raises(FileNotFoundError, match="a broken link to gone") as caught:
         Data(tmp_path / "link")
+
+    assert "did you mean" not in str(caught.value)
 
 
 def test_inside_a_job_nothing_is_looked_for(monkeypatch, capsys):
