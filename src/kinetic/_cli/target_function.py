@@ -92,7 +92,11 @@ def check_file(file: Path, name: str, words: Sequence[str], *, command: str = "k
         next_ = f"{command} {alone}::{rest}"
         raise OptionError(f"{file} is not a file", why="the function follows two colons", next=next_)
     if file.exists():
-        raise OptionError(f"{file} is not a Python file", why="its name does not end in .py")
+        is_program = file.is_file() and os.access(file, os.X_OK)
+        program = [os.path.join(".", file)] if is_program else ["python" if file.is_dir() else "sh", str(file)]
+        next_ = f"as a command: kinetic run -- {shlex.join([*program, *words])}"
+        why = "its name does not end in .py"
+        raise OptionError(f"{file} is not a Python file", why=why, next=None if name else next_)
     if not name and shutil.which(str(file)):
         typed = shlex.join([str(file), *words])
         raise OptionError(f"there is no file {file}", why="it is a program", next=f"kinetic run -- {typed}")

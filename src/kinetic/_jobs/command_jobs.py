@@ -6,6 +6,7 @@ function.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -139,6 +140,8 @@ def _no_program(words: Sequence[str]) -> OptionError:
         runner = "python" if program.endswith(".py") else "sh"
         instead = f"./{program}" if os.access(program, os.X_OK) else f"{runner} {program}"
         next_ = f"kinetic run -- {' '.join([instead, *map(shlex.quote, words[1:])])}"
+    elif " " in program and len(words) == 1:
+        next_ = f"no shell reads it: kinetic run -- {shlex.join(_separate(program))}"
     else:
         next_ = "install it, or correct its name"
     return OptionError(
@@ -151,7 +154,7 @@ def _checked_words(words: object) -> tuple[str, ...]:
         raise OptionTypeError(
             f"the command {words!r} is one string",
             why="no shell reads it, so its words must be separate",
-            next=f"kinetic.run_command({shlex.split(words) if _is_plain(words) else ['sh', '-c', words]!r})",
+            next=f"kinetic.run_command({_separate(words)!r})",
         )
     if not isinstance(words, Sequence) or not all(isinstance(word, str | os.PathLike) for word in words):
         raise OptionTypeError(f"the command {words!r} is not a list of strings", next='["python", "train.py"]')
@@ -164,11 +167,12 @@ def _checked_words(words: object) -> tuple[str, ...]:
     return found
 
 
-def _is_plain(text: str) -> bool:
-    try:
-        return bool(shlex.split(text)) and not set(text) & set("|&;<>()$`*?\n")
-    except ValueError:
-        return False
+def _separate(text: str) -> list[str]:
+    """Return the words of a command that was written as one; what only a shell can read is left to one."""
+    if not set(text) & set("|&;<>()$`*?\n"):
+        with contextlib.suppress(ValueError):
+            return shlex.split(text) or ["sh", "-c", text]
+    return ["sh", "-c", text]
 
 
 def _short_name(words: Sequence[str], script: str | None) -> str:
