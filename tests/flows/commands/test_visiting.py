@@ -38,6 +38,13 @@ SCRIPT = """
         return "done"
 
     @kinetic.run(**kinetic_options)
+    def reports(gate):
+        print("started", flush=True)
+        while not os.path.exists(gate):
+            kinetic.progress(1, 2)
+            time.sleep(0.01)
+
+    @kinetic.run(**kinetic_options)
     def has_a_handler_of_its_own(gate):
         heard = []
         signal.signal(signal.SIGUSR2, lambda *_: heard.append(1))
@@ -136,6 +143,15 @@ def test_stacks_name_the_files_of_the_project_where_the_user_has_them(running, p
     assert f'File "{project.root / "script.py"}", line ' in told.out
     assert "/work-0-0/" not in told.out
     assert result(kinetic, gate, job_id) == "done"
+
+
+def test_the_thread_that_writes_how_far_a_job_is_is_not_among_the_stacks(running, kinetic, gate) -> None:
+    job_id = running("reports")
+
+    told = [kinetic("jobs", "stacks", job_id).out for _ in range(3)]
+
+    assert ["in reports" in text and text.count("Thread") == 1 for text in told] == [True, True, True]
+    assert result(kinetic, gate, job_id) is None
 
 
 def test_stacks_are_asked_for_again_and_again_and_the_log_knows_nothing_of_it(running, kinetic, gate) -> None:

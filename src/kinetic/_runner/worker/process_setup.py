@@ -378,7 +378,8 @@ _LINE = 512  # bytes, of the first line
 _ANSWER_SECONDS = 10.0
 _LOOK_SECONDS = 0.01
 _QUIET_SECONDS = 0.3  # if the system does not tell whether an answer is complete
-_ANSWERER = "/_runner/worker/process_setup.py"  # a thread of ours is in this file, and is left out
+# Threads of ours, which are left out: one flushes and answers, one writes how far the job is.
+_OUR_THREADS = re.compile(r'/_runner/worker/process_setup\.py"|/_wire/progress\.py", line \d+ in _write_later')
 _CALLER = "/_runner/worker/function_call.py"  # from the caller of the user's function on, frames are ours
 
 
@@ -536,7 +537,7 @@ def _tidy(text: str, base: Path) -> str:
     """
     text = re.sub(rf'(?m)^(  File "){re.escape(str(base))}/work[-0-9]*/', r"\1", text)
     threads = [thread.splitlines() for thread in text.strip().split("\n\n")]
-    theirs = [lines for lines in threads if not any(_ANSWERER in line for line in lines)]
+    theirs = [lines for lines in threads if not any(map(_OUR_THREADS.search, lines))]
     shown = ["\n".join(itertools.takewhile(lambda line: _CALLER not in line, lines)) for lines in reversed(theirs)]
     return "".join(f"{thread.replace('Current thread', 'Thread')}\n\n" for thread in shown).rstrip("\n") + "\n"
 
