@@ -354,6 +354,36 @@ def test_a_blocking_call_in_python_names_its_long_phase_as_well(project) -> None
     assert "kinetic: running took 1 s\n" in done.stderr
 
 
+def test_what_threads_that_wait_for_jobs_print_names_the_job(project) -> None:
+    project.write(
+        "threads.py",
+        """
+        import concurrent.futures, kinetic, threading, time
+
+        both = threading.Barrier(2)
+
+        @kinetic.run(accelerator="cpu")
+        def slow(seconds):
+            time.sleep(seconds)
+
+        def call(seconds):
+            both.wait()
+            return slow(seconds)
+
+        if __name__ == "__main__":
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                list(pool.map(call, [1.5, 2]))
+            slow(1.2)
+        """,
+    )
+
+    told = project.run("threads.py").stderr.splitlines()
+
+    ended = [line.removeprefix("kinetic: ") for line in told if " took " in line and "running" in line]
+    assert [line.startswith("cpu-slow-") for line in ended] == [True, True, False]
+    assert len({line.partition(": ")[0] for line in ended}) == 3
+
+
 def test_nothing_is_printed_to_standard_output_by_a_submission_in_python(project) -> None:
     project.write("train.py", TRAIN)
     project.write("script.py", "import kinetic, train\nkinetic.run(accelerator='cpu')(train.plain).run_async(1)\n")

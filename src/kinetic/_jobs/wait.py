@@ -269,6 +269,9 @@ def load_what_the_end_needs(waited: float) -> None:
             importlib.import_module(name)
 
 
+_displays: list[_Display] = []  # those of this process that draw a line
+
+
 class _Display:
     """What the user sees of a job during a wait: its log, or a line about its state."""
 
@@ -285,8 +288,12 @@ class _Display:
             self._follower = make_follower(
                 job, attempt=self._attempt, seconds=self._reopen_seconds, outcome=lambda: self._outcome
             )
-        self._own = output.Progress() if follow is not None and progress is None else None
-        self._progress = progress or self._own
+        self._own = output.Progress(label=self._label) if follow is not None and progress is None else None
+        self._progress, self._is_among_others = progress or self._own, False
+        if self._own is not None:
+            _displays.append(self)
+            for display in _displays if len(_displays) > 1 else ():
+                display._is_among_others = True  # noqa: SLF001 - of this class
         self._reasons = _Reasons(job)
         self._job, self._clock = job, locate.backend_of(job).clock
         self._stall: StallWatch | None = None
@@ -313,6 +320,10 @@ class _Display:
             self._show_phase(seen)
         else:
             self._print_log()
+
+    def _label(self) -> str:
+        """Name the job before a line about it, where several threads wait for jobs."""
+        return f"{self._job.job_id}: " if self._is_among_others else ""
 
     def _reopen_seconds(self) -> float:
         return self._log_seconds if self._is_told else _ATTEMPT_SECONDS
@@ -357,6 +368,8 @@ class _Display:
 
     def close(self) -> None:
         """Close the log, and remove the line that was drawn here."""
+        with contextlib.suppress(ValueError):  # it draws none
+            _displays.remove(self)
         if self._progress is not None:
             self._progress.clear()
         if self._follower is not None:

@@ -277,10 +277,13 @@ _phases: list[Progress] = []  # that share the line, in the order in which they 
 
 
 class Progress:
-    """The phases of one piece of work, one after the other; those of ``phase`` share a line with others'."""
+    """The phases of one piece of work, one after the other; those of ``phase`` share a line with others'.
 
-    def __init__(self, clock: Clock = time.monotonic, *, shares: bool = False) -> None:
-        self._clock, self._shares = clock, shares
+    ``label`` is asked for each line which work it is about, for its beginning.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic, *, shares: bool = False, label: Callable[[], str] = str) -> None:
+        self._clock, self._shares, self._label = clock, shares, label
         self._is_live = is_possible() and is_wanted(INFO)
         self._phase = ""
         self._detail = ""
@@ -314,13 +317,13 @@ class Progress:
                 text = PREFIX + "; ".join(filter(None, [each.text() for each in _phases]))
                 show_lines([text], owner=_phase_line)
         elif self._is_live and not self._mid_line:
-            text = f"{PREFIX}{self._phase}, {duration_text(seconds)}{about}"
+            text = f"{PREFIX}{self._label()}{self._phase}, {duration_text(seconds)}{about}"
             if text != self._written:
                 self._written = text
                 show_line(text, owner=self)
         elif not self._is_live and about and not self._written:
             self._written = about
-            report(f"{self._phase}{about}")
+            report(f"{self._label()}{self._phase}{about}")
 
     def text(self) -> str:
         """Return what a line says of the phase, "" for one that has only begun."""
@@ -348,7 +351,7 @@ class Progress:
         if self._phase and seconds >= SLOW_SECONDS:
             if self._mid_line and self._is_live and not _is_line_open:
                 _write("\n")
-            report(f"{self._phase} took {duration_text(seconds)}")
+            report(f"{self._label()}{self._phase} took {duration_text(seconds)}")
         self._phase, self._mid_line = "", False
 
     def clear(self) -> None:
