@@ -62,8 +62,12 @@ def test_bytes_that_are_not_utf8_reach_a_job_as_its_variables_and_words(project:
     found = project.out("import theirs; print(ascii(theirs.path()))")
     code = "import kinetic, sys; kinetic.run_command(['test', sys.argv[1], '=', '/opt/caf\\udce9']).result()"
     ran = project.run("-c", code, odd)
+    monkeypatch.setenv("PYTHONPATH", odd)
+    batch = project.out("import theirs; print(ascii(theirs.path.run_async_map([(), ()]).results()))")
+    monkeypatch.delenv("PYTHONPATH")
     refused = project.run("-c", "import theirs; theirs.path.with_options(name='caf\\udce9')()")
 
     assert found.strip().endswith("/opt/caf\\udce9'")
     assert ran.returncode == 0, ran.stderr
+    assert batch.count("/opt/caf\\udce9'") == 2
     assert "OptionError: the record cannot be written [page]\nwhy:   not valid UTF-8: " in refused.stderr

@@ -125,8 +125,13 @@ def write(page: dict[str, Any]) -> bytes:
     return json.dumps(page, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def write_ascii(page: dict[str, Any]) -> bytes:
+    """Write fields as ``write`` does, in ASCII: for names and variables, which need not be UTF-8, see ``parse``."""
+    return json.dumps(page, sort_keys=True, separators=(",", ":")).encode()
+
+
 def read(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES, any_name: bool = False) -> dict[str, Any]:
-    """Read a page; with ``any_name``, names and variables that are not UTF-8 may be in it."""
+    """Read a page; see ``parse``."""
     page = parse(data, what, most_bytes=most_bytes, any_name=any_name)
     if not isinstance(page, dict):
         raise fields.damaged(what, "the page is not an object")
@@ -149,7 +154,7 @@ def read(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES, any_name
 def parse(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES, any_name: bool = False) -> Any:
     """Return what JSON text says, if it is short and flat enough.
 
-    With ``any_name``, names of files that are not UTF-8 may be in it.
+    With ``any_name``, names of files and variables that are not UTF-8 may be in it.
     """
     try:
         raw = data.encode() if isinstance(data, str) else data

@@ -9,7 +9,6 @@ for each host. The job's key is in no task: it has a file of its own.
 from __future__ import annotations
 
 import functools
-import json
 import signal
 from dataclasses import field
 from pathlib import Path
@@ -191,8 +190,7 @@ class Task(_HostFiles):
 
     def to_bytes(self) -> bytes:
         """Write the page."""
-        page = {"schema": documents.SCHEMA, **self.to_json()}
-        return json.dumps(page, sort_keys=True, separators=(",", ":")).encode()  # ASCII: variables need not be UTF-8
+        return documents.write_ascii({"schema": documents.SCHEMA, **self.to_json()})
 
     def to_argument(self) -> str:
         """Return the page as one word of a command line, in which Kubernetes finds no ``$(NAME)`` to replace."""

@@ -276,11 +276,10 @@ class LocalBackend:
         if interpreter not in self._templates:
             from kinetic._backends.local import scheduler
             from kinetic._project import runner_bundle
-            from kinetic._wire import documents
 
             self.paths.make()
             made = scheduler.make_template(runner_bundle.folder(self.paths.runners), self.environ, interpreter)
-            self._templates[interpreter] = scheduler.template_digest(made), documents.write(made).decode()
+            self._templates[interpreter] = scheduler.written_template(made)
             self.queue.add_template(*self._templates[interpreter])
         return self._templates[interpreter]
 
@@ -608,14 +607,15 @@ class LocalBackend:
         cloud = scheduler.is_cloud(*secrets.get("addresses", ()))
         environ = scheduler.allowed_variables(secrets["environ"], cloud=cloud)
         page = {"schema": documents.SCHEMA, **secrets, "environ": environ}
-        runtime_files.write_private(self.paths.group_secrets(group), documents.write(page))
+        runtime_files.write_private(self.paths.group_secrets(group), documents.write_ascii(page))
         folders.sync(self.paths.groups)
 
     def kept(self, group: str) -> dict[str, Any] | None:
         from kinetic._wire import documents
 
         try:
-            return documents.read(self.paths.group_secrets(group).read_bytes(), f"what was kept for {group}")
+            page = self.paths.group_secrets(group).read_bytes()
+            return documents.read(page, f"what was kept for {group}", any_name=True)
         except FileNotFoundError:
             return None
 

@@ -162,8 +162,9 @@ def _write_shared(paths: Paths, tasks: Sequence[tuple[Task, bytes]]) -> bool:
     keys = b"%0*d%b%b" % (_LENGTH_DIGITS, len(names), names, b"".join(key for _, key in tasks))
     pages = [task.to_json() for task, _ in tasks]
     common, *others = _common(pages)
-    lines = [documents.write({"schema": documents.SCHEMA, **common})]
-    lines += [page["job_id"].encode() + b" " + documents.write(own) for page, own in zip(pages, others, strict=True)]
+    lines = [documents.write_ascii({"schema": documents.SCHEMA, **common})]
+    for page, own in zip(pages, others, strict=True):
+        lines.append(page["job_id"].encode() + b" " + documents.write_ascii(own))
     written = [(paths.key, keys), (paths.launch, b"\n".join([*lines, b""]))]
     beside = [f"{name(tasks[0][0].job_id)}.{os.getpid():x}" for name, _ in written]
     try:
@@ -226,7 +227,8 @@ def read_task(paths: Paths, job_id: str) -> Task | None:
     if at < 0:
         raise fields.damaged(what, "it is about other jobs")
     shared = _read_common(data[:end])
-    own = fields.checked(READERS, documents.parse(data[at + len(begin) : data.find(b"\n", at + 1)], what), what)
+    line = data[at + len(begin) : data.find(b"\n", at + 1)]
+    own = fields.checked(READERS, documents.parse(line, what, any_name=True), what)
     own |= {name: {**shared[name], **own[name]} for name in _BY_ITEM if name in own and shared.get(name)}
     try:
         return Task(**{**shared, **own})
@@ -240,7 +242,7 @@ def _read_common(line: bytes) -> dict[str, Any]:
     from kinetic._wire.task import READERS
 
     what = "a launch page of several jobs"
-    return fields.checked(READERS, documents.read(line, what), what)
+    return fields.checked(READERS, documents.read(line, what, any_name=True), what)
 
 
 def remove_task(paths: Paths, job_id: str) -> None:

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,8 +191,9 @@ def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "
 
     Returns:
         arguments (a command line), environment (variables that work at start-up), limits and affinity (which
-        a supervisor inherits from the process that starts it, or sets itself), and needs (a file of a package: where an
-        environment is made again, its Python is back before it can run jobs).
+        a supervisor inherits from the process that starts it, or sets itself), needs (a file of a package: where an
+        environment is made again, its Python is back before it can run jobs), and startup (a digest of what Python has
+        read when it starts: what is installed as editable later is found by later processes only).
     """
     import resource  # POSIX only, as is everything in this room
     from importlib.machinery import PathFinder
@@ -214,12 +215,25 @@ def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "
         "limits": {name: resource.getrlimit(number) for name, number in numbers.items() if number is not None},
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
         "needs": [found.origin] if found is not None and found.has_location else [],
+        "startup": "" if interpreter else digests.of_bytes("\n".join(_path_files(theirs)).encode(errors="replace")),
     }
 
 
-def template_digest(template: dict[str, Any]) -> str:
-    """Return the digest that stands for a template."""
-    return digests.of_bytes(documents.write(template))[:24]
+def _path_files(folders: Iterable[str]) -> list[str]:
+    """Return the ``*.pth`` files that ``site`` runs when Python starts, with their times."""
+    found = []
+    for folder in folders:
+        if folder.endswith("-packages"):  # site-, and dist- of Debian
+            with contextlib.suppress(OSError):
+                paths = [f"{folder}/{name}" for name in os.listdir(folder) if name.endswith(".pth")]
+                found += [f"{path} {os.stat(path).st_mtime_ns}" for path in paths]
+    return sorted(found)
+
+
+def written_template(template: dict[str, Any]) -> tuple[str, str]:
+    """Return the digest that stands for a template, and its text; equal ones are equal text."""
+    text = documents.write_ascii(template)
+    return digests.of_bytes(text)[:24], text.decode()
 
 
 def apply_template(template: Mapping[str, Any]) -> None:

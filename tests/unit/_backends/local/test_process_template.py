@@ -94,6 +94,23 @@ def test_a_job_describes_the_supervisors_of_what_it_submits_as_its_client_did(tm
     assert scheduler.make_template(runner, {}, "/isolated/bin/python")["needs"] == []
 
 
+def test_a_supervisor_that_was_started_before_something_was_installed_as_editable_has_another_template(
+    tmp_path, monkeypatch
+) -> None:
+    runner, packages = tmp_path / "runners" / "here", tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.syspath_prepend(packages)
+    before = scheduler.make_template(runner, {})
+
+    (packages / "plain.py").touch()
+    installed = scheduler.make_template(runner, {})
+    (packages / "editable.pth").write_text("/mine\n")
+    as_editable = scheduler.make_template(runner, {})
+
+    assert installed == before
+    assert as_editable["startup"] != before["startup"]
+
+
 def test_a_function_is_at_the_same_place_whatever_copy_of_the_project_submits_it_and_in_another_file_at_another() -> (
     None
 ):
