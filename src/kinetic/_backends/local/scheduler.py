@@ -220,13 +220,13 @@ def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "
 
 
 def _path_files(folders: Iterable[str]) -> list[str]:
-    """Return the ``*.pth`` files that ``site`` runs when Python starts, with their times."""
+    """Return the folders of packages, and the ``*.pth`` files in them, which Python reads as it starts, with times."""
     found = []
     for folder in folders:
         if folder.endswith("-packages"):  # site-, and dist- of Debian
             with contextlib.suppress(OSError):
                 paths = [f"{folder}/{name}" for name in os.listdir(folder) if name.endswith(".pth")]
-                found += [f"{path} {os.stat(path).st_mtime_ns}" for path in paths]
+                found += [folder, *(f"{path} {os.stat(path).st_mtime_ns}" for path in paths)]
     return sorted(found)
 
 
