@@ -264,3 +264,23 @@ def test_a_job_that_runs_is_not_lost_for_a_shell_with_another_runtime_folder(
     assert "RUNNING" in status.stdout, status
     assert "its value" in value.stdout, value
     assert (tmp_path / "begun").read_text() == "x"
+
+
+def test_a_job_is_as_nice_as_its_client_and_not_as_the_one_before(project: Any) -> None:
+    project.write(
+        "script.py",
+        """
+        import os, kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def niceness():
+            return os.nice(0)
+
+        print(niceness() - os.nice(0))
+        """,
+    )
+    words = [sys.executable, "script.py"]
+
+    told = [project.run("", instead=[*before, *words]).stdout for before in ([], ["nice", "-n", "5"], [])]
+
+    assert told == ["0\n"] * 3

@@ -1,8 +1,8 @@
 """Which supervisors are woken and started for the queue, and the process template that each of them is started from.
 
 A worker is a fork of its supervisor, so whatever takes effect when an interpreter starts must already be right in the
-supervisor: interpreter, flags, start-up variables, limits, affinity and the runner's code. That is its template. Jobs
-with the same template can share supervisors; its digest is in each row.
+supervisor: interpreter, flags, start-up variables, limits, affinity, nice and the runner's code. That is its template.
+Jobs with the same template can share supervisors; its digest is in each row.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "
     """Describe how a supervisor for this client's jobs is started.
 
     Returns:
-        arguments (a command line), environment (variables that work at start-up), limits and affinity (which
+        arguments (a command line), environment (variables that work at start-up), limits, affinity and nice (which
         a supervisor inherits from the process that starts it, or sets itself), needs (a file of a package: where an
         environment is made again, its Python is back before it can run jobs), and startup (a digest of what Python has
         read when it starts: what is installed as editable later is found by later processes only).
@@ -214,6 +214,7 @@ def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "
         },
         "limits": {name: resource.getrlimit(number) for name, number in numbers.items() if number is not None},
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "needs": [found.origin] if found is not None and found.has_location else [],
         "startup": "" if interpreter else digests.of_bytes("\n".join(_path_files(theirs)).encode(errors="replace")),
     }
@@ -237,7 +238,7 @@ def written_template(template: dict[str, Any]) -> tuple[str, str]:
 
 
 def apply_template(template: Mapping[str, Any]) -> None:
-    """Set a template's limits and affinity, as far as this process may: its starter may have had others."""
+    """Set a template's limits, affinity and nice, as far as this process may: its starter may have had others."""
     import resource
 
     for limit, (soft, hard) in template.get("limits", {}).items():
@@ -253,6 +254,8 @@ def apply_template(template: Mapping[str, Any]) -> None:
     if cores and hasattr(os, "sched_setaffinity") and sorted(os.sched_getaffinity(0)) != cores:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, cores)
+    with contextlib.suppress(OSError):  # only root takes a smaller number
+        os.setpriority(os.PRIO_PROCESS, 0, template.get("nice", 0))
 
 
 _NAMES = frozenset(  # a string is read more easily than sixty quoted words
