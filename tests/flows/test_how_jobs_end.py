@@ -654,7 +654,7 @@ job = train.run_async()
 try:
     job.result(timeout=30)
 except RuntimeError as error:
-    print(error.code, job.status().value, error.what)
+    print(error.code, job.status().value, error.what, "next: ", error.next)
 """
 
 
@@ -662,6 +662,7 @@ def test_a_value_that_does_not_fit_on_the_disk_is_a_failure_that_says_so(on_a_sm
     out = on_a_small_disk("@on_cpu\ndef train(): return os.urandom(40 << 20)\n" + TELL)
 
     assert out.startswith("disk-full FAILED train failed: the value does not fit on the disk: [Errno 28]")
+    assert "next:  free some space there" in out
 
 
 def test_a_verdict_finds_room_on_a_disk_that_the_job_filled_to_the_last_byte(on_a_small_disk) -> None:
@@ -681,6 +682,7 @@ def train():
     )
 
     assert out.startswith("disk-full FAILED train failed: the value does not fit on the disk")
+    assert "next:  free some space there" in out
 
 
 # ------------------------------------------------------------------------------------------------- files and logs

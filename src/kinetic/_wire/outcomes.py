@@ -26,6 +26,7 @@ PURPOSE = "outcome"
 HOST_PURPOSE = "host"  # of what a host of a slice tells its leader: it cannot be used as the verdict
 
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
+MAKE_ROOM = "free some space there, as with: kinetic disk --clean     then submit the job again"
 OF_THE_FUNCTION = frozenset({"value", "exception", "exit"})  # causes: it returned, or raised
 
 

@@ -202,8 +202,8 @@ def _without_body(verdict: Outcome, error: Exception) -> Outcome:
     error = error.__cause__ if isinstance(error.__cause__, OSError) else error  # the system's own words
     if not verdict.succeeded:
         return replace(verdict, error={**verdict.error, "not_delivered": f"it does not fit on the disk: {error}"})
-    message = f"the value does not fit on the disk: {error}"
-    return replace(verdict, status=FAILED, cause="disk-full", error={"message": message}, value_type="")
+    told = {"message": f"the value does not fit on the disk: {error}", "next": outcomes.MAKE_ROOM}
+    return replace(verdict, status=FAILED, cause="disk-full", error=told, value_type="")
 
 
 def _put_page(store: Store, key: str, page: bytes) -> bool:

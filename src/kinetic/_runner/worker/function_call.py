@@ -450,7 +450,7 @@ def causes_of(error: BaseException) -> Iterator[bytes]:
 
 def _undeliverable(value: object, error: BaseException, body: BodyFile) -> dict[str, Any]:
     if isinstance(error, OSError) and error.errno in _FULL:
-        return _failed("disk-full", f"the value does not fit on the disk: {text_of(error)}")
+        return _failed("disk-full", f"the value does not fit on the disk: {text_of(error)}", outcomes.MAKE_ROOM)
     if body.error is not None:
         return _failed("not-written", f"the value could not be written to the disk: {text_of(body.error)}")
     if isinstance(error, MemoryError):
@@ -461,8 +461,8 @@ def _undeliverable(value: object, error: BaseException, body: BodyFile) -> dict[
     return {"status": outcomes.FAILED, "cause": "serialization", "error": described}
 
 
-def _failed(cause: str, message: str) -> dict[str, Any]:
-    return {"status": outcomes.FAILED, "cause": cause, "error": {"message": message}}
+def _failed(cause: str, message: str, next_: str = "") -> dict[str, Any]:
+    return {"status": outcomes.FAILED, "cause": cause, "error": {"message": message, "next": next_}}
 
 
 def _diagnosis(value: object) -> dict[str, Any]:
