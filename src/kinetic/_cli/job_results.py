@@ -168,6 +168,9 @@ def result(
     ctx.exit(code)
 
 
+_OTHER_FORMATS = frozenset((".csv", ".h5", ".json", ".npy", ".npz", ".parquet", ".txt", ".yaml"))  # by their names
+
+
 def check_save_path(save: Path | None, *, force: bool) -> None:
     """Refuse, before waiting, a file that cannot be written or would be replaced without --force."""
     if save is None:
@@ -190,6 +193,11 @@ def check_save_path(save: Path | None, *, force: bool) -> None:
             next="use another name, or add --force",
             code="file-exists",
         )
+    if str(save) == "-":
+        raise OptionError("--save writes into a file, and not to standard output", next="leave it out, or pass --json")
+    if save.suffix.lower() in _OTHER_FORMATS:
+        json = "; for JSON, instead of --save: --json" if save.suffix.lower() == ".json" else ""
+        output.warn(f"{save} will be a pickle, whatever its name", next=f"--save {save.with_suffix('.pkl')}{json}")
 
 
 def _deliver(handle: JobRecord, outcome: Outcome, save: Path | None, *, as_json: bool) -> None:

@@ -40,6 +40,18 @@ def test_a_result_is_saved_as_a_pickle_and_kept(submit, kinetic, tmp_path) -> No
     assert kinetic("jobs", "result", job_id).out == "{'sum': 3}\n"
 
 
+def test_a_pickle_with_the_name_of_another_format_is_warned_of(submit, kinetic, tmp_path) -> None:
+    job_id = submit("add")
+
+    told = kinetic("jobs", "result", job_id, "--save", "result.json")
+    refused = kinetic("jobs", "result", job_id, "--save", "-")
+
+    assert pickle.loads((tmp_path / "result.json").read_bytes()) == {"sum": 3}
+    assert "warning: result.json will be a pickle" in told.err
+    assert "next:  --save result.pkl; for JSON, instead of --save: --json" in told.err
+    assert (refused.code, (tmp_path / "-").exists()) == (2, False)
+
+
 def test_saving_replaces_a_file_only_by_force(submit, kinetic, tmp_path) -> None:
     job_id = submit("add")
     file = tmp_path / "result.pkl"
