@@ -339,6 +339,8 @@ def test_what_cannot_be_told_is_refused(folder, home, monkeypatch):
         kinetic.run(accelerator="cpu", on_done=print)  # type: ignore[arg-type] # on purpose
     with pytest.raises(OptionError, match=r"\$NO_SUCH_HOOK.* not set"):
         kinetic.run_command(["true"], on_done="$NO_SUCH_HOOK")
+    with pytest.raises(OptionError, match=r"'https://' is not the address of a webhook"):
+        kinetic.run_command(["true"], on_done="https://")
     with pytest.raises(OptionError, match=r"htp://example\.org/x. is not the address of a webhook"):
         kinetic.run_command(["true"], on_done=["desktop", "htp://example.org/x"])
     assert kinetic.list_jobs() == []

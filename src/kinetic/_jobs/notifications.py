@@ -53,7 +53,7 @@ def resolve(targets: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ..
         if re.match(_SCHEME, found[-1]) and not notifier.is_webhook(found[-1]):
             raise OptionError(
                 f"on_done={target!r} is not the address of a webhook",
-                why="that begins with https:// or http://",
+                why="that begins with https:// or http:// and names a host",
                 next="correct the address, or name a command that sends it",
             )
     return tuple(found)

@@ -58,7 +58,7 @@ class Ended(NamedTuple):
 
 def is_webhook(target: str) -> bool:
     """Return whether a target is the address of a webhook; any other but "desktop" is a command."""
-    return target.startswith(_WEBHOOKS)
+    return target.startswith(_WEBHOOKS) and not target.endswith("://")
 
 
 @runtime_files.launch_errors()
