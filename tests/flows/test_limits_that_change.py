@@ -284,3 +284,22 @@ def test_a_job_is_as_nice_as_its_client_and_not_as_the_one_before(project: Any) 
     told = [project.run("", instead=[*before, *words]).stdout for before in ([], ["nice", "-n", "5"], [])]
 
     assert told == ["0\n"] * 3
+
+
+def test_a_file_that_the_shell_opened_above_its_own_limit_harms_no_job(project: Any) -> None:
+    project.write(
+        "script.py",
+        """
+        import os, kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def is_open():
+            return os.path.exists("/dev/fd/200")
+
+        print(is_open(), os.get_inheritable(200))
+        """,
+    )
+
+    done = project.run("", instead=["bash", "-c", f"exec 200>/dev/null; ulimit -S -n 100; {sys.executable} script.py"])
+
+    assert done.stdout == "False True\n", done.stderr

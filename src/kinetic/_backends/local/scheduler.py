@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,6 +136,9 @@ def _start(paths: Paths, queue: Queue, supervisor: str, template_id: str) -> int
     environment |= template["environment"] | {recovery.SUPERVISOR_VARIABLE: supervisor}
     words = [*template["arguments"], supervisor, template_id, str(paths.runtime)]
     log = str(paths.supervisor_log(supervisor))
+    inheritable, limit = list(_inheritable()), os.sysconf("SC_OPEN_MAX")
+    above = [number for number in inheritable if number >= limit]  # as of a shell that has lowered it since
+    _set_inheritable(above, to=False)  # posix_spawn refuses to close them
     try:
         return posix.posix_spawn(  # not of `os`, where a debugger of the client puts its own, which adds itself
             words[0],
@@ -145,7 +148,7 @@ def _start(paths: Paths, queue: Queue, supervisor: str, template_id: str) -> int
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
-                *((os.POSIX_SPAWN_CLOSE, number) for number in _inheritable()),
+                *((os.POSIX_SPAWN_CLOSE, number) for number in inheritable if number < limit),
             ],
             setsid=True,
             setsigmask=[],
@@ -158,6 +161,14 @@ def _start(paths: Paths, queue: Queue, supervisor: str, template_id: str) -> int
             why=f"{words[0]}: {error}",
             next="look at the limits of this shell with: ulimit -a",
         ) from error
+    finally:
+        _set_inheritable(above, to=True)
+
+
+def _set_inheritable(numbers: Sequence[int], *, to: bool) -> None:
+    for number in numbers:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            os.set_inheritable(number, to)
 
 
 def _inheritable() -> Iterator[int]:
