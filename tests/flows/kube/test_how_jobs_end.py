@@ -18,7 +18,7 @@ from flows.test_how_jobs_end import (
     test_leaving_by_any_other_exit_is_a_failure_that_names_the_code,
     test_text_of_any_kind_is_shown_as_it_was_printed,
     test_the_deadline_may_come_from_the_environment,
-    test_the_order_of_the_two_streams_is_true,
+    test_the_order_of_the_two_streams_and_of_programs_is_true,
     test_the_tail_is_exactly_the_last_lines,
     test_threads_and_processes_that_were_ended_are_named_in_the_log,
 )
@@ -47,7 +47,7 @@ __all__ = [
     "test_leaving_by_any_other_exit_is_a_failure_that_names_the_code",
     "test_text_of_any_kind_is_shown_as_it_was_printed",
     "test_the_deadline_may_come_from_the_environment",
-    "test_the_order_of_the_two_streams_is_true",
+    "test_the_order_of_the_two_streams_and_of_programs_is_true",
     "test_the_tail_is_exactly_the_last_lines",
     "test_threads_and_processes_that_were_ended_are_named_in_the_log",
 ]
