@@ -105,13 +105,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return ("and whole" in asked and folder in QUICK_FOLDERS) or None
 
 
-@pytest.hookimpl(wrapper=True)  # -m reads the marks, and the order is ours once all were shuffled
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Have every second process of a run read the files from the last to the first: each compiles half for both."""
+    report = yield
+    worker = getattr(collector.config, "workerinput", {}).get("workerid", "gw0")
+    if isinstance(collector, pytest.Dir) and int(worker.removeprefix("gw")) % 2:
+        report.result.reverse()
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # -m reads the marks, and the order is ours once all were shuffled
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """Mark what only `make test-all` or `make nightly` runs, and give each test the time-out of its folder.
 
     First comes what needs a control plane, and then what one process does alone, or has more time than a flow: else the
     others wait for it.
     """
+    if hasattr(config, "workerinput"):  # all processes name the same tests in the same order
+        items.sort(key=lambda item: str(item.path))
     for item in items:
         if item.nodeid.startswith(OF_A_CLUSTER):
             item.add_marker(pytest.mark.of_a_cluster)

@@ -41,7 +41,8 @@ class Told(NamedTuple):
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give each test its time, and skip all with one line where there is no cluster that runs pods."""
-    here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    folder = f"{Path(__file__).parent}{os.sep}"
+    here = [item for item in items if str(item.path).startswith(folder)]  # is_relative_to takes 0.6 s for all of them
     reason = _why_not() if here else ""
     for item in here:
         if item.get_closest_marker("timeout") is None:
