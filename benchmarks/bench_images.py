@@ -38,6 +38,7 @@ from kinetic._images.container_registry import Registry
 from kinetic._images.image import ImageBuilder
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock, Platform
+from kinetic._images.lock_store import LockRequest
 from kinetic._images.uplink import PATIENCE_SECONDS
 from kinetic._images.wheels import WheelCache
 from kinetic._stores.memory import MemoryStore
@@ -174,15 +175,8 @@ def unchanged(bench: Bench, place: Place) -> None:
         base = f"{registry.host}/{registry.name}@{place.base.digest}"
 
     def ensure() -> object:
-        return bundled.ensure(
-            ["alpha", "beta"],
-            f"{proxy.address}/bench",
-            python=PYTHON,
-            machine="x86_64",
-            store=store,
-            environ=environ,
-            base=base,
-        )
+        request = LockRequest(["alpha", "beta"], PYTHON, "x86_64", store, environ)
+        return bundled.ensure(request, f"{proxy.address}/bench", base=base)
 
     ensure()
     started: list[int] = []

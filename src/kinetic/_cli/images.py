@@ -237,7 +237,7 @@ def build_image(
     Example: kinetic build-image --repo us-docker.pkg.dev/team/kinetic --category tpu
     """
     from kinetic._google import login
-    from kinetic._images import bundled, image_choice
+    from kinetic._images import bundled, image_choice, lock_store
     from kinetic._version import __version__
     from kinetic._wire import python_runtime
 
@@ -287,16 +287,10 @@ def build_image(
     for kind, name in plan:
         token = login.token_source(os.environ)
         try:
-            found = bundled.ensure(
-                image_choice.base_packages(kind, ()),
-                name,
-                python=python,
-                machine=_MACHINES[platform],
-                store=shared_options.target_store(),
-                environ=os.environ,
-                google_token=token,
-                base=read_variable("KINETIC_BASE_IMAGE", os.environ) or "",
-            )
+            packages, store = image_choice.base_packages(kind, ()), shared_options.target_store()
+            request = lock_store.LockRequest(packages, python, _MACHINES[platform], store, os.environ)
+            base = read_variable("KINETIC_BASE_IMAGE", os.environ) or ""
+            found = bundled.ensure(request, name, google_token=token, base=base)
             bundled.publish(found, tags, token, os.environ)
         except KeyboardInterrupt:
             output.leave_line()

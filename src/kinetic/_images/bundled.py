@@ -18,7 +18,7 @@ from kinetic._images.docker_login import GoogleToken, KnownChallenges, find_logi
 from kinetic._images.image import BuiltImage, ImageBuilder
 from kinetic._images.image_notes import ImageNote
 from kinetic._images.lock import Lock, Platform
-from kinetic._images.lock_store import Locked
+from kinetic._images.lock_store import Locked, LockRequest
 from kinetic._images.request import BuildRequest
 from kinetic._images.uplink import Uplinks
 from kinetic._images.uv import Stop
@@ -44,37 +44,23 @@ class Bundled:
 
 
 def ensure(
-    lines: Sequence[str],
+    request: LockRequest,
     repository: str,
     *,
-    python: str,
-    machine: str,
-    store: Store,
-    environ: Mapping[str, str],
     google_token: GoogleToken | None = None,
-    project: str = "",
-    upgrade: bool = False,
     base: str = "",
     remotes: Callable[[], Sequence[RemoteBuilder]] = tuple,
     waits: bool = True,
-    stop: Stop | None = None,
 ) -> Bundled:
     """Return the image of some requirement lines in a registry; build it if it is missing.
 
     Args:
-        lines: Of a requirements file: what the project needs, and base packages for the hardware.
+        request: What the project needs, and base packages for the hardware. Once it is stopped, no tag is written.
         repository: Where images go, e.g. "us-docker.pkg.dev/team/kinetic/kinetic".
-        python: X.Y of the client, and so of the pod.
-        machine: "x86_64" or "aarch64", as the accelerator's hosts are.
-        store: Where locks are kept.
-        environ: Of this client: its home, and where logins are.
         google_token: Returns a token of Google's for its registries; None without such a login.
-        project: Names the project whose last lock's versions are kept where they still fit; "" for none.
-        upgrade: Resolve anew, with the newest versions that the lines allow.
         base: An image of the user's to build on instead of the official one.
         remotes: Returns builders elsewhere, for what this machine cannot send or compile; the preferred one first.
         waits: Whether a build elsewhere is waited for.
-        stop: Ends it from another thread; no tag is written after that.
 
     Raises:
         ImageBuildError: No solution, no network, or the registry refuses.
@@ -82,9 +68,10 @@ def ensure(
         AccessDeniedError: This account may not write to the repository.
         CredentialsError: The registry wants a login.
     """
-    work = _Work(store, environ, google_token, stop or Stop())
-    locked, name = work.lock(lines, python, machine, base, project=project, upgrade=upgrade)
-    work.environ = environ = with_indexes(environ, locks.indexes(lines, environ))  # their logins fetch wheels, too
+    store, environ = request.store, request.environ
+    work = _Work(store, environ, google_token, request.stop or Stop())
+    locked, name = work.lock(request, base)
+    work.environ = with_indexes(environ, locks.indexes(request.lines, environ))  # their logins fetch wheels, too
     if locked.lock.to_build:
         locked = replace(locked, lock=lock_store.with_known_wheels(locked.lock, store, environ))
     with work.builder(f"{repository}:env") as builder:
@@ -122,28 +109,16 @@ def rebuild(
     return built.uri == uri
 
 
-def lock_without_image(
-    lines: Sequence[str],
-    *,
-    python: str,
-    machine: str,
-    store: Store,
-    environ: Mapping[str, str],
-    project: str = "",
-    upgrade: bool = False,
-    stop: Stop | None = None,
-) -> tuple[Lock, str]:
+def lock_without_image(request: LockRequest) -> tuple[Lock, str]:
     """Return the lock of some lines for pods of Python's own image, and its key in the store.
 
     Raises:
         ImageBuildError: No solution, or no uv.
     """
-    platform = Platform(python, machine, GLIBC)
-    name = locks.key_of([*lines, "# without an image"], platform, environ)
-    make = partial(lock_store.make, project=project, upgrade=upgrade, stop=stop)
-    make = partial(make, lines, platform, name, store, environ)
-    known = None if upgrade else lock_store.find(name, store, environ)
-    return (known or _resolve(make, "resolving packages")).lock, keys.lock(name)
+    platform = Platform(request.python, request.machine, GLIBC)
+    name = locks.key_of([*request.lines, "# without an image"], platform, request.environ)
+    make = partial(lock_store.make, request, platform, name)
+    return (lock_store.known(request, name) or _resolve(make, "resolving packages")).lock, keys.lock(name)
 
 
 class _Work:
@@ -158,24 +133,20 @@ class _Work:
         with self._connect(Reference.parse(reference)) as registry:
             yield ImageBuilder(registry, _wheel_cache(self.environ, self._stop))
 
-    def lock(
-        self, lines: Sequence[str], python: str, machine: str, named: str, *, project: str, upgrade: bool
-    ) -> tuple[Locked, str]:
-        """Return the lock of some lines and its name; the platform is that of the base image."""
-        store, environ, stop = self._store, self.environ, self._stop
-        wanted = [*lines, *POD_PACKAGES]
-        name = locks.key_of([*wanted, named], Platform(python, machine, GLIBC), environ)
+    def lock(self, request: LockRequest, named: str) -> tuple[Locked, str]:
+        """Return the lock of some lines and its name; the platform is that of the base image, which may be named."""
+        request = replace(request, lines=[*request.lines, *POD_PACKAGES], stop=self._stop)
+        python, machine = request.python, request.machine
+        name = locks.key_of([*request.lines, named], Platform(python, machine, GLIBC), request.environ)
 
         def make() -> Locked:
-            cache = lock_store.folder(environ)
+            cache = lock_store.folder(request.environ)
             base, source = base_image.find(python, machine, self._connect, named=named, cache=cache)
-            stop.check()
+            self._stop.check()
             platform, place = Platform(python, machine, base.glibc), f"{source.host}/{source.name}@{base.digest}"
-            make = partial(lock_store.make, project=project, upgrade=upgrade, base=(base, place), stop=stop)
-            return make(wanted, platform, name, store, environ)
+            return lock_store.make(request, platform, name, base=(base, place))
 
-        known = None if upgrade else lock_store.find(name, store, environ)
-        return known or _resolve(make, "resolving the image's packages"), name
+        return lock_store.known(request, name) or _resolve(make, "resolving the image's packages"), name
 
     def build(
         self,

@@ -99,14 +99,12 @@ def ready(
     def locked() -> Lock:
         if not wanted:
             return Lock(platform, (), (), "")
-        upgrade = lock_store.is_upgrade_wanted(environ)
-        known = None if upgrade else lock_store.find(name, store, environ)
+        request = lock_store.LockRequest(wanted, platform.python, platform.machine, store, environ, project)
+        known = lock_store.known(request, name)
         if known is None:
             uv.uv_command()  # before anything is announced
             say(f"resolving the packages{f' of {source}' if source else ''} for this machine")
-            known = lock_store.make(
-                wanted, platform, name, store, environ, project=project, upgrade=upgrade, source=source, say=say
-            )
+            known = lock_store.make(request, platform, name, source=source, say=say)
         return known.lock
 
     try:

@@ -40,6 +40,24 @@ _SECRET = re.compile("PASSWORD|USERNAME|TOKEN|SECRET")  # of names of variables:
 
 
 @dataclass(frozen=True)
+class LockRequest:
+    """Which packages are locked, for which jobs, and where the locks of this home are."""
+
+    lines: Sequence[str]  # of a requirements file
+    python: str  # X.Y of the client, and so of the job
+    machine: str  # "x86_64" or "aarch64", as the hosts of the job are
+    store: Store  # where locks are kept
+    environ: Mapping[str, str]  # of this client: its home, the settings of its index, and whether to resolve anew
+    project: str = ""  # the versions of its last lock are kept where they still fit; "" for none
+    stop: Stop | None = None  # ends it from another thread
+
+    @property
+    def is_upgrade(self) -> bool:
+        """Return whether all is resolved anew, with the newest versions that the lines allow."""
+        return read_variable("KINETIC_UPGRADE", self.environ) == "1"
+
+
+@dataclass(frozen=True)
 class Locked:
     """A lock and the base image that it is for."""
 
@@ -83,9 +101,9 @@ def read_lock(store: Store, at: str, environ: Mapping[str, str]) -> Locked:
     return documents.open_page(LOCK, store, at, key)
 
 
-def is_upgrade_wanted(environ: Mapping[str, str]) -> bool:
-    """Return whether this submission resolves anew, with the newest versions that the lines allow."""
-    return read_variable("KINETIC_UPGRADE", environ) == "1"
+def known(request: LockRequest, name: str) -> Locked | None:
+    """Return the lock that answers a request, unless that asks for a new one."""
+    return None if request.is_upgrade else find(name, request.store, request.environ)
 
 
 def find(name: str, store: Store, environ: Mapping[str, str], *, here: bool = True) -> Locked | None:
@@ -106,35 +124,31 @@ def find(name: str, store: Store, environ: Mapping[str, str], *, here: bool = Tr
 
 
 def make(
-    lines: Sequence[str],
+    request: LockRequest,
     platform: Platform,
     name: str,
-    store: Store,
-    environ: Mapping[str, str],
     *,
-    project: str,
     say: Callable[[str], None] = lambda _: None,
-    upgrade: bool = False,
     source: Path | None = None,
     base: tuple[BaseImage, str] | None = None,
-    stop: Stop | None = None,
 ) -> Locked:
     """Resolve requirement lines and keep the lock; what the project's last lock has stays, except in an upgrade.
 
     See ``lock.resolve``; ``base`` is the base image and where it was found.
     """
+    project, environ = request.project, request.environ
     own, any_platform = (_last(project, environ, word) for word in (f"{platform.tag} {platform.python}", "any"))
-    before = "" if upgrade or not project else _text(own) or _text(any_platform)
-    lock = locks.resolve(lines, platform, say, before=before, source=source, stop=stop)
-    if warning := locks.old_jax(lock, dt.datetime.now(dt.UTC), stop):
+    before = "" if request.is_upgrade or not project else _text(own) or _text(any_platform)
+    lock = locks.resolve(request.lines, platform, say, before=before, source=source, stop=request.stop)
+    if warning := locks.old_jax(lock, dt.datetime.now(dt.UTC), request.stop):
         output.warn(
             warning,
             why="no newer one fits the other requirements, this Python, or the platform",
             next="raise or remove the pins that keep it, or resolve again: KINETIC_UPGRADE=1",
         )
     image, place = base or (None, "")
-    found = Locked(lock, image, place, locks.named(lines))
-    keep(found, name, store, environ)
+    found = Locked(lock, image, place, locks.named(request.lines))
+    keep(found, name, request.store, environ)
     if project:
         for file in (own, any_platform):
             folders.write_whole(file, lock.text.encode())

@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from kinetic._config import options as config_options
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from kinetic._hardware.placement import Placement
     from kinetic._images.builders import RemoteBuilder, RemoteImage
     from kinetic._images.image_choice import Image
+    from kinetic._images.lock_store import LockRequest
     from kinetic._images.request import BuildRequest
     from kinetic._jobs.job_options import Options
     from kinetic._project.dependencies import Dependencies, Export
@@ -149,86 +150,86 @@ def requirements_of(
 
     What is too long to travel is in the store.
     """
+    published = options.base_image_repo or read_variable("KINETIC_BASE_IMAGE_REPO", environ)
     choose = functools.partial(
         image_choice.choose,
-        base_image_repo=options.base_image_repo or _repository_variable(environ),
+        base_image_repo=published,
         image_repo=settings.image_repo,
         python=python_runtime.python_version(),
         kind=placement.kind,
         version=__version__,
     )
     image = choose(options.container_image)
-    if options.container_image == image_choice.PREBUILT and (options.base_image_repo or _repository_variable(environ)):
+    if options.container_image == image_choice.PREBUILT and published:
         image = _published(image, environ)
-    asked = config_options.read_resources(options.resources or {})
-    base = job_options.is_wanted("base_packages", plan.root, profile, environ)
-    lines = _lines(function, plan, image, placement, environ, base=base)
+    is_wanted = functools.partial(job_options.is_wanted, root=plan.root, profile=profile, environ=environ)
+    asked = PodRequirements(
+        needs=ResourceRequests(*config_options.read_resources(options.resources or {})),
+        settings=settings,
+        require_accelerator=is_wanted("require_accelerator"),
+        python=python_runtime.python_minor(),
+    )
+    lines = _lines(function, plan, image, placement, environ, base=is_wanted("base_packages"))
 
-    def finished(image: Image, lines: Sequence[str], lock: str, layers: bytes = b"") -> PodRequirements:
-        requirements: dict[str, Any] | None = None
-        if layers:
-            requirements = {"layers": asdict(_artifact(layers, store))}
-        elif lines:
-            _warn_of_secrets(lines)
-            requirements = asdict(_artifact("".join(f"{line}\n" for line in lines).encode(), store))
-        return PodRequirements(
-            image=image.uri,
-            lock=lock,
-            requirements=requirements,
-            needs=ResourceRequests(*asked),
-            settings=settings,
-            require_accelerator=job_options.is_wanted("require_accelerator", plan.root, profile, environ),
-            python=python_runtime.python_minor(),
-        )
+    def installing(image: Image) -> PodRequirements:
+        """Return what a job asks for that installs its packages when it starts."""
+        _warn_of_secrets(lines)
+        text = "".join(f"{line}\n" for line in lines).encode()
+        return replace(asked, image=image.uri, requirements=asdict(_artifact(text, store)) if lines else None)
 
-    def finish(unfinished: Unfinished) -> PodRequirements:
-        if not image.repository and not (image.unpacks and lines):
-            return finished(image, lines, "")
-        from kinetic._google import login  # here and below: only for images
-        from kinetic._images import bundled, lock_store, stored_layers, wheels
+    def request(unfinished: Unfinished) -> LockRequest:
+        from kinetic._images.lock_store import LockRequest  # here and below: only for images
+
+        python, machine = python_runtime.python_minor(), placement.machine
+        return LockRequest(lines, python, machine, store, environ, str(plan.root), unfinished.stop)
+
+    def unpacking(unfinished: Unfinished) -> PodRequirements:
+        """Bring the packages into the store, from where pods unpack them."""
+        from kinetic._images import bundled, stored_layers, wheels
         from kinetic._images import lock as locks
+
+        try:
+            lock, key = bundled.lock_without_image(request(unfinished))
+            logins = wheels.with_indexes(environ, locks.indexes(lines, environ))
+            layers = stored_layers.page_of(stored_layers.ensure(lock, store, logins))
+        except ImageBuildError as error:
+            output.report_once(f"packages are installed when jobs start: {error.why or error.what}".splitlines()[0])
+            return installing(image)
+        return replace(asked, image=image.uri, lock=key, requirements={"layers": asdict(_artifact(layers, store))})
+
+    def in_image(unfinished: Unfinished) -> PodRequirements:
+        """Find or build an image with the packages in it."""
+        from kinetic._google import login
+        from kinetic._images import bundled
         from kinetic._images.builders import NotWaitingError
 
-        wanted: dict[str, Any] = {
-            "python": python_runtime.python_minor(),
-            "machine": placement.machine,
-            "store": store,
-            "environ": environ,
-            "project": str(plan.root),
-            "upgrade": lock_store.is_upgrade_wanted(environ),
-            "stop": unfinished.stop,
-        }
-        if not image.repository:  # the bundled mode without a registry: the packages are brought into the store
-            try:
-                lock, key = bundled.lock_without_image(lines, **wanted)
-                logins = wheels.with_indexes(environ, locks.indexes(lines, environ))
-                return finished(image, (), key, stored_layers.page_of(stored_layers.ensure(lock, store, logins)))
-            except ImageBuildError as error:
-                output.report_once(f"packages are installed when jobs start: {error.why or error.what}".splitlines()[0])
-                return finished(image, lines, "")
         try:
             found = bundled.ensure(
-                lines,
+                request(unfinished),
                 image.repository,
                 google_token=login.token_source(environ),
                 base=read_variable("KINETIC_BASE_IMAGE", environ) or "",
                 remotes=unfinished.after_packing(remotes),
-                waits=job_options.is_wanted("wait_image", plan.root, profile, environ),
-                **wanted,
+                waits=is_wanted("wait_image"),
             )
-            return finished(image._replace(uri=found.uri), (), found.lock_key)
-        except NotWaitingError as error:
-            plain = choose(image_choice.PYTHON)
-            output.report(f"{error.what}; meanwhile this job starts in the image {plain.uri} and installs its packages")
-            return finished(plain, lines, "")
         except KineticError as error:
-            if options.container_image or error.code not in _DOES_WITHOUT:
+            plain = choose(image_choice.PYTHON)
+            if isinstance(error, NotWaitingError):
+                then = f"meanwhile this job starts in the image {plain.uri} and installs its packages"
+                output.report(f"{error.what}; {then}")
+            elif options.container_image or error.code not in _DOES_WITHOUT:
                 raise
-            plain = choose(image_choice.PYTHON)  # nobody asked for an image: the job can still do without
-            output.report_once(f"no image is built: {error.what}; jobs start in {plain.uri} and install what they need")
-            return finished(plain, lines, "")
+            else:  # nobody asked for an image: the job can still do without
+                then = f"jobs start in {plain.uri} and install what they need"
+                output.report_once(f"no image is built: {error.what}; {then}")
+            return installing(plain)
+        return replace(asked, image=found.uri, lock=found.lock_key)
 
-    return Unfinished(finish, beside=bool(image.repository or image.unpacks))
+    if image.repository:
+        return Unfinished(in_image, beside=True)
+    if image.unpacks and lines:
+        return Unfinished(unpacking, beside=True)
+    return Unfinished(lambda _: installing(image), beside=False)
 
 
 def _warn_of_secrets(lines: Sequence[str]) -> None:
@@ -238,10 +239,6 @@ def _warn_of_secrets(lines: Sequence[str]) -> None:
             "cluster with the job; ${NAME} in its place is filled in when it is installed, from the environment of the "
             "job"
         )
-
-
-def _repository_variable(environ: Mapping[str, str]) -> str | None:
-    return read_variable("KINETIC_BASE_IMAGE_REPO", environ)
 
 
 def _published(image: Image, environ: Mapping[str, str]) -> Image:

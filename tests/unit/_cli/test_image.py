@@ -11,6 +11,7 @@ from servers.image_fixtures import base, registry, registry_address
 from servers.wheels import Index, made_wheel
 
 from kinetic._images import bundled
+from kinetic._images.lock_store import LockRequest
 from kinetic._jobs import status
 from kinetic._jobs.status import Snapshot
 from kinetic._stores.files import FileStore
@@ -40,15 +41,8 @@ def publish(tmp_path, monkeypatch):
 def built(home, kinetic, publish, registry, base, monkeypatch):
     """Build an image for jobs; return its address."""
     monkeypatch.setenv("KINETIC_BASE_IMAGE", f"{registry.host}/{registry.name}@{base.digest}")
-    return bundled.ensure(
-        ["jax"],
-        f"{registry.host}/{registry.name}",
-        python=PYTHON,
-        machine="x86_64",
-        store=FileStore(home / "store"),
-        environ=os.environ,
-        base=os.environ["KINETIC_BASE_IMAGE"],
-    )
+    request = LockRequest(["jax"], PYTHON, "x86_64", FileStore(home / "store"), os.environ)
+    return bundled.ensure(request, f"{registry.host}/{registry.name}", base=os.environ["KINETIC_BASE_IMAGE"])
 
 
 def test_an_image_is_listed_shown_and_verified(kinetic, built) -> None:

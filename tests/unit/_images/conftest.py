@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from servers.image_fixtures import PYTHON, base, cache, index, lock_of, registry, registry_address, wheel
@@ -14,6 +15,7 @@ from kinetic._images import bundled
 from kinetic._images.base_image import BaseImage
 from kinetic._images.bundled import Bundled
 from kinetic._images.container_registry import Registry
+from kinetic._images.lock_store import LockRequest
 from kinetic._stores.memory import MemoryStore
 
 __all__ = ["base", "cache", "index", "lock_of", "registry", "registry_address", "wheel"]
@@ -42,12 +44,14 @@ def store(request: pytest.FixtureRequest) -> MemoryStore:
 def ensure(registry: Registry, base: BaseImage, publish, store: MemoryStore, tmp_path: Path) -> Callable[..., Bundled]:
     """Return a function that finds or builds the image of some lines, in a home of its own."""
     environ = {"KINETIC_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
-    return partial(
-        bundled.ensure,
-        repository=f"{registry.host}/{registry.name}",
-        python=PYTHON,
-        machine="x86_64",
-        store=store,
-        environ=environ,
-        base=f"{registry.host}/{registry.name}@{base.digest}",
-    )
+    place = f"{registry.host}/{registry.name}"
+
+    request = LockRequest((), PYTHON, "x86_64", store, environ)
+    place = f"{registry.host}/{registry.name}"
+
+    def find_or_build(lines: Sequence[str], **more: Any) -> Bundled:
+        asked = {field.name: more.pop(field.name) for field in fields(request) if field.name in more}
+        how = {"repository": place, "base": f"{place}@{base.digest}", **more}
+        return bundled.ensure(replace(request, lines=lines, **asked), **how)
+
+    return find_or_build

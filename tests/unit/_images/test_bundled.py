@@ -79,14 +79,15 @@ def test_a_lock_that_somebody_else_wrote_into_the_store_is_not_believed(ensure, 
     assert names(ensure(["alpha"])) == names(good)
 
 
-def test_a_new_line_keeps_all_other_versions_and_an_upgrade_renews_them(ensure, publish) -> None:
+def test_a_new_line_keeps_all_other_versions_and_an_upgrade_renews_them(ensure, publish, tmp_path) -> None:
     publish("alpha")
     publish("beta")
     ensure(["alpha"], project="/work/project")
     publish("alpha", "2.0")
 
     kept = ensure(["alpha", "beta"], project="/work/project")
-    renewed = ensure(["alpha", "beta"], project="/work/project", upgrade=True)
+    upgrade = {"KINETIC_HOME": str(tmp_path / "home"), "HOME": str(tmp_path), "KINETIC_UPGRADE": "1"}
+    renewed = ensure(["alpha", "beta"], project="/work/project", environ=upgrade)
 
     assert names(kept)["alpha"] == "1.0"
     assert names(renewed)["alpha"] == "2.0"

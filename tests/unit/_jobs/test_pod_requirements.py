@@ -245,9 +245,9 @@ def test_a_bundled_job_without_a_repository_starts_in_pythons_own_image(project)
 def slow_image(project, monkeypatch, *, work):
     """Begin to ask for an image whose build is `work`."""
 
-    def ensure(*_, waits, stop, **__):
+    def ensure(request, *_, waits, **__):
         assert waits
-        return work(stop)
+        return work(request.stop)
 
     monkeypatch.setattr(bundled, "ensure", ensure)
     project.write("requirements.txt", "rich\n")
