@@ -53,6 +53,16 @@ def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let libraries compute with one thread, where what a program prints is what counts.
+
+    Where three processes share two cores, threads of OpenBLAS that wait for one another take most of the time of a
+    small training: of 20 epochs 2.3 s instead of 0.3 s.
+    """
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 def share_runner(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Have the supervisors of a new home run the code that is there for all homes of this process of the run."""
     shared = tmp_path_factory.getbasetemp() / "runners"

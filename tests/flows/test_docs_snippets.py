@@ -153,6 +153,7 @@ class Reader:
         return newest.parent.name
 
 
+@pytest.mark.usefixtures("few_threads")
 @pytest.mark.parametrize(("page", "needs"), cases())
 def test_a_page_does_what_it_says(page: Path, needs: tuple[str, ...], home: Path, tmp_path: Path):
     _skip_without(needs)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)  # some train for real, in jobs that each import their libraries
+# Some train for real, in jobs that each import their libraries.
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("few_threads")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TESTED_ELSEWHERE = {"resume_keras.py": "test_outputs.py", "resume_orbax.py": "test_outputs.py"}
