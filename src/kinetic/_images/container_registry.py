@@ -20,6 +20,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from kinetic._wire import NamedTuple, http_client
@@ -48,11 +49,21 @@ ATTEMPTS = 5
 _CHUNK = 1 << 18  # of a body or a file in memory, for each of up to 16 threads
 _LONGEST_WAIT = 30.0  # seconds, whatever a registry asks for
 _TOKEN_SECONDS = 60.0  # how long a token lives that does not say so
-_EVERYTHING = "everything"  # the scope of what is shown with every request
 _CLIENT = "kinetic"  # names us to those who issue tokens for identity tokens
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 
 Report = Callable[[int], None]  # takes how many more bytes have been sent
+
+
+class _Scope(NamedTuple):
+    """What a token has to allow."""
+
+    actions: str = "pull"  # in our repository
+    also: str = ""  # a repository that is read as well, where a blob is mounted from it
+
+
+_PULL, _PUSH, _DELETE = _Scope(), _Scope("pull,push"), _Scope("pull,push,delete")
+_EVERYTHING = _Scope("everything")  # of what is shown with every request
 
 
 class Login(NamedTuple):
@@ -138,7 +149,7 @@ class Registry:
     sleep: Callable[[float], object] | None = None  # waits between attempts; None: until ``hang_up``
     # what is known of how this registry asks for a login: then the first request shows one already
     challenges: Challenges | None = None
-    _shown: dict[str, tuple[str, float]] = field(default_factory=dict)  # by scope: an Authorization, and until when
+    _shown: dict[_Scope, tuple[str, float]] = field(default_factory=dict)  # by scope: an Authorization, and until when
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of _shown; one thread logs in, the others wait
     _before: str | None = None  # how this registry asked for a login before; "" where that is not known, or not so now
     _hung_up: threading.Event = field(default_factory=threading.Event)
@@ -200,7 +211,7 @@ class Registry:
     def put_manifest(self, reference: str, data: bytes, media_type: str = MANIFEST) -> str:
         """Send a manifest whose blobs are all there, and return its digest."""
         headers = {"Content-Type": media_type}
-        self._ask("PUT", f"manifests/{reference}", body=data, headers=headers, accept=(201,), scope="pull,push")
+        self._ask("PUT", f"manifests/{reference}", body=data, headers=headers, accept=(201,), scope=_PUSH)
         return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
     def tag(self, digest: str, name: str) -> None:
@@ -212,7 +223,7 @@ class Registry:
     def delete_manifest(self, digest: str) -> bool:
         """Remove a manifest; return whether it was there."""
         path = f"manifests/{digest}"
-        return self._ask("DELETE", path, accept=(202, 404), scope="pull,push,delete").status == 202
+        return self._ask("DELETE", path, accept=(202, 404), scope=_DELETE).status == 202
 
     def tags(self) -> Iterator[str]:
         """Yield every tag, a page of the registry at a time."""
@@ -289,7 +300,7 @@ class Registry:
                 pieces = _Pieces(file, report)
                 headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
                 try:
-                    answer = self._once("PUT", target, pieces, headers, "pull,push", None, "")
+                    answer = self._once("PUT", target, _PUSH, body=pieces, headers=headers)
                 except OSError as error:
                     answer = self._broken(error)
             if answer.status == 201:
@@ -305,7 +316,7 @@ class Registry:
         """Return the address for a blob's bytes, or "" where it was mounted from another name."""
         query = f"?{urllib.parse.urlencode({'mount': digest, 'from': mount_from})}" if mount_from else ""
         path = f"blobs/uploads/{query}"
-        begun = self._ask("POST", path, body=b"", accept=(201, 202), scope="pull,push", also=mount_from)
+        begun = self._ask("POST", path, body=b"", accept=(201, 202), scope=_PUSH._replace(also=mount_from))
         if begun.status == 201:
             return ""
         if not begun.headers.get("location"):
@@ -321,10 +332,10 @@ class Registry:
             CredentialsError: The registry wants a login.
             ImageBuildError: There is no such repository, or no answer.
         """
-        begun = self._ask("POST", "blobs/uploads/", body=b"", accept=(202,), scope="pull,push")
+        begun = self._ask("POST", "blobs/uploads/", body=b"", accept=(202,), scope=_PUSH)
         location = urllib.parse.urljoin(self._url("blobs/uploads/"), begun.headers.get("location", ""))
         with contextlib.suppress(OSError, KineticError):  # a registry forgets what nobody finishes
-            self._once("DELETE", location, None, {}, "pull,push", None, "")
+            self._once("DELETE", location, _PUSH)
 
     # ------------------------------------------------------------------------------------------------------- requests
 
@@ -340,14 +351,13 @@ class Registry:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         accept: tuple[int, ...] = (200,),
-        scope: str = "pull",
+        scope: _Scope = _PULL,
         take: Take | None = None,
-        also: str = "",
     ) -> Response:
         """Send a request until it is answered for good."""
         for attempt in range(ATTEMPTS):
             try:
-                answer = self._once(method, self._url(path), body, dict(headers or {}), scope, take, also)
+                answer = self._once(method, self._url(path), scope, body=body, headers=headers, take=take)
             except OSError as error:
                 if error.errno in http_client.DISK_FULL:
                     raise
@@ -363,28 +373,27 @@ class Registry:
         self,
         method: str,
         url: str,
-        body: Body,
-        headers: dict[str, str],
-        scope: str,
-        take: Take | None,
-        also: str,
+        scope: _Scope,
+        *,
+        body: Body = None,
+        headers: Mapping[str, str] | None = None,
+        take: Take | None = None,
     ) -> Response:
         """Send a request once, and once more with a new login if the registry asks who we are.
 
         The body of an upload cannot be sent again; the login is renewed for the next attempt all the same.
         """
         self._check()
-        shown = self._authorization(url, scope, also) or self._log_in_as_before(url, scope, also)
-        answer = self._http.send(method, url, body=body, headers=headers | shown, take=take)
+        send = partial(self._http.send, method, url, body=body, take=take)
+        shown = self._authorization(url, scope) or self._log_in_as_before(url, scope)
+        answer = send(headers={**(headers or {}), **shown})
         if answer.status != 401 or urllib.parse.urlsplit(url).netloc != self.host:
             return answer
         challenge = answer.headers.get("www-authenticate", "")
-        failed = self._log_in(challenge, scope, also, rejected=shown.get("Authorization", ""))
+        failed = self._log_in(challenge, scope, rejected=shown.get("Authorization", ""))
         if failed is not None or not isinstance(body, bytes | None):
             return failed or answer
-        answer = self._http.send(
-            method, url, body=body, headers=headers | self._authorization(url, scope, also), take=take
-        )
+        answer = send(headers={**(headers or {}), **self._authorization(url, scope)})
         if self.challenges is not None and answer.status != 401:
             self.challenges.note(self.host, _lasting(challenge))
         return answer
@@ -404,15 +413,15 @@ class Registry:
 
     # ---------------------------------------------------------------------------------------------------------- login
 
-    def _authorization(self, url: str, scope: str, also: str) -> dict[str, str]:
+    def _authorization(self, url: str, scope: _Scope) -> dict[str, str]:
         """Return what a request shows; nothing to another host, which an upload may be sent to."""
         if urllib.parse.urlsplit(url).netloc != self.host:
             return {}
         with self._lock:
-            shown = self._shown_for(scope, also)
+            shown = self._shown_for(scope)
         return {"Authorization": shown} if shown else {}
 
-    def _log_in_as_before(self, url: str, scope: str, also: str) -> dict[str, str]:
+    def _log_in_as_before(self, url: str, scope: _Scope) -> dict[str, str]:
         """Log in as the registry wanted it the last time, and return what a request shows; {} where that fails.
 
         That saves the request that is answered with 401. What has changed since, the registry says itself.
@@ -422,30 +431,30 @@ class Registry:
         if self._before is None:
             self._before = self.challenges.known(self.host)
         with contextlib.suppress(OSError, KineticError):
-            if self._before and self._log_in(self._before, scope, also, rejected="") is None:
-                return self._authorization(url, scope, also)
+            if self._before and self._log_in(self._before, scope, rejected="") is None:
+                return self._authorization(url, scope)
         self._before = ""
         return {}
 
-    def _shown_for(self, scope: str, also: str) -> str:
+    def _shown_for(self, scope: _Scope) -> str:
         """Return what is shown for a scope: our own login, or a token for it or for more."""
-        for key in (_EVERYTHING, f"{scope} {also}", f"pull,push {also}" if scope == "pull" else ""):
-            shown, until = self._shown.get(key, ("", 0.0))
+        more = scope._replace(actions=_PUSH.actions) if scope.actions == _PULL.actions else scope
+        for each in (_EVERYTHING, scope, more):
+            shown, until = self._shown.get(each, ("", 0.0))
             if shown and time.monotonic() < until:
                 return shown
         return ""
 
-    def _log_in(self, challenge: str, scope: str, also: str, *, rejected: str) -> Response | None:
+    def _log_in(self, challenge: str, scope: _Scope, *, rejected: str) -> Response | None:
         """Get what the registry asks for: a token from the place that it names, or our own login itself.
 
         Returns:
             The answer of a place of tokens that cannot give one just now; None when the next request may be sent.
         """
-        key = f"{scope} {also}"
         kind, values = challenge.partition(" ")[0].lower(), dict(_CHALLENGE.findall(challenge))
         with self._lock:
             now = time.monotonic()
-            if self._shown_for(scope, also) not in {"", rejected}:
+            if self._shown_for(scope) not in {"", rejected}:
                 return None  # another thread was faster
             if self._shown.get(_EVERYTHING, ("", 0.0))[0] == rejected:
                 self._shown.pop(_EVERYTHING, None)
@@ -457,17 +466,18 @@ class Registry:
             elif kind == "basic":
                 raise self._no_login("it asks for a user and a password, and none is stored for it")
             elif kind == "bearer" and "realm" in values:
-                answer = self._ask_for_token(values, login, scope, also)
+                answer = self._ask_for_token(values, login, scope)
                 if not answer.status or answer.status in http_client.RETRYABLE:
                     return answer
                 token, seconds = self._token_in(answer, values["realm"])
-                self._shown[key] = (f"Bearer {token}", now + 0.9 * seconds)
+                self._shown[scope] = (f"Bearer {token}", now + 0.9 * seconds)
             else:
                 raise self._no_login(f"it asks for an unknown kind of login: {challenge.partition(' ')[0] or 'none'}")
         return None
 
-    def _ask_for_token(self, values: Mapping[str, str], login: Login, scope: str, also: str) -> Response:
-        scopes = [f"repository:{self.name}:{scope}", *([f"repository:{also}:pull"] if also else ())]
+    def _ask_for_token(self, values: Mapping[str, str], login: Login, scope: _Scope) -> Response:
+        scopes = [f"repository:{self.name}:{scope.actions}"]
+        scopes += [f"repository:{scope.also}:pull"] if scope.also else []
         service = values.get("service", "")
         if login.refresh_token:  # OAuth 2, RFC 6749 section 6
             form = {"grant_type": "refresh_token", "service": service, "client_id": _CLIENT, "scope": " ".join(scopes)}
