@@ -34,6 +34,16 @@ Body = bytes | Iterator[bytes] | None
 Take = Callable[[http.client.HTTPResponse], None]  # reads the body of an answer with status 200
 
 
+class _Request(NamedTuple):
+    """What is sent once, and who reads the answer."""
+
+    method: str
+    url: str
+    body: Body
+    headers: Mapping[str, str]
+    take: Take | None
+
+
 class Response(NamedTuple):
     """An answer, whatever its status; names of headers are in lower case."""
 
@@ -125,7 +135,7 @@ class HttpClient:
             self._reset()
         try:
             for _ in range(_MOST_REDIRECTS):
-                answer, target = self._once(method, url, body, given, take)
+                answer, target = self._once(_Request(method, url, body, given, take))
                 if not target or not follow:
                     return answer
                 before, after = urllib.parse.urlsplit(url), urllib.parse.urlsplit(target)
@@ -138,34 +148,22 @@ class HttpClient:
             raise OSError(f"{type(error).__name__}: {error}") from error
         raise OSError(f"{urllib.parse.urlsplit(url).hostname} redirects without end")
 
-    def _once(
-        self, method: str, url: str, body: Body, headers: Mapping[str, str], take: Take | None
-    ) -> tuple[Response, str]:
+    def _once(self, request: _Request) -> tuple[Response, str]:
         """Send a request; return its answer, and where it redirects to or ""."""
-        parts = urllib.parse.urlsplit(url)
-        path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+        parts = urllib.parse.urlsplit(request.url)
         with self._lock:
             self.requests += 1
         connection = self._idle_connection(parts.scheme, parts.netloc)
-        if connection is not None and (body is None or isinstance(body, bytes)):
+        if connection is not None and (request.body is None or isinstance(request.body, bytes)):
             try:
-                return self._exchange(connection, method, path, url, body, headers, take)
+                return self._exchange(connection, request)
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
                 connection = None  # it was closed while nobody used it: ask once more, on a new one
         if connection is None:
             connection = self._new_connection(parts.scheme, parts.netloc)
-        return self._exchange(connection, method, path, url, body, headers, take)
+        return self._exchange(connection, request)
 
-    def _exchange(
-        self,
-        connection: http.client.HTTPConnection,
-        method: str,
-        path: str,
-        url: str,
-        body: Body,
-        headers: Mapping[str, str],
-        take: Take | None,
-    ) -> tuple[Response, str]:
+    def _exchange(self, connection: http.client.HTTPConnection, request: _Request) -> tuple[Response, str]:
         """Send a request over a connection, and keep the connection if all of the answer was read."""
         keep = False
         try:
@@ -175,23 +173,23 @@ class HttpClient:
                 self._check()
                 if connection in self._open:  # else it was closed by ``close`` meanwhile
                     self._open[connection] = connection.sock
-            whole = _send_request(connection, method, path, body, headers)
+            whole = _send_request(connection, request)
             response = connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
             target, data = "", b""
-            if response.status in _REDIRECTS and method in {"GET", "HEAD"} and "location" in found:
-                target = urllib.parse.urljoin(url, found["location"])
+            if response.status in _REDIRECTS and request.method in {"GET", "HEAD"} and "location" in found:
+                target = urllib.parse.urljoin(request.url, found["location"])
                 response.read(self._most)
-            elif take is not None and response.status == 200:
-                take(response)
+            elif request.take is not None and response.status == 200:
+                request.take(response)
             else:
                 data = response.read(self._most)
-            if response.length and len(data) < self._most and method != "HEAD":
+            if response.length and len(data) < self._most and request.method != "HEAD":
                 raise http.client.IncompleteRead(b"", response.length)
             keep = whole and response.isclosed() and not response.will_close
             return Response(response.status, found, data), target
         finally:
-            self._give_back(connection, urllib.parse.urlsplit(url)[:2], keep=keep)
+            self._give_back(connection, urllib.parse.urlsplit(request.url)[:2], keep=keep)
 
     # ---------------------------------------------------------------------------------------------------- connections
 
@@ -272,17 +270,17 @@ def _has_ended(connection: http.client.HTTPConnection) -> bool:
         return bool(selector.select(0))
 
 
-def _send_request(
-    connection: http.client.HTTPConnection, method: str, path: str, body: Body, headers: Mapping[str, str]
-) -> bool:
+def _send_request(connection: http.client.HTTPConnection, request: _Request) -> bool:
     """Send a request; return whether all of it was sent.
 
     A server that rejects a long body answers and closes at once: then sending fails, and the answer says why.
     """
+    parts = urllib.parse.urlsplit(request.url)
+    path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
     try:
-        connection.request(method, path, body=body, headers=dict(headers))
+        connection.request(request.method, path, body=request.body, headers=request.headers)
     except (BrokenPipeError, ConnectionResetError):
-        if connection.sock is None or not isinstance(body, Iterator):
+        if connection.sock is None or not isinstance(request.body, Iterator):
             raise
         return False
     return True
