@@ -351,21 +351,7 @@ def resolve(
 
         options = job_cost.limited(options, context.placement, context.target, plan.root, os.environ)
     announce(context, options)
-    outputs = wire_order.resolve_output_dir(options.output_dir, os.environ)
-    is_shared = context.backend.is_here or read_variable("KINETIC_SHARED_STORE", os.environ) == "1"
-    if not is_shared and wire_order.local_folder(outputs):
-        raise OptionError(
-            f"a job on a cluster cannot leave its outputs in {outputs}",
-            why="the folder would be in its pod, and be removed with it",
-            next=f"output_dir={context.store.url + '/my-outputs'!r}, or leave it out",
-            code="output-elsewhere",
-        )
-    if context.backend.is_here and (why := wire_order.why_not_made(outputs)):
-        raise OptionError(
-            f"the output folder {outputs} cannot be made",
-            why=why,
-            next="name another one in output_dir, or leave it out",
-        )
+    _check_outputs(options, context)
     captured = job_options.capture(options.capture_env_vars or (), os.environ)
     by_value = tuple(config_options.read_project_options(plan.root).by_value)
     captured = captured._replace(words=script_state.command_line(function, plan, by_value))
@@ -393,6 +379,25 @@ def resolve(
     return Shipment(
         plan, options, context, captured, interpreter, by_value, resources=asked, lock=lock, unfinished=unfinished
     )
+
+
+def _check_outputs(options: Options, context: SubmitContext) -> None:
+    """Reject an output folder that a job could not write, or that would be removed with its pod."""
+    outputs, is_here = wire_order.resolve_output_dir(options.output_dir, os.environ), context.backend.is_here
+    if is_here and (why := wire_order.why_not_made(outputs)):
+        raise OptionError(
+            f"the output folder {outputs} cannot be made",
+            why=why,
+            next="name another one in output_dir, or leave it out",
+        )
+    is_shared = is_here or read_variable("KINETIC_SHARED_STORE", os.environ) == "1"
+    if not is_shared and wire_order.local_folder(outputs):
+        raise OptionError(
+            f"a job on a cluster cannot leave its outputs in {outputs}",
+            why="the folder would be in its pod, and be removed with it",
+            next=f"output_dir={context.store.url + '/my-outputs'!r}, or leave it out",
+            code="output-elsewhere",
+        )
 
 
 def _remote_builders(options: Options, context: SubmitContext) -> list[RemoteBuilder]:
