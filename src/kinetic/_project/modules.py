@@ -293,7 +293,7 @@ def _ignore_stamp(plan: Plan) -> tuple[int, int] | None:
 def _place(module: ModuleType) -> str | None:
     """Return the file of a module, or the folder of a package that has none (a namespace package)."""
     file = getattr(module, "__file__", None)
-    if isinstance(file, str):
+    if isinstance(file, str) and (os.path.isabs(file) or os.path.exists(file)):  # ``torch.ops`` names one like that
         return os.path.abspath(file)
     try:
         folders = [str(folder) for folder in getattr(module, "__path__", ())]
