@@ -748,6 +748,32 @@ def test_what_a_script_told_libraries_about_their_numbers_holds_in_the_job(proje
     assert in_the_job == plain == ["float64", "int64", "torch.float64", "1.3", True, True]
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed here: make test-torch has it")
+def test_modules_of_torch_that_are_no_plain_modules_may_be_named_in_a_function(project) -> None:
+    out = project.out(
+        """
+        import json
+        import torch
+        import torch.backends.cudnn as cudnn
+        import kinetic
+
+        torch.use_deterministic_algorithms(True)
+        cudnn.benchmark = torch.backends.cuda.matmul.allow_tf32 = True
+
+        @kinetic.run(accelerator="cpu")
+        def added():
+            held = [cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32]
+            torch.backends.cudnn.deterministic = True
+            two = torch.ops.aten.add(torch.ones(1), 1).item()
+            return [*held, torch.are_deterministic_algorithms_enabled(), two, cudnn.deterministic]
+
+        print(json.dumps(added()))
+        """
+    )
+
+    assert last(out) == [True, True, True, 2.0, True]
+
+
 def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:
     out = project.out(
         """
