@@ -9,7 +9,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetic._output import terminal as output
@@ -141,6 +141,17 @@ _SETTINGS: dict[str, dict[str, object]] = {
     "keras": {"set_floatx": "float32", "set_dtype_policy": "float32", "set_image_data_format": "channels_last"},
     "hydra": {"setbase": "1.1"},  # by ``hydra.main`` when it decorates, which a function of a script has behind it
 }
+
+
+def report_keras(captured: Mapping[str, str]) -> None:
+    """Report once that Keras, which this process has imported, computes with something else than in jobs."""
+    with contextlib.suppress(Exception):  # half imported, or Keras 2
+        backend = sys.modules["keras"].config.backend()
+        if backend != "jax" and "KERAS_BACKEND" not in captured:
+            output.report_once(
+                f"Keras computes with {backend} here and with jax in jobs; to keep {backend}, set "
+                f'KERAS_BACKEND={backend} and pass capture_env_vars=["KERAS_BACKEND"]'
+            )
 
 
 def library_settings() -> dict[str, Any]:

@@ -360,6 +360,8 @@ def resolve(
         unset = f"{', '.join(missing)} {'is' if what == 'it' else 'are'} not set here"
         output.warn_once(f"capture_env_vars: {unset}, so the job will not have {what}")
     interpreter, lock = environment_for(function, plan, context)
+    if not context.backend.is_here or interpreter or importlib.util.find_spec("jax") is not None:
+        script_state.report_keras(captured.values)  # else jobs have it as it is here
     unfinished = None
     if context.settings is not None:
         from kinetic._jobs import pod_requirements  # only for clusters

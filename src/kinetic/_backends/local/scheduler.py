@@ -17,6 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -207,7 +208,6 @@ def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "
         read when it starts: what is installed as editable later is found by later processes only).
     """
     import resource  # POSIX only, as is everything in this room
-    from importlib.machinery import PathFinder
 
     theirs = [each for each in sys.path if not each.startswith(str(runner.parent))]  # in a job, ours comes first
     found = None if interpreter else PathFinder.find_spec("cloudpickle", theirs)
@@ -311,7 +311,11 @@ def job_environment(
         chosen["VIRTUAL_ENV"] = os.path.dirname(binaries)
         chosen["PATH"] = os.pathsep.join(filter(None, (binaries, chosen.get("PATH", ""))))
     # As on a cluster; the GPUs that a job gets are set once it has them, and are its own: others must not see them.
-    frameworks = {"KERAS_BACKEND": "jax", "CUDA_VISIBLE_DEVICES": ""}
+    frameworks = {"CUDA_VISIBLE_DEVICES": ""}
+    if interpreter or PathFinder.find_spec("jax") is not None:
+        frameworks["KERAS_BACKEND"] = "jax"
+    elif environ.get("KERAS_BACKEND"):
+        frameworks["KERAS_BACKEND"] = environ["KERAS_BACKEND"]
     gpus = limits.read_gpus(environ)
     if placement.kind != "gpu":
         frameworks["JAX_NUM_CPU_DEVICES"] = str(max(1, placement.chips_per_host))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from dataclasses import replace
 
 import cloudpickle
@@ -21,6 +23,19 @@ def test_the_frameworks_are_set_as_on_a_cluster() -> None:
     found = of("tpu-v5e-8")
 
     assert (found["KERAS_BACKEND"], found["JAX_PLATFORMS"], found["JAX_NUM_CPU_DEVICES"]) == ("jax", "cpu", "8")
+
+
+def test_keras_computes_without_jax_where_that_is_not_installed(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+
+    assert "KERAS_BACKEND" not in of()
+    assert of(environ={"KERAS_BACKEND": "torch"})["KERAS_BACKEND"] == "torch"
+    assert of(interpreter="/env/bin/python")["KERAS_BACKEND"] == "jax"  # which gets it
+
+    (tmp_path / "jax.py").touch()
+    importlib.invalidate_caches()
+
+    assert of(environ={"KERAS_BACKEND": "torch"})["KERAS_BACKEND"] == "jax"
 
 
 def test_a_value_that_the_user_captured_wins_over_the_one_of_a_cluster() -> None:

@@ -67,7 +67,7 @@ def test_what_would_end_an_interpreter_becomes_a_runtime_error_with_its_name(err
     ended = function_call.call_function(raising(error), (), {})
 
     assert type(ended.exception) is RuntimeError
-    assert str(ended.exception) == f"{type(error).__name__}: {error}"
+    assert str(ended.exception) == f"{type(error).__name__}: {error}".removesuffix(": ")
     assert ended.error["type"] == type(error).__name__
 
 
