@@ -1,4 +1,4 @@
-"""What a job is told of its script: the words of the command line, flags, logging, and settings of libraries."""
+"""What a job gets of its script: the words of the command line, flags, logging, and settings of libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_BYTES = 64_000  # a variable may have 128 KiB, and a Secret 1 MiB with all
 
 
 def command_line(function: object, plan: Plan, by_value: Sequence[str] = ()) -> str:
-    """Return what the script's command line has told it, as JSON, or "" for nothing: functions may read it.
+    """Return what the script got from its command line, as JSON, or "" for nothing: functions may read it.
 
     That is ``words``, what is in ``sys.argv`` after the script's name, and what absl made of flags. Programs that are
     installed, such as pytest, have words of their own, and so have functions of ours.
