@@ -798,6 +798,7 @@ def test_pools_of_processes_work_with_the_scripts_functions_and_classes(project,
         f"""
         import multiprocessing
         import pickle
+        import typing
         import kinetic
 
         class Model:
@@ -807,9 +808,11 @@ def test_pools_of_processes_work_with_the_scripts_functions_and_classes(project,
         def work(model):
             return Model(model.size + 1)
 
+        Count = typing.NewType("Count", int)
+
         @kinetic.run(accelerator="cpu")
         def decorated(number):
-            return number + 1
+            return Count(number + 1)
 
         def in_pool():
             with multiprocessing.get_context("{method}").Pool(2) as pool:

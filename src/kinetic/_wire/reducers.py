@@ -21,6 +21,7 @@ from kinetic._wire import references
 _TELLS = "__init_subclass__"
 _Reducers = MutableMapping[type, Callable[[Any], Any]]
 CACHED: type = type(functools.cache(len))
+_SCRIPTS = {"__main__", "__mp_main__"}  # the latter in a process of a pool
 
 
 def extended(reducers: _Reducers, is_by_value: Callable[[str], bool] = lambda _: False) -> _Reducers:
@@ -121,7 +122,7 @@ def _by_name_or(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def own_name(it: Any) -> str:
     """Return the name by which Python pickles what its module has under that name, or "": then it needs a copy."""
     name: str = getattr(it, "__qualname__", "") or getattr(it, "__name__", "")  # a cached partial has neither
-    found: Any = None if it.__module__ == "__main__" else sys.modules.get(it.__module__)
+    found: Any = None if it.__module__ in _SCRIPTS else sys.modules.get(it.__module__)
     for part in name.split("."):
         found = getattr(found, part, None)
     return name if found is it else ""
