@@ -774,6 +774,35 @@ def test_modules_of_torch_that_are_no_plain_modules_may_be_named_in_a_function(p
     assert last(out) == [True, True, True, 2.0, True]
 
 
+def test_what_a_script_has_set_in_python_and_numpy_holds_in_the_job(project) -> None:
+    out = project.out(
+        """
+        import decimal, json, sys
+        import numpy as np
+        import kinetic
+
+        sys.setrecursionlimit(5000)
+        decimal.getcontext().prec = 50
+        np.seterr(all="raise")
+
+        @kinetic.run(accelerator="cpu")
+        def compute():
+            def deep(number):
+                return number and deep(number - 1)
+            try:
+                np.float64(1) / np.float64(0)
+            except FloatingPointError:
+                raised = True
+            return [deep(3000), str(decimal.Decimal(1) / 3), raised]
+
+        print(json.dumps([compute(), compute.local()]))
+        """
+    )
+
+    in_the_job, plain = last(out)
+    assert in_the_job == plain == [0, "0." + "3" * 50, True]
+
+
 def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:
     out = project.out(
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
 import io
 import json
 import os
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic._output import terminal as output
 from kinetic._output.format import size_text
 from kinetic._project import root
+from kinetic._wire import attributes
 
 if TYPE_CHECKING:
     from kinetic._project.pickler import PickleRules
@@ -117,29 +117,41 @@ def console_logging() -> dict[str, Any]:
     return {}
 
 
-# What decides how libraries compute, by what sets it there, and its value where nobody has set it.
-_SETTINGS: dict[str, dict[str, object]] = {
-    "jax": {
-        "jax_enable_x64": False,
-        "jax_default_matmul_precision": None,
-        "jax_default_prng_impl": "threefry2x32",
-        "jax_threefry_partitionable": True,
-        "jax_numpy_dtype_promotion": "standard",
-        "jax_numpy_rank_promotion": "allow",
-        "jax_debug_nans": False,
-        "jax_debug_infs": False,
-        "jax_disable_jit": False,
-    },
+_OF_JAX = {
+    "enable_x64": False,
+    "default_matmul_precision": None,
+    "default_prng_impl": "threefry2x32",
+    "threefry_partitionable": True,
+    "numpy_dtype_promotion": "standard",
+    "numpy_rank_promotion": "allow",
+    "debug_nans": False,
+    "debug_infs": False,
+    "disable_jit": False,
+}
+# What decides how libraries compute: by what sets it there, what gives it, and its value where nobody has set it.
+_SETTINGS: dict[str, dict[str, tuple[str, object]]] = {
+    "jax": {f"jax_{name}": (f"config.jax_{name}", usual) for name, usual in _OF_JAX.items()},
     "torch": {
-        "set_default_dtype": "torch.float32",
-        "set_float32_matmul_precision": "highest",
-        "use_deterministic_algorithms": False,
-        "backends.cudnn.deterministic": False,
-        "backends.cudnn.benchmark": False,
-        "backends.cuda.matmul.allow_tf32": False,
+        "set_default_dtype": ("get_default_dtype()", "torch.float32"),
+        "set_float32_matmul_precision": ("get_float32_matmul_precision()", "highest"),
+        "use_deterministic_algorithms": ("are_deterministic_algorithms_enabled()", False),
+        "backends.cudnn.deterministic": ("backends.cudnn.deterministic", False),
+        "backends.cudnn.benchmark": ("backends.cudnn.benchmark", False),
+        "backends.cuda.matmul.allow_tf32": ("backends.cuda.matmul.allow_tf32", False),
     },
-    "keras": {"set_floatx": "float32", "set_dtype_policy": "float32", "set_image_data_format": "channels_last"},
-    "hydra": {"setbase": "1.1"},  # by ``hydra.main`` when it decorates, which a function of a script has behind it
+    "keras": {
+        "config.set_floatx": ("config.floatx()", "float32"),
+        "config.set_dtype_policy": ("config.dtype_policy().name", "float32"),
+        "config.set_image_data_format": ("config.image_data_format()", "channels_last"),
+    },
+    "numpy": {"seterr": ("geterr()", {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"})},
+    "decimal": {
+        "getcontext().prec": ("getcontext().prec", 28),
+        "getcontext().rounding": ("getcontext().rounding", "ROUND_HALF_EVEN"),
+    },
+    "sys": {"setrecursionlimit": ("getrecursionlimit()", 1000)},
+    # By ``hydra.main`` when it decorates, which a function of a script has behind it.
+    "hydra": {"version.setbase": ("version.getbase().public", "1.1")},
 }
 
 
@@ -159,25 +171,12 @@ def library_settings() -> dict[str, Any]:
 
     The script's own call is not repeated in the job, which would compute other numbers.
     """
-
-    def asked(library: Any, name: str) -> object:
-        if name.startswith("jax"):
-            return getattr(library.config, name)
-        if name.startswith("backends"):
-            return functools.reduce(getattr, name.split("."), library)
-        if name == "use_deterministic_algorithms":
-            return library.are_deterministic_algorithms_enabled()
-        if library.__name__ == "hydra":
-            return library.version.getbase().public
-        plain = name.removeprefix("set_")
-        value = getattr(library, f"get_{plain}", None) or getattr(library.config, plain)
-        return str(getattr(value(), "name", value()))  # of a policy of Keras
-
     found: dict[str, dict[str, object]] = {}
-    for library, told in _SETTINGS.items():
-        for name, usual in told.items() if library in sys.modules else ():
+    for library, settings in _SETTINGS.items():
+        for setting, (asked, usual) in settings.items() if library in sys.modules else ():
             with contextlib.suppress(Exception):  # half imported, or of a version that does not have it
-                value = asked(sys.modules[library], name)
-                if value != usual and isinstance(value, bool | str):
-                    found.setdefault(library, {})[name] = value
+                value = attributes.get(sys.modules[library], asked)
+                if value != usual:
+                    is_json = isinstance(value, bool | int | str | dict)
+                    found.setdefault(library, {})[setting] = value if is_json else str(value)
     return {"settings": found} if found else {}

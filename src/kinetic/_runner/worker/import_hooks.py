@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from kinetic._runner.worker import process_setup
 from kinetic._runner.worker.process_setup import library_settings, write_to_log
-from kinetic._wire import dataclass
+from kinetic._wire import attributes, dataclass
 from kinetic._wire.task import DETECT, LEFT_OUT
 from kinetic.errors import CallableError
 
@@ -73,11 +73,12 @@ class ImportHooks:
             self._arounds |= {"absl.flags": _around_flags, "absl.logging": _around_flags_of_logging}
 
     def install(self) -> None:
+        self.catch_up()
         if self._arounds:
             sys.meta_path.insert(0, _HookFinder(self._arounds))
 
     def catch_up(self) -> None:
-        """Do the same for modules that are there now, without an import that executed them: of a warm pod."""
+        """Do the same for modules that are there now, without an import that executed them here."""
         for name in [name for name in self._arounds if name in sys.modules]:
             self._arounds.pop(name)(sys.modules[name], functools.partial(_configure, name))
 
@@ -119,14 +120,10 @@ def _around_told(name: str, module: ModuleType, run: Callable[[], None]) -> None
         with contextlib.suppress(Exception):  # a version that does not have it
             if name == "jax":
                 known.config.update(setting, value)
-            elif setting.startswith("backends"):
-                *path, last = setting.split(".")
-                setattr(functools.reduce(getattr, path, known), last, value)
-            elif name == "torch":
-                is_type = isinstance(value, str) and value.startswith("torch.")
-                getattr(known, setting)(getattr(known, value.removeprefix("torch.")) if is_type else value)
             else:
-                getattr(known.version if name == "hydra" else known.config, setting)(value)
+                is_type = isinstance(value, str) and value.startswith("torch.")
+                given = attributes.get(known, value.removeprefix("torch.")) if is_type else value
+                attributes.give(known, setting, given)
 
 
 def _around_flags(module: ModuleType, run: Callable[[], None]) -> None:
