@@ -138,6 +138,11 @@ ARGUED = """
         found = seen()
         return found["preloaded"], found["setting"], sys.argv[1:]
 """
+LIMITS = """
+    @kinetic.run(accelerator="cpu")
+    def limit_of():
+        return seen()["preloaded"], sys.getrecursionlimit()
+"""
 FLOATS = """
     @kinetic.run(accelerator="cpu")
     def floats():
@@ -763,6 +768,26 @@ def test_what_a_script_has_told_jax_holds_in_libraries_that_ask_when_they_are_im
 
     assert plain == [True, "float32"]
     assert {name for _, name in told} == {"float64"}
+
+
+def test_what_a_script_has_set_in_python_holds_where_libraries_were_imported_ahead(run, project) -> None:
+    project.write("jobs.py", JOBS + LIMITS)
+
+    found = run(
+        """
+        import sys
+        sys.setrecursionlimit(4321)
+        found = [limit_of()]
+        while len(found) < 3 or not found[-1][0]:
+            assert time.monotonic() < limit
+            found.append(limit_of())
+        print(json.dumps(found))
+        """,
+        condition="limit_of()[0]",
+    )
+
+    assert found[-1] == [True, 4321]
+    assert {limit for _, limit in found} == {4321}
 
 
 def test_a_finder_of_the_functions_own_sees_each_module_of_a_library(run, project) -> None:

@@ -73,9 +73,9 @@ class ImportHooks:
             self._arounds |= {"absl.flags": _around_flags, "absl.logging": _around_flags_of_logging}
 
     def install(self) -> None:
-        self.catch_up()
         if self._arounds:
             sys.meta_path.insert(0, _HookFinder(self._arounds))
+            self.catch_up()
 
     def catch_up(self) -> None:
         """Do the same for modules that are there now, without an import that executed them here."""
