@@ -26,8 +26,8 @@ _MOST_BYTES = 64_000  # a variable may have 128 KiB, and a Secret 1 MiB with all
 def command_line(function: object, plan: Plan, by_value: Sequence[str] = ()) -> str:
     """Return what the script got from its command line, as JSON, or "" for nothing: functions may read it.
 
-    That is ``words``, what is in ``sys.argv`` after the script's name, and what absl made of flags. Programs that are
-    installed, such as pytest, have words of their own, and so have functions of ours.
+    That is ``words``, what is in ``sys.argv`` after the script's name, and what absl and gin have kept. Programs that
+    are installed, such as pytest, have words of their own, and so have functions of ours.
 
     Args:
         function: What the job calls.
@@ -46,7 +46,7 @@ def command_line(function: object, plan: Plan, by_value: Sequence[str] = ()) -> 
     if len(found := json.dumps(told)) > _MOST_BYTES:
         output.report_once(
             f"the script's command line has more than {size_text(_MOST_BYTES)} and stays here: "
-            "a function that reads sys.argv or flags in the job finds none of it"
+            "a function that reads sys.argv, flags of absl or bindings of gin in the job finds none of it"
         )
         return ""
     return found if told else ""

@@ -166,7 +166,7 @@ class PickleRules:
         for module in modules.shipped(self._plan):
             if place := reducers.place_of(thing, [module]):
                 with contextlib.suppress(OSError), open(str(module.__file__), "rb") as source:
-                    if re.search(rf"^{place[1]}\b[^=\n]*=.*\(".encode(), source.read(), re.MULTILINE):
+                    if re.search(rf"^{re.escape(place[1])}\b[^=\n]*=.*\(".encode(), source.read(), re.MULTILINE):
                         return place
         return None
 

@@ -488,7 +488,7 @@ _READERS = {
 #     {output_dir}/checkpoints/                    KINETIC_CHECKPOINT_DIR of a single job, and of every attempt at it
 #     {output_dir}/{group}/{index}/checkpoints/    of one child of a batch: children must not overwrite each other's
 
-# What a script's command line has told it, as JSON; the worker takes it out of its environment.
+# What a script got from its command line, absl and gin included, as JSON; the worker takes it out of its environment.
 WORDS_VARIABLE = "KINETIC_SCRIPT_WORDS"
 ORIGIN = "KINETIC_PACKAGE_ORIGIN"  # the user's project of which a job has a copy, KINETIC_PACKAGE_ROOT
 CHECKPOINTS = "checkpoints"
