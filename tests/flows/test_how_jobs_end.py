@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -332,6 +333,34 @@ def test_what_a_job_leaves_running_does_not_hold_it_up_and_is_ended(
     wait_until(only_supervisors_live, "the end of everything but the supervisors", seconds=8)
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
+
+
+SHARED = """
+@on_cpu
+def train():
+    import multiprocessing
+    from multiprocessing import shared_memory
+    global lock, memory
+    lock = multiprocessing.get_context("spawn").Lock()
+    memory = shared_memory.SharedMemory(create=True, size=64)
+    print("names", lock._semlock.name.replace("/", "sem."), memory.name, flush=True)
+    END
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="this system shows no shared memory")
+@pytest.mark.parametrize("end", ["return 1", "os._exit(3)", "time.sleep(300)"])
+def test_no_memory_stays_that_multiprocessing_removes_after_its_processes(submit, wait_until, end: str) -> None:
+    job = submit(SHARED.replace("END", end))
+    wait_until(lambda: "names" in job.logs(), "the names", seconds=60)
+    if "sleep" in end:
+        job.cancel()
+
+    with contextlib.suppress(JobError, kinetic.errors.JobCancelledError):
+        job.result(timeout=60, cleanup=False)
+
+    names = re.search(r"names (\S+) (\S+)", job.logs()).groups()
+    assert not [name for name in names if Path("/dev/shm", name).exists()]
 
 
 def _is_supervisor(pid: int) -> bool:

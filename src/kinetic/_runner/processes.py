@@ -27,6 +27,8 @@ _NAME_BYTES = 15  # the kernel cuts a name there
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _MOUNTS = "/proc/self/mountinfo"
 _DETACH = 2  # MNT_DETACH
+# Words of commands: the trackers of multiprocessing and of joblib, and what PyTorch starts for tensors shared as files.
+_TRACKERS = (b"resource_tracker", b"torch_shm_manager")
 _ESCAPED = re.compile(r"\\([0-7]{3})")  # how the kernel writes a space, a tab, a line's end or a backslash in a path
 _ARGUMENTS = 45, 46  # of /proc/PID/stat behind the name: where the arguments begin and end in memory
 
@@ -109,6 +111,12 @@ def tree_of(pid: int) -> list[int]:
     for parent in found:  # grows while it is read
         found += children_of(parent)
     return found
+
+
+def is_tracker(pid: int) -> bool:
+    """Return whether a process removes the memory and semaphores that others share, once those have ended."""
+    command = _read(f"/proc/{pid}/cmdline")
+    return any(word in command for word in _TRACKERS)
 
 
 def mounts() -> list[tuple[str, str]]:

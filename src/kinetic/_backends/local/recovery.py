@@ -361,11 +361,13 @@ def _boot_time() -> float:
 
 def kill_marked(supervisor: str) -> None:
     """Kill every process of a dead supervisor, found by the mark in its environment, never by a number alone."""
-    for _ in range(5):  # what forks meanwhile is found in the next round
+    for left in reversed(range(10)):  # what forks meanwhile is found in the next round
         found = [pid for pid in _marked(supervisor) if pid != os.getpid()]
         if not found:
             return
         for pid in found:
+            if left and processes.is_tracker(pid):
+                continue  # it ends by itself once all others have
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)  # they need a moment to end

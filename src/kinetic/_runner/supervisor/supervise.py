@@ -18,7 +18,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +52,7 @@ _CLOUD_CLIENT = "kinetic._stores.obstore_client"  # starts threads with its firs
 _GRACE_SECONDS = 5.0  # for atexit handlers after the result is complete, and between SIGTERM and SIGKILL
 _STACKS_SECONDS = 0.5  # for writing the stacks before the deadline's kill
 _PEER_SECONDS = 2.0  # between the first failure on a slice and the end of its peers, which wait for it in vain
+_TRACKER_SECONDS = 2.0  # for what removes shared memory, once all others have ended
 _STUCK_SECONDS = 60.0  # after SIGKILL: one that the kernel ends takes some, with devices or much memory
 _MEASURE_SECONDS = 1.0  # after which it is measured what a job uses; a shorter job costs nothing
 _LOOK_SECONDS = 60.0  # nothing is polled: this only guards against a lost wake-up
@@ -494,14 +495,14 @@ def task_from(data: bytes) -> Task:
     return fields.build(Task, READERS, json.loads(data), "the task of this worker")
 
 
-def _processes_of(worker: int) -> list[int]:
+def _processes_of(worker: int, *, is_there: bool = True) -> list[int]:
     """Return the processes of a worker: its descendants, and those of its group whose parents have ended."""
-    adopted = []
+    roots = [worker] if is_there else []
     for child in processes.children_of(os.getpid()):
         with contextlib.suppress(ProcessLookupError):
             if child != worker and os.getpgid(child) == worker:
-                adopted.append(child)
-    return [pid for root in (worker, *adopted) for pid in processes.tree_of(root)]
+                roots.append(child)
+    return [pid for root in roots for pid in processes.tree_of(root)]
 
 
 def close_all_but(*kept: int) -> None:
@@ -775,12 +776,12 @@ def _reap(hosts: Sequence[WatchedWorker]) -> None:
 
 
 def _end_the_rest(hosts: Sequence[WatchedWorker]) -> None:
-    """Kill what is left of the workers' groups, and whatever else of them became our child."""
+    """Kill what is left of the workers' groups, and whatever else of them became our child; trackers end last."""
     for watched in hosts:
         _signal(watched, signal.SIGKILL)
-    limit = time.monotonic() + _GRACE_SECONDS
+    begun = time.monotonic()
     me, leaving = os.getpid(), {watched.pid for watched in hosts if watched.has_left}
-    while time.monotonic() < limit:
+    while time.monotonic() < begun + _GRACE_SECONDS:
         _reap(hosts)
         try:
             left = {int(word) for word in Path(f"/proc/{me}/task/{me}/children").read_text().split()}
@@ -789,10 +790,24 @@ def _end_the_rest(hosts: Sequence[WatchedWorker]) -> None:
         left -= _stuck | leaving | helpers
         if not left:
             return
-        for child in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(child, signal.SIGKILL)
+        _kill(left, spare_trackers=time.monotonic() < begun + _TRACKER_SECONDS)
         time.sleep(0.002)  # the kernel is at it; orphans of orphans come up one generation at a time
+
+
+def _kill_group(watched: WatchedWorker) -> None:
+    """Kill a worker's process group at once, or one by one what is not a tracker, if there is one."""
+    there = _processes_of(watched.pid, is_there=watched.status is None)
+    if any(map(processes.is_tracker, there)):
+        _kill(there, spare_trackers=True)
+    else:
+        os.killpg(watched.pid, signal.SIGKILL)
+
+
+def _kill(there: Iterable[int], *, spare_trackers: bool) -> None:
+    for pid in there:
+        if not (spare_trackers and processes.is_tracker(pid)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _signal(watched: WatchedWorker, number: signal.Signals, *, alone: bool = False) -> None:
@@ -801,7 +816,9 @@ def _signal(watched: WatchedWorker, number: signal.Signals, *, alone: bool = Fal
         watched.killed_at = watched.killed_at or time.monotonic()
     if not alone:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(watched.pid, number)
+            os.killpg(watched.pid, 0 if number == signal.SIGKILL else number)
+            if number == signal.SIGKILL:
+                _kill_group(watched)
     if watched.status is not None:  # reaped: the number may be another process's by now
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
