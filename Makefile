@@ -114,7 +114,7 @@ env: $(ENV_READY)
 test: $(ENV_READY)
 	@echo 'kinetic: units, contracts, architecture, and a flow for each promise of the README: some 6 minutes on two cores.' >&2
 	@echo 'kinetic: all other flows, and Kubernetes: make test-all' >&2
-	@$(PYTEST) -m 'not nightly and not whole' $(ARGS)
+	@KINETIC_TEST_IN_MEMORY=1 $(PYTEST) -m 'not nightly and not whole' $(ARGS)
 
 # What has just run on a real node needs no simulated one. Read when a recipe begins, so after `test-node`.
 NOT_AGAIN = $(shell test -e build/ran-on-a-real-node && echo ' and not real_node')

@@ -47,7 +47,8 @@ TOGETHER = (
 # What runs on a control plane of ours comes first, so that those of all processes rest for the second half of a run.
 OF_A_CLUSTER = ("tests/cluster/", "tests/flows/kube/", "tests/contracts/test_backend.py")
 
-HALF = "tests/flows/kube/"  # of these `make test-rest` takes half, see below: they are a third of its time
+# Of these `make test-rest` takes half, see below: they are nearly half of its time.
+HALF = ("tests/flows/kube/", "tests/cluster/", "tests/flows/test_docs_snippets.py")
 
 PASSED = pytest.StashKey[bool]()
 
@@ -175,8 +176,8 @@ def pytest_collection_finish() -> None:
 def beyond_the_samples(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield what KINETIC_TEST_SAMPLE_SEED does not draw.
 
-    It draws n of the variants of a test marked `sampled(n)`, and of `make test-rest` half of the flows that only
-    simulated nodes run.
+    It draws n of the variants of a test marked `sampled(n)`, and of `make test-rest` half of what only a simulated
+    cluster runs, and of the pages whose programs run.
     """
     is_rest = bool(items) and "and whole" in items[0].config.option.markexpr
     variants: dict[str, list[pytest.Item]] = {}
@@ -186,10 +187,10 @@ def beyond_the_samples(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         if item.get_closest_marker("sampled"):
             variants.setdefault(test_of(item), []).append(item)
         elif is_rest and item.nodeid.startswith(HALF) and not item.get_closest_marker("real_node"):
-            variants.setdefault(HALF, []).append(item)
+            variants.setdefault(item.path.parent.name, []).append(item)
     for test, each in variants.items():
         marker = each[0].get_closest_marker("sampled")
-        count = marker.args[0] if marker else len(each) // 2
+        count = marker.args[0] if marker else (len(each) + 1) // 2
         draw = random.Random(f"{os.environ.get('KINETIC_TEST_SAMPLE_SEED', '0')} {test}")
         drawn = {id(item) for item in draw.sample(each, min(count, len(each)))}
         yield from (item for item in each if id(item) not in drawn)

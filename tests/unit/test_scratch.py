@@ -56,3 +56,20 @@ def test_the_folder_of_a_failed_run_stays_and_that_of_a_passed_one_goes(top: Pat
     assert mine.exists()
     scratch.end(mine, passed=True)
     assert not mine.exists()
+
+
+def test_a_run_works_in_memory_where_that_is_asked_for_and_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "disk"))
+    monkeypatch.setattr("scratch.IN_MEMORY", tmp_path / "memory")
+    monkeypatch.setattr("scratch.ENOUGH", 1)
+    monkeypatch.setenv("KINETIC_TEST_IN_MEMORY", "1")
+    monkeypatch.delenv("TMPDIR", raising=False)
+    assert scratch.place() == tmp_path / "disk"  # there is no such folder
+
+    (tmp_path / "memory").mkdir()
+    assert scratch.place() == tmp_path / "memory"
+
+    monkeypatch.setattr("scratch.ENOUGH", 10**18)
+    assert scratch.place() == tmp_path / "disk"
