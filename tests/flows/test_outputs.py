@@ -371,6 +371,55 @@ def test_outputs_in_a_bucket_are_listed_and_copied(project, kinetic, bucket):
     assert "[data-missing]" in missing.err
 
 
+PLAIN = """
+import os, pathlib
+import kinetic
+
+@kinetic.run(accelerator="cpu")
+def train(steps):
+    state = pathlib.Path(kinetic.checkpoint_dir(), "state")
+    begun = int(state.read_text()) if state.exists() else 0
+    part = state.with_suffix(".part")
+    part.write_text(str(begun + steps))
+    part.replace(state)
+    os.makedirs(os.path.join(kinetic.output_dir(), "plots"), exist_ok=True)
+    with open(os.path.join(kinetic.output_dir(), "plots", "loss.txt"), "w") as file:
+        file.write("0.5")
+    return begun + steps
+
+@kinetic.run(accelerator="cpu")
+def found(data):
+    return sorted(str(path.relative_to(data)) for path in pathlib.Path(data).rglob("*"))
+"""
+
+
+def test_a_function_that_writes_plain_files_goes_on_in_a_bucket_as_in_a_folder(project, kinetic, bucket, tmp_path):
+    project.write("plain.py", PLAIN)
+
+    def told(place: str) -> list[object]:
+        return json.loads(
+            project.out(
+                f"""
+                import json, kinetic
+                from plain import found, train
+                train = train.with_options(output_dir={place!r})
+                values = [train(2), train(3)]
+                job = train.run_async(4)
+                print(json.dumps([*values, job.result(), job.job_id, found(kinetic.Data(job.output_dir + "/"))]))
+                """
+            ).splitlines()[-1]
+        )
+
+    here, there = told(str(tmp_path / "folder")), told(f"{bucket}/plain")
+
+    files = ["checkpoints", "checkpoints/state", "plots", "plots/loss.txt"]
+    for *values, job, seen in (here, there):
+        assert values == [2, 5, 9]
+        assert seen == files
+        listed = json.loads(kinetic("outputs", "ls", job, "--recursive", "--json").out)["entries"]
+        assert [entry["path"] for entry in listed] == files[1::2]
+
+
 # -------------------------------------------------------------------------------------------------------- going on
 
 

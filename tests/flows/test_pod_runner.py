@@ -41,7 +41,7 @@ from kinetic._stores.bucket import BucketStore
 from kinetic._stores.files import FileStore
 from kinetic._stores.protocol import Store
 from kinetic._wire import cache_entries, digests, documents, inspection, keys, outcomes, pod_log_format, python_runtime
-from kinetic._wire.order import Artifact, Order
+from kinetic._wire.order import OUTPUT_PAGES, Artifact, Order
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.records import HISTORY
 from kinetic._wire.task import FAILED_EXIT, IMAGE_EXIT, IN_SECRET, INFRASTRUCTURE_EXIT, PodSettings, Task
@@ -370,6 +370,84 @@ def test_a_job_finds_kinetic_in_its_image(pods: Pods) -> None:
 
     assert code == 0, out
     assert pods.value() == (8, "Data", "Preempted", "gs://b/out")
+
+
+OUTPUTS = "gs://jobs/out"
+WRITES = """
+    def train(flag=""):
+        import os, pathlib, signal, subprocess, sys, time
+        folder = os.environ["KINETIC_OUTPUT_DIR"]
+        before = sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).rglob("*") if path.is_file())
+        os.makedirs(os.path.join(folder, "plots"), exist_ok=True)
+        with open(os.path.join(folder, "plots", "loss.txt"), "w") as file:
+            file.write("0.5")
+        (pathlib.Path(os.environ["KINETIC_CHECKPOINT_DIR"]) / "step-1").write_text("one")
+        words = "import os; open(os.environ['KINETIC_OUTPUT_DIR'] + '/of a program', 'w').write('two')"
+        subprocess.run([sys.executable, "-c", words], check=True)
+        if not before:
+            os.symlink("step-1", os.environ["KINETIC_CHECKPOINT_DIR"] + "/latest")
+        open("beside.txt", "w").close()
+        if flag == "raise":
+            raise ValueError("as asked")
+        if flag and not before:
+            open(flag, "w").close()
+            time.sleep(60)
+        if flag:
+            os.remove(f"{folder}/plots/loss.txt")
+        return before
+"""
+WRITTEN = ["checkpoints/latest", "checkpoints/step-1", "of a program", "plots/loss.txt"]
+
+
+def writes_to_a_bucket(pods: Pods, *args: Any) -> Store:
+    """Let the job write with ``open()`` below an address; return the store of that."""
+    pods.order(WRITES, *args, output_dir=OUTPUTS)
+    pods.tell(output_dir=OUTPUTS, checkpoint_dir=f"{OUTPUTS}/checkpoints")
+    return open_store(OUTPUTS)
+
+
+def files_in(store: Store) -> list[str]:
+    return [entry.key for entry in store.entries("") if not entry.key.startswith(OUTPUT_PAGES)]
+
+
+@pytest.mark.parametrize("how", ["", "raise"])
+def test_what_a_job_writes_with_open_below_an_address_is_sent_there(cloud_pods: Pods, how: str) -> None:
+    outputs = writes_to_a_bucket(cloud_pods, how)
+
+    code, out = cloud_pods.run()
+
+    assert code == (FAILED_EXIT if how else 0), out
+    assert files_in(outputs) == WRITTEN
+    assert outputs.get("checkpoints/latest") == b"one"
+    assert "the job wrote beside.txt into its working folder" in cloud_pods.log()
+
+
+def test_a_later_attempt_finds_what_the_one_before_wrote_and_may_remove_it(cloud_pods: Pods, tmp_path: Path) -> None:
+    outputs = writes_to_a_bucket(cloud_pods, str(tmp_path / "waits"))
+    outputs.put(".kinetic-files/7.json", documents.write({"schema": 1, "files": {"../../escaped": [1, 1]}}))
+    outputs.put("of/another", b"written in another way")
+    pod = cloud_pods.start()
+    until((tmp_path / "waits").exists)
+    pod.send_signal(signal.SIGTERM)
+    pod.communicate(timeout=60)
+    assert set(WRITTEN) < set(files_in(outputs))
+
+    code, out = cloud_pods.run()
+
+    assert code == 0, out
+    assert cloud_pods.value() == WRITTEN
+    assert files_in(outputs) == [*WRITTEN[:2], "of a program", "of/another"]
+    assert f"kinetic: fetched {len(WRITTEN)} file(s) that an earlier attempt wrote to {OUTPUTS}" in cloud_pods.log(1)
+
+
+def test_a_job_ends_once_a_bucket_that_refused_its_files_has_them(cloud_pods: Pods, bucket: Bucket) -> None:
+    outputs = writes_to_a_bucket(cloud_pods)
+    bucket.proxy.faults.append(Fault("status", method="PUT", target="loss", times=2, status=403))
+
+    code, out = cloud_pods.run()
+
+    assert code == 0, out
+    assert files_in(outputs) == WRITTEN
 
 
 USES_KINETIC = """

@@ -193,7 +193,7 @@ def _files(store: Store, prefix: str, wanted: str = "") -> Iterator[OutputFile]:
     below = store.entries(f"{prefix}{wanted}/" if wanted else prefix)
     for entry in (*filter(None, [itself]), *below):
         path = entry.key.removeprefix(prefix)
-        if path.endswith("/"):  # some tools mark a folder of a bucket by an empty object
+        if path.endswith("/") or order.is_output_page(path):  # some tools mark a folder by an empty object
             continue
         copies = not {"", ".", ".."} & set(path.split("/"))
         yield OutputFile(path, entry.size, entry.modified, entry.key if copies else "")

@@ -107,11 +107,12 @@ def output_dir() -> str:
     """Return where the running function should write files that are kept.
 
     In a job this is its output directory, as in KINETIC_OUTPUT_DIR: a folder that exists, or an address such as
-    ``gs://bucket/path``. Outside of a job, so that the same function can be called directly, it is the folder that
-    KINETIC_OUTPUT_DIR names, else ``outputs`` below the current folder; the call creates a local folder.
+    ``gs://bucket/path``; what the job writes there with ``open()`` is sent to the bucket. Outside of a job, so that the
+    same function can be called directly, it is the folder that KINETIC_OUTPUT_DIR names, else ``outputs`` below the
+    current folder; the call creates a local folder.
 
     Returns:
-        Plain text, because a path cannot hold an address; ``pathlib.Path(kinetic.output_dir())`` where it is a folder.
+        Plain text, for libraries that write to buckets; ``pathlib.Path(kinetic.output_dir())`` is a folder in each job.
 
     Raises:
         OSError: The folder cannot be created.

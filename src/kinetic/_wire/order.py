@@ -492,6 +492,7 @@ _READERS = {
 WORDS_VARIABLE = "KINETIC_SCRIPT_WORDS"
 ORIGIN = "KINETIC_PACKAGE_ORIGIN"  # the user's project of which a job has a copy, KINETIC_PACKAGE_ROOT
 CHECKPOINTS = "checkpoints"
+OUTPUT_PAGES = ".kinetic-files/"  # below an output directory that is an address: what hosts wrote there with open()
 DEFAULT_OUTPUT_FOLDER = "outputs"  # below the current folder: where a function writes outside of a job by default
 OUTPUT_MARKER = ".gitignore"
 _MARKER_TEXT = "# made by kinetic.output_dir(), for what functions write outside of jobs\n*\n"
@@ -533,6 +534,11 @@ def outside_of_a_copy(path: str, environ: Mapping[str, str]) -> str:
         if f"{path}/".startswith(f"{folder}/"):
             return origin.rstrip("/") + path[len(folder) :]
     return path
+
+
+def is_output_page(path: str) -> bool:
+    """Return whether a file below an output directory is ours, and not an output."""
+    return f"/{OUTPUT_PAGES}" in f"/{path}"
 
 
 def local_folder(output_dir: str) -> str:

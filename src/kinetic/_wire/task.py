@@ -126,6 +126,7 @@ class _HostFiles:
     stacks = _File("log", ".stacks")  # the stacks of its threads, written on request
     usage = _File("log", ".usage")  # what this host used so far, on a machine; a pod has it in the store
     progress = _File("log", ".progress")  # what the function reported last of its progress
+    sent = _File("log", ".sent")  # where files for an output directory that is an address are, and which were
     compiled = _File("log", ".compiled")  # how many seconds of compiling are in the store, where others wait for that
     visited = _File("log", ".visited")  # appears when somebody runs a shell or a command in its folder
     debug_page = _File("log", ".debug")  # in which the debug server of this host says where it is and whether it waits

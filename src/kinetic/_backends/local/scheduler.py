@@ -299,9 +299,10 @@ def job_environment(
 ) -> dict[str, str]:
     """Return all variables of a job's process; what the user captured takes precedence.
 
-    A store in the cloud needs its credentials, as in a pod.
+    What is in the cloud needs its credentials, as in a pod.
     """
-    chosen = allowed_variables(environ, cloud=is_cloud(store_url, *(ref.uri for ref in order.data)))
+    cloud = is_cloud(store_url, order.output_dir, *(ref.uri for ref in order.data))
+    chosen = allowed_variables(environ, cloud=cloud)
     for name in filter(chosen.get, ("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "KINETIC_PROFILES_FILE")):
         chosen[name] = str(path_of(chosen[name], environ))  # a relative one means this process's folder, not the job's
     if interpreter:  # as if its environment had been activated

@@ -496,8 +496,9 @@ def _free_address() -> str:
 
 
 def _use_credentials_of(task: Task) -> None:
-    """Set the credentials that the client of a job had: they open its store."""
-    for name in CREDENTIAL_VARIABLES if scheduler.is_cloud(task.store_url) else ():
+    """Set the credentials that the client of a job had: they open its store, and take its files."""
+    addresses = task.store_url, task.environment.get("KINETIC_OUTPUT_DIR", "")
+    for name in CREDENTIAL_VARIABLES if scheduler.is_cloud(*addresses) else ():
         if name in task.environment:
             os.environ[name] = task.environment[name]
         else:

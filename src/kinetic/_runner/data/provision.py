@@ -21,7 +21,7 @@ from kinetic._runner.data.transfer import Transfer
 from kinetic._stores import Entry, Store, open_store
 from kinetic._stores.parallel import in_parallel
 from kinetic._wire import NamedTuple, digests, folders
-from kinetic._wire.order import DataRef
+from kinetic._wire.order import DataRef, is_output_page
 from kinetic._wire.task import BUCKETS_FOLDER
 from kinetic.errors import DataChangedError, DataError, DataMissingError, KeyMissingError, KineticError, StoreError
 
@@ -197,6 +197,8 @@ def _fetch_prefix(ref: DataRef, path: Path) -> None:
     def tasks() -> Iterator[Callable[[], object]]:
         nonlocal found
         for entry in store.entries(address.key):
+            if is_output_page(entry.key):
+                continue
             found += 1
             target = path / _relative_path(entry.key.removeprefix(address.key), ref)
             if entry.key.endswith("/") or entry.key == address.key:

@@ -38,6 +38,7 @@ from kinetic.errors import CredentialsError, KineticError
 
 if TYPE_CHECKING:
     from kinetic._runner.supervisor.meter import Meter
+    from kinetic._runner.supervisor.output_files import OutputFiles
     from kinetic._wire.measurements import Measurements
 
 T = TypeVar("T")
@@ -195,8 +196,13 @@ class Supervisor:
         hosts = self._start_workers(tasks)
         step("supervisor:forked")
         source.forked(hosts)
+        outputs = _send_outputs(tasks)
         endings = watch_workers(hosts, self._child_signal, source)
         step("supervisor:worker-ended")
+        for each, sending in outputs:
+            if trouble := sending.finish(source.wait):
+                where = each.environment["KINETIC_OUTPUT_DIR"]
+                folders.append(each.log, f"kinetic: not all files of the job have reached {where}: {trouble}\n")
         at = verdicts.decisive_host(tasks, endings)
         task, ending = tasks[at], endings[at]
         memory = 0 if ending.word is not None else processes.memory_bytes()
@@ -235,6 +241,18 @@ class Supervisor:
             except OSError:  # it has ended since it was looked at: the kernel may want its memory; or no disk has room
                 early.end()
         return [start_worker(task, self._entry, self.libc, self.title) for task in tasks]
+
+
+def _send_outputs(tasks: Sequence[Task]) -> list[tuple[Task, OutputFiles]]:
+    """Begin to send what our hosts write, where their output directory is an address."""
+    if "://" not in tasks[0].environment.get("KINETIC_OUTPUT_DIR", ""):
+        return []
+    from kinetic._runner.supervisor.output_files import OutputFiles  # on this machine it is a folder
+
+    found = [(task, OutputFiles(task)) for task in tasks]
+    for _, sending in found:
+        sending.start()
+    return found
 
 
 def store_patiently(source: Source, do: Callable[[], T], *, seconds: float = attempts.HOUR) -> T:

@@ -264,7 +264,7 @@ def _prepare(
             import_hooks.install_stand_ins(task.runner)
         main = process_setup.become_main(order.script, task.folder, is_told=order.plan.get("words", False))
         script: str | None = getattr(main, "__file__", None)
-        wire_order.make_output_dir(wire_order.checkpoints_of(order))  # and with it the output folder above it
+        _make_output_dir(task, order)
         hooks = _hook_imports(task, order, store)
     if order.data:
         with phase(DATA):
@@ -285,6 +285,15 @@ def _prepare(
         with phase(DEBUGGER):
             _wait_for_debugger(task, order, store, call[0])
     return order, unpacked, call
+
+
+def _make_output_dir(task: Task, order: Order) -> None:
+    """Make the folder for checkpoints, and with it the output folder above it, or what stands for an address here."""
+    wire_order.make_output_dir(wire_order.checkpoints_of(order))
+    if "://" in order.output_dir:
+        from kinetic._runner.supervisor import output_files  # on this machine it is a folder
+
+        output_files.prepare(task, process_setup.write_to_log)
 
 
 def _reach(store: Store, task: Task, fetch: Callable[[], T]) -> T:
@@ -534,6 +543,8 @@ def _files_left(task: Task, order: Order, unpacked: Any, *, failed: bool) -> lis
     """Name what the function wrote into its working folder, which does not outlive the job."""
     try:
         found = workspace.written_since(task.folder, unpacked)
+        if "://" in order.output_dir:  # what is below it in the working folder is sent there
+            found = [each for each in found if f"{Path(order.output_dir)}/" not in each]
         if found:
             shown = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
             which = "it is" if len(found) == 1 else "they are"

@@ -1,0 +1,198 @@
+"""Files that a job writes with ``open()`` below an output directory that is an address: ``gs://bucket/outputs/JOB_ID``.
+
+Python takes an address for a relative path. In the working folder of a job there is a folder of that name: what is
+written there is sent to the address, every few seconds and at the end, and is there again for a later attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kinetic._stores import Store, open_anew, open_store
+from kinetic._stores.parallel import in_parallel
+from kinetic._wire import documents, folders
+from kinetic._wire.order import OUTPUT_PAGES
+from kinetic._wire.task import Task
+from kinetic.errors import (
+    CredentialsError,
+    IntegrityError,
+    KeyMissingError,
+    KineticError,
+    OptionError,
+    StoreUnreachableError,
+)
+
+State = tuple[int, int]  # of a file: its bytes, and when it was changed, in nanoseconds
+
+PAUSE_SECONDS = 10.0  # a file is sent once it has not changed for so long: nothing half-written
+_AGAIN_SECONDS = 1.0  # at the end, after the store did not take everything
+_PATIENCE_SECONDS = 600.0  # of the end: a right that was just given is known everywhere by then
+_LAST_SECONDS = 1.5  # once the cluster ends the pod: the log and the note need the rest
+
+
+def address_of(task: Task) -> str:
+    """Return the address to which this job's files go; "" where its output directory is a folder."""
+    address = task.environment.get("KINETIC_OUTPUT_DIR", "")
+    return address if "://" in address else ""
+
+
+def path_of(address: str) -> str:
+    """Return what an address is as a relative path: one slash is left of two."""
+    return str(Path(address))
+
+
+# -------------------------------------------------------------------------------------------------------- in the worker
+
+
+def prepare(task: Task, say: Callable[[str], object]) -> None:
+    """Make the folder, with what an earlier attempt wrote into its own; the function has not begun.
+
+    Raises:
+        StoreUnreachableError: What it wrote cannot be fetched now. Beginning without it would compute it again.
+    """
+    if not (address := address_of(task)):
+        return
+    folder, found = Path.cwd() / path_of(address), dict[str, State]()
+    with contextlib.suppress(OSError):  # the project has a file of this name, or the folder is closed
+        for each in (folder, Path.cwd() / path_of(task.environment["KINETIC_CHECKPOINT_DIR"])):
+            each.mkdir(parents=True, exist_ok=True)
+        try:
+            if task.attempt or not address.endswith(f"/{task.job_id}"):  # else nobody has written there
+                found = _fetched(open_store(address), folder)
+        except StoreUnreachableError:
+            raise
+        except KineticError as error:
+            say(f"kinetic: what earlier attempts wrote to {address} could not be fetched: {error}\n")
+        if found:
+            say(f"kinetic: fetched {len(found)} file(s) that an earlier attempt wrote to {address}\n")
+        task.sent.write_bytes(_page(found, folder=str(folder)))
+
+
+def _fetched(store: Store, folder: Path) -> dict[str, State]:
+    """Fetch the files that the pages of all hosts name, as far as they are still there."""
+    named: dict[str, State] = {}
+    for entry in store.entries(OUTPUT_PAGES):
+        named |= _read_page(store.get(entry.key), entry.key)
+
+    def fetch(path: str, changed: int) -> tuple[str, State] | None:
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            store.fetch(path, place)
+        except KeyMissingError:
+            return None
+        os.utime(place, ns=(changed, changed))
+        return path, (place.stat().st_size, changed)
+
+    tasks = (functools.partial(fetch, path, changed) for path, (_, changed) in named.items())
+    return dict(each for each in in_parallel(store, tasks) if each is not None)
+
+
+def _page(files: dict[str, State], **more: str) -> bytes:
+    return documents.write_ascii({"schema": documents.SCHEMA, "files": files, **more})
+
+
+def _read_page(data: bytes, what: str) -> dict[str, State]:
+    """Return what a page names; nothing of one that says something else, or leads out of the folder."""
+    try:
+        files = documents.read(data, what)["files"]
+        found = {str(path): (int(size), int(changed)) for path, (size, changed) in files.items()}
+    except (IntegrityError, KeyError, TypeError, ValueError, AttributeError):
+        return {}
+    return {path: state for path, state in found.items() if not {"", ".", ".."} & set(path.split("/"))}
+
+
+# ---------------------------------------------------------------------------------------------------- in the supervisor
+
+
+class OutputFiles(threading.Thread):
+    """Sends the files of one host, until `finish`; a thread, so that a slow store does not delay what is watched."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(name="kinetic-outputs", daemon=True)
+        self._task, self._address = task, address_of(task)
+        self._folder = ""  # "" until the function begins
+        self._sent: dict[str, State] = {}
+        self._seen: dict[str, State] = {}
+        self._refused: dict[str, str] = {}  # what no bucket can keep, and why
+        self._trouble = ""
+        self._last = threading.Event()
+
+    def run(self) -> None:
+        pause = PAUSE_SECONDS
+        while not self._last.wait(pause):
+            begun = time.monotonic()
+            self._send(last=False)
+            pause = max(PAUSE_SECONDS, 10 * (time.monotonic() - begun))  # for hundreds of thousands of files
+        while not self._send(last=True):
+            time.sleep(_AGAIN_SECONDS)
+
+    def finish(self, wait: Callable[[float], bool]) -> str:
+        """Send the rest, now that nothing writes any more; return what did not arrive, or "".
+
+        ``wait`` waits for so many seconds, and returns whether there is no time left.
+        """
+        limit = time.monotonic() + _PATIENCE_SECONDS
+        self._last.set()
+        self.join(_AGAIN_SECONDS / 2)
+        while self.is_alive() and time.monotonic() < limit and not wait(_AGAIN_SECONDS):
+            pass
+        self.join(_LAST_SECONDS)
+        lost = [f"{path}: {why}" for path, why in self._refused.items()]
+        if self.is_alive():
+            lost.append(self._trouble or "there was no time left")
+        return "; ".join(lost)
+
+    def _send(self, *, last: bool) -> bool:
+        """Send what is new, or only what has settled; return whether everything is there."""
+        try:
+            if not self._has_begun():
+                return True
+            now = dict(self._files())
+            settled = now if last else {path: state for path, state in now.items() if self._seen.get(path) == state}
+            new = [path for path, state in settled.items() if self._sent.get(path) != state]
+            gone, self._seen = self._sent.keys() - now.keys(), now
+            if new or gone:
+                store = open_store(self._address)
+                for path in in_parallel(store, (functools.partial(self._send_file, store, path) for path in new)):
+                    self._sent[path] = now[path]
+                for path in gone:
+                    store.delete(path)
+                    del self._sent[path]
+                store.put(f"{OUTPUT_PAGES}{self._task.host}.json", _page(self._sent))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next time may succeed
+            self._trouble = str(error)
+            if isinstance(error, CredentialsError):
+                with contextlib.suppress(KineticError):
+                    open_anew(self._address)  # with those that there are by now
+            return False
+        return True
+
+    def _has_begun(self) -> bool:
+        if not self._folder and self._task.began.exists() and self._task.sent.exists():
+            data = self._task.sent.read_bytes()
+            self._sent = _read_page(data, str(self._task.sent))
+            self._folder = documents.read(data, str(self._task.sent))["folder"]
+        return self._folder != ""
+
+    def _files(self) -> Iterator[tuple[str, State]]:
+        for path, about in folders.walk(self._folder):
+            with contextlib.suppress(OSError):  # it was removed, or is a link that leads nowhere
+                found = os.stat(f"{self._folder}/{path}") if stat.S_ISLNK(about.st_mode) else about
+                if stat.S_ISREG(found.st_mode) and path not in self._refused:
+                    yield path, (found.st_size, found.st_mtime_ns)
+
+    def _send_file(self, store: Store, path: str) -> str:
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile: the next look notices
+            try:
+                store.put(path, Path(self._folder, path))
+            except OptionError as error:
+                self._refused[path] = error.what
+        return path

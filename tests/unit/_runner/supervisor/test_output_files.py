@@ -1,0 +1,110 @@
+"""Files below an address, while the job runs and at its end, with a store of files in the bucket's place."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kinetic._runner.supervisor import output_files
+from kinetic._runner.supervisor.output_files import OutputFiles
+from kinetic._wire.task import Task
+
+JOB = "cpu-train-20261128-120000-abcdef0"
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
+    """A task whose function has begun, in the folder in which it writes."""
+    monkeypatch.setattr(output_files, "PAUSE_SECONDS", 0.05)
+    work, base = tmp_path / "work", tmp_path / "base"
+    for folder in (work, base):
+        folder.mkdir()
+    monkeypatch.chdir(work)
+    address = f"file://{tmp_path}/bucket/{JOB}"
+    environment = {"KINETIC_OUTPUT_DIR": address, "KINETIC_CHECKPOINT_DIR": f"{address}/checkpoints"}
+    made = Task(JOB, "0" * 64, f"file://{tmp_path}/store", "key", 0o022, None, environment, base=str(base))
+    output_files.prepare(made, print)
+    made.began.touch()
+    return made
+
+
+@pytest.fixture
+def bucket(task: Task, tmp_path: Path) -> Path:
+    return tmp_path / "bucket" / JOB
+
+
+def until(holds: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def is_there(path: Path, text: str) -> Callable[[], bool]:
+    return lambda: path.is_file() and path.read_text() == text
+
+
+def test_a_file_that_has_settled_is_sent_while_the_job_runs_and_one_that_was_removed_is_removed(
+    task: Task, bucket: Path
+) -> None:
+    address = task.environment["KINETIC_OUTPUT_DIR"]
+    sending = OutputFiles(task)
+    sending.start()
+
+    with open(f"{address}/model.bin.part", "w") as file:
+        file.write("weights")
+    until(is_there(bucket / "model.bin.part", "weights"))
+    os.replace(f"{address}/model.bin.part", f"{address}/model.bin")
+    until(is_there(bucket / "model.bin", "weights"))
+    until(lambda: not (bucket / "model.bin.part").exists())
+    Path(address, "checkpoints", "last").write_text("step 7")
+
+    assert sending.finish(lambda _: False) == ""
+    assert (bucket / "checkpoints" / "last").read_text() == "step 7"
+
+
+def test_a_file_that_is_written_all_the_time_is_sent_at_the_end(task: Task, bucket: Path) -> None:
+    sending = OutputFiles(task)
+    for number in range(3):
+        Path(task.environment["KINETIC_OUTPUT_DIR"], "log").write_text("x" * number)
+        assert sending._send(last=False)
+    assert not (bucket / "log").exists()
+
+    assert sending._send(last=True)
+    assert (bucket / "log").read_text() == "xx"
+
+
+def test_a_name_that_no_bucket_takes_is_told_and_holds_nothing_up(task: Task, bucket: Path) -> None:
+    folder = Path(task.environment["KINETIC_OUTPUT_DIR"])
+    (folder / "two\nlines").write_text("")
+    (folder / "good").write_text("")
+    sending = OutputFiles(task)
+    sending.start()
+
+    trouble = sending.finish(lambda _: False)
+
+    assert "two\nlines: " in trouble
+    assert [path.name for path in bucket.iterdir() if path.is_file()] == ["good"]
+
+
+def test_a_bucket_that_takes_nothing_is_told_once_there_is_no_time_left(task: Task, tmp_path: Path) -> None:
+    Path(task.environment["KINETIC_OUTPUT_DIR"], "lost").write_text("")
+    (tmp_path / "bucket").write_text("a file is where its folder should be")
+    sending = OutputFiles(task)
+    sending.start()
+
+    assert sending.finish(lambda _: True)
+
+
+def test_nothing_is_sent_of_a_job_whose_function_never_began(task: Task, bucket: Path) -> None:
+    task.began.unlink()
+    Path(task.environment["KINETIC_OUTPUT_DIR"], "model").write_text("")
+    sending = OutputFiles(task)
+    sending.start()
+
+    assert sending.finish(lambda _: False) == ""
+    assert not bucket.exists()
