@@ -31,7 +31,8 @@ from kinetic.errors import (
 
 State = tuple[int, int]  # of a file: its bytes, and when it was changed, in nanoseconds
 
-PAUSE_SECONDS = 10.0  # a file is sent once it has not changed for so long: nothing half-written
+PAUSE_SECONDS = 10.0  # between two looks; a file that has not changed between them is not half-written
+_LONGEST_SECONDS = 60.0  # for one that is written all the time, as a log may be
 _AGAIN_SECONDS = 1.0  # at the end, after the store did not take everything
 _PATIENCE_SECONDS = 600.0  # of the end: a right that was just given is known everywhere by then
 _LAST_SECONDS = 1.5  # once the cluster ends the pod: the log and the note need the rest
@@ -112,6 +113,21 @@ def _read_page(data: bytes, what: str) -> dict[str, State]:
 # ---------------------------------------------------------------------------------------------------- in the supervisor
 
 
+class _Seen:
+    """A file at one look: whether it is a whole one follows from the look before."""
+
+    def __init__(self, state: State, number: int, before: _Seen | None) -> None:
+        now = time.monotonic()
+        self.state, self.number, self.is_whole = state, number, False
+        self.changing_since: float = now
+        if before is None:
+            return
+        is_replaced = before.number != number  # by another file, as os.replace does it
+        self.is_whole = before.state == state or is_replaced or now > before.changing_since + _LONGEST_SECONDS
+        if not self.is_whole:
+            self.changing_since = before.changing_since
+
+
 class OutputFiles(threading.Thread):
     """Sends the files of one host, until `finish`; a thread, so that a slow store does not delay what is watched."""
 
@@ -120,7 +136,7 @@ class OutputFiles(threading.Thread):
         self._task, self._address = task, address_of(task)
         self._folder = ""  # "" until the function begins
         self._sent: dict[str, State] = {}
-        self._seen: dict[str, State] = {}
+        self._seen: dict[str, _Seen] = {}  # at the last look
         self._refused: dict[str, str] = {}  # what no bucket can keep, and why
         self._trouble = ""
         self._last = threading.Event()
@@ -155,14 +171,13 @@ class OutputFiles(threading.Thread):
         try:
             if not self._has_begun():
                 return True
-            now = dict(self._files())
-            settled = now if last else {path: state for path, state in now.items() if self._seen.get(path) == state}
-            new = [path for path, state in settled.items() if self._sent.get(path) != state]
+            now = {path: _Seen(state, number, self._seen.get(path)) for path, state, number in self._files()}
+            new = [path for path, each in now.items() if self._sent.get(path) != each.state and (last or each.is_whole)]
             gone, self._seen = self._sent.keys() - now.keys(), now
             if new or gone:
                 store = open_store(self._address)
                 for path in in_parallel(store, (functools.partial(self._send_file, store, path) for path in new)):
-                    self._sent[path] = now[path]
+                    self._sent[path] = now[path].state
                 for path in gone:
                     store.delete(path)
                     del self._sent[path]
@@ -182,12 +197,12 @@ class OutputFiles(threading.Thread):
             self._folder = documents.read(data, str(self._task.sent))["folder"]
         return self._folder != ""
 
-    def _files(self) -> Iterator[tuple[str, State]]:
+    def _files(self) -> Iterator[tuple[str, State, int]]:
         for path, about in folders.walk(self._folder):
             with contextlib.suppress(OSError):  # it was removed, or is a link that leads nowhere
                 found = os.stat(f"{self._folder}/{path}") if stat.S_ISLNK(about.st_mode) else about
                 if stat.S_ISREG(found.st_mode) and path not in self._refused:
-                    yield path, (found.st_size, found.st_mtime_ns)
+                    yield path, (found.st_size, found.st_mtime_ns), found.st_ino
 
     def _send_file(self, store: Store, path: str) -> str:
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile: the next look notices

@@ -78,6 +78,27 @@ def test_a_file_that_is_written_all_the_time_is_sent_at_the_end(task: Task, buck
     assert (bucket / "log").read_text() == "xx"
 
 
+def test_a_file_that_is_replaced_all_the_time_is_sent_with_each_look(task: Task, bucket: Path) -> None:
+    state = Path(task.environment["KINETIC_OUTPUT_DIR"], "state")
+    sending = OutputFiles(task)
+    for step in range(3):
+        part = state.with_suffix(".part")
+        part.write_text(str(step))
+        part.replace(state)
+        assert sending._send(last=False)
+        assert [file.read_text() for file in bucket.glob("state")] == ([str(step)] if step else [])
+
+
+def test_a_log_that_is_written_all_the_time_is_sent_once_a_minute(task: Task, bucket: Path, monkeypatch) -> None:
+    monkeypatch.setattr(output_files, "_LONGEST_SECONDS", 0.0)
+    log = Path(task.environment["KINETIC_OUTPUT_DIR"], "log")
+    sending = OutputFiles(task)
+    for number in range(3):
+        log.write_text("x" * number)
+        assert sending._send(last=False)
+    assert (bucket / "log").read_text() == "xx"
+
+
 def test_a_name_that_no_bucket_takes_is_told_and_holds_nothing_up(task: Task, bucket: Path) -> None:
     folder = Path(task.environment["KINETIC_OUTPUT_DIR"])
     (folder / "two\nlines").write_text("")
