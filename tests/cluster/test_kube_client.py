@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import threading
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from cluster import nodes
 from cluster.plane import wait_for
-from servers.container import ContainerServer
+from servers.google_cloud import GoogleCloud
 from unit._backends.kube.test_job_request_pages import launch
 
 from kinetic._backends.kube import client as kube_client
@@ -203,14 +202,10 @@ def test_a_cluster_of_gke_is_found_by_its_name_and_spoken_to(plane, namespace) -
         def get(self, rejected: str = "") -> str:
             return plane.client.token
 
-    with ContainerServer() as google:
-        google.tokens = {plane.client.token}
-        authority = base64.b64encode(plane.authority.certificate.read_bytes()).decode()
-        page = {"endpoint": f"127.0.0.1:{plane.proxy.port}", "masterAuth": {"clusterCaCertificate": authority}}
-        google.add("my-project", "us-central1-a", "mine", **page)
-        service = Service(
-            clusters.CONTAINER_API, Tokens(), Retry(), environ={"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": google.url}
-        )
+    with GoogleCloud("my-project") as google:
+        google.container.api_server = (f"127.0.0.1:{plane.proxy.port}", plane.authority.certificate.read_bytes())
+        google.container.add("us-central1-a", "mine")
+        service = Service(clusters.CONTAINER_API, Tokens(), Retry(), environ=google.endpoints)
 
         access = gke_access(lambda: clusters.read_cluster(service, "my-project", "us-central1-a", "mine"), Tokens().get)
         with contextlib.closing(Client(access, namespace)) as client:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from servers.container import AUTHORITY, ContainerServer
 from servers.discovery import document
-from servers.google_cloud import GoogleCloud
+from servers.google_cloud import Fault, GoogleCloud
+from servers.google_cloud.container import AUTHORITY
 from servers.http11 import Answer
 from servers.scripted import Scripted
 
@@ -16,7 +16,8 @@ from kinetic._google.api import Service
 from kinetic._stores.parallel import Retry
 from kinetic.errors import AccessDeniedError, BackendUnavailableError, CredentialsError, KineticError
 
-HERE = ("my-project", "us-central1-a", "kinetic-cluster")
+PLACE = ("us-central1-a", "kinetic-cluster")
+HERE = ("my-project", *PLACE)
 
 
 class Tokens:
@@ -35,79 +36,80 @@ class Tokens:
 
 
 @pytest.fixture
-def server() -> Iterator[ContainerServer]:
-    with ContainerServer() as server:
-        yield server
-    assert server.wrong == []
+def cloud() -> Iterator[GoogleCloud]:
+    with GoogleCloud("my-project") as cloud:
+        cloud.tokens = {"token"}
+        yield cloud
+    assert cloud.wrong == []
 
 
-def service(server: ContainerServer, tokens: Tokens | None = None, waited: list[float] | None = None) -> Service:
-    environ = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": f"{server.url}/"}
+def service(cloud: GoogleCloud, tokens: Tokens | None = None, waited: list[float] | None = None) -> Service:
     sleep = (waited if waited is not None else []).append
-    return Service(clusters.CONTAINER_API, tokens or Tokens(), Retry(3, sleep=sleep), environ=environ)
+    return Service(clusters.CONTAINER_API, tokens or Tokens(), Retry(3, sleep=sleep), environ=cloud.endpoints)
 
 
-def test_the_dns_endpoint_is_taken_where_it_is_answered_and_needs_no_certificate(server: ContainerServer) -> None:
+def test_the_dns_endpoint_is_taken_where_it_is_answered_and_needs_no_certificate(cloud: GoogleCloud) -> None:
     dns = {"endpoint": "gke-abc.us-central1.gke.goog", "allowExternalTraffic": True}
-    server.add(*HERE, controlPlaneEndpointsConfig={"dnsEndpointConfig": dns})
+    cloud.container.add(*PLACE, controlPlaneEndpointsConfig={"dnsEndpointConfig": dns})
 
-    found = clusters.read_cluster(service(server), *HERE)
+    found = clusters.read_cluster(service(cloud), *HERE)
 
     assert (found.server, found.authority) == ("https://gke-abc.us-central1.gke.goog", b"")
 
 
-def test_a_name_that_nobody_answers_is_passed_over_for_the_address_and_its_certificate(server: ContainerServer) -> None:
-    server.add(*HERE)
+def test_a_name_that_nobody_answers_is_passed_over_for_the_address_and_its_certificate(cloud: GoogleCloud) -> None:
+    cloud.container.add(*PLACE)
 
-    found = clusters.read_cluster(service(server), *HERE)
+    found = clusters.read_cluster(service(cloud), *HERE)
 
     assert (found.server, found.authority) == ("https://203.0.113.7", AUTHORITY)
 
 
-def test_only_what_is_needed_of_a_cluster_is_asked_for(server: ContainerServer) -> None:
-    server.add(*HERE)
+def test_only_what_is_needed_of_a_cluster_is_asked_for(cloud: GoogleCloud) -> None:
+    cloud.container.add(*PLACE)
+    cloud.quota_projects = {"billed"}
 
-    clusters.read_cluster(service(server, Tokens(project="billed")), *HERE)
+    clusters.read_cluster(service(cloud, Tokens(project="billed")), *HERE)
 
-    (asked,) = server.seen
-    assert asked.path == "/v1/projects/my-project/locations/us-central1-a/clusters/kinetic-cluster"
+    (asked,) = cloud.calls
+    assert asked.path == "v1/projects/my-project/locations/us-central1-a/clusters/kinetic-cluster"
     assert "masterAuth/clusterCaCertificate" in asked.query["fields"]
     assert asked.headers["x-goog-user-project"] == "billed"
 
 
-def test_a_cluster_that_is_not_there_is_answered_with_those_that_are(server: ContainerServer) -> None:
-    server.add("my-project", "europe-west4", "big")
+def test_a_cluster_that_is_not_there_is_answered_with_those_that_are(cloud: GoogleCloud) -> None:
+    cloud.container.add("europe-west4", "big")
 
     with pytest.raises(BackendUnavailableError) as caught:
-        clusters.read_cluster(service(server), *HERE)
+        clusters.read_cluster(service(cloud), *HERE)
 
     assert caught.value.code == "cluster-missing"
     assert caught.value.why == "its clusters: big in europe-west4"
     assert caught.value.next == "export KINETIC_CLUSTER=big KINETIC_ZONE=europe-west4"
 
 
-def test_a_project_without_clusters_names_the_command_that_lists_them(server: ContainerServer) -> None:
+def test_a_project_without_clusters_names_the_command_that_lists_them(cloud: GoogleCloud) -> None:
     with pytest.raises(BackendUnavailableError) as caught:
-        clusters.read_cluster(service(server), *HERE)
+        clusters.read_cluster(service(cloud), *HERE)
 
     assert caught.value.next == "gcloud container clusters list --project my-project"
 
 
-def test_a_missing_permission_is_named(server: ContainerServer) -> None:
-    server.fault = [(403, "IAM_PERMISSION_DENIED", 'Required "container.clusters.get" permission(s) for "…".')]
+def test_a_missing_permission_is_named(cloud: GoogleCloud) -> None:
+    cloud.denied = {"container.clusters.get"}
 
     with pytest.raises(AccessDeniedError) as caught:
-        clusters.read_cluster(service(server), *HERE)
+        clusters.read_cluster(service(cloud), *HERE)
 
     assert "container.clusters.get" in caught.value.why
     assert "roles/container.developer" in caught.value.next
 
 
-def test_an_api_that_is_not_switched_on_comes_with_the_command_that_does_it(server: ContainerServer) -> None:
-    server.fault = [(403, "SERVICE_DISABLED", "Kubernetes Engine API has not been used in project 1 before")] * 2
+def test_an_api_that_is_not_switched_on_comes_with_the_command_that_does_it(cloud: GoogleCloud) -> None:
+    cloud.enabled.clear()
 
     with pytest.raises(AccessDeniedError) as caught:
-        clusters.read_cluster(service(server), *HERE)
+        clusters.read_cluster(service(cloud), *HERE)
 
     assert caught.value.next == "gcloud services enable container.googleapis.com --project my-project"
 
@@ -144,54 +146,54 @@ def test_who_may_use_the_quota_of_no_project_learns_the_role() -> None:
     assert "roles/serviceusage.serviceUsageConsumer" in str(caught.value.next)
 
 
-def test_a_token_that_ended_is_exchanged_once(server: ContainerServer) -> None:
-    server.add(*HERE)
+def test_a_token_that_ended_is_exchanged_once(cloud: GoogleCloud) -> None:
+    cloud.container.add(*PLACE)
     tokens = Tokens("old", "token")
 
-    clusters.read_cluster(service(server, tokens), *HERE)
+    clusters.read_cluster(service(cloud, tokens), *HERE)
 
     assert tokens.refused == ["old"]
 
 
-def test_a_token_that_nobody_wants_is_an_error_of_credentials(server: ContainerServer) -> None:
+def test_a_token_that_nobody_wants_is_an_error_of_credentials(cloud: GoogleCloud) -> None:
     with pytest.raises(CredentialsError, match="rejected our credentials"):
-        clusters.read_cluster(service(server, Tokens("stolen")), *HERE)
+        clusters.read_cluster(service(cloud, Tokens("stolen")), *HERE)
 
-    assert len(server.seen) == 2
+    assert len(cloud.calls) == 2
 
 
-def test_a_busy_service_is_asked_again(server: ContainerServer) -> None:
-    server.add(*HERE)
-    server.fault = [(503, "", "try later"), (429, "RATE_LIMIT_EXCEEDED", "slower")]
+def test_a_busy_service_is_asked_again(cloud: GoogleCloud) -> None:
+    cloud.container.add(*PLACE)
+    cloud.faults = [Fault(at=0), Fault(at=1, status=429, reason="RATE_LIMIT_EXCEEDED")]
     waited: list[float] = []
 
-    clusters.read_cluster(service(server, waited=waited), *HERE)
+    clusters.read_cluster(service(cloud, waited=waited), *HERE)
 
     assert len(waited) == 2
 
 
-def test_a_service_that_stays_away_is_said(server: ContainerServer) -> None:
-    server.fault = [(503, "", "try later")] * 3
+def test_a_service_that_stays_away_is_said(cloud: GoogleCloud) -> None:
+    cloud.faults = [Fault(times=3)]
 
     with pytest.raises(BackendUnavailableError, match="does not respond"):
-        clusters.read_cluster(service(server), *HERE)
+        clusters.read_cluster(service(cloud), *HERE)
 
 
 @pytest.mark.parametrize("status", ["PROVISIONING", "STOPPING", "ERROR"])
-def test_a_cluster_that_does_not_serve_says_so(server: ContainerServer, status: str) -> None:
-    server.add(*HERE, status=status, statusMessage="out of addresses")
+def test_a_cluster_that_does_not_serve_says_so(cloud: GoogleCloud, status: str) -> None:
+    cloud.container.add(*PLACE).update(status=status, statusMessage="out of addresses")
 
     with pytest.raises(BackendUnavailableError) as caught:
-        clusters.read_cluster(service(server), *HERE)
+        clusters.read_cluster(service(cloud), *HERE)
 
     assert caught.value.why == f"its status is {status}: out of addresses"
 
 
-def test_a_private_cluster_names_the_switch_for_its_dns_name(server: ContainerServer) -> None:
-    server.add(*HERE, endpoint="")
+def test_a_private_cluster_names_the_switch_for_its_dns_name(cloud: GoogleCloud) -> None:
+    cloud.container.add(*PLACE).update(endpoint="")
 
     with pytest.raises(BackendUnavailableError) as caught:
-        clusters.read_cluster(service(server), *HERE)
+        clusters.read_cluster(service(cloud), *HERE)
 
     assert "--enable-dns-access" in caught.value.next
 

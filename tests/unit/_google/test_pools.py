@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from servers.container import ContainerServer
+from servers.google_cloud import GoogleCloud
 
 from kinetic._google import clusters
 from kinetic._google.api import Service
@@ -32,15 +32,14 @@ class Token:
 
 
 @pytest.fixture
-def server() -> Iterator[ContainerServer]:
-    with ContainerServer() as server:
-        yield server
-    assert server.wrong == []
+def cloud() -> Iterator[GoogleCloud]:
+    with GoogleCloud("my-project") as cloud:
+        yield cloud
+    assert cloud.wrong == []
 
 
-def service(server: ContainerServer) -> Service:
-    environ = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": server.url}
-    return Service(clusters.CONTAINER_API, Token(), Retry(1), environ=environ)
+def service(cloud: GoogleCloud) -> Service:
+    return Service(clusters.CONTAINER_API, Token(), Retry(1), environ=cloud.endpoints)
 
 
 def pool(name: str, machine_type: str, *, autoscaling: Any = None, topology: str = "", **config: Any) -> dict[str, Any]:
@@ -59,12 +58,13 @@ def limits(**most: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def ask(server: ContainerServer):
-    """Return a function: of a cluster with some node pools, asked through the server."""
+def ask(cloud: GoogleCloud):
+    """Return a function: of a cluster with some node pools, asked through the cloud."""
 
     def read(*found: dict[str, Any], where: tuple[str, str, str] = HERE, **more: Any) -> clusters.NodePools:
-        server.add(*where, **{"locations": ["us-central1-a"], "nodePools": list(found), **more})
-        return clusters.read_pools(service(server), *where)
+        cluster = cloud.container.add(*where[1:])
+        cluster.update({"locations": ["us-central1-a"], "nodePools": list(found), **more})
+        return clusters.read_pools(service(cloud), *where)
 
     return read
 
@@ -73,10 +73,10 @@ DEFAULT = pool("default-pool", "e2-standard-4")
 L4 = pool("l4", "g2-standard-12", **gpus("nvidia-l4", 1))
 
 
-def test_one_request_brings_everything(ask, server: ContainerServer) -> None:
+def test_one_request_brings_everything(ask, cloud: GoogleCloud) -> None:
     ask(DEFAULT, L4)
 
-    (asked,) = server.seen
+    (asked,) = cloud.calls
     assert asked.path.endswith("/clusters/kinetic-cluster")
 
 
@@ -292,13 +292,14 @@ def test_a_long_list_of_pools_is_cut() -> None:
     assert "pool-7 (e2-standard-4), …; " in there.capacity_for(place("gpu-l4")).why
 
 
-def test_what_keeps_us_from_asking_is_an_error(server: ContainerServer) -> None:
-    server.fault = [(403, "IAM_PERMISSION_DENIED", "no")]
+def test_what_keeps_us_from_asking_is_an_error(cloud: GoogleCloud) -> None:
+    cloud.denied = {"container.clusters.get"}
 
     with pytest.raises(AccessDeniedError):
-        clusters.read_pools(service(server), *HERE)
+        clusters.read_pools(service(cloud), *HERE)
+    cloud.denied.clear()
     with pytest.raises(BackendUnavailableError, match="there is no cluster"):
-        clusters.read_pools(service(server), *HERE)
+        clusters.read_pools(service(cloud), *HERE)
 
 
 @pytest.mark.parametrize(

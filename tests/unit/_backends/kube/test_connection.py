@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -13,8 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from servers.container import ContainerServer
-from servers.http11 import Answer, Request, Server
+from servers.google_cloud import GoogleCloud
 
 from kinetic._backends.kube import connection
 from kinetic._backends.kube.connection import ClusterAddress, client_of, connect, pools_of
@@ -160,45 +158,12 @@ def test_a_library_that_is_not_installed_comes_with_the_command(
 
 
 @pytest.fixture
-def google(tmp_path: Path) -> Iterator[tuple[ContainerServer, dict[str, str]]]:
+def google(tmp_path: Path) -> Iterator[tuple[GoogleCloud, dict[str, str]]]:
     """Google's container API and what hands out tokens, and the environment that leads to both."""
-    handed: list[str] = []
-
-    def hand_out(request: Request) -> Answer:
-        handed.append("token")
-        page = {"access_token": f"token-{len(handed)}", "expires_in": 3600, "token_type": "Bearer"}
-        return Answer(200, json.dumps(page).encode(), {"Content-Type": "application/json"})
-
-    with ContainerServer() as server, contextlib.closing(Server(hand_out).start()) as tokens:
-        login = tmp_path / "login.json"
-        log_in(login, f"{tokens.url}/token")
-        server.tokens = {"token-1"}
-        server.add("my-project", "us-central1-a", "kinetic-cluster")
-        yield (
-            server,
-            {
-                "GOOGLE_APPLICATION_CREDENTIALS": str(login),
-                "CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": server.url,
-            },
-        )
-        assert server.wrong == []
-
-
-def log_in(path: Path, tokens: str, user: str = "ann") -> None:
-    """Write what `gcloud auth application-default login` writes, with a key that names who hands out tokens."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    key = rsa.generate_private_key(65537, 2048).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    page = {
-        "type": "service_account",
-        "client_email": f"{user}@my-project.iam.gserviceaccount.com",
-        "private_key": key.decode(),
-        "token_uri": tokens,
-    }
-    path.write_text(json.dumps(page))
+    with GoogleCloud("my-project") as cloud:
+        cloud.container.add("us-central1-a", "kinetic-cluster")
+        yield cloud, cloud.environ(tmp_path)
+        assert cloud.wrong == []
 
 
 def test_a_project_means_the_endpoint_of_its_cluster_at_google(google) -> None:
@@ -208,30 +173,33 @@ def test_a_project_means_the_endpoint_of_its_cluster_at_google(google) -> None:
 
     assert server_of(client) == "https://203.0.113.7"
     assert client.about == "the cluster kinetic-cluster in us-central1-a of my-project"
-    assert client.transport.access.credential.header() == "Bearer token-1"
+    assert client.transport.access.credential.header() == "Bearer token"
 
 
 def test_a_token_that_is_refused_is_exchanged(google) -> None:
-    _, environ = google
+    cloud, environ = google
     credential = client_of(GKE, environ).transport.access.credential
+    first = credential.header()
+    cloud.token = "another"
 
-    assert credential.header(rejected=credential.header()) == "Bearer token-2"
+    assert (credential.header(), credential.header(rejected=first)) == (first, "Bearer another")
 
 
 def test_node_pools_are_asked_for_with_the_same_token(google) -> None:
-    server, environ = google
-    server.add("my-project", "us-central1-a", "kinetic-cluster", nodePools=[{"name": "p", "status": "RUNNING"}])
+    cloud, environ = google
+    cloud.container.add("us-central1-a", "kinetic-cluster", nodePools=[{"name": "p"}])
     client_of(GKE, environ)
+    cloud.token = "another"
 
     found = pools_of(GKE, environ)
 
     assert [pool.name for pool in found.pools] == ["p"]
-    assert [request.headers["authorization"] for request in server.seen] == ["Bearer token-1"] * 2
+    assert [call.headers["authorization"] for call in cloud.calls] == ["Bearer token"] * 2
 
 
 def test_node_pools_that_nobody_tells_are_unknown(google) -> None:
-    server, environ = google
-    server.fault = [(403, "IAM_PERMISSION_DENIED", "no")]
+    cloud, environ = google
+    cloud.denied = {"container.clusters.get"}
 
     assert pools_of(GKE, environ) is None
     assert pools_of(GKE._replace(context="dev"), environ) is None
@@ -239,8 +207,7 @@ def test_node_pools_that_nobody_tells_are_unknown(google) -> None:
 
 
 def test_another_login_makes_another_client(google, tmp_path: Path) -> None:
-    server, environ = google
-    server.tokens = {"token-1", "token-2"}
+    _, environ = google
     first = client_of(GKE, environ)
 
     page = json.loads((tmp_path / "login.json").read_text())
