@@ -37,7 +37,7 @@ _BUCKET_PERMISSIONS = (
 )
 _WRITERS = (OBJECT_ROLE, "roles/storage.objectAdmin", "roles/storage.admin")
 _RETRY = Retry(attempts=2, first_seconds=0.5, most_seconds=2.0)  # somebody waits for the answer
-_LEAST_VERSION = (1, 29)  # Autopilot makes TPU nodes by itself from there on; spec/ground.md, section 1.2
+_LEAST_VERSION = (1, 29)  # Autopilot makes TPU nodes by itself from there on
 _PROBE_SECONDS = 5.0  # for a connection to the cluster; jobs wait a minute, and somebody waits for this answer
 _LIKELY = 0.3  # of Google's 0 to 1; below it a node is seldom given
 _BILLING = "cloudbilling.googleapis.com"

@@ -105,7 +105,7 @@ class AddedPool(Pool):
         return f"node pool {self.name}: {least} to {self.most_nodes} × {self.wanted.machine_type}"
 
     def body(self) -> Page:
-        """Return the pool as Google is asked for it; spec/ground.md, section 9."""
+        """Return the pool as Google is asked for it."""
         body, options = super().body(), self.options
         config: Page = body["config"]
         if self._account:

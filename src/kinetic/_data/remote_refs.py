@@ -150,7 +150,7 @@ class FuseMount(NamedTuple):
 def fuse_mount(ref: DataRef) -> FuseMount:
     """Return how plain objects in a bucket of Google Cloud Storage are mounted; a single object by its folder.
 
-    Source: GKE's documentation of the Cloud Storage FUSE CSI driver; behaviour.md E-R31 and E-R32.
+    Source: GKE's documentation of the Cloud Storage FUSE CSI driver.
     """
     if ref.kind not in {"prefix", "object"} or not ref.uri.startswith("gs://"):
         raise OptionError(

@@ -1,6 +1,6 @@
 """What Google's container API says of a GKE cluster: where its API server is, and which hardware it can have.
 
-A job's hardware is checked in this order; spec/gke.md, sections 1, 4 and 8, has how labels follow from pools:
+A job's hardware is checked in this order:
 
     a pool with such nodes that grows far enough                             can grow
     Autopilot, unless it is one of few old GPUs                              can grow

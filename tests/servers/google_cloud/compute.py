@@ -1,7 +1,4 @@
-"""Compute Engine: networks and what hangs on them, machine types, quota, reservations, capacity advice.
-
-Rules that no schema holds are from spec/ground.md, sections 3, 4.2 and 11.
-"""
+"""Compute Engine: networks and what hangs on them, machine types, quota, reservations, capacity advice."""
 
 from __future__ import annotations
 

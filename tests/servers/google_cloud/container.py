@@ -1,7 +1,4 @@
-"""GKE: clusters and node pools, one operation of a cluster at a time.
-
-Rules that no schema holds are from spec/ground.md, sections 1 to 4 and 9.
-"""
+"""GKE: clusters and node pools, one operation of a cluster at a time."""
 
 from __future__ import annotations
 
@@ -375,7 +372,7 @@ class Container:
         taints = list(body.get("config", {}).get("taints", ()))
         config = body.get("config", {})
         family = config.get("machineType", "").partition("-")[0]
-        # What GKE adds by itself: gke.md, section 1.
+        # What GKE adds by itself.
         if family.startswith(("ct", "tpu")):
             taints.append({"key": "google.com/tpu", "value": "present", "effect": "NO_SCHEDULE"})
         if config.get("accelerators"):

@@ -1,4 +1,4 @@
-"""How Google's services refuse: the shapes of their errors, as recorded in spec/ground.md, section 4.2."""
+"""How Google's services refuse: the shapes of their errors."""
 
 from __future__ import annotations
 

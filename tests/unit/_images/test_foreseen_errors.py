@@ -197,7 +197,7 @@ def prebuilt_missing(place: Place) -> None:
     bundled.find_published(f"{place.proxy.address}/{place.registry.name}/base-cpu", "7", PYTHON, None, {})
 
 
-FORESEEN = {  # what ../shared/spec/images.md foresees, and docs/images.md lists: the code of each
+FORESEEN = {  # what docs/images.md lists: the code of each
     no_solution: "no-solution",
     no_wheel_for_linux: "no-solution",
     no_wheel_for_arm: "no-solution",

@@ -4,7 +4,7 @@ The first row that matches counts. ``what`` and ``next`` may use the pattern's g
 {account}, {queue}, {accelerator} and {list_nodes}, a command.
 
 The texts were read in Kubernetes 1.36 (scheduler, kubelet, controllers, admission), in Kueue 0.14, and in events of
-GKE's autoscaler as public issues quote them; spec/gke.md sections 3 and 4.
+GKE's autoscaler as public issues quote them.
 """
 
 from __future__ import annotations

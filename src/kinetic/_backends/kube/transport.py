@@ -329,7 +329,7 @@ class Transport:
         may_have_moved: bool = True,
         headers: Mapping[str, str] | None = None,
     ) -> Iterator[Response]:
-        """Open an answer that keeps coming, once: the reader knows where to resume; see ``stream_errors``.
+        """Open an answer that keeps coming, once: the reader knows where to resume.
 
         With `may_have_moved`, it is looked up where the server is now if it cannot be reached.
         """

@@ -1,4 +1,4 @@
-"""Every row of the registry asks for what GKE has: facts from spec/gke.md section 1, written down once more here.
+"""Every row of the registry asks for what GKE has: facts of its documentation, written down once more here.
 
 Written down and not derived, so that a mistake in the catalog is not repeated.
 """
