@@ -19,8 +19,8 @@ _TYPO = 0.86  # a word this similar to a command of ours is a typo; "stop" is no
 _TREE = """
     run            | run:run                   | Run a function of a file, or any command, as a job.
     dev            | dev:dev                   | Run a function of a file again at each save.
-    jobs           | job_views:jobs            | List, inspect, collect and cancel jobs.
-    jobs list      | job_views:list_           | List jobs, newest first.
+    jobs           | main:jobs                 | List, inspect, collect and cancel jobs.
+    jobs list      | job_table:list_           | List jobs, newest first.
     jobs show      | job_views:show            | Show all details of a job.
     jobs status    | job_views:status          | Print the status of a job.
     jobs explain   | job_views:explain         | Show why a job is pending or failed, and what to do.

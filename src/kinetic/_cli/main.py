@@ -130,6 +130,19 @@ def cli(profile: str | None, debug: bool) -> None:  # noqa: ARG001 - Root.invoke
         _use_profile(profile)
 
 
+@click.group(
+    cls=LazyGroup,
+    path=["jobs"],
+    epilog="JOB_ID is the id of a job, a unique beginning of it, the --name that only it has, or @last or - for "
+    "the newest job.",
+)
+def jobs() -> None:
+    """List, inspect, collect and cancel jobs.
+
+    Example: kinetic jobs logs @last --follow
+    """
+
+
 def _use_color(choice: Literal["auto", "always", "never"] | None) -> None:
     if choice is not None:
         from kinetic._output import colors  # only if it is given

@@ -472,6 +472,22 @@ job_argument = found_argument("job_id", "JOB_ID", complete_jobs, find_job)
 job_or_row_argument = found_argument("job_id", "JOB_ID", complete_jobs, find_job_or_row)
 
 
+def warn_if_unsupervised(rows: Sequence[Row]) -> None:
+    """Warn when jobs of this machine wait and no process is there that would start them."""
+    here = [row for row in rows if row.status == "PENDING" and row.where == "this machine"]
+    # No command starts those whose Python is gone.
+    waiting = len([row for row in here if not (row.reason or "").startswith("waits for its Python")])
+    if not waiting:
+        return
+    from kinetic._jobs import locate
+
+    if not locate.is_supervised():
+        what = "1 job is pending" if waiting == 1 else f"{waiting} jobs are pending"
+        click.echo(
+            f"{what}, and no supervisor is running: the next command starts one, such as kinetic jobs list", err=True
+        )
+
+
 def print_status(job_id: str, page: Mapping[str, Any]) -> None:
     """Print the status of a job in a line."""
     from kinetic._output import colors

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kinetic._backends.local.limits import Limits
-from kinetic._cli import job_views
+from kinetic._cli import job_table
 from kinetic._jobs import locate
 from kinetic._jobs.index import Row
 from kinetic._wire import keys
@@ -128,7 +128,7 @@ def test_a_batch_with_a_cancelled_job_has_not_succeeded() -> None:
     page = dict.fromkeys(Row._fields) | {"group_id": "grp-1", "created_at": "2026-11-20T14:30:00Z", "reason": ""}
     cancelled = Row(**page)._replace(status="NOT_FOUND", reason="it was cancelled", group_index=0)
 
-    (row,) = job_views.fold_batches([Row(**page)._replace(status="SUCCEEDED", group_index=1), cancelled], {})
+    (row,) = job_table.fold_batches([Row(**page)._replace(status="SUCCEEDED", group_index=1), cancelled], {})
 
     assert (row.status, row.reason) == ("CANCELLED", "batch of 2 jobs: 1 CANCELLED, 1 SUCCEEDED")
 
@@ -138,7 +138,7 @@ def test_a_batch_that_was_cleaned_up_while_it_was_read_is_still_one_row() -> Non
 
     rows = [Row(**page)._replace(group_index=0), Row(**page)._replace(status="PENDING", group_index=1)]
 
-    (row,) = job_views.fold_batches(rows, {})
+    (row,) = job_table.fold_batches(rows, {})
 
     assert (row.job_id, row.status, row.reason) == ("grp-1", "RUNNING", "batch of 2 jobs: 1 RUNNING, 1 PENDING")
 
@@ -153,6 +153,6 @@ def test_of_an_input_that_was_tried_again_the_last_attempt_counts_in_whatever_or
     ]
 
     for rows in (tried, tried[::-1]):
-        (row,) = job_views.fold_batches(rows, {}, job_views._earlier_attempts(rows))
+        (row,) = job_table.fold_batches(rows, {}, job_table._earlier_attempts(rows))
 
         assert (row.status, row.reason) == ("SUCCEEDED", "batch of 1 job: 1 SUCCEEDED")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._cli import job_views
+from kinetic._cli import shared_options
 from kinetic._jobs import find, locate
 from kinetic._jobs.index import Row
 from kinetic.errors import JobNotFoundError
@@ -26,7 +26,7 @@ WAITING = Row(**dict.fromkeys(Row._fields))._replace(status="PENDING", where="th
 def test_waiting_jobs_without_a_supervisor_are_told(rows, kept, told, monkeypatch, capsys) -> None:
     monkeypatch.setattr(locate, "is_supervised", lambda: kept)
 
-    job_views._warn_if_unsupervised(rows)
+    shared_options.warn_if_unsupervised(rows)
 
     said = capsys.readouterr()
     assert said.out == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._cli.job_views import COLUMNS
+from kinetic._cli.job_table import COLUMNS
 from kinetic._output import format as format_
 from kinetic._output import format as output_format
 from kinetic._output.format import Column
