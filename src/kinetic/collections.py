@@ -38,10 +38,10 @@ def map(function: Callable[..., Any], inputs: Iterable[Any], **options: Any) -> 
     if isinstance(found, RemoteCallable):
         return found.run_async_map(inputs, **options)
     from kinetic._batches import submission
-    from kinetic._remote import callable as remote_callable
+    from kinetic._remote import recorded_calls
 
     mode = options.pop("input_mode", "auto")
     submission.check_mode(mode)
-    remote, calls = remote_callable.record_inputs(function, submission.input_list(inputs), mode)
+    remote, calls = recorded_calls.record_inputs(function, submission.input_list(inputs), mode)
     batch: BatchHandle[Any] = remote.run_async_map(calls, **options)
     return batch

@@ -1,8 +1,4 @@
-"""``kinetic.run`` and the decorated function: call it to run it there, or use one of its methods.
-
-``collections.map(lambda x: train.run_async(x, epochs=3), inputs)`` calls the lambda once for each input, and submits
-nothing: each ``run_async`` is *recorded* instead. The calls then become the inputs of one batch.
-"""
+"""``kinetic.run`` and the decorated function: call it to run it there, or use one of its methods."""
 
 from __future__ import annotations
 
@@ -13,8 +9,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import (
     TYPE_CHECKING,
@@ -33,13 +28,12 @@ from kinetic._config.options import UNSET, documented
 from kinetic._jobs.job_options import Options, check_names, why_no_submission
 from kinetic._output import tracebacks
 from kinetic._wire import loading, references
-from kinetic.errors import CallableError, OptionError, OptionTypeError
+from kinetic.errors import CallableError, OptionTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kinetic._batches.batch_handle import BatchHandle
-    from kinetic._batches.submission import Arguments
     from kinetic._data.data import Data
     from kinetic._jobs.handle import JobHandle
 
@@ -52,8 +46,7 @@ Call: TypeAlias = "tuple[RemoteCallable[..., Any], tuple[Any, ...], dict[str, An
 _COROUTINE, _GENERATOR, _ASYNC_GENERATOR = 0x80, 0x20, 0x200  # inspect.CO_…; importing inspect costs 8 ms
 _METHODS_FORWARD = sys.version_info >= (3, 13)  # classmethod stopped chaining descriptors there
 _LONGEST_NAME = 40  # characters
-_SUBMITTING = frozenset({"run_async", "submit"})
-_calls: ContextVar[list[Call] | None] = ContextVar("kinetic_recorded_calls", default=None)
+recorded: ContextVar[list[Call] | None] = ContextVar("kinetic_recorded_calls", default=None)  # see ``recorded_calls``
 _run_here: set[str] = set()  # names of functions that a job called, which is reported once
 
 
@@ -568,7 +561,7 @@ class _NotYet:
 
 def record_call(remote: RemoteCallable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Record a call and return what replaces its handle; None where nothing is recorded."""
-    calls = _calls.get()
+    calls = recorded.get()
     if calls is None:
         return None
     calls.append((remote, args, kwargs))
@@ -577,71 +570,9 @@ def record_call(remote: RemoteCallable[..., Any], args: tuple[Any, ...], kwargs:
 
 def refuse_blocking_call(name: str) -> None:
     """Refuse a blocking call while calls are recorded: it would run one input after the other."""
-    if _calls.get() is not None:
+    if recorded.get() is not None:
         raise CallableError(
             f"{name} was called and not submitted",
             why="collections.map takes a function that submits one job for each input",
             next=f"write {name}.run_async(…) in it",
         )
-
-
-def record_inputs(function: Callable[..., Any], inputs: Sequence[Any], mode: str) -> tuple[Any, list[Arguments]]:
-    """Call a function for each input; return the decorated function it submits, and the arguments of each job."""
-    from kinetic._batches import submission
-
-    if not _may_submit(function):
-        raise CallableError(
-            f"{function!r} cannot be run as a batch",
-            why="it was not decorated with kinetic.run, and calls no run_async",
-            next="put @kinetic.run(...) above it, or pass a function that returns f.run_async(...)",
-        )
-    found: list[Arguments] = []
-    first: RemoteCallable[..., Any] | None = None
-    for index, item in enumerate(inputs):
-        arguments = submission.arguments_of(item, mode)
-        with _recording() as calls:
-            function(*arguments.args, **arguments.kwargs)
-        if len(calls) != 1:
-            raise CallableError(
-                f"input {index} submits {len(calls) or 'no'} jobs",
-                why="a batch has one job for each input",
-                next="call run_async exactly once, and return what it returns",
-            )
-        remote, args, kwargs = calls[0]
-        first = first or remote
-        if not first.is_alike(remote):
-            raise OptionError(
-                f"input {index} is for another function, or has other options, than input 0",
-                why=f"a batch runs one function with one set of options: {first!r}, {remote!r}",
-                next="make one batch for each",
-            )
-        found.append(submission.Arguments(args, kwargs))
-    if first is None:
-        submission.input_list(found)  # raises: there are no inputs
-        raise AssertionError
-    return first, found
-
-
-@contextmanager
-def _recording() -> Iterator[list[Call]]:
-    calls: list[Call] = []
-    token = _calls.set(calls)
-    try:
-        yield calls
-    finally:
-        _calls.reset(token)
-
-
-def _may_submit(function: object) -> bool:
-    """Return whether a callable names a method that submits: one that does not would run here, for nothing."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if getattr(function, "__name__", "") in _SUBMITTING:
-        return True
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    return code is not None and bool(_SUBMITTING & _names(code))
-
-
-def _names(code: Any) -> set[str]:
-    nested = (_names(constant) for constant in code.co_consts if hasattr(constant, "co_names"))
-    return {*code.co_names, *code.co_freevars}.union(*nested)

@@ -16,7 +16,7 @@ import cloudpickle
 import pytest
 
 import kinetic
-from kinetic._remote.callable import record_inputs
+from kinetic._remote.recorded_calls import record_inputs
 from kinetic._wire import references
 from kinetic.errors import CallableError, OptionError
 

@@ -10,6 +10,7 @@ import pytest
 import kinetic
 from kinetic._batches import submission
 from kinetic._remote import callable as remote_callable
+from kinetic._remote import recorded_calls
 from kinetic.errors import CallableError, OptionError
 
 
@@ -24,7 +25,7 @@ def other(rate):
 
 
 def recorded(function, items, mode="auto"):
-    remote, calls = remote_callable.record_inputs(function, items, mode)
+    remote, calls = recorded_calls.record_inputs(function, items, mode)
     assert remote.is_alike(train)
     return [(call.args, call.kwargs) for call in calls]
 
@@ -84,7 +85,7 @@ def test_a_blocking_call_is_refused_with_the_word_that_was_meant():
 )
 def test_jobs_of_several_functions_or_with_several_options_are_no_batch(submits):
     with pytest.raises(OptionError, match="input 1 is for another function, or has other options"):
-        remote_callable.record_inputs(submits, [0, 1], "auto")
+        recorded_calls.record_inputs(submits, [0, 1], "auto")
 
 
 def test_a_handle_that_is_not_there_yet_says_so():
