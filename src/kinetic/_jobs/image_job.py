@@ -9,7 +9,9 @@ job, which the next submission finds. A page whose job is not there any more, or
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,14 +20,25 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._config import home
-from kinetic._images import builder_project, image, pod_build
-from kinetic._images.builders import CollectedError, NotWaitingError, RemoteImage, UnavailableError, read_note
+from kinetic._config.target import Target
+from kinetic._google import login
+from kinetic._images import builder_project, bundled, cloud_build, image, pod_build
+from kinetic._images.builders import (
+    CollectedError,
+    NotWaitingError,
+    RemoteBuilder,
+    RemoteImage,
+    UnavailableError,
+    read_note,
+)
 from kinetic._images.image import BuiltImage
 from kinetic._images.layers import Wheel
 from kinetic._images.request import BuildRequest, logins
-from kinetic._jobs import locate, wait
+from kinetic._jobs import locate, submit_context, wait
 from kinetic._jobs.handle import JobHandle, handle_of
+from kinetic._jobs.job_options import Options
 from kinetic._output import terminal as output
+from kinetic._project import pickler, root
 from kinetic._stores.protocol import Store
 from kinetic._wire import NamedTuple, dataclass, digests, documents, fields, keys
 from kinetic.errors import ImageBuildError, IntegrityError, JobError, KeyMissingError, KineticError, ResultMissingError
@@ -36,6 +49,8 @@ _UNSUBMITTED_SECONDS = 30.0  # between the page and the start of its job: the ot
 _LOOK_SECONDS = 0.5
 _NO_RIGHT = frozenset({"registry-denied", "registry-login"})  # of the pod's account: another builder's may have it
 _CARRIED_BYTES = 64 << 20  # of wheels that travel with the job
+_MOST_SECONDS = 7200.0
+_MUCH = 1 << 30  # bytes of wheels from which a job says how much disk it needs: for wheels, layers and bytecode
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,51 @@ class BuildCall(NamedTuple):
     size_bytes: int  # of the wheels: how much disk the job needs follows from it
     python: str  # X.Y of its image
     compiles: bool  # whether it needs a compiler
+
+
+def remote_builders(
+    submit: Callable[..., JobHandle], options: Options, target: Target, store: Store
+) -> list[RemoteBuilder]:
+    """Return who can build the image of a job besides this machine, the preferred one first."""
+    pod = PodBuilder(functools.partial(_submit_build, submit, options), store, os.environ)
+    if login.credentials_file(os.environ) is None or not store.url.startswith("gs://"):
+        return [pod]
+    cloud = cloud_build.CloudBuilder(
+        lambda repository: cloud_build.connect(target.project.value, target.zone.value, repository, store, os.environ),
+        functools.partial(bundled.find, environ=os.environ, google_token=login.Tokens(os.environ).get),
+        store,
+        os.environ,
+    )
+    return [pod, cloud]
+
+
+def _submit_build(submit: Callable[..., JobHandle], options: Options, build: BuildCall) -> JobHandle:
+    """Submit the job that builds an image, where jobs with these options run."""
+    disk = {"disk": f"{build.size_bytes * 3 // (1 << 30) + 2}Gi"} if build.size_bytes > _MUCH else None
+    wanted = options.changed(
+        accelerator="cpu",
+        container_image=f"python:{build.python}" if build.compiles else f"python:{build.python}-slim",
+        capture_env_vars=None,
+        volumes=None,
+        spot=False,
+        output_dir=None,
+        debug=False,
+        deadline=_MOST_SECONDS,
+        resources=disk,
+        retries=0,
+        name=None,
+        tags=None,
+        on_done=None,
+        after=None,
+        keep_warm=None,
+    )
+    outside = {name: value for name, value in os.environ.items() if name != "KINETIC_PACKAGE_ROOT"}
+    plan = root.find_root(build.function, environ=outside)
+    call = pickler.Call(build.function, (build.page,), {}, FUNCTION)
+    context = submit_context.prepare(wanted)
+    if context.settings is not None:
+        context = context._replace(settings=context.settings._replace(builds_image=True))
+    return submit(call, wanted, context, plan=plan, secrets=build.secrets, job_id=build.job_id)
 
 
 class PodBuilder:

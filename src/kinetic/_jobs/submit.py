@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from kinetic._jobs.after import Followed, Here
     from kinetic._jobs.data_refs import FoundData, HandedOver
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.image_job import BuildCall
     from kinetic._jobs.job_options import Captured, Options
     from kinetic._jobs.pod_requirements import Unfinished
     from kinetic._project.archive import Shipped
@@ -403,22 +402,9 @@ def _check_outputs(options: Options, context: SubmitContext) -> None:
 
 
 def _remote_builders(options: Options, context: SubmitContext) -> list[RemoteBuilder]:
-    """Return who can build images besides this machine, the preferred one first."""
-    from kinetic._google import login
-    from kinetic._images import bundled, cloud_build
     from kinetic._jobs import image_job  # only where an image must be built
 
-    store, target = context.store, context.target
-    pod = image_job.PodBuilder(functools.partial(_submit_image_build, options), store, os.environ)
-    if login.credentials_file(os.environ) is None or not store.url.startswith("gs://"):
-        return [pod]
-    cloud = cloud_build.CloudBuilder(
-        lambda repository: cloud_build.connect(target.project.value, target.zone.value, repository, store, os.environ),
-        functools.partial(bundled.find, environ=os.environ, google_token=login.Tokens(os.environ).get),
-        store,
-        os.environ,
-    )
-    return [pod, cloud]
+    return image_job.remote_builders(submit, options, context.target, context.store)
 
 
 def ship_project(shipment: Shipment, data: Sequence[Path], function: object) -> Shipped:
@@ -464,44 +450,6 @@ def versions() -> dict[str, str]:
         "kinetic": __version__,
         "platform": sys.platform,
     }
-
-
-def _submit_image_build(options: Options, build: BuildCall) -> JobHandle:
-    """Submit the job that builds an image, where jobs with these options run."""
-    from kinetic._project import pickler
-
-    wanted = options.changed(
-        accelerator="cpu",
-        container_image=f"python:{build.python}" if build.compiles else f"python:{build.python}-slim",
-        capture_env_vars=None,
-        volumes=None,
-        spot=False,
-        output_dir=None,
-        debug=False,
-        deadline=_BUILD_SECONDS,
-        resources=_build_resources(build.size_bytes),
-        retries=0,
-        name=None,
-        tags=None,
-        on_done=None,
-        after=None,
-        keep_warm=None,
-    )
-    outside = {name: value for name, value in os.environ.items() if name != "KINETIC_PACKAGE_ROOT"}
-    plan = root.find_root(build.function, environ=outside)
-    call = pickler.Call(build.function, (build.page,), {}, "build_image")
-    context = submit_context.prepare(wanted)
-    if context.settings is not None:
-        context = context._replace(settings=context.settings._replace(builds_image=True))
-    return submit(call, wanted, context, plan=plan, secrets=build.secrets, job_id=build.job_id)
-
-
-_BUILD_SECONDS = 7200.0
-_BUILD_DISK = 1 << 30  # bytes of wheels from which a build says how much disk it needs: wheels, layers, bytecode
-
-
-def _build_resources(size_bytes: int) -> dict[str, object] | None:
-    return {"disk": f"{size_bytes * 3 // (1 << 30) + 2}Gi"} if size_bytes > _BUILD_DISK else None
 
 
 def submit(

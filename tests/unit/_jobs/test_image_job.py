@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,8 +72,6 @@ def test_cloud_build_comes_after_the_pod_and_only_with_a_login_and_a_bucket_of_g
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     if login:
         (tmp_path / "application_default_credentials.json").write_text("{}")
-    context = SimpleNamespace(store=open_store(store), target=None)
-
-    found = submit._remote_builders(None, context)
+    found = image_job.remote_builders(submit.submit, None, None, open_store(store))
 
     assert [type(each) for each in found] == expected
