@@ -83,7 +83,7 @@ _TREE = """
     key list       | machine:list_             | List the keys of this machine.
     key export     | machine:export            | Print a key, for another machine.
     key import     | machine:import_           | Add a key that another machine exported.
-    completion     | main:completion           | Print a script for shell completion.
+    completion     | completion:completion     | Print a script for shell completion.
     skill          | skill:skill               | Print what a coding assistant should know about kinetic.
 """
 

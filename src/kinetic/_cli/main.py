@@ -1,4 +1,4 @@
-"""The ``kinetic`` command: what precedes its subcommands, how every command ends, and shell completion."""
+"""The ``kinetic`` command: what precedes its subcommands, and how every command ends."""
 
 from __future__ import annotations
 
@@ -17,19 +17,6 @@ from kinetic._cli.error_output import SuggestionError
 from kinetic._version import __version__
 
 _MANY_OBJECTS = 100_000  # what imports create stays anyway: searching it for garbage costs 8 of 90 ms
-_COMPLETE_VARIABLE = "_KINETIC_COMPLETE"  # click's own name for it: the script sets it, and click answers
-_NEW_BASH = "complete -o nosort -F _kinetic_completion kinetic"
-_ANY_BASH = "complete -F _kinetic_completion kinetic"  # bash before 4.4, such as that of macOS, sorts what is offered
-_REPAIRED = {  # in click's scripts; that for fish cuts a sentence at its first comma, and sorts the ids of jobs
-    'string split "," $': 'string split --max 1 "," $',
-    "complete --no-files ": "complete --no-files --keep-order ",
-    _NEW_BASH: f"{_NEW_BASH} 2>/dev/null || {_ANY_BASH}",
-}
-_COMPLETION_SETUP = {
-    "bash": 'put this into ~/.bashrc: eval "$(kinetic completion bash)"',
-    "zsh": 'put this into ~/.zshrc, below compinit: eval "$(kinetic completion zsh)"',
-    "fish": "run this once: kinetic completion fish > ~/.config/fish/completions/kinetic.fish",
-}
 
 
 class Root(LazyGroup):
@@ -163,28 +150,6 @@ def _use_profile(name: str) -> None:
     if found.get(name) is None:
         raise profiles.unknown_profile_error(name, found, way="write --profile {nearest}")
     os.environ["KINETIC_PROFILE"] = name
-
-
-@click.command(epilog="; ".join(f"{shell}: {setup}" for shell, setup in _COMPLETION_SETUP.items()) + ".")
-@click.argument("shell", type=click.Choice([*_COMPLETION_SETUP]), metavar="bash|zsh|fish")
-def completion(shell: str) -> None:
-    """Print a script for shell completion.
-
-    It completes commands, options, ids and names of jobs and batches, profiles and accelerators.
-
-    Example: kinetic completion bash >> ~/.bashrc
-    """
-    from click.shell_completion import ShellComplete, get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None, f"click does not know {shell}"  # noqa: S101 - it knows the three that are offered
-    # Not kind.source(): for bash, that starts one to ask for its version, and it need not even be installed here.
-    script = ShellComplete.source(kind(cli, {}, "kinetic", _COMPLETE_VARIABLE))
-    for theirs, ours in _REPAIRED.items():
-        script = script.replace(theirs, ours)
-    print(script)
-    if sys.stdout.isatty():
-        click.echo(f"To use it, {_COMPLETION_SETUP[shell]}", err=True)
 
 
 def _open_closed_streams() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,101 +33,23 @@ PLACE = ("project", "zone", "cluster")
 NEWEST = frozenset({"@last", "-"})
 _AMBIGUOUS = "ambiguous-name"  # what has several owners is not looked for elsewhere
 _LONGEST_COMMAND = 40  # characters in a table
-_NAMED = 100  # the newest jobs whose names the Tab key offers
-_PLAIN_WORD = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)  # what names of jobs and profiles are made of
 
 
-def _completer(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return the answer to the Tab key: names that are one plain word, since a shell does not quote them."""
+def _completer(words: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return the answer to the Tab key: the plain words of a function in ``completion.py`` that begin so."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's
-        with contextlib.suppress(Exception):  # the command itself reports what is wrong, not the Tab key
-            return [word for word in names() if word.startswith(incomplete) and _PLAIN_WORD.fullmatch(word)]
-        return []
+        from kinetic._cli import completion  # only for the Tab key
+
+        return completion.words_that_begin(incomplete, getattr(completion, words))
 
     return complete
 
 
-def _job_ids() -> Iterator[str]:
-    """Yield the ids of jobs in the local store, and of those that were listed in the target's, newest first; names."""
-    from kinetic._jobs import locate
-    from kinetic._wire import keys
-
-    store, elsewhere = locate.local_store(), _known_elsewhere()
-    found = {*elsewhere, *(name for name in store.folders("") if name not in keys.RESERVED)}
-    if found:
-        yield "@last"
-    # An id says when it was made: …-20261120-134402-1f0c9ab.
-    newest = sorted(found, key=lambda job_id: job_id.split("-")[-3:-1], reverse=True)
-    yield from newest
-    here = [keys.record(job_id) for job_id in newest[:_NAMED] if job_id not in elsewhere]
-    yield from _names([*(name for name, _ in elsewhere.values()), *_read_names(store, here, "name")])
-
-
-def _group_ids() -> Iterator[str]:
-    """Yield the ids of batches as ``_job_ids`` does those of jobs."""
-    from kinetic._jobs import locate
-    from kinetic._wire import keys
-
-    store = locate.local_store()
-    manifests = [(store.entry(keys.group_manifest(name)), name) for name in store.folders(keys.GROUPS)]
-    found = sorted(((entry.modified, name) for entry, name in manifests if entry is not None), reverse=True)
-    elsewhere = dict.fromkeys(group for _, group in _known_elsewhere().values() if group)
-    if found or elsewhere:
-        yield "@last"
-    yield from (name for _, name in found)
-    yield from elsewhere
-    yield from _names(_read_names(store, [keys.group_manifest(name) for _, name in found[:_NAMED]], "group_name"))
-
-
-def _known_elsewhere() -> dict[str, tuple[str | None, str | None]]:
-    """Return the jobs of the target's store that were listed before: the Tab key asks no network."""
-    from kinetic._config import target as settings
-    from kinetic._jobs import index, locate
-
-    with contextlib.suppress(Exception):  # jobs of this machine are offered all the same
-        url = settings.resolve().store.value
-        if url != locate.local_store().url:
-            return index.known_jobs(url)
-    return {}
-
-
-def _read_names(store: Store, pages: Iterable[str], field: str) -> Iterator[str | None]:
-    import json
-
-    for at in pages:
-        with contextlib.suppress(Exception):  # being submitted or removed this moment, or damaged
-            yield json.loads(store.get(at)).get(field)
-
-
-def _names(found: Iterable[object]) -> Iterator[str]:
-    """Yield the names that only one has: the others do not say which one is meant."""
-    from collections import Counter
-
-    yield from (name for name, count in Counter(found).items() if isinstance(name, str) and count == 1)
-
-
-def _profile_names() -> list[str]:
-    from kinetic._config import profiles
-
-    return profiles.load(os.environ).names
-
-
-def _accelerator_names() -> Iterator[str]:
-    """Yield each GPU with its counts, and each TPU with its usual sizes."""
-    from kinetic import _hardware as hardware
-
-    yield "cpu"
-    for gpu in hardware.GPUS.values():
-        yield from (f"gpu-{gpu.name}" if count == 1 else f"gpu-{gpu.name}x{count}" for count in gpu.machines)
-    for tpu in hardware.TPUS.values():
-        yield from (tpu.canonical(topology) for _, topology in tpu.usual_sizes())
-
-
-complete_jobs = _completer(_job_ids)
-complete_batches = _completer(_group_ids)
-complete_profiles = _completer(_profile_names)
-complete_accelerators = _completer(_accelerator_names)
+complete_jobs = _completer("job_ids")
+complete_batches = _completer("group_ids")
+complete_profiles = _completer("profile_names")
+complete_accelerators = _completer("accelerator_names")
 
 
 def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001 - click's
