@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 
-from kinetic._cli import file_watcher, run_command, shared_options, target_function
+from kinetic._cli import file_watcher, function_arguments, run_command, shared_options, target_function
 from kinetic._cli import run as run_cli
 from kinetic._cli.file_watcher import FileWatcher
 from kinetic._cli.job_files import folders_not_sent
@@ -111,7 +111,7 @@ def dev(
     file = Path(target.partition("::")[0])
     target_function.check_file(file, target.partition("::")[2], words, command="kinetic dev")
     run_words = [*ctx.meta[_OPTIONS_TYPED], target, *words]
-    if target_function.wants_help(words):
+    if function_arguments.wants_help(words):
         ctx.exit(subprocess.call([sys.executable, "-m", "kinetic", "run", *run_words]))
     place = [word for name in shared_options.PLACE if (value := given.get(name)) for word in (f"--{name}", value)]
     plan = root.plan_for_file(file)

@@ -189,7 +189,7 @@ def run(
 
     Example: kinetic run --after @last -- python evaluate.py
     """
-    from kinetic._cli import target_function
+    from kinetic._cli import function_arguments, target_function
 
     reporter = _Reporter(report_to)
     if report_to is not None:
@@ -225,11 +225,11 @@ def run(
     with reporter:
         with advice_in_python(ctx):
             found = target_function.find_function(target, words)
-        if target_function.wants_help(words):
-            click.echo(target_function.usage(found.function, found.written))
+        if function_arguments.wants_help(words):
+            click.echo(function_arguments.usage(found.function, found.written))
             return
         remote = _decorated(found.function, shared_options.read_job_options(given), captured)
-        call = target_function.read_arguments(found.function, words, found.written)
+        call = function_arguments.read_arguments(found.function, words, found.written)
         reporter.submitting(found.function)
         handle = remote.run_async(*call.args, **call.kwargs)
         reporter.submitted(handle)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Optional
 import click
 import pytest
 
-from kinetic._cli import target_function
+from kinetic._cli import function_arguments
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ Rate = NewType("Rate", float)
 
 
 def read(function, *typed: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    found = target_function.read_arguments(function, typed, "train.py::train")
+    found = function_arguments.read_arguments(function, typed, "train.py::train")
     return found.args, found.kwargs
 
 
@@ -110,17 +110,17 @@ def refusal(function, *typed: str) -> OptionError:
         (Rate, "3", 3.0),
         (Any, "[1, 'a']", [1, "a"]),
         (object, "x", "x"),
-        (target_function.EMPTY, "1e3", 1000.0),
-        (target_function.EMPTY, "None", None),
-        (target_function.EMPTY, "2024-01-01", "2024-01-01"),
-        (target_function.EMPTY, "a b", "a b"),
-        (target_function.EMPTY, r"\d", r"\d"),
+        (function_arguments.EMPTY, "1e3", 1000.0),
+        (function_arguments.EMPTY, "None", None),
+        (function_arguments.EMPTY, "2024-01-01", "2024-01-01"),
+        (function_arguments.EMPTY, "a b", "a b"),
+        (function_arguments.EMPTY, r"\d", r"\d"),
         ([int], "5", 5),  # no type at all: it says nothing
     ],
     ids=str,
 )
 def test_a_word_is_converted_to_the_type(kind, word, value) -> None:
-    found = target_function.Value(kind).convert(word, None, None)
+    found = function_arguments.Value(kind).convert(word, None, None)
 
     assert found == value
     assert type(found) is type(value)
@@ -148,13 +148,13 @@ def test_a_word_is_converted_to_the_type(kind, word, value) -> None:
 )
 def test_a_word_that_is_not_of_the_type_is_an_error(kind, word, told) -> None:
     with pytest.raises(click.BadParameter) as raised:
-        target_function.Value(kind).convert(word, None, None)
+        function_arguments.Value(kind).convert(word, None, None)
 
     assert raised.value.message.startswith(told)
 
 
 def test_the_first_type_of_a_union_that_accepts_the_word_is_taken() -> None:
-    assert target_function.Value(int | Path | bool).convert("x", None, None) == Path("x")
+    assert function_arguments.Value(int | Path | bool).convert("x", None, None) == Path("x")
 
 
 # ----------------------------------------------------------------------------------------------------- the whole line
@@ -316,14 +316,14 @@ def test_a_refusal_carries_the_usage_and_the_way_to_it() -> None:
 
     assert refused.code == "arguments"
     assert refused.next == "kinetic run train.py::train --help"
-    assert refused.__notes__ == [target_function.usage(train, "train.py::train")]
+    assert refused.__notes__ == [function_arguments.usage(train, "train.py::train")]
 
 
 # -------------------------------------------------------------------------------------------------------------- usage
 
 
 def test_the_usage_shows_signature_types_defaults_and_the_first_line_of_the_docstring() -> None:
-    usage = target_function.usage(train, "train.py::train")
+    usage = function_arguments.usage(train, "train.py::train")
 
     assert usage.startswith("Usage: kinetic run [OPTIONS] train.py::train [ARGUMENTS]\n")
     assert "  train(lr: float, steps: int = 10, *, verbose: bool = False, tags: list[str] |" in usage
@@ -340,7 +340,7 @@ def test_the_usage_names_choices_and_shows_defaults_as_they_are_typed() -> None:
     ):
         return None
 
-    told = target_function.usage(function, "f.py::function")
+    told = function_arguments.usage(function, "f.py::function")
 
     options = [line.split() for line in told.splitlines()]
     assert ["--colour", "RED|BLUE", "[default:", "BLUE]"] in options
@@ -362,4 +362,4 @@ def test_the_usage_names_choices_and_shows_defaults_as_they_are_typed() -> None:
     ],
 )
 def test_help_is_asked_for_before_or_behind_the_first_two_dashes(typed, wanted) -> None:
-    assert target_function.wants_help(typed) is wanted
+    assert function_arguments.wants_help(typed) is wanted
