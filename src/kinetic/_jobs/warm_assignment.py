@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -187,33 +187,41 @@ def _offer(
     for state in found:
         unlike = [word for word, value in fits.items() if state.fits.get(word) != value]
         is_near = state.accelerator == wanted.placement.accelerator
+        reason = ""
         if state.pod and (not unlike or is_near or keeps):
-            told, greeting = _try(wanted, context, state, fits=not unlike)
+            told, may_be_idle, reason = _offer_to(wanted, context, state, unlike)
             if told:
                 return True, ""
-            if greeting is None or greeting.state == IDLE:
-                why = "is idle already" if greeting is not None else "cannot be reached, and may be idle"
-                why = f"{state.name} {why}; to end that one: kinetic warm stop {state.name}"
-                if greeting is not None and unlike and _PACKAGES.issuperset(unlike):
-                    try:
-                        lacking = _lacking(wanted, context, state)
-                    except KineticError as error:
-                        reasons.append(f"{state.name} has other packages: {error.why or error.what}")
-                        idle = idle or why
-                        continue
-                    if lacking is not None:
-                        told, greeting = _try(wanted, context, state, fits=True, requirements=lacking)
-                        if told:
-                            return True, ""
-                idle = idle or why
-        if unlike and is_near:
-            is_packages = unlike == ["packages"]
+            idle = idle or may_be_idle
+        if not reason and unlike and is_near:
             names = " and ".join(f"{'other' if word.endswith('s') else 'another'} {word}" for word in unlike[:3])
-            what = "other packages, without a lock" if is_packages else names
-            reasons.append(f"{state.name} has {what}")
+            reason = f"{state.name} has {names}{', without a lock' if unlike == ['packages'] else ''}"
+        reasons += [reason] if reason else []
     if reasons:
         output.report(f"starts in a pod of its own: {'; '.join(reasons[:2])}")
     return False, idle
+
+
+def _offer_to(wanted: Launch, context: Place, state: WarmState, unlike: Sequence[str]) -> tuple[bool, str, str]:
+    """Offer a job to one warm pod, which is ``unlike`` in some words; where only packages differ, with what it lacks.
+
+    Returns:
+        Whether it took the job; a sentence if it is idle, or may be; and why it cannot get the packages.
+    """
+    told, greeting = _try(wanted, context, state, fits=not unlike)
+    if told or (greeting is not None and greeting.state != IDLE):
+        return told, "", ""
+    why = "is idle already" if greeting is not None else "cannot be reached, and may be idle"
+    idle = f"{state.name} {why}; to end that one: kinetic warm stop {state.name}"
+    if greeting is None or not unlike or not _PACKAGES.issuperset(unlike):
+        return False, idle, ""
+    try:
+        lacking = _lacking(wanted, context, state)
+    except KineticError as error:
+        return False, idle, f"{state.name} has other packages: {error.why or error.what}"
+    if lacking is not None:
+        told, _ = _try(wanted, context, state, fits=True, requirements=lacking)
+    return told, idle, ""
 
 
 def _lacking(wanted: Launch, context: Place, state: WarmState) -> dict[str, Any] | None:
