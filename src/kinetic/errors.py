@@ -74,7 +74,7 @@ class KineticError(Exception):
         if code:
             cls.default_code = code
 
-    def __init__(self, what: str, *, why: str | None = None, next: str | None = None, code: str | None = None) -> None:  # noqa: A002 - the documented name
+    def __init__(self, what: str, *, why: str | None = None, next: str | None = None, code: str | None = None) -> None:
         super().__init__(what)
         self.what = what
         self.why = why
@@ -263,7 +263,7 @@ class CommandError(JobError, code="command-failed"):
         *,
         exit_code: int = 1,
         why: str | None = None,
-        next: str | None = None,  # noqa: A002 - the documented name
+        next: str | None = None,
         code: str | None = None,
     ) -> None:
         super().__init__(what, why=why, next=next, code=code)
@@ -311,7 +311,7 @@ class RunnerError(JobError, code="runner"):
         *,
         phase: str = "",
         why: str | None = None,
-        next: str | None = None,  # noqa: A002 - the documented name
+        next: str | None = None,
         code: str | None = None,
     ) -> None:
         super().__init__(what, why=why, next=next, code=code)

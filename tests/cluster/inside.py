@@ -79,7 +79,7 @@ def become(plan: dict, trouble: int) -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])  # whoever started us may have held signals back
-        os.set_inheritable(trouble, False)  # noqa: FBT003 - takes no keyword
+        os.set_inheritable(trouble, False)
         os.umask(0o022)
         if plan["user"] and plan["namespaces"]:
             open_to_everybody(plan["open"])

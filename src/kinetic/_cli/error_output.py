@@ -97,7 +97,7 @@ def in_front(name: str, of: click.Context | None = None) -> str:
     return shlex.join(["kinetic", *words[:place], *words[at:end], *words[place:at], *words[end:]])
 
 
-def print_parts(what: str, *, code: str, why: str | None = None, next: str | None = None) -> None:  # noqa: A002 - as in errors.py
+def print_parts(what: str, *, code: str, why: str | None = None, next: str | None = None) -> None:
     """Print the three parts of an error."""
     parts = (("error:", f"{what} [{code}]", "red"), ("why:", why, "yellow"), ("next:", _in_profile(next), "green"))
     from kinetic._output import colors  # only on the way to an error
@@ -235,7 +235,7 @@ def _redirect_stdout_if_broken() -> None:
 class SuggestionError(click.UsageError):
     """A usage error with a reason, and a command line that can be pasted."""
 
-    def __init__(self, message: str, ctx: click.Context, *, why: str, next: str) -> None:  # noqa: A002 - as in errors.py
+    def __init__(self, message: str, ctx: click.Context, *, why: str, next: str) -> None:
         super().__init__(message, ctx)
         self.why = why
         self.next = next

@@ -284,7 +284,7 @@ class _Reporter:
         self._watch: VariableWatch | None = None
         self._is_submitted = False
         if descriptor is not None:
-            os.set_inheritable(descriptor, False)  # noqa: FBT003 - its only form
+            os.set_inheritable(descriptor, False)
 
     def __enter__(self) -> Self:
         return self
@@ -299,7 +299,7 @@ class _Reporter:
         """Be this very command once more, in an interpreter that has imported nothing."""
         words, at = self._words, self._words.index("--start-at")
         if self._descriptor is not None:
-            os.set_inheritable(self._descriptor, True)  # noqa: FBT003 - its only form
+            os.set_inheritable(self._descriptor, True)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         again = [sys.executable, "-m", "kinetic", *words[:at], *words[at + 2 :]]

@@ -49,7 +49,7 @@ class Project(Resource):
             return Found("foreign", page, f"its state is {page['state']}: an id is not free before 30 days are over")
         return Found("given", page)
 
-    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def make(self, found: Found) -> None:
         self.apis.services[PROJECTS].user_project = ""  # a project that does not exist has no quota
         body = {"projectId": self.spec.project, "displayName": self.spec.project}
         try:
@@ -207,7 +207,7 @@ class NodeAccount(Resource):
         page = self.apis.read(IAM, f"{self._path}/{self.spec.account}")
         return self.marked(page, self.spec.description, "description")
 
-    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def make(self, found: Found) -> None:
         name = self.spec.account.partition("@")[0]
         account = {"displayName": f"Nodes of {self.spec.cluster}", "description": self.spec.description}
         with ignoring(409):
@@ -215,7 +215,7 @@ class NodeAccount(Resource):
             return
         self.check_is_ours()
 
-    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def remove(self, found: Found) -> None:
         with ignoring(404):
             self.apis.call(IAM, "DELETE", f"{self._path}/{self.spec.account}")
 
@@ -243,8 +243,8 @@ class NodeRole(Resource):
         left = policies.deleted_members(policy, self.spec.account_member)
         return Found("missing", policy, "a binding of a removed account is left" if left else "")
 
-    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def make(self, found: Found) -> None:
         policies.add(self._policy(), NODE_ROLE, self.spec.account_member)
 
-    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def remove(self, found: Found) -> None:
         policies.remove(self._policy(), self.spec.account_member)

@@ -46,7 +46,7 @@ class Problem(Exception):  # noqa: N818 - what a check says, not a fault of ours
         what: str,
         *,
         why: str = "",
-        next: str = "",  # noqa: A002 - as in errors
+        next: str = "",
         repair: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(what)

@@ -390,7 +390,7 @@ class Pool(_ContainerResource):
         with ignoring(409):
             self.apis.write_compute("POST", path, body)
 
-    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def remove(self, found: Found) -> None:
         with ignoring(404):
             operation = self.apis.call(CONTAINER, "DELETE", f"{self.cluster_path}/nodePools/{self.name}")
             self.follow(operation, f"removing the {self.title}")

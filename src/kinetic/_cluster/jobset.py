@@ -129,7 +129,7 @@ class JobSet(Resource):
         before = str((found.page["metadata"].get("labels") or {}).get(_VERSION_LABEL, "unknown"))
         return [] if before == _MADE else [Change("version", before, _MADE)]
 
-    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def make(self, found: Found) -> None:
         if self.read().state == "given":  # when the plan was made, the cluster may not have run yet
             return
         client = self._client
@@ -160,10 +160,10 @@ class JobSet(Resource):
             self.apis.sleep(3.0)
             waited += 3.0
 
-    def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
+    def change(self, found: Found, changes: Sequence[Change]) -> None:
         self.make(found)
 
-    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def remove(self, found: Found) -> None:
         """Remove it and every JobSet; the definition goes last, so that what was cut off is found again."""
         client = self._client
         for manifest in sorted(

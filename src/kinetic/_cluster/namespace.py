@@ -57,7 +57,7 @@ class KubernetesResource(Resource):
         # Forced only for what is ours: fields that another tool set on it become ours again.
         self.setup.client().apply(self.kind, self.manifest(), force=found.state == "ours")
 
-    def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
+    def change(self, found: Found, changes: Sequence[Change]) -> None:
         self.make(found)
 
     def remove(self, found: Found) -> None:

@@ -38,13 +38,13 @@ class _ComputeResource(Resource):
     def body(self) -> Page:
         raise NotImplementedError
 
-    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def make(self, found: Found) -> None:
         name = {"name": self.spec.own_name, "description": self.spec.description}
         with ignoring(409):
             self.apis.write_compute("POST", self.path, name | self.body())
         self.check_is_ours()
 
-    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def remove(self, found: Found) -> None:
         waited = 0.0
         with ignoring(404):
             while True:
@@ -99,7 +99,7 @@ class Subnet(_ComputeResource):
         on = bool(found.page.get("privateIpGoogleAccess"))
         return [] if on else [Change("private Google access", "off", "on")]
 
-    def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
+    def change(self, found: Found, changes: Sequence[Change]) -> None:
         path = f"{self.path}/{self.spec.own_name}/setPrivateIpGoogleAccess"
         self.apis.write_compute("POST", path, {"privateIpGoogleAccess": True})
 
@@ -138,7 +138,7 @@ class Router(_ComputeResource):
         names = [str(each.get("name")) for each in found.page.get("nats") or ()]
         return [] if names else [Change("NAT", "none", self.spec.own_name)]
 
-    def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
+    def change(self, found: Found, changes: Sequence[Change]) -> None:
         self.apis.write_compute("PATCH", f"{self.path}/{self.spec.own_name}", {"nats": [self.nat()]})
 
 

@@ -193,7 +193,7 @@ class Resource(ABC):
     def read(self) -> Found:
         """Return how it is now."""
 
-    def diff(self, found: Found) -> list[Change]:  # noqa: ARG002 - most have nothing that could differ
+    def diff(self, found: Found) -> list[Change]:
         """Return what is not as it should be, of one that is ours."""
         return []
 

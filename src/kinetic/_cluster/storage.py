@@ -69,7 +69,7 @@ class Bucket(Resource):
             },
         }
 
-    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def make(self, found: Found) -> None:
         with ignoring(409):
             self.apis.call(STORAGE, "POST", "storage/v1/b", self.body(), query={"project": self.spec.project})
             return
@@ -79,7 +79,7 @@ class Bucket(Resource):
         enforced = (found.page.get("iamConfiguration") or {}).get("publicAccessPrevention")
         return [] if enforced == "enforced" else [Change("public access prevention", str(enforced), "enforced")]
 
-    def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
+    def change(self, found: Found, changes: Sequence[Change]) -> None:
         body = {"iamConfiguration": {"publicAccessPrevention": "enforced"}}
         self.apis.call(
             STORAGE, "PATCH", self._path, body, query={"ifMetagenerationMatch": str(found.page["metageneration"])}
@@ -92,7 +92,7 @@ class Bucket(Resource):
         sizes = [int(each.get("size", 0)) for page in found for each in page.get("items") or ()]
         return len(sizes), sum(sizes), not found[-1].get("nextPageToken")
 
-    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def remove(self, found: Found) -> None:
         """Remove every version of every object, and then the bucket."""
         while True:
             page = self.apis.read(
@@ -152,10 +152,10 @@ class Access(Resource):
         policy = self.policy.read()
         return Found("ours" if policies.has(policy, self.role, self.member) else "missing", policy)
 
-    def make(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def make(self, found: Found) -> None:
         policies.add(self.policy, self.role, self.member)
 
-    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def remove(self, found: Found) -> None:
         policies.remove(self.policy, self.member)
 
 
@@ -222,10 +222,10 @@ class Repository(Resource):
         self.check_is_ours()
         self.change(found, ())
 
-    def change(self, found: Found, changes: Sequence[Change]) -> None:  # noqa: ARG002 - of the protocol
+    def change(self, found: Found, changes: Sequence[Change]) -> None:
         policies.add(_RepositoryPolicy(self), READER_ROLE, self.spec.account_member)
 
-    def remove(self, found: Found) -> None:  # noqa: ARG002 - of the protocol
+    def remove(self, found: Found) -> None:
         with ignoring(404):
             self.apis.finish(ARTIFACTS, self.apis.call(ARTIFACTS, "DELETE", self._place.path))
 

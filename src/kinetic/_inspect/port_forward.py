@@ -272,7 +272,7 @@ def main(page: dict[str, Any]) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     signal.signal(signal.SIGTERM, lambda *_: _leave(log))
     for descriptor in (page["listener"], page["ready"]):
-        os.set_inheritable(descriptor, False)  # noqa: FBT003 - Python's own signature
+        os.set_inheritable(descriptor, False)
     job = JobRecord(**records.known(page["job"]))
     forwarder = Forwarder(job, int(page["host"]), socket.socket(fileno=page["listener"]))
     threading.Thread(target=_end_with, args=(job, log), daemon=True).start()

@@ -195,7 +195,7 @@ def report(text: str) -> None:
     _write_message(text, INFO)
 
 
-def warn(text: str, *, why: str = "", next: str = "") -> None:  # noqa: A002 - as in errors.py
+def warn(text: str, *, why: str = "", next: str = "") -> None:
     """Write something that may need attention, and on lines of their own why, and what to do."""
     labels = (("why:   ", why, "yellow"), ("next:  ", next, "green"))
     parts = [_painted(label, color) + indented(part, len(label)) for label, part, color in labels if part]
@@ -214,7 +214,7 @@ def report_once(text: str, *, about: str = "") -> None:
         report(text)
 
 
-def warn_once(text: str, *, why: str = "", next: str = "") -> None:  # noqa: A002 - as in errors.py
+def warn_once(text: str, *, why: str = "", next: str = "") -> None:
     """Warn the first time in this process."""
     if text not in _said:
         _said.add(text)

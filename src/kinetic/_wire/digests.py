@@ -32,7 +32,7 @@ def of_stream(file: IO[bytes] | Readable, length: int | None = None) -> str:
     return digest.hexdigest()
 
 
-def check(found: str, promised: str, what: str, by: str, *, next: str | None = None) -> None:  # noqa: A002 - as of our errors
+def check(found: str, promised: str, what: str, by: str, *, next: str | None = None) -> None:
     """Refuse bytes whose digest is not the promised one.
 
     Args:

@@ -814,7 +814,7 @@ def _unusable(
     path: Path,
     why: str,
     *,
-    next: str = "",  # noqa: A002 - as errors name it
+    next: str = "",
     kind: type[BackendUnavailableError] = BackendUnavailableError,
 ) -> BackendUnavailableError:
     is_full = "disk is full" in why or os.strerror(errno.ENOSPC) in why

@@ -488,7 +488,7 @@ def exec_worker(task: Task, report: int) -> NoReturn:
         folders.write_all(file.fileno(), task_bytes(task))
         file.seek(0)
         for descriptor in (file.fileno(), report):
-            os.set_inheritable(descriptor, True)  # noqa: FBT003 - Python's own signature
+            os.set_inheritable(descriptor, True)
         words = [sys.executable, *flags, str(Path(task.runner) / WORKER_SCRIPT), str(file.fileno()), str(report)]
         environ = task.environment if task.own_interpreter else os.environ
         os.execve(words[0], words, environ)  # noqa: S606 - without a shell on purpose

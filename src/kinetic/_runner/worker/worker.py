@@ -63,7 +63,7 @@ def main(words: list[str]) -> NoReturn:
     descriptor, report = (int(word) for word in words)
     with os.fdopen(descriptor, "rb") as file:
         task = supervise.task_from(file.read())
-    os.set_inheritable(report, False)  # noqa: FBT003 - Python's own signature
+    os.set_inheritable(report, False)
     title = processes.ProcessTitle(processes.load_libc())  # exec has reset it
     title.set(task.job_id, f"worker {task.folder}")
     work(task, report)
