@@ -22,7 +22,7 @@ from kinetic._output.format import Column, age_text, count_text, size_text
 from kinetic.errors import ImageError, KineticError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kinetic._images.container_registry import Registry
     from kinetic._images.image_notes import ImageNote, Listed
@@ -236,8 +236,6 @@ def build_image(
 
     Example: kinetic build-image --repo us-docker.pkg.dev/team/kinetic --category tpu
     """
-    from kinetic._google import login
-    from kinetic._images import bundled, image_choice, lock_store
     from kinetic._version import __version__
     from kinetic._wire import python_runtime
 
@@ -249,6 +247,8 @@ def build_image(
             next="kinetic build-image --repo us-docker.pkg.dev/PROJECT/kinetic",
         )
     here = python_runtime.python_minor()
+    names = {kind: f"{repository.rstrip('/')}/base-{kind}" for kind in categories or _KINDS}
+    tags = [f"{tag or __version__}-py{python or here}", tag or __version__]
     if dockerfile:
         if python and not _PYTHON.fullmatch(python):
             raise OptionError(f"--python={python!r} is not a version", next=f"write it as in {here}")
@@ -258,9 +258,7 @@ def build_image(
                 why="the machines of Cloud Build have x86_64 processors",
                 next="build it on such a machine, and name the image: container_image=",
             )
-        names = [f"{repository.rstrip('/')}/base-{kind}" for kind in categories or _KINDS]
-        tags = [f"{tag or __version__}-py{python or here}", tag or __version__]
-        _build_dockerfile(dockerfile, repository, names, tags, dry_run=dry_run, yes=yes)
+        _build_dockerfile(dockerfile, repository, [*names.values()], tags, dry_run=dry_run, yes=yes)
         return
     if python not in {None, here}:
         raise OptionError(
@@ -274,17 +272,22 @@ def build_image(
             why="the images for x86_64 hosts would lose their tags to these",
             next=f"kinetic build-image --repo {repository} --platform {platform} --tag {__version__}-{platform}",
         )
-    python = here
-    tags = [f"{tag or __version__}-py{python}", tag or __version__]
-    plan = [(kind, f"{repository.rstrip('/')}/base-{kind}") for kind in categories or _KINDS]
-    for kind, name in plan:
+    _build_prebuilt(names, tags, here, platform, dry_run=dry_run, yes=yes)
+
+
+def _build_prebuilt(
+    names: Mapping[str, str], tags: Sequence[str], python: str, platform: str, *, dry_run: bool, yes: bool
+) -> None:
+    """Build the image of each kind of hardware, and give it each tag."""
+    from kinetic._google import login
+    from kinetic._images import bundled, image_choice, lock_store
+
+    for kind, name in names.items():
         lines = ", ".join(image_choice.base_packages(kind, ()))
         click.echo(f"{name}:{tags[1]}  Python {python}, {platform}, {lines}", err=True)
-    if dry_run:
+    if dry_run or not (yes or shared_options.confirm("Build these?", refused=_REFUSED)):
         return
-    if not yes and not shared_options.confirm("Build these?", refused=_REFUSED):
-        return
-    for kind, name in plan:
+    for kind, name in names.items():
         token = login.token_source(os.environ)
         try:
             packages, store = image_choice.base_packages(kind, ()), shared_options.target_store()
@@ -318,9 +321,7 @@ def _build_dockerfile(
         click.echo(f"{name}:{tags[1]}  {tags[0]}, from {context.dockerfile}", err=True)
     files = f"{count_text(context.found.files, 'file')}, {size_text(context.found.bytes)}"
     click.echo(f"Cloud Build gets {files} of {context.folder}", err=True)
-    if dry_run:
-        return
-    if not yes and not shared_options.confirm("Build this?", refused=_REFUSED):
+    if dry_run or not (yes or shared_options.confirm("Build this?", refused=_REFUSED)):
         return
     target = settings.resolve()
     project = "" if registry.is_here(target.backend.value) else target.project.value
