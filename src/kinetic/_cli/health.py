@@ -229,7 +229,7 @@ def _answer(finding: Finding, request: QuotaRequest, page: Page) -> Finding:
     return finding._replace(level="WARN", what=f"{verb}, and not granted: {request}", why=detail, next=step)
 
 
-def _print_finding(finding: Finding, *, after: bool = False) -> None:
+def _print_finding(finding: Finding, *, after: bool) -> None:
     word = "repaired" if after and finding.level == "PASS" else finding.level
     print(output_format.plain(f"{word}  {finding.key}: {finding.what}"))
     if finding.level not in {"PASS", "SKIP"}:

@@ -334,7 +334,6 @@ def ship_all(
     cache: Path,
     is_here: bool = False,
     opener: Opener = open_store,
-    environ: Mapping[str, str] = os.environ,
 ) -> tuple[DataRef, ...]:
     """Bring everything that a job reads to where the job can get it; the same data is sent once.
 
@@ -345,13 +344,12 @@ def ship_all(
         cache: The folder of this machine in which kinetic remembers what it has seen.
         is_here: Whether the job runs on this very machine, where it can use files without a copy.
         opener: Opens the store of a bucket.
-        environ: Where KINETIC_DATA_WRITABLE is read.
 
     Returns:
         A reference for each argument, in order, and then one for each volume, with its mount path.
     """
     mounts = check_volumes(volumes)
-    writable = settings.read_variable("KINETIC_DATA_WRITABLE", environ) == "1"
+    writable = settings.read_variable("KINETIC_DATA_WRITABLE", os.environ) == "1"
     sent: dict[tuple[str, bool], DataRef] = {}
     references = []
     for data, mount in [*((data, "") for data in found), *((data, mount) for mount, data in mounts.items())]:

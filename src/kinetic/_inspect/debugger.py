@@ -154,7 +154,7 @@ def launch_json(
 
 
 def print_instructions(
-    job: JobRecord, address: DebugAddress, *, local_port: int, working_dir: str | None, host: int = 0
+    job: JobRecord, address: DebugAddress, *, local_port: int, working_dir: str | None, host: int
 ) -> None:
     """Print the launch.json on standard output, and what to do with it on standard error."""
     of_host = f", host {host}" if host else ""

@@ -74,7 +74,7 @@ def parts_of(rows: Sequence[Row], *, zero: float, ended: float | None, left_out:
     return [*parts, Part(math.inf, earliest, latest_of_all)]
 
 
-def timeline_of(job: JobRecord, *, attempt: int, host: int, left_out: int = 0) -> Timeline:
+def timeline_of(job: JobRecord, *, attempt: int, host: int, left_out: int) -> Timeline:
     """Return when the parts of the log of one host of an attempt were written, as far as that is known now.
 
     ``left_out``: how many bytes of its beginning the log does not have.

@@ -233,7 +233,7 @@ class Declared(NamedTuple):
     requires_python: str | None = None  # which Pythons it wants; None if it does not say
 
 
-def in_project(file: Path, text: str, extras: Sequence[str] = (), *, locked: bool = False) -> Declared:
+def in_project(file: Path, text: str, extras: Sequence[str], *, locked: bool) -> Declared:
     """Read ``[project]`` of a pyproject.toml."""
     page = _toml(file, text)
     project = _table(file, page, "project")

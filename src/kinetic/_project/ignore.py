@@ -189,7 +189,7 @@ def read_rules(root: str | os.PathLike[str], environ: Mapping[str, str] = os.env
     return compile_rules(lines, defaults=defaults), notes
 
 
-def private_places(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def private_places(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the folders and files with this user's credentials, whether they exist or not."""
     home = os.path.expanduser(environ.get("HOME") or "~")
     named = [part for name in _PRIVATE_VARIABLES for part in environ.get(name, "").split(os.pathsep) if part]

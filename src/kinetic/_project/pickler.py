@@ -405,7 +405,7 @@ def pack_call(
 
 
 def pack_function(
-    call: Call, plan: Plan, store: Store, key: str, *, by_value: Sequence[str] = (), swap: Swap | None = None
+    call: Call, plan: Plan, store: Store, key: str, *, by_value: Sequence[str], swap: Swap
 ) -> tuple[Artifact, tuple[str, ...]]:
     """Pickle the function alone, for a batch whose inputs follow; return it, and sentences for the user."""
     rules = PickleRules(plan, by_value, swap=swap)

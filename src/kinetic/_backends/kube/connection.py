@@ -184,7 +184,7 @@ def connect(
     return Client(access, where.namespace or access.namespace or "default")
 
 
-def pools_of(where: ClusterAddress, environ: Mapping[str, str] = os.environ) -> NodePools | None:
+def pools_of(where: ClusterAddress, environ: Mapping[str, str]) -> NodePools | None:
     """Ask for the node pools of a GKE cluster; None for other clusters, and where Google does not tell."""
     if where.context or not where.project:
         return None
@@ -259,7 +259,7 @@ def _token_file(path: Path) -> TokenFunction:
     return TokenFunction(read)
 
 
-def in_cluster_access(environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT_FOLDER) -> Access | None:
+def in_cluster_access(environ: Mapping[str, str], folder: Path) -> Access | None:
     """Return the access of the pod that we run in, or None outside of one."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
@@ -413,7 +413,7 @@ def _expiration(status: JsonObject) -> float:
 # ------------------------------------------------------------------------------------------------------------ contexts
 
 
-def context_access(name: str = "", environ: Mapping[str, str] = os.environ) -> Access:
+def context_access(name: str, environ: Mapping[str, str]) -> Access:
     """Return the access that a context describes; "" names the current one."""
     files = kubeconfig.files(environ)
     pages = [(path, kubeconfig.read(path)) for path in files if path.is_file()]

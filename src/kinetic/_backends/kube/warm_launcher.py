@@ -154,7 +154,7 @@ class WarmLauncher:
         request = self._launcher.request(launch)
         return _fits(request, launch, self._launcher.manifest(request, launch, umask))
 
-    def make_pod(self, launch: Launch, umask: int, page: WarmPod, key: bytes, assignment: bytes = b"") -> WarmState:
+    def make_pod(self, launch: Launch, umask: int, page: WarmPod, key: bytes, assignment: bytes) -> WarmState:
         """Create a warm pod for jobs like this one; it is started by ``start_pod``."""
         client, kind, hosts = self._client(), self._launcher.kind_of(launch), launch.placement.hosts
         own = self._launcher.request(launch)

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import selectors
 import socket
 import threading
@@ -416,7 +415,7 @@ def _receive(connection: socket.socket) -> bool:
 # -------------------------------------------------------------------------------------------------------------- removal
 
 
-def remove_own_slice(path: str, environ: Mapping[str, str] = os.environ, folder: Path = ACCOUNT_FOLDER) -> str:
+def remove_own_slice(path: str, environ: Mapping[str, str], folder: Path = ACCOUNT_FOLDER) -> str:
     """Delete the object of the cluster that makes this pod, by its path in the API; return "", or why not.
 
     A LeaderWorkerSet starts again whatever exits, so its processes have to stay; and it would hold its chips until the

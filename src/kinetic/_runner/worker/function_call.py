@@ -499,9 +499,7 @@ class _NullWriter:
         pass
 
 
-def fetch_order(
-    store: Store, job_id: str, sha256: str, *, key: str = "", child: Mapping[str, Any] | None = None
-) -> Order:
+def fetch_order(store: Store, job_id: str, sha256: str, *, key: str, child: Mapping[str, Any] | None = None) -> Order:
     """Fetch and verify the order; raise RunnerError if another Python made its pickles.
 
     ``key`` and ``child``: for a child of a batch, where the shared order is, and what the launch adds to it.

@@ -168,7 +168,7 @@ def _is_in_project(entry: str, root: str) -> bool:
     return entry == root or entry.startswith(root.rstrip("/") + "/")
 
 
-def become_main(script: str, workspace: Path, *, is_told: bool = False) -> ModuleType:
+def become_main(script: str, workspace: Path, *, is_told: bool) -> ModuleType:
     """Put a fresh ``__main__`` in place: the namespace of the user's script, in the job, with its command line.
 
     ``is_told``: whether it had words, which came with the captured variables.
