@@ -108,6 +108,12 @@ def what_of(error: BaseException) -> str:
     return error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
 
 
+def reason_of(error: BaseException) -> str:
+    """Return what an error says in one line, with the reason: of another one than ours, its class and its text."""
+    why = error.why if isinstance(error, KineticError) else ""
+    return f"{what_of(error)}: {why}" if why else what_of(error)
+
+
 def is_debug() -> bool:
     """Return whether the user wants to see tracebacks with our frames."""
     return os.environ.get("KINETIC_DEBUG") == "1"

@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Literal
 
 from kinetic._blobs.file_tree import File, Folder, LeftOut, Scan, Selection
-from kinetic._output.format import size_text
+from kinetic._output.format import names_text, size_text
 from kinetic._wire import NamedTuple, folders
 from kinetic.errors import ProjectRootError
 
@@ -519,19 +519,21 @@ def notes_about(found: Scan, environ: Mapping[str, str], *, unsteady: Sequence[s
         by_origin.setdefault(left.origin, []).append(left)
     notes = []
     if secrets := [left.relative for left in by_origin.get("secret", ())]:
-        line = f"!{escaped(secrets[0])[1:]}"
-        notes.append(f"left out because they look like secrets: {_some(secrets)} (a line '{line}' in {FILE} sends it)")
+        names, line = names_text(secrets, _NAMED), f"!{escaped(secrets[0])[1:]}"
+        notes.append(f"left out because they look like secrets: {names} (a line '{line}' in {FILE} sends it)")
     if links := [f"{left.relative.rstrip('/')} ({left.reason})" for left in by_origin.get("outside", ())]:
         notes.append(
-            f"skipped links that lead out of the project: {_some(links)}; copy what the job needs into the project, "
-            "pass it as kinetic.Data, or set KINETIC_PACKAGE_ROOT to a folder that contains both"
+            f"skipped links that lead out of the project: {names_text(links, _NAMED)}; "
+            "copy what the job needs into the project, pass it as kinetic.Data, or set KINETIC_PACKAGE_ROOT to a "
+            "folder that contains both"
         )
     skipped = [f"skipped {left.relative}: {left.reason}" for left in by_origin.get("skipped", ())]
     notes += skipped[:_NAMED]
     if len(skipped) > _NAMED:
         notes.append(f"skipped {len(skipped) - _NAMED} more files that cannot be sent")
     if unsteady:
-        notes.append(f"changed while they were packed, so they are sent as they were at that moment: {_some(unsteady)}")
+        names = names_text(unsteady, _NAMED)
+        notes.append(f"changed while they were packed, so they are sent as they were at that moment: {names}")
     text, limit = environ.get(WARN_VARIABLE, "").strip(), _WARN_MB
     try:
         limit = float(text) if text else _WARN_MB
@@ -560,8 +562,3 @@ def escaped(relative: str) -> str:
     if text.endswith(" "):
         text = f"{text[:-1]}\\ "
     return f"/{text}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

@@ -34,7 +34,7 @@ from kinetic._wire import digests, documents, folders, keys, outcomes, python_ru
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.task import Task
-from kinetic.errors import BackendUnavailableError, KineticError, PredecessorError, StoreUnreachableError
+from kinetic.errors import BackendUnavailableError, KineticError, PredecessorError, StoreUnreachableError, reason_of
 
 if TYPE_CHECKING:
     from kinetic._backends.local.preloading import Preloading
@@ -201,13 +201,13 @@ class SupervisorProcess:
             return
         is_away = isinstance(error, attempts.TRANSIENT_ERRORS)
         if is_away and row.stop:
-            self.queue.end(job_id, f"it was stopped while its store was out of reach: {_describe(error)}")
+            self.queue.end(job_id, f"it was stopped while its store was out of reach: {reason_of(error)}")
             recovery.clear_attempt(self.paths, row)
             recovery.drop_data(self.paths, job_id)
         elif is_away and (self.ending or recovery.is_finished(self.paths, row)):
             self.ending = True  # the next observer finds the row of a dead supervisor, and seals the value
         else:
-            recovery.settle(self.paths, self.queue, row, why=f"the job could not be carried out: {_describe(error)}")
+            recovery.settle(self.paths, self.queue, row, why=f"the job could not be carried out: {reason_of(error)}")
 
     def _settle_followers(self) -> None:
         """Let the jobs start that waited for the one that ended."""
@@ -328,7 +328,7 @@ class QueueSource:
             do,
             StoreUnreachableError,
             wait=self.wait,
-            say=lambda error: sys.stderr.write(f"{self.task.job_id} waits for its store: {_describe(error)}\n"),
+            say=lambda error: sys.stderr.write(f"{self.task.job_id} waits for its store: {reason_of(error)}\n"),
         )
 
     def skip(self, why: str) -> None:
@@ -503,13 +503,6 @@ def _use_credentials_of(task: Task) -> None:
             os.environ[name] = task.environment[name]
         else:
             os.environ.pop(name, None)
-
-
-def _describe(error: Exception) -> str:
-    """Return an error in one line: ours have a sentence and a reason, the system's have a file."""
-    if isinstance(error, KineticError):
-        return f"{error.what}, {error.why}" if error.why else str(error.what)
-    return f"{type(error).__name__}: {error}"
 
 
 def _print_traceback() -> None:

@@ -35,7 +35,7 @@ from kinetic._wire.cache_entries import CacheEntry, Group, Measurement
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Order
 from kinetic._wire.task import CACHE_KEY_FILE, Task
-from kinetic.errors import KeyMissingError, KineticError, StoreUnreachableError
+from kinetic.errors import KeyMissingError, KineticError, StoreUnreachableError, reason_of
 
 MOST_FETCHED = 2 << 30  # bytes for one library of one job, those that were used last
 MOST_SENT = 4 << 30  # bytes of one job
@@ -195,7 +195,7 @@ class LibraryCache:
                 self.entries = self.list_entries() if self._cache.task.hosts == 1 else self._agree()
                 self._fetch(self.entries)
             except Exception as error:  # noqa: BLE001 - the job compiles
-                self._cache.say(f"compile cache: {_reason(error)}; the job compiles what it needs")
+                self._cache.say(f"compile cache: {reason_of(error)}; the job compiles what it needs")
             finally:
                 self.filled.set()
             self._send_until_the_end()
@@ -386,7 +386,7 @@ class LibraryCache:
             self._outages += 1
             left = isinstance(error, StoreUnreachableError) and self._outages < _MOST_OUTAGES
             self._is_read_only = not left
-            self._cache.say(f"compile cache: the store does not take new programs: {_reason(error)}")
+            self._cache.say(f"compile cache: the store does not take new programs: {reason_of(error)}")
         return left
 
     def _keep(self, path: str, about: os.stat_result) -> None:
@@ -648,12 +648,6 @@ def _digest(path: Path) -> str:
 
 def _stamp(about: os.stat_result) -> tuple[int, int]:
     return about.st_size, about.st_mtime_ns
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, KineticError):
-        return f"{error.what}: {error.why}" if error.why else str(error.what)
-    return f"{type(error).__name__}: {error}"
 
 
 def _count(number: int) -> str:
