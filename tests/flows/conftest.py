@@ -11,16 +11,19 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 from servers import terminal
+from waiting import until
 
 from kinetic._config.home import runtime_folder
 
+Done: TypeAlias = "subprocess.CompletedProcess[str]"
 SOURCE = Path(__file__).parents[2] / "src"
+KINETIC = (sys.executable, "-m", "kinetic")
 MARK = "KINETIC_SUPERVISOR"  # in the environment of a supervisor and of everything below it
 
 
@@ -125,6 +128,23 @@ def _by_ps(wanted: set[bytes]) -> list[int]:
     return [int(line.split(None, 1)[0]) for line in listing.splitlines() if wanted & set(line.split())]
 
 
+class Told(NamedTuple):
+    """How a command of kinetic ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @classmethod
+    def of(cls, done: subprocess.CompletedProcess[str]) -> Told:
+        return cls(done.returncode, done.stdout, done.stderr)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The words of each row of the table that was printed."""
+        return [line.split() for line in self.out.splitlines()[1:]]
+
+
 class Project:
     """A folder with the sources of a user's project, and ways to run a script of it in a process of its own."""
 
@@ -140,25 +160,18 @@ class Project:
         path.write_text(textwrap.dedent(text))
         return path
 
-    def run(
-        self,
-        script: str,
-        *words: str,
-        python: str = sys.executable,
-        cwd: Path | None = None,
-        timeout: float = 60,
-        instead: Sequence[str] = (),
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a script of the project, or ``-c`` and a text, to its end; ``instead`` is another command line."""
-        return subprocess.run(
-            [*instead] or [python, script if script == "-c" else str(self.root / script), *words],
-            cwd=cwd or self.root,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+    def run(self, script: str, *words: str, python: str = sys.executable, **how: Any) -> Done:
+        """Run a script of the project, or ``-c`` and a text, to its end."""
+        return self.execute(python, script if script == "-c" else str(self.root / script), *words, **how)
+
+    def kinetic(self, *words: str, **how: Any) -> Done:
+        """Run a command of kinetic in the project's folder to its end."""
+        return self.execute(*KINETIC, *words, **how)
+
+    def execute(self, *command: str, cwd: Path | None = None, timeout: float = 60) -> Done:
+        """Run a command line in the project's folder to its end."""
+        how: dict[str, Any] = {"env": environment(), "capture_output": True, "text": True, "timeout": timeout}
+        return subprocess.run(command, cwd=cwd or self.root, check=False, **how)
 
     def out(self, text: str, *words: str, python: str = sys.executable, timeout: float = 60) -> str:
         """Write a script, run it to its good end, and return what it printed."""
@@ -204,14 +217,7 @@ def living_processes() -> Callable[[Path], list[int]]:
 @pytest.fixture
 def wait_until() -> Callable[..., None]:
     """Return a function that waits until a condition holds, and fails with its words when it never does."""
-
-    def wait(holds: Callable[[], object], what: str = "the condition", seconds: float = 10) -> None:
-        limit = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < limit, f"{what} did not come true within {seconds:g} s"
-            time.sleep(0.01)
-
-    return wait
+    return until
 
 
 JOBS_OF_BATCHES = '''

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -452,7 +451,7 @@ def test_an_id_is_enough_for_a_job_that_was_sent_to_another_store_than_the_usual
 
 def _told(pair: Pair, *words: str) -> str:
     """Return the id with which the answer of a command begins."""
-    done = pair.project.run("", instead=[sys.executable, "-m", "kinetic", *words])
+    done = pair.project.kinetic(*words)
     assert done.returncode == 0, done.stderr
     return re.split(r"[: ]", done.stdout, maxsplit=1)[0]
 
@@ -466,8 +465,8 @@ def test_a_name_stands_for_the_only_job_that_has_it_also_once_it_was_collected(p
     result = pair.run("print(json.dumps(kinetic.attach('Night run').result()))")
     collected = _told(pair, "jobs", "status", "Night run")
     second = pair.run(submit.format("Night run"))
-    several = project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "cancel", "Night run"])
-    none = project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "cancel", "Night"])
+    several = project.kinetic("jobs", "cancel", "Night run")
+    none = project.kinetic("jobs", "cancel", "Night")
 
     assert (live, result, collected) == (job_id, "ran", job_id)
     assert (several.returncode, several.stdout) == (2, "")

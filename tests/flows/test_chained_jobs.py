@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -360,13 +359,12 @@ def test_a_pool_of_one_slot_runs_a_chain_in_its_order(steps, monkeypatch, until)
 
 def test_the_command_line_submits_lists_and_explains_a_chain(home, project, until):
     project.write("steps.py", STEPS)
-    cli = ["-m", "kinetic"]
     first = project.run(
         "-c", f"import kinetic, steps; print(steps.make.run_async(1, {str(until)!r}).job_id)"
     ).stdout.strip()
 
     def kinetic_(*words: str) -> str:
-        done = project.run("-c", instead=[sys.executable, *cli, *words])
+        done = project.kinetic(*words)
         assert done.returncode == 0, done.stderr
         return str(done.stdout)
 
@@ -389,7 +387,7 @@ def test_cleaning_up_all_keeps_the_values_that_waiting_jobs_need(home, project, 
     slow = steps.make.run_async(4, str(until))
     readers = [steps.add.run_async(job, slow), steps.add.run_async(*batch.jobs, slow)]
 
-    done = project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "cleanup", "--all", "--yes"])
+    done = project.kinetic("jobs", "cleanup", "--all", "--yes")
     until.touch()
 
     assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == [unneeded.job_id]
@@ -399,7 +397,7 @@ def test_cleaning_up_all_keeps_the_values_that_waiting_jobs_need(home, project, 
 
 def test_after_the_newest_job_or_a_name_means_its_whole_sweep(home, project, until):
     def submit(*words: str) -> str:
-        done = project.run("-c", instead=[sys.executable, "-m", "kinetic", "run", "-d", *words])
+        done = project.kinetic("run", "-d", *words)
         assert done.returncode == 0, done.stderr
         assert "1 jobs" not in done.stderr
         return str(done.stdout).split()[-1]

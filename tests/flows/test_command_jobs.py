@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from flows import conftest
+from waiting import until
 
 import kinetic
 from kinetic._dashboard import job_pages
@@ -120,13 +121,6 @@ def is_gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 20) -> None:
-    limit = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 def test_a_command_runs_in_the_sent_project_with_its_environment_data_and_outputs(run, folder, tmp_path):
@@ -350,7 +344,7 @@ def test_a_killed_supervisor_takes_the_command_along_and_the_job_is_closed(folde
 
     os.kill(supervisor, signal.SIGKILL)
 
-    wait_until(lambda: is_gone(pid))
+    until(lambda: is_gone(pid))
     with pytest.raises(JobError, match="supervisor of this job was killed"):
         job.result()
 

@@ -125,7 +125,7 @@ def test_words_of_the_command_line_are_only_where_captured_values_are_and_as_lon
 
     kept = holding(home, WORD)
     shown = [
-        project.run("", instead=[sys.executable, "-m", "kinetic", *words])
+        project.kinetic(*words)
         for words in (["jobs", "list", "--json"], ["jobs", "show", "@last", "--json"], ["jobs", "logs", "@last"])
     ]
     go.touch()

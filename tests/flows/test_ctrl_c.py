@@ -360,7 +360,7 @@ def test_ctrl_c_while_a_batch_is_submitted_names_it_if_there_is_one(project: Any
 
     assert done.returncode == -signal.SIGINT
     assert "Traceback" not in done.stderr
-    listed = project.run("", instead=[sys.executable, "-m", "kinetic", "batch", "list"]).stdout
+    listed = project.kinetic("batch", "list").stdout
     if step == "driver:launched":
         group = listed.splitlines()[1].split()[0]
         assert done.stderr.splitlines()[-4:] == [
@@ -401,7 +401,7 @@ def test_a_script_at_its_end_that_still_submits_says_how_the_rest_is_submitted(p
     assert "Traceback" not in err
     assert "Exception ignored" not in err
     until.touch()
-    resumed = project.run("", instead=[sys.executable, "-m", "kinetic", "batch", "resume", group])
+    resumed = project.kinetic("batch", "resume", group)
     values = project.out(f"import kinetic\nprint(kinetic.attach_batch({group!r}).results(timeout=50))")
     assert values.count("stayed") == 4, resumed.stderr
 

@@ -530,7 +530,7 @@ def test_an_ordinary_user_gets_data_that_one_job_cannot_harm_for_another(project
     become = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
     look = ["--inh-caps", "-all,+dac_read_search", "--ambient-caps", "-all,+dac_read_search"]
 
-    done = project.run("", instead=[*become, *look, sys.executable, str(project.root / "script.py")])
+    done = project.execute(*become, *look, sys.executable, str(project.root / "script.py"))
 
     assert done.returncode == 0, done.stderr
     protected, own = ("first (and cannot be written)", NOBODY, True, True), ("first", NOBODY, True, True)

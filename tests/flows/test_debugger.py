@@ -199,8 +199,7 @@ def test_explain_tells_of_the_debugger(theirs, capsys) -> None:
 
 
 def _explain(project, job) -> dict:
-    words = [sys.executable, "-m", "kinetic", "jobs", "explain", job.job_id, "--json"]
-    done = project.run("-c", instead=words)
+    done = project.kinetic("jobs", "explain", job.job_id, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -118,8 +118,7 @@ def dev(project) -> Iterator[Callable[..., Terminal]]:
 
 def statuses(project: Any, shown: str) -> dict[str, str]:
     """Return the ids of the jobs that a screen shows, in their order, with their statuses now."""
-    words = [sys.executable, "-m", "kinetic", "jobs", "list", "--all", "--json"]
-    listed = json.loads(subprocess.check_output(words, env=environment(), cwd=project.root))
+    listed = json.loads(project.kinetic("jobs", "list", "--all", "--json").stdout)
     found = {job["job_id"]: job["status"] for job in listed["jobs"]}
     return {job_id: found[job_id] for job_id in re.findall(r"follow the job with: kinetic jobs logs (\S+)", shown)}
 
@@ -259,8 +258,7 @@ def test_a_save_cancels_the_run_before_and_ctrl_c_leaves_the_last_one_running(de
     assert f"detached: {second} keeps running" in shown
     assert f"kinetic jobs cancel {second}" in shown
     (tmp_path / "until").touch()
-    words = [sys.executable, "-m", "kinetic", "jobs", "result", second]
-    assert subprocess.check_output(words, env=environment(), cwd=project.root) == b"20\n"
+    assert project.kinetic("jobs", "result", second).stdout == "20\n"
 
 
 def test_the_run_before_is_kept_and_the_last_one_cancelled_where_that_is_asked_for(dev, project, tmp_path) -> None:

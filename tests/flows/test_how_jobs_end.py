@@ -671,7 +671,7 @@ def on_a_small_disk(project, home: Path) -> Callable[[str], str]:
             pytest.skip("a small disk cannot be mounted here: there is no unshare")
         if tried.returncode:
             pytest.skip(f"a small disk cannot be mounted here: {tried.stderr.strip()}")
-        done = project.run("script.py", instead=["unshare", *rights, "--mount", "sh", "-c", mount])
+        done = project.execute("unshare", *rights, "--mount", "sh", "-c", mount)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -871,7 +871,6 @@ def test_a_large_array_peaks_at_little_more_than_twice_its_size_on_either_side(p
 # ------------------------------------------------------------------------------------------------- retries
 
 
-LOGS = [sys.executable, "-m", "kinetic", "jobs", "logs"]
 FAILS = """
 @on_cpu
 def train():
@@ -895,7 +894,7 @@ def test_a_job_that_fails_is_tried_again_under_its_own_id(submit, project, failu
 
     assert job.result(cleanup=False) == failures
     numbers = range(failures + 1)
-    log = [project.run("", instead=[*LOGS, job.job_id, "--attempt", str(number)]).stdout for number in numbers]
+    log = [project.kinetic("jobs", "logs", job.job_id, "--attempt", str(number)).stdout for number in numbers]
     assert [f"this is attempt {number}\n" in log[number] for number in numbers] == [True] * len(numbers)
     assert "kinetic: attempt 0 failed: ValueError: attempt 0; trying again (retry 1 of 2)" in log[0]
     assert job.logs() == log[-1]
@@ -909,7 +908,7 @@ def test_a_job_that_failed_is_tried_again_though_its_supervisor_was_killed_befor
 
     assert job.result(cleanup=False) == 1
     assert (tmp_path / "killed").exists()
-    log = project.run("", instead=[*LOGS, job.job_id, "--attempt", "0"]).stdout
+    log = project.kinetic("jobs", "logs", job.job_id, "--attempt", "0").stdout
     assert log.count("kinetic: attempt 0 failed: ValueError: attempt 0; trying again (retry 1 of 1)") == 1
 
 

@@ -268,7 +268,7 @@ def test_tensors_of_a_gpu_are_opened_where_there_is_none_by_clients_and_by_jobs_
         print(json.dumps([made.job_id, followed.job_id, followed.result(cleanup=False)]))
     """)
     )
-    log = project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "logs", ids[1]]).stdout
+    log = project.kinetic("jobs", "logs", ids[1]).stdout
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     project.write(
@@ -298,7 +298,7 @@ def test_what_jax_and_torch_compile_for_a_gpu_is_found_by_the_next_job(project: 
     """
 
     found = {name: [json.loads(project.out(script, name)) for _ in range(2)] for name in ("with_jax", "with_torch")}
-    listed = json.loads(project.run("", instead=[sys.executable, "-m", "kinetic", "cache", "list", "--json"]).stdout)
+    listed = json.loads(project.kinetic("cache", "list", "--json").stdout)
 
     print(json.dumps(found, indent=1))
     (first, _), (again, log) = found["with_jax"]

@@ -196,7 +196,7 @@ def test_what_a_job_submits_writes_and_tells_where_the_project_is_and_not_in_the
 def test_what_a_job_submits_has_the_profile_that_the_job_was_submitted_with(project, monkeypatch) -> None:
     for name, accelerator in (("current", "tpu-v5e-1"), ("named", "cpu")):
         words = ("profile", "create", name, "--backend", "local", "--option", f"accelerator={accelerator}")
-        assert project.run("", instead=[sys.executable, "-m", "kinetic", *words]).returncode == 0
+        assert project.kinetic(*words).returncode == 0
     monkeypatch.setenv("KINETIC_PROFILE", "named")
 
     out = project.out(

@@ -11,11 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-
-SOURCE = Path(__file__).parents[2] / "src"
+from flows.conftest import KINETIC, Told, environment
 
 TRAIN = """
     import os, sys, threading, time
@@ -58,36 +56,13 @@ TRAIN = """
 """
 
 
-class Told(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "kinetic", *words]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(SOURCE)}
-
-
 @pytest.fixture
 def kinetic(project) -> Callable[..., Told]:
     """Return a function that runs a command in the project's folder."""
     project.write("train.py", TRAIN)
 
     def run(*words: str, cwd: Path | None = None) -> Told:
-        done = subprocess.run(
-            command(*words),
-            capture_output=True,
-            text=True,
-            env=environment(),
-            cwd=cwd or project.root,
-            timeout=60,
-            check=False,
-        )
-        return Told(done.returncode, done.stdout, done.stderr)
+        return Told.of(project.kinetic(*words, cwd=cwd))
 
     return run
 
@@ -101,7 +76,9 @@ def start(project) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     def run(*words: str) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
         started.append(
-            subprocess.Popen(command(*words), stdout=pipe, stderr=pipe, text=True, env=environment(), cwd=project.root)
+            subprocess.Popen(
+                [*KINETIC, *words], stdout=pipe, stderr=pipe, text=True, env=environment(), cwd=project.root
+            )
         )
         return started[-1]
 
@@ -117,7 +94,7 @@ def on_a_terminal(project, *words: str, **variables: str) -> str:
     leader, follower = pty.openpty()
     subprocess.run(["stty", "cols", "100"], stdin=follower, check=True)
     process = subprocess.Popen(
-        command(*words),
+        [*KINETIC, *words],
         stdin=follower,
         stdout=follower,
         stderr=follower,
@@ -274,7 +251,7 @@ def test_a_file_named_like_a_standard_module_runs(project, tmp_path) -> None:
     installed.parent.mkdir()
     installed.write_text("from kinetic._cli.main import main\nmain()\n")
 
-    done = project.run("", instead=[sys.executable, str(installed), "run", "-a", "cpu", "json.py::f"])
+    done = project.execute(sys.executable, str(installed), "run", "-a", "cpu", "json.py::f")
 
     assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
     assert "kinetic_run_json is sent by value" in done.stderr
@@ -529,7 +506,7 @@ def test_on_a_terminal_cleaning_up_asks(kinetic, project) -> None:
     kinetic("run", "-a", "cpu", "train.py::plain", "1")
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        command("jobs", "cleanup", "--all"), stdin=follower, stdout=follower, stderr=follower, env=environment()
+        [*KINETIC, "jobs", "cleanup", "--all"], stdin=follower, stdout=follower, stderr=follower, env=environment()
     )
     os.close(follower)
     shown = b""

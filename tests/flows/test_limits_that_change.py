@@ -252,7 +252,7 @@ def test_a_job_that_runs_is_not_lost_for_a_shell_with_another_runtime_folder(
     wait_until((tmp_path / "begun").exists, "the job")
 
     def kinetic(*words: str) -> Any:
-        return project.run("", instead=[sys.executable, "-m", "kinetic", *words])
+        return project.kinetic(*words)
 
     with monkeypatch.context() as patch:
         patch.setenv("KINETIC_RUNTIME_DIR", str(tmp_path / "another"))
@@ -281,7 +281,7 @@ def test_a_job_is_as_nice_as_its_client_and_not_as_the_one_before(project: Any) 
     )
     words = [sys.executable, "script.py"]
 
-    told = [project.run("", instead=[*before, *words]).stdout for before in ([], ["nice", "-n", "5"], [])]
+    told = [project.execute(*before, *words).stdout for before in ([], ["nice", "-n", "5"], [])]
 
     assert told == ["0\n"] * 3
 
@@ -300,6 +300,6 @@ def test_a_file_that_the_shell_opened_above_its_own_limit_harms_no_job(project: 
         """,
     )
 
-    done = project.run("", instead=["bash", "-c", f"exec 200>/dev/null; ulimit -S -n 100; {sys.executable} script.py"])
+    done = project.execute("bash", "-c", f"exec 200>/dev/null; ulimit -S -n 100; {sys.executable} script.py")
 
     assert done.stdout == "False True\n", done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 
 from .conftest import Project  # type: ignore[import-not-found,unused-ignore]
 
-KINETIC = [sys.executable, "-m", "kinetic"]
 OLD = 400 * 24 * 3600.0
 ADDS = """
     import kinetic
@@ -65,8 +63,8 @@ def test_a_plain_list_deletes_nothing_behind_a_link_in_the_store(
     for mark in (*home.glob("run/*/swept"), *home.glob("run/*/tidied")):
         mark.unlink()
 
-    listed = project.run("-c", "", instead=[*KINETIC, "jobs", "list", "--all"])
-    cleaned = project.run("-c", "", instead=[*KINETIC, "disk", "--clean"])
+    listed = project.kinetic("jobs", "list", "--all")
+    cleaned = project.kinetic("disk", "--clean")
 
     assert listed.returncode == 0, listed.stderr
     assert files(theirs) == before, cleaned.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -98,9 +97,8 @@ def test_a_status_and_errors_have_colors_on_a_terminal_and_none_elsewhere(projec
 
     seen = project.watch("-m", "kinetic", "jobs", "list").raw.decode()
     without = project.watch("-m", "kinetic", "--color", "never", "jobs", "list").raw.decode()
-    command = [sys.executable, "-m", "kinetic"]
-    piped = project.run("", instead=[*command, "jobs", "list"]).stdout
-    forced = project.run("", instead=[*command, "--color=always", "jobs", "status", "@last"]).stdout
+    piped = project.kinetic("jobs", "list").stdout
+    forced = project.kinetic("--color=always", "jobs", "status", "@last").stdout
     failed = project.watch("-m", "kinetic", "jobs", "status", "grp-0a1b2c3d").raw.decode()
 
     assert "\x1b[32mSUCCEEDED\x1b[0m" in seen

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from flows.conftest import Told
 from servers.gcs import GcsServer
 from servers.moto_s3 import MotoServer
 
@@ -49,19 +48,12 @@ LOOK = """
 """
 
 
-class Told(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def kinetic(project, home) -> Callable[..., Told]:
     """Return a function that runs a command in the project's folder to its end."""
 
     def run(*words: str) -> Told:
-        done = project.run("", instead=[sys.executable, "-m", "kinetic", *words])
-        return Told(done.returncode, done.stdout, done.stderr)
+        return Told.of(project.kinetic(*words))
 
     return run
 

@@ -17,7 +17,7 @@ import sys
 import textwrap
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from importlib import metadata
 from importlib.util import find_spec
@@ -31,6 +31,7 @@ from servers.faults import Fault, FaultyProxy
 from servers.gcs import GcsServer
 from servers.moto_s3 import MotoServer
 from servers.wheels import environment_with_pip
+from waiting import until
 
 from kinetic._jobs import logs
 from kinetic._project import archive
@@ -209,15 +210,6 @@ def cloud_pods(tmp_path: Path, zipped: Path, bucket: Bucket, monkeypatch: pytest
     made = Pods(tmp_path, zipped, BucketStore("gs://jobs/here"), environ)
     yield made
     made.end()
-
-
-def until(holds: Callable[[], Any], seconds: float = 20) -> Any:
-    """Wait for something to become true, and return it."""
-    limit = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < limit, "it did not come true"
-        time.sleep(0.01)
-    return found
 
 
 def children_of(pid: int) -> list[int]:
@@ -1326,32 +1318,22 @@ def test_a_storm_of_503_delays_a_job_and_loses_nothing(cloud_pods: Pods, bucket:
     assert cloud_pods.log() == "adding\n"
 
 
-def test_a_result_waits_for_its_store(cloud_pods: Pods, bucket: Bucket, tmp_path: Path) -> None:
-    refused = Fault("status", method="PUT", times=1e9, status=400)
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [
+        ({"method": "PUT", "status": 400}, "it is tried again"),
+        ({"status": 403}, "kinetic| finished; waiting for credentials: "),
+    ],
+    ids=["a store that takes nothing", "credentials that expired while the job ran"],
+)
+def test_a_result_waits_for(cloud_pods: Pods, bucket: Bucket, tmp_path: Path, refusal: dict, said: str) -> None:
+    refused = Fault("status", times=1e9, **refusal)
     cloud_pods.order(WAITS, str(tmp_path / "flag"))
     pod = cloud_pods.start()
     until((tmp_path / "flag").exists)
     bucket.proxy.faults.append(refused)
     (tmp_path / "flag.go").touch()
-    assert any("it is tried again" in line for line in iter(pod.stdout.readline, ""))
-
-    refused.times = 0
-    out, _ = pod.communicate(timeout=60)
-
-    assert pod.returncode == 0, out
-    assert cloud_pods.value() == "went on"
-
-
-def test_a_result_waits_for_credentials_that_expired_while_the_job_ran(
-    cloud_pods: Pods, bucket: Bucket, tmp_path: Path
-) -> None:
-    refused = Fault("status", times=1e9, status=403)
-    cloud_pods.order(WAITS, str(tmp_path / "flag"))
-    pod = cloud_pods.start()
-    until((tmp_path / "flag").exists)
-    bucket.proxy.faults.append(refused)
-    (tmp_path / "flag.go").touch()
-    assert any("kinetic| finished; waiting for credentials: " in line for line in iter(pod.stdout.readline, ""))
+    assert any(said in line for line in iter(pod.stdout.readline, ""))
 
     refused.times = 0
     out, _ = pod.communicate(timeout=60)
@@ -1652,7 +1634,10 @@ def test_a_host_that_fails_after_the_leader_returned_fails_the_job(slices: Pods,
     assert slices.outcome().host == 1
 
 
-def test_a_host_that_is_taken_away_leaves_no_verdict(slices: Pods, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, INFRASTRUCTURE_EXIT), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_host_that_is_gone_with_or_without_a_word_leaves_no_verdict(
+    slices: Pods, tmp_path: Path, how: signal.Signals, code: int
+) -> None:
     act(
         slices,
         """
@@ -1666,40 +1651,18 @@ def test_a_host_that_is_taken_away_leaves_no_verdict(slices: Pods, tmp_path: Pat
     hosts = start_all(slices)
     until((tmp_path / "flag").exists)
 
-    hosts[1].send_signal(signal.SIGTERM)
+    hosts[1].send_signal(how)
+    if how == signal.SIGKILL:
+        hosts[1].wait()
     (tmp_path / "flag.gone").touch()
     hosts[0].communicate(timeout=30)
     hosts[2].send_signal(signal.SIGTERM)  # as the cluster does, which starts the whole set again
     codes = ends_of(hosts)
 
-    assert codes == [INFRASTRUCTURE_EXIT] * 3
+    assert codes == [INFRASTRUCTURE_EXIT, code, INFRASTRUCTURE_EXIT]
     assert slices.outcome() is None
-
-
-def test_a_host_that_is_gone_without_a_word_leaves_no_verdict(slices: Pods, tmp_path: Path) -> None:
-    act(
-        slices,
-        """
-        if host == 1:
-            open(flag, "w").close()
-            time.sleep(60)
-        wait_for(flag + ".gone")
-        raise RuntimeError("training failed")
-        """,
-    )
-    hosts = start_all(slices)
-    until((tmp_path / "flag").exists)
-
-    hosts[1].kill()
-    hosts[1].wait()
-    (tmp_path / "flag.gone").touch()
-    hosts[0].communicate(timeout=30)
-    hosts[2].send_signal(signal.SIGTERM)
-    codes = ends_of(hosts)
-
-    assert codes == [INFRASTRUCTURE_EXIT, -signal.SIGKILL, INFRASTRUCTURE_EXIT]
-    assert slices.outcome() is None
-    assert "host 1" in slices.note().details["why"]
+    if how == signal.SIGKILL:
+        assert "host 1" in slices.note().details["why"]
 
 
 def word_of(host: int, word: str, key: bytes = KEY) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from importlib.util import find_spec
 
 import pytest
@@ -45,7 +44,7 @@ def test_a_job_finds_what_another_compiled_unless_that_is_turned_off(project, ho
     """
     first = project.out(script, "1")
     again = project.out(script, "1")
-    listed = json.loads(project.run("", instead=[sys.executable, "-m", "kinetic", "cache", "list", "--json"]).stdout)
+    listed = json.loads(project.kinetic("cache", "list", "--json").stdout)
     monkeypatch.setenv("KINETIC_COMPILE_CACHE", "off")
     off = project.out(script, "0")
 
@@ -159,9 +158,8 @@ def test_all_hosts_of_a_slice_see_the_same_programs(project) -> None:
             print(job.job_id)
     """
     job_ids = [project.out(script).split()[-1] for _ in range(2)]
-    words = [sys.executable, "-m", "kinetic", "jobs", "logs", job_ids[1], "--host", "all"]
 
-    log = project.run("", instead=words).stdout
+    log = project.kinetic("jobs", "logs", job_ids[1], "--host", "all").stdout
 
     seen = sorted(line.partition("HOST ")[2] for line in log.splitlines() if "HOST " in line)
     assert [line[0] for line in seen] == ["0", "1"]
@@ -203,11 +201,11 @@ def test_torch_compile_finds_what_another_job_compiled(project) -> None:
 def test_a_command_finds_what_another_job_compiled_and_its_log_has_the_same_line(project) -> None:
     project.write("programs.py", JOBS)
     project.write("train.py", "import programs\nprint(*programs.compiles.local(1))\n")
-    train = [sys.executable, "-m", "kinetic", "run", "--", "sh", "-c", "python train.py"]
+    train = ("run", "--", "sh", "-c", "python train.py")
     job = "import programs\nif __name__ == '__main__':\n    print(programs.compiles(1)[1])\n"
 
-    first = project.run("", instead=train).stdout
-    again = project.run("", instead=train).stdout
+    first = project.kinetic(*train).stdout
+    again = project.kinetic(*train).stdout
     function = project.out(job)
 
     assert "kinetic: compiled " in first
@@ -221,11 +219,11 @@ def test_a_command_that_uses_torch_gets_the_folders_of_torch_filled_and_one_that
 ) -> None:
     project.write("torch/__init__.py", "")
     project.write("torch/_inductor.py", FAKE_TORCH)
-    command = [sys.executable, "-m", "kinetic", "run", "--", "python", "-c"]
+    command = ("run", "--", "python", "-c")
 
-    nothing = project.run("", instead=[*command, "import torch, os; print(os.environ['VLLM_CACHE_ROOT'])"]).stdout
+    nothing = project.kinetic(*command, "import torch, os; print(os.environ['VLLM_CACHE_ROOT'])").stdout
     left = (home / "store" / "data" / "compiled").exists()
-    first, again = (project.run("", instead=[*command, "import torch._inductor"]).stdout for _ in range(2))
+    first, again = (project.kinetic(*command, "import torch._inductor").stdout for _ in range(2))
 
     assert nothing.rstrip().startswith(f"/tmp/kinetic-{os.getuid()}-compiled/vllm-")
     assert not left
@@ -239,10 +237,10 @@ def test_a_command_that_uses_torch_gets_the_folders_of_torch_filled_and_one_that
 def test_the_hosts_of_a_command_on_a_slice_find_what_the_first_one_compiled_and_nothing_else(project) -> None:
     project.write("torch/__init__.py", "")
     project.write("torch/_inductor.py", FAKE_TORCH)
-    words = [sys.executable, "-m", "kinetic", "run", "-a", "tpu-v4-2x2x2", "--", "python", "-c"]
+    command = ("run", "-a", "tpu-v4-2x2x2", "--", "python", "-c")
 
-    first, _ = (project.run("", instead=[*words, "import torch._inductor"]) for _ in range(2))
-    log = project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "logs", "@last", "--host", "all"]).stdout
+    first, _ = (project.kinetic(*command, "import torch._inductor") for _ in range(2))
+    log = project.kinetic("jobs", "logs", "@last", "--host", "all").stdout
 
     assert "TORCHINDUCTOR_CACHE_DIR compiles" in first.stdout
     found = re.findall(r"^\[host (\d)\] TORCHINDUCTOR_CACHE_DIR made by (\d+)$", log, re.MULTILINE)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import pytest
@@ -50,9 +48,8 @@ def test_user_code_may_initialise_too_and_every_hosts_log_is_kept_and_shown_with
     said = project.out(COUNTING, "again")
     job_id = said.split()[-1]
 
-    logs = [sys.executable, "-m", "kinetic", "jobs", "logs", job_id, "--host"]
-    everything = project.run("", instead=[*logs, "all"]).stdout
-    third = project.run("", instead=[*logs, "2"]).stdout
+    everything = project.kinetic("jobs", "logs", job_id, "--host", "all").stdout
+    third = project.kinetic("jobs", "logs", job_id, "--host", "2").stdout
 
     assert said.startswith("(0, 4, 4, 16, 120.0)")
     assert re.findall(r"^\[host (\d)\] host (\d) of 4 sees 120.0$", everything, re.MULTILINE) == [
@@ -83,7 +80,7 @@ def test_all_hosts_can_be_followed_at_once_until_the_job_ends(home, project) -> 
     )
     job_id = project.run("chatty.py").stdout.strip()
 
-    followed = project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "logs", job_id, "-f", "--host", "all"])
+    followed = project.kinetic("jobs", "logs", job_id, "-f", "--host", "all")
 
     assert followed.returncode == 0
     for host in range(2):
@@ -135,8 +132,7 @@ def test_a_host_that_fails_is_noticed_while_the_others_run_and_is_named(
     assert words in first
     assert "It happened on host 2 of 4." in said
     assert re.search(r"kinetic jobs logs \S+ --host 2\b", said)
-    words = [sys.executable, "-m", "kinetic", "jobs", "explain", "@last"]
-    explained = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    explained = project.kinetic("jobs", "explain", "@last").stdout
     assert f"{'raised ValueError' if how == 'raise' else 'failed'} on host 2 of 4: " in explained
     assert ("this host is unwell" in explained.partition("log:")[2]) == (how == "raise")
     if how == "raise":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,7 +189,7 @@ def test_a_job_says_that_it_has_finished_and_waits_for_credentials(away: Away) -
     job_id = finished_without_credentials(away, "POST|PUT")  # this client may still read
 
     for _ in range(2):  # the second look finds a supervisor that has left the job to whoever comes with better ones
-        explained = away.project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "explain", job_id])
+        explained = away.project.kinetic("jobs", "explain", job_id)
 
         assert explained.stdout.startswith(f"{job_id}: RUNNING\n"), explained.stderr
         assert "finished; waiting for credentials: gs://jobs-of-a-test rejected our credentials" in explained.stdout

@@ -67,7 +67,7 @@ def test_where_log_and_error_go_to_one_place_the_traceback_stands_there_once(way
     if way == "terminal":
         text = theirs.watch("-c", script, columns=400).screen
     else:
-        text = theirs.run("", instead=["sh", "-c", f"{sys.executable} -c '{script}' 2>&1"]).stdout
+        text = theirs.execute("sh", "-c", f"{sys.executable} -c '{script}' 2>&1").stdout
 
     assert text.count(HEADER) == 1, text
     assert frames(text) == ["fail", "inner"]
@@ -173,9 +173,8 @@ def test_pytest_shows_the_users_frames_and_what_an_assert_in_a_job_says(theirs: 
         "    checks(4)\n",
     )
 
-    done = theirs.run(
-        "",
-        instead=[sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "-q", "test_theirs.py"],
+    done = theirs.execute(
+        sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "-q", "test_theirs.py"
     )
 
     assert "3 failed" in done.stdout, done.stdout + done.stderr

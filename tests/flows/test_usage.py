@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 MIB = 1 << 20
@@ -41,9 +40,8 @@ JOBS = """
 
 def shown(project: Any, job_id: str) -> tuple[str, Any]:
     """Return what ``kinetic jobs show`` says of the usage of a job, as text and as JSON."""
-    words = [sys.executable, "-m", "kinetic", "jobs", "show", job_id]
-    text = project.run("", instead=words).stdout
-    page = json.loads(project.run("", instead=[*words, "--json"]).stdout)["job"]
+    text = project.kinetic("jobs", "show", job_id).stdout
+    page = json.loads(project.kinetic("jobs", "show", job_id, "--json").stdout)["job"]
     return next((line for line in text.splitlines() if line.startswith("usage ")), ""), page["usage"]
 
 

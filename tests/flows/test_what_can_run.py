@@ -1190,7 +1190,7 @@ def test_a_current_directory_that_was_removed_is_named(project) -> None:
 
     def run(*words: str) -> subprocess.CompletedProcess:
         command = shlex.join([sys.executable, *words])
-        return project.run("", instead=["sh", "-c", f"mkdir -p gone; cd gone; rmdir ../gone; {command}"])
+        return project.execute("sh", "-c", f"mkdir -p gone; cd gone; rmdir ../gone; {command}")
 
     for done in (run(str(script)), run("-m", "kinetic", "run", f"{script}::train"), run("-m", "kinetic", "config")):
         assert "the current directory does not exist [project-root]\n" in done.stderr
@@ -1204,7 +1204,7 @@ def test_a_folder_whose_name_is_not_utf8_is_named_with_what_to_do(project, home:
     shutil.copytree(project.root, odd, ignore=lambda *_: ["odd\udcff"])
     project.write("ünï/script.py", (project.root / "script.py").read_text())
 
-    told = [project.run("", instead=[sys.executable, f"{odd}/script.py"]).stderr]
+    told = [project.execute(sys.executable, f"{odd}/script.py").stderr]
     monkeypatch.setenv("KINETIC_HOME", f"{odd}/home")
     told.append(project.run("script.py").stderr)
     monkeypatch.setenv("KINETIC_HOME", str(home))

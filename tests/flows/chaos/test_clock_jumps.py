@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ def ask(project: Any, code: str) -> Any:
 
 
 def command(project: Any, *words: str) -> str:
-    done = project.run("-c", instead=[sys.executable, "-m", "kinetic", *words])
+    done = project.kinetic(*words)
     assert done.returncode == 0, done.stderr
     return str(done.stdout)
 

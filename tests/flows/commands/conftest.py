@@ -7,9 +7,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from flows.conftest import Told
 
 SOURCE = Path(__file__).parents[3] / "src"
 
@@ -53,17 +53,6 @@ SCRIPT = """
     calls = {"add": (1, 2), "bad": (), "raw": (), "strange": (), "slow": tuple(map(float, sys.argv[2:]))}
     print(globals()[sys.argv[1]].run_async(*calls[sys.argv[1]]).job_id)
 """
-
-
-class Told(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """The words of each row of the table that was printed."""
-        return [line.split() for line in self.out.splitlines()[1:]]
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from servers.google_cloud import GoogleCloud
+from waiting import until
 
 COMMAND = [sys.executable, "-m", "kinetic"]
 
@@ -105,7 +105,7 @@ def test_ctrl_c_says_that_google_continues_and_another_down_removes_it(cloud, en
         [*COMMAND, "up", "--cluster", "team", "--yes"], env=environ, stderr=subprocess.PIPE, text=True
     )
     try:
-        _wait_until(lambda: ("us-central1", "team") in cloud.container.clusters)
+        until(lambda: ("us-central1", "team") in cloud.container.clusters)
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=30)
     finally:
@@ -160,13 +160,6 @@ def test_at_a_terminal_the_name_is_typed_before_data_goes(typed, code, left, clo
     os.close(ours)
 
     assert len(cloud.storage.buckets) == left
-
-
-def _wait_until(condition) -> None:
-    ends = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.02)
 
 
 def test_commands_for_an_administrator_are_printed_where_this_account_has_no_rights(cloud, environ) -> None:

@@ -66,7 +66,7 @@ def test_ctrl_c_ends_it_and_no_job(project: Any, running: str) -> None:
 
     assert seen.code == 0
     assert "Traceback" not in seen.screen
-    page = json.loads(project.run("", instead=[*TOP, "--json"]).stdout)
+    page = json.loads(project.kinetic("top", "--json").stdout)
     assert [job["status"] for job in page["jobs"]] == ["RUNNING"]
 
 
@@ -83,8 +83,8 @@ def test_on_a_narrow_terminal_no_line_is_broken(project: Any, running: str) -> N
 
 
 def test_without_a_terminal_one_snapshot_is_printed_and_json_has_all_of_it(project: Any, running: str) -> None:
-    told = project.run("", instead=TOP)
-    page = json.loads(project.run("", instead=[*TOP, "--json"]).stdout)
+    told = project.kinetic("top")
+    page = json.loads(project.kinetic("top", "--json").stdout)
 
     assert told.returncode == 0
     head, line = told.stdout.splitlines()
@@ -99,7 +99,7 @@ def test_without_a_terminal_one_snapshot_is_printed_and_json_has_all_of_it(proje
 
 
 def test_without_jobs_it_says_so(project: Any) -> None:
-    told = project.run("", instead=TOP)
+    told = project.kinetic("top")
 
     assert (told.returncode, told.stdout, told.stderr) == (0, "", "There are no running or pending jobs\n")
-    assert json.loads(project.run("", instead=[*TOP, "--json"]).stdout)["jobs"] == []
+    assert json.loads(project.kinetic("top", "--json").stdout)["jobs"] == []

@@ -59,9 +59,8 @@ def test_a_job_is_shown_as_the_commands_show_it_with_its_log_files_and_value(pro
     served = dashboard()
 
     page = served.get(f"/jobs/{job_id}")
-    command = [sys.executable, "-m", "kinetic", "jobs"]
-    shown = json.loads(project.run("", instead=[*command, "show", job_id, "--json"]).stdout)["job"]
-    listed = json.loads(project.run("", instead=[*command, "list", "--all", "--json"]).stdout)["jobs"]
+    shown = json.loads(project.kinetic("jobs", "show", job_id, "--json").stdout)["job"]
+    listed = json.loads(project.kinetic("jobs", "list", "--all", "--json").stdout)["jobs"]
 
     for name in ("usage", "progress"):  # these have an address of their own
         del shown[name]
@@ -288,7 +287,7 @@ def test_two_dashboards_run_at_once_and_do_not_take_each_others_cookies(dashboar
 def test_a_port_that_is_taken_is_refused_with_a_way_out(dashboard, project):
     served = dashboard()
 
-    done = project.run("", instead=[sys.executable, "-m", "kinetic", "dashboard", "--port", str(served.port)])
+    done = project.kinetic("dashboard", "--port", str(served.port))
 
     assert done.returncode == 2
     assert f"the port {served.port} cannot be used" in done.stderr

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from cluster import containers, images, nodes
 from cluster.fixtures import OTHER, REAL, add_node, agent, cloud, namespace, plane, why_not, why_not_here
+from flows.conftest import Told
 from flows.kube.site import JOBS, Bucket, Site
 
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES
@@ -29,14 +28,6 @@ ELSEWHERE = {name: os.environ.get(name, "") for name in (OTHER, "KINETIC_TEST_ST
 SECONDS = 120  # a pod takes seconds where a worker takes tenths of them
 
 __all__ = ["add_node", "agent", "cloud", "namespace", "plane"]
-
-
-class Told(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -190,7 +181,6 @@ def kinetic(project: Any) -> Callable[..., Told]:
     """A function that runs a command in the project's folder to its end."""
 
     def run(*words: str) -> Told:
-        done: subprocess.CompletedProcess[str] = project.run("", instead=[sys.executable, "-m", "kinetic", *words])
-        return Told(done.returncode, done.stdout, done.stderr)
+        return Told.of(project.kinetic(*words))
 
     return run

@@ -308,7 +308,7 @@ def test_another_machine_with_the_key_attaches_and_collects(
     clients.go.touch()
     without = kinetic("jobs", "result", job_id, "--timeout", "60")
     (tmp_path / "key").write_text(exported)
-    imported = clients.project.run("", instead=["sh", "-c", f"{sys.executable} -m kinetic key import < {tmp_path}/key"])
+    imported = clients.project.execute("sh", "-c", f"{sys.executable} -m kinetic key import < {tmp_path}/key")
     collected = clients.run(
         "job = kinetic.attach(words[0])\ntell([job.result(timeout=60), job.status().value])", job_id
     )

@@ -83,23 +83,22 @@ def test_what_the_reader_does_not_take_does_not_pile_up(store):
     results.close()
 
 
-def test_the_first_error_is_raised_and_starts_nothing_more(store):
+def begun_until_the_fourth_fails(store, count):
+    """Begin tasks of which the fourth fails; return those that were begun."""
     begun = []
 
-    def task(number):
-        def run():
-            begun.append(number)
-            if number == 3:
-                raise KeyMissingError("gone")
-
-        return run
+    def run(number):
+        begun.append(number)
+        if number == 3:
+            raise KeyMissingError("gone")
 
     with pytest.raises(KeyMissingError, match="gone"):
-        list(parallel.in_parallel(store, (task(number) for number in range(10_000)), limit=4))
-    count = len(begun)
+        list(parallel.in_parallel(store, (partial(run, number) for number in range(count)), limit=4))
+    return begun
 
-    assert count < 100
-    assert len(begun) == count
+
+def test_the_first_error_is_raised_and_starts_nothing_more(store):
+    assert len(begun_until_the_fourth_fails(store, 10_000)) < 100
 
 
 def test_an_error_waits_for_what_runs_so_that_nothing_goes_on_behind_the_caller(store):
@@ -164,20 +163,7 @@ def test_where_no_thread_can_be_had_the_reader_carries_out_everything(store, no_
 
 
 def test_where_no_thread_can_be_had_the_first_error_is_raised_and_starts_nothing_more(store, no_more_threads):
-    begun = []
-
-    def task(number):
-        def run():
-            begun.append(number)
-            if number == 3:
-                raise KeyMissingError("gone")
-
-        return run
-
-    with pytest.raises(KeyMissingError, match="gone"):
-        list(parallel.in_parallel(store, (task(number) for number in range(100)), limit=4))
-
-    assert begun == [0, 1, 2, 3]
+    assert begun_until_the_fourth_fails(store, 100) == [0, 1, 2, 3]
 
 
 def test_where_no_thread_can_be_had_an_error_of_the_iterable_is_raised(store, no_more_threads):

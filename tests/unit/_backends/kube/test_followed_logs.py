@@ -6,12 +6,13 @@ import contextlib
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from servers.container_log import ContainerLog
 from servers.scripted import Scripted, page
+from waiting import until
 
 from kinetic._backends.kube import pod_logs
 from kinetic._backends.kube.client import Client
@@ -46,14 +47,6 @@ def client(served: ContainerLog) -> Iterator[Client]:
 def connected(url: str) -> Client:
     access = Access(server=url, about="the test", credential=FixedCredential())
     return Client(access, "research", Retry(4, sleep=lambda _: time.sleep(0.001)))
-
-
-def until(holds: Callable[[], Any], seconds: float = 30) -> Any:
-    limit = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < limit, "it did not come true"
-        time.sleep(0.005)
-    return found
 
 
 def opened(

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -482,7 +482,7 @@ def test_a_job_is_removed_with_the_links_that_its_volumes_made_elsewhere(tmp_pat
 
 
 @pytest.fixture
-def family(wait: Callable[[Callable[[], object]], None]):
+def family():
     """Start processes as a dead supervisor leaves them, and give them back with what ends them."""
     program = "import os, sys, time\nif sys.argv[1] == 'away': os.setsid()\nprint('x', flush=True)\ntime.sleep(60)"
     found = []
@@ -498,17 +498,6 @@ def family(wait: Callable[[Callable[[], object]], None]):
     for process in found:
         process.kill()
         process.communicate()
-
-
-@pytest.fixture
-def wait() -> Callable[[Callable[[], object]], None]:
-    def until(holds: Callable[[], object]) -> None:
-        limit = time.monotonic() + 10
-        while not holds():
-            assert time.monotonic() < limit
-            time.sleep(0.01)
-
-    return until
 
 
 @pytest.mark.parametrize("how", ["near", "away"])

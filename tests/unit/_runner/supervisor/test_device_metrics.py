@@ -8,10 +8,10 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
+from waiting import until
 
 from kinetic._runner.supervisor.device_metrics import Busy, DeviceReader, Nvml, RuntimeMetrics
 from kinetic._wire.measurements import Device
@@ -214,18 +214,11 @@ class Driver:
         self.closed.set()
 
 
-def wait_until(holds: Callable[[], Any]) -> None:
-    limit = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < limit
-        time.sleep(0.005)
-
-
 def test_devices_appear_once_the_program_uses_them_and_the_driver_is_let_go() -> None:
     driver = Driver(tries=3)
     reader = DeviceReader(driver, seconds=0.01)
 
-    wait_until(lambda: reader.devices)
+    until(lambda: reader.devices)
     assert reader.latest == ((50.0, 7),)
     reader.close()
 
@@ -235,7 +228,7 @@ def test_devices_appear_once_the_program_uses_them_and_the_driver_is_let_go() ->
 def test_a_driver_that_hangs_delays_the_end_by_no_more_than_two_seconds() -> None:
     driver = Driver()
     reader = DeviceReader(driver, seconds=0.01)
-    wait_until(lambda: reader.devices)
+    until(lambda: reader.devices)
     driver.hangs.set()
     time.sleep(0.05)
     began = time.monotonic()
