@@ -1,4 +1,4 @@
-"""A function finds the words of its script's command line in ``sys.argv``, and what absl and gin have made of them.
+"""A function finds the words of its script's command line in ``sys.argv``, and what absl, gin and Hydra made of them.
 
 All are where captured values are.
 """
@@ -312,3 +312,50 @@ def test_bindings_of_gin_hold_in_jobs(project: Any) -> None:
     done = project.run("train.py")
 
     assert done.stdout == "0.25 7 8 7 4 8\n", done.stderr
+
+
+def test_configs_of_hydra_find_in_jobs_what_they_refer_to(project: Any) -> None:
+    project.write(
+        "resolvers.py",
+        """
+        from omegaconf import OmegaConf
+        OmegaConf.register_new_resolver("thrice", lambda x: 3 * x)
+        """,
+    )
+    project.write(
+        "train.py",
+        """
+        import hydra, kinetic, resolvers
+        from omegaconf import OmegaConf
+
+        FACTOR = 2
+        OmegaConf.register_new_resolver("twice", lambda x: FACTOR * x)
+        OmegaConf.register_new_resolver("of_python", eval)
+
+        @kinetic.run(accelerator="cpu")
+        def train(config):
+            import resolvers  # registers a resolver that the script has, too
+            from hydra.core.hydra_config import HydraConfig
+            return [*config.values(), HydraConfig.get().runtime.output_dir]
+
+        @kinetic.run(accelerator="cpu")
+        def submits(config):
+            return train.run_async(config).result()
+
+        @hydra.main(version_base=None, config_path=None)
+        def main(config):
+            names = "job:hydra:job.name", "six:twice:3", "nine:thrice:3", "two:of_python:'1+1'"
+            asked = {key: "${%s}" % rest for key, rest in (name.split(":", 1) for name in names)}
+            config = OmegaConf.create({**asked, "lr": config.lr})
+            here = train.local(config)
+            assert here[:-1] == ["train", 6, 9, 2, 0.5], here
+            assert [train(config), submits(config), *train.run_async_map([(config,)]).results()] == [here] * 3
+            print("equal")
+
+        main()
+        """,
+    )
+
+    done = project.run("train.py", "+lr=0.5")
+
+    assert done.stdout.splitlines()[-1:] == ["equal"], done.stderr

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib
 import io
 import json
 import os
 import sys
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +28,8 @@ _MOST_BYTES = 64_000  # a variable may have 128 KiB, and a Secret 1 MiB with all
 def command_line(function: object, plan: Plan, by_value: Sequence[str] = ()) -> str:
     """Return what the script got from its command line, as JSON, or "" for nothing: functions may read it.
 
-    That is ``words``, what is in ``sys.argv`` after the script's name, and what absl and gin have kept. Programs that
-    are installed, such as pytest, have words of their own, and so have functions of ours.
+    That is ``words``, what is in ``sys.argv`` after the script's name, and what absl, gin and Hydra have kept. Programs
+    that are installed, such as pytest, have words of their own, and so have functions of ours.
 
     Args:
         function: What the job calls.
@@ -42,11 +44,11 @@ def command_line(function: object, plan: Plan, by_value: Sequence[str] = ()) -> 
     words = [word for word in getattr(sys, "argv", ())[1:] if isinstance(word, str)]
     if file is not None and not is_program and words:
         told["words"] = words
-    told |= _absl_flags(plan, by_value) | _gin_bindings(plan, by_value)
+    told |= _absl_flags(plan, by_value) | _gin_bindings(plan, by_value) | _hydra_config(plan, by_value)
     if len(found := json.dumps(told)) > _MOST_BYTES:
         output.report_once(
-            f"the script's command line has more than {size_text(_MOST_BYTES)} and stays here: "
-            "a function that reads sys.argv, flags of absl or bindings of gin in the job finds none of it"
+            f"the script's command line has more than {size_text(_MOST_BYTES)} and stays here: a function that reads "
+            "sys.argv, flags of absl, bindings of gin or Hydra's own config in the job finds none of it"
         )
         return ""
     return found if told else ""
@@ -83,7 +85,28 @@ def _gin_bindings(plan: Plan, by_value: Sequence[str]) -> dict[str, str]:
     return {"gin": data} if data else {}
 
 
-def _pickled(value: object, rules: PickleRules, otherwise: str) -> str:
+def _hydra_config(plan: Plan, by_value: Sequence[str]) -> dict[str, Any]:
+    """Return ``resolvers`` of OmegaConf by name, and ``hydra``, Hydra's own config, as pickles, the latter compressed.
+
+    A config refers to both, as by ``${hydra:job.name}``; Hydra's own launchers take them along as well.
+    """
+    container = getattr(sys.modules.get("omegaconf.basecontainer"), "BaseContainer", None)  # 2.3
+    resolvers = {name: each for name, each in getattr(container, "_resolvers", {}).items() if name[:3] != "oc."}
+    if not resolvers:
+        return {}
+    from kinetic._project import pickler  # as above
+
+    rules, told = pickler.PickleRules(plan, by_value), dict[str, Any]()
+    packed = [(name, _pickled(each, rules, f"{name} of OmegaConf stays here")) for name, each in resolvers.items()]
+    told["resolvers"] = {name: data for name, data in packed if data}
+    if "hydra" in resolvers:  # its ``setup_globals`` registers that; a job that submits jobs may not have used it
+        own: Any = importlib.import_module("hydra.core.hydra_config").HydraConfig
+        if own.initialized():
+            told["hydra"] = _pickled(own.instance().cfg, rules, "the config of Hydra stays here", compress=True)
+    return told
+
+
+def _pickled(value: object, rules: PickleRules, otherwise: str, *, compress: bool = False) -> str:
     from kinetic._project import pickler  # as above
 
     data = io.BytesIO()
@@ -92,7 +115,7 @@ def _pickled(value: object, rules: PickleRules, otherwise: str) -> str:
     except Exception as error:  # noqa: BLE001 - pickling runs user code
         output.report_once(f"{otherwise}: {error}")
         return ""
-    return base64.b64encode(data.getvalue()).decode()
+    return base64.b64encode(zlib.compress(data.getvalue()) if compress else data.getvalue()).decode()
 
 
 def console_logging() -> dict[str, Any]:

@@ -13,6 +13,7 @@ import os
 import pickle
 import sys
 import types
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -71,6 +72,10 @@ class ImportHooks:
             self._arounds["jax"] = self._around_jax
         if "flags" in process_setup.command_line:
             self._arounds |= {"absl.flags": _around_flags, "absl.logging": _around_flags_of_logging}
+        if "resolvers" in process_setup.command_line:
+            self._arounds["omegaconf.omegaconf"] = _around_omegaconf
+        if process_setup.command_line.get("hydra"):
+            self._arounds["hydra.core.hydra_config"] = _around_hydra_config
 
     def install(self) -> None:
         if self._arounds:
@@ -152,6 +157,37 @@ def _around_flags_of_logging(_module: ModuleType, run: Callable[[], None]) -> No
     run()
     flag = sys.modules["absl.flags"].FLAGS["verbosity"]
     flag.value = flag.value  # its loggers were not there when it was defined
+
+
+def _around_omegaconf(module: ModuleType, run: Callable[[], None]) -> None:
+    """Let configs find the script's resolvers, opened when they are used; one that is registered here replaces it."""
+    run()
+    known: Any = module
+    told, register = dict(process_setup.command_line["resolvers"]), known.OmegaConf.register_new_resolver
+
+    def called(data: str, *given: Any) -> Any:
+        return pickle.loads(binascii.a2b_base64(data))(*given)  # noqa: S301 - the client's
+
+    def register_new_resolver(name: str, *args: Any, **options: Any) -> None:
+        register(name, *args, **options | ({"replace": True} if told.pop(name, "") else {}))
+
+    known.OmegaConf.register_new_resolver = staticmethod(register_new_resolver)
+    for name in told.keys() - set(known.BaseContainer._resolvers):  # noqa: SLF001 - where it keeps them; nothing public
+        known.BaseContainer._resolvers[name] = functools.partial(called, told[name])  # noqa: SLF001
+
+
+def _around_hydra_config(module: ModuleType, run: Callable[[], None]) -> None:
+    """Give Hydra its config of the script when that is asked for: its classes may be in modules that import Hydra."""
+    run()
+    known: Any = module
+    instance = known.HydraConfig.instance
+
+    def opened_instance(*args: Any) -> Any:
+        if data := process_setup.command_line.pop("hydra", ""):
+            instance().cfg = pickle.loads(zlib.decompress(binascii.a2b_base64(data)))  # noqa: S301 - the client's
+        return instance(*args)
+
+    known.HydraConfig.instance = staticmethod(opened_instance)
 
 
 def _tried(do: Callable[[], T]) -> T | None:
