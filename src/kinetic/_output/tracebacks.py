@@ -48,13 +48,13 @@ def hides_frames(function: Function) -> Function:
         @functools.wraps(function)
         def generates(found: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
             __tracebackhide__ = True
-            with _Leaving():
+            with Leaving():
                 return (yield from found)
 
         @functools.wraps(function)
         def begins(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             __tracebackhide__ = True
-            with _Leaving():  # a wrong call is an error at once, as that of any generator function
+            with Leaving():  # a wrong call is an error at once, as that of any generator function
                 return generates(function(*args, **kwargs))
 
         return begins  # type: ignore[return-value] # it has the same signature
@@ -62,7 +62,7 @@ def hides_frames(function: Function) -> Function:
     @functools.wraps(function)
     def calls(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        with _Leaving():
+        with Leaving():
             return function(*args, **kwargs)
 
     return calls  # type: ignore[return-value] # as above
@@ -185,7 +185,7 @@ def why_replaced() -> str:
     )
 
 
-class _Leaving:
+class Leaving:
     """Remove our frames from what leaves; a class, because a generator would add frames of its own."""
 
     def __enter__(self) -> None:

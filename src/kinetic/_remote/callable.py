@@ -145,19 +145,21 @@ class RemoteCallable(Generic[P, R]):
         if not hasattr(self, "__name__"):
             self.__name__ = self._name
 
-    @tracebacks.hides_frames
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run as a job, wait, and return the value or raise the function's own exception."""
-        if os.environ.get("KINETIC_JOB_ID"):
-            if self._name not in _run_here:
-                _run_here.add(self._name)
-                sys.stderr.write(f"kinetic: {self._name}() was called inside a job and runs in this process\n")
-            return self._call_here(args, kwargs)
-        refuse_blocking_call(self._name)
-        with loading():
-            from kinetic._jobs import calls  # the client's rooms load with the first job
+        __tracebackhide__ = True
+        # No wrapper, as ``hides_frames`` makes one: beartype above would take its hints, and not the function's.
+        with tracebacks.Leaving():
+            if os.environ.get("KINETIC_JOB_ID"):
+                if self._name not in _run_here:
+                    _run_here.add(self._name)
+                    sys.stderr.write(f"kinetic: {self._name}() was called inside a job and runs in this process\n")
+                return self._call_here(args, kwargs)
+            refuse_blocking_call(self._name)
+            with loading():
+                from kinetic._jobs import calls  # the client's rooms load with the first job
 
-        return calls.call_and_wait(self._plain, (*self._leading, *args), kwargs, self._name, self._options)  # type: ignore[no-any-return]
+            return calls.call_and_wait(self._plain, (*self._leading, *args), kwargs, self._name, self._options)  # type: ignore[no-any-return]
 
     @_keeps_class
     def local(self, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -293,6 +293,13 @@ def test_the_class_gives_the_function_and_the_instance_a_bound_one(theirs: Modul
     assert isinstance(model.fit, kinetic.RemoteCallable)
 
 
+def test_decorators_above_that_ask_what_is_wrapped_find_the_function_and_nothing_of_ours(theirs: ModuleType) -> None:
+    train = theirs.train
+
+    assert inspect.unwrap(train) is train.__wrapped__
+    assert inspect.unwrap(type(train).__call__) is type(train).__call__  # else beartype reads our hints for it
+
+
 def test_a_bound_one_keeps_its_signature_without_the_instance(theirs: ModuleType) -> None:
     assert list(inspect.signature(theirs.Model.fit).parameters) == ["self", "rate"]
 
