@@ -1708,6 +1708,43 @@ def test_what_a_script_defines_and_cannot_be_pickled_may_be_in_a_module_as_the_e
     assert with_a_module.split() == ["4", "3", "[True]"]
 
 
+def test_what_pythonpath_names_is_the_same_module_however_a_function_comes_by_it(
+    project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name / "library").mkdir(parents=True)
+        (tmp_path / name / "library" / "shared.py").write_text(
+            f"import threading\nLOCK, NAME = threading.Lock(), {name!r}\nclass Thing: pass\n"
+        )
+    project.write(
+        "script.py",
+        """
+        import kinetic
+        from shared import LOCK, Thing
+
+        @kinetic.run(accelerator="cpu")
+        def names():
+            import shared
+            assert shared.LOCK is LOCK and shared.Thing is Thing
+            return shared.NAME
+
+        print(names())
+        """,
+    )
+
+    def run_in(name: str, path: str) -> tuple[str, str]:
+        monkeypatch.setenv("PYTHONPATH", path)
+        done = project.run("script.py", cwd=tmp_path / name)
+        return done.stdout, done.stderr
+
+    relative = [run_in(name, "library") for name in ("first", "second")]
+    absolute = run_in("first", f"{tmp_path}/second/library")
+
+    printed, said = zip(*relative, absolute, strict=True)
+    assert printed == ("first\n", "second\n", "second\n"), said
+    assert "by value" not in "".join(said)
+
+
 def test_what_does_not_ship_goes_by_value_and_that_is_said_once(project, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "stranger.py").write_text("def double(n): return 2 * n\n")

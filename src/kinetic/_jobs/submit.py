@@ -377,6 +377,7 @@ def resolve(
             remotes=functools.partial(_remote_builders, options, context),
         )
     asked = config_options.read_resources(options.resources or {})
+    plan = replace(plan, same_python=context.backend.is_here and not interpreter)
     return Shipment(
         plan, options, context, captured, interpreter, by_value, resources=asked, lock=lock, unfinished=unfinished
     )

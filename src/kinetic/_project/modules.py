@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.machinery
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 from kinetic._project import ignore, root
 from kinetic._project.ignore import is_environment, is_inside
@@ -153,6 +155,10 @@ class ModuleOrigin(NamedTuple):
     reason: str  # why, in a few words; for "by-value" a user reads it
 
 
+_SHIPS = ModuleOrigin("ships", "its file is in the project")
+_FOUND = ModuleOrigin("installed", "the job's Python finds it where this one does")
+
+
 def classify(module: ModuleType, plan: Plan) -> ModuleOrigin:
     """Return how a module reaches the job that a plan describes."""
     return _classifier(plan, _ignore_stamp(plan), tuple(map(str, sys.path))).classify(module)
@@ -172,13 +178,15 @@ def stale_modules(plan: Plan, *, since: float | None = None) -> list[str]:
 
 
 def shipped(plan: Plan) -> list[ModuleType]:
-    """Return the imported modules that the job imports from its copy of the project."""
-    return [module for _, module in _inside(plan) if classify(module, plan).kind == "ships"]
+    """Return the imported modules that the job imports from its copy of the project, or as its Python finds them."""
+    return [module for _, module in _inside(plan) if classify(module, plan) in {_SHIPS, _FOUND}]
 
 
 def _inside(plan: Plan) -> list[tuple[str, ModuleType]]:
     """Return the imported modules of files below the root; a lazy one that nothing has used is not imported yet."""
-    below, plain = f"{os.fspath(plan.root)}/", ModuleType.__getattribute__  # a lazy one's own loads it, or raises
+    plain = ModuleType.__getattribute__  # a lazy one's own loads it, or raises
+    folders = [os.fspath(plan.root), *(startup_path(os.getcwd())[0] if plan.same_python else ())]
+    below = tuple(f"{folder}/" for folder in folders)
     return [  # of some thousand, so without a call for each
         (name, module)
         for name, module in list(sys.modules.items())
@@ -204,6 +212,7 @@ class _Classifier:
         self._searched = [f"{self._root}/{part}" if part else self._root for part in plan.sys_path_rel]
         self._rules, _ = ignore.read_rules(self._root)
         self._libraries = frozenset(item for item in path if item and _holds_packages(item))
+        self._same_python = plan.same_python
         self._below: dict[str, str | None] = {}
         self._environments: dict[str, bool] = {}
 
@@ -225,9 +234,11 @@ class _Classifier:
         relative = self._below_root(place)
         if relative and not self._is_environment(relative):
             reason = self._why_not_shipped(name, place, relative)
-            return ModuleOrigin("by-value", reason) if reason else ModuleOrigin("ships", "its file is in the project")
+            return ModuleOrigin("by-value", reason) if reason else _SHIPS
         if root.is_installed(place) or self._in_library(place):
             return ModuleOrigin("installed", "it belongs to an installed package")
+        if self._same_python and self._is_found_by_python(name, place):
+            return _FOUND
         return ModuleOrigin("by-value", f"its file is outside the project: {place}")
 
     def _below_root(self, place: str) -> str | None:
@@ -261,6 +272,18 @@ class _Classifier:
                 return _file_of(f"{folder}/{name.replace('.', '/')}")
         parts = [_file_of(f"{folder}/{name.replace('.', '/')}", bare=True) for folder in self._searched]
         return next(filter(None, parts), None) if rest or any(parts) else None
+
+    def _is_found_by_python(self, name: str, place: str) -> bool:
+        """Return whether the job finds a module outside the project there, where functions may import it as well."""
+        top, path = name.partition(".")[0], name.replace(".", "/")
+        if any(_file_of(f"{folder}/{top}") for folder in self._searched):
+            return False  # the project comes first
+        folders, finders = startup_path(os.getcwd())
+        found = [_file_of(f"{folder}/{path}", bare=True) for folder in folders]
+        for finder in finders:
+            with contextlib.suppress(Exception):  # a stranger's
+                found.append(getattr(finder.find_spec(name, None), "origin", None))
+        return any(file and os.path.exists(file) and os.path.samefile(file, place) for file in found)
 
     def _is_environment(self, relative: str) -> bool:
         """Return whether a path is in an environment below the root."""
@@ -311,13 +334,47 @@ def _file_of(stem: str, *, bare: bool = False) -> str | None:
     return stem if bare and os.path.isdir(stem) else None
 
 
+@functools.lru_cache(maxsize=1)
+def startup_path(here: str) -> tuple[list[str], list[Any]]:
+    """Return the folders and the finders with which a Python like this one begins, besides its own libraries.
+
+    That is PYTHONPATH, relative to the current directory, ``here``, and what is installed as editable: ``*.pth`` files
+    name the folders of such a project, or import a finder for it.
+    """
+    named = _python_path(here)
+    words: set[str] = set()
+    for folder in filter(root.is_installed, map(str, sys.path)):
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".pth"):
+                    with open(entry.path, encoding="utf-8", errors="replace") as file:
+                        lines = file.read().splitlines()
+                    named += [os.path.normpath(os.path.join(folder, line.rstrip())) for line in lines if line]
+                    words.update(re.findall(r"\w+", "\n".join(line for line in lines if line.startswith("import"))))
+    taken = set(sys.path)
+    folders = [path for path in named if path in taken and not sys.prefix.startswith(path)]
+    return folders, [finder for finder in sys.meta_path if getattr(finder, "__module__", "") in words]
+
+
+def _python_path(here: str, *, relative: bool = False) -> list[str]:
+    """Return the folders that PYTHONPATH names, or those that it names relative to the current directory, absolute."""
+    named = os.environ.get("PYTHONPATH", "")
+    wanted = [entry for entry in named.split(os.pathsep) if not (relative and os.path.isabs(entry))] if named else []
+    return [os.path.normpath(os.path.join(here, entry)) for entry in wanted]
+
+
 def added_libraries(plan: Plan) -> list[str]:
-    """Return the folders with installed packages that a program has put into ``sys.path``, or PYTHONPATH has."""
+    """Return the folders of ``sys.path`` outside the project with which the job's Python does not begin by itself.
+
+    Those with installed packages that a program has put there, or PYTHONPATH has, and what this names relatively.
+    """
     own, found = (sys.prefix, sys.base_prefix), []
+    relative = _python_path(os.getcwd(), relative=True)
     for entry in filter(None, map(str, sys.path)):
         folder = os.path.abspath(entry)
+        is_outside = root.below(folder, str(plan.root)) is None
         if not any(root.below(folder, prefix) is not None for prefix in own) and (
-            root.is_installed(folder) or (root.below(folder, str(plan.root)) is None and _holds_packages(folder))
+            root.is_installed(folder) or (is_outside and (folder in relative or _holds_packages(folder)))
         ):
             found.append(folder)
     return found

@@ -33,6 +33,7 @@ class Plan:
     notes: tuple[str, ...] = field(default=(), compare=False)  # what the user should know about the choice; not sent
     # the file whose own metadata says what is installed; "" for none, None for the function's. Not sent
     source: str | None = field(default=None, compare=False)
+    same_python: bool = False  # the job begins as this process did: with PYTHONPATH, and what is editable. Not sent
 
     def folders(self) -> list[str]:
         """Return the folders that the job starts in and imports from, absolute."""

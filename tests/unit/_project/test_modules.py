@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import json
@@ -320,3 +321,44 @@ def test_the_start_of_this_process_lies_between_boot_and_now():
 
     assert 0 < time.time() - modules.started() < 3600 * 24
     assert json  # keeps the import that the parametrized names rely on
+
+
+class _EditableFinder:
+    """As setuptools writes one, into a module that a ``*.pth`` file imports."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.__module__ = "__editable___other_finder"
+
+    def find_spec(self, name, _path, _target=None):
+        file = self.folder / f"{name.removeprefix('found_')}.py"
+        return importlib.util.spec_from_file_location(name, file) if name.startswith("found_") else None
+
+
+def test_a_module_outside_that_each_python_finds_by_itself_is_imported_by_a_job_of_the_same_environment(
+    project, tmp_path, monkeypatch
+) -> None:
+    packages, named, listed, added = (tmp_path / name for name in ("site-packages", "named", "listed", "added"))
+    for folder in (named, listed, added):
+        write(tmp_path, f"{folder.name}/in_{folder.name}.py")
+    write(tmp_path, "finder/it.py")
+    write(packages, "editable.pth", "import __editable___other_finder\n../listed\n../gone\n")
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PYTHONPATH", "../named")
+    for folder in (packages, named, listed, added):
+        monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, _EditableFinder(tmp_path / "finder")])
+    modules.startup_path.cache_clear()
+    write(project, "mine.py")
+    elsewhere = find_root(importlib.import_module("mine").train)
+    here = dataclasses.replace(elsewhere, same_python=True)
+
+    kinds = {
+        name: [classify(importlib.import_module(name), plan).kind for plan in (elsewhere, here)]
+        for name in ("in_named", "in_listed", "found_it", "in_added")
+    }
+    modules.startup_path.cache_clear()
+
+    assert kinds.pop("in_added") == ["by-value"] * 2
+    assert list(kinds.values()) == [["by-value", "installed"]] * 3
+    assert {module.__name__ for module in shipped(here)} == {"mine", "in_named", "in_listed"}

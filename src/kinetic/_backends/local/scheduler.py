@@ -135,6 +135,9 @@ def _start(paths: Paths, queue: Queue, supervisor: str, template_id: str) -> int
         runner_bundle.folder(paths.runners)
     environment = {name: os.environ[name] for name in (*_STARTUP, failpoints.VARIABLE) if name in os.environ}
     environment |= template["environment"] | {recovery.SUPERVISOR_VARIABLE: supervisor}
+    if "PYTHONPATH" in environment:  # what is relative, is that to a client's folder: its jobs have it in their plans
+        absolute = filter(os.path.isabs, environment["PYTHONPATH"].split(os.pathsep))
+        environment["PYTHONPATH"] = os.pathsep.join(absolute)
     words = [*template["arguments"], supervisor, template_id, str(paths.runtime)]
     log = str(paths.supervisor_log(supervisor))
     inheritable, limit = list(_inheritable()), os.sysconf("SC_OPEN_MAX")
@@ -249,9 +252,14 @@ def written_template(template: dict[str, Any]) -> tuple[str, str]:
 
 
 def apply_template(template: Mapping[str, Any]) -> None:
-    """Set a template's limits, affinity and nice, as far as this process may: its starter may have had others."""
+    """Set a template's limits, affinity and nice, as far as this process may: its starter may have had others.
+
+    And the variable that it began without, for programs that its jobs start.
+    """
     import resource
 
+    if "PYTHONPATH" in template["environment"]:
+        os.environ["PYTHONPATH"] = template["environment"]["PYTHONPATH"]
     for limit, (soft, hard) in template.get("limits", {}).items():
         number = getattr(resource, f"RLIMIT_{limit}", None)
         if number is None or resource.getrlimit(number) == (soft, hard):
