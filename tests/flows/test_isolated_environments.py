@@ -338,6 +338,53 @@ def test_jobs_run_in_an_environment_built_from_the_metadata_of_their_script(proj
     assert f"kinetic: uv:  + {LINE}" in done.stderr
 
 
+def test_a_project_that_is_installed_on_the_client_finds_its_own_metadata_in_another_environment(
+    project, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("KINETIC_LOCAL_ENV", "isolated")
+    monkeypatch.setenv("KINETIC_BASE_PACKAGES", "0")
+    pyproject = '[project]\nname = "my.theirs"\ndynamic = ["version"]\ndependencies = []\n'
+    for name, place in (("my_theirs-1.5", ""), ("Member-2", "packages/a%20member"), ("other-3", "../other")):
+        about = tmp_path / "site-packages" / f"{name}.dist-info"
+        about.mkdir(parents=True)
+        fields = "Metadata-Version: 2.1\nName: {}\nVersion: {}\n".format(*name.split("-"))
+        (about / "METADATA").write_text(f"{fields}\nA long description.\n")
+        (about / "entry_points.txt").write_text(f"[theirs.plugins]\n{name.split('-')[0]} = theirs.plugin:Plugin\n")
+        if place:
+            page = {"url": f"file://{project.root}/{place}", "dir_info": {"editable": True}}
+            (about / "direct_url.json").write_text(json.dumps(page))
+    project.write("pyproject.toml", pyproject)
+    project.write(
+        "src/theirs/__init__.py", "from importlib.metadata import version\n__version__ = version('my-theirs')"
+    )
+    project.write("src/theirs/plugin.py", "class Plugin:\n    pass\n")
+    project.write(
+        "src/theirs/train.py",
+        """
+        import sys
+        from importlib.metadata import entry_points
+        import kinetic
+        from theirs import __version__
+
+        @kinetic.run(accelerator="cpu")
+        def look():
+            found = entry_points(group="theirs.plugins")
+            return __version__, sorted(each.name for each in found), {each.load().__name__ for each in found}
+
+        if __name__ == "__main__":
+            print(look())
+        """,
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "site-packages"), str(project.root / "src")]))
+
+    done = project.run("src/theirs/train.py")
+    words = ["-m", "kinetic", "run", "--", "python", "-c", "import theirs; print(theirs.__version__)"]
+    command = project.run("", instead=[sys.executable, *words])
+
+    assert done.stdout == "('1.5', ['Member', 'my_theirs'], {'Plugin'})\n", done.stderr
+    assert command.stdout == "1.5\n", command.stderr
+
+
 def test_the_record_of_a_job_names_its_lock(project, monkeypatch):
     monkeypatch.setenv("KINETIC_LOCAL_ENV", "isolated")
     monkeypatch.setenv("KINETIC_BASE_PACKAGES", "0")

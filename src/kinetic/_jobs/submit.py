@@ -270,11 +270,12 @@ class Shipment(NamedTuple):
             page["words"] = True  # a job to which they do not come says so
         if (origin := wire_order.outside_of_a_copy(page["root"], os.environ)) != page["root"]:
             page["origin"] = origin
-        if self.context.settings is None and not self.interpreter:
-            from kinetic._project import modules  # the pickler has loaded it
+        from kinetic._project import modules  # the pickler has loaded it
 
-            if found := modules.added_libraries(self.plan):
-                page["libraries"] = found
+        if self.context.settings is not None or self.interpreter:
+            page["distributions"] = modules.own_distributions(self.plan)
+        elif found := modules.added_libraries(self.plan):
+            page["libraries"] = found
         return page
 
     def cache_key(self) -> bytes:

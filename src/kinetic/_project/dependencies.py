@@ -456,7 +456,7 @@ def find(
         return Dependencies(None, "none", notes=(note,))
     file = folder / names[0]
     notes = [f"dependencies come from {file}" + (f"; {names[1]} beside it is not read" if names[1:] else "")]
-    if folder != entry and not in_repository:
+    if not folder.is_relative_to(plan.root) and not in_repository:
         above = plan.root / plan.entry_rel
         notes.append(f"{file} is in a folder above {above}, and no .git shows that the two belong together")
     if file.name == "pyproject.toml":

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import functools
 import importlib.machinery
+import json
 import os
 import re
 import sys
@@ -387,3 +388,43 @@ def _holds_packages(folder: str) -> bool:
             return any(entry.name.endswith(".dist-info") for entry in entries)
     except OSError:
         return False
+
+
+_ABOUT = ("METADATA", "entry_points.txt")
+
+
+def own_distributions(plan: Plan) -> dict[str, dict[str, str]]:
+    """Return what tells ``importlib.metadata`` of the packages that are installed here from the project's folder.
+
+    Files by their names, by the name of the folder that holds them. Of METADATA, the fields and no description.
+    """
+    with contextlib.suppress(OSError), open(plan.root / "pyproject.toml", encoding="utf-8", errors="replace") as file:
+        own = re.search(r"""^name\s*=\s*["']([^"']+)""", file.read(), re.MULTILINE)  # of [project], or Poetry's
+        name = re.sub(r"[-_.]+", "_", own.group(1)).lower() if own else ""
+    found: dict[str, dict[str, str]] = {}
+    for folder in filter(root.is_installed, map(str, sys.path)):
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".dist-info") and entry.name not in found:
+                    is_named = entry.name.partition("-")[0].lower() == name
+                    if is_named or _is_from(str(plan.root), f"{entry.path}/direct_url.json"):
+                        found[entry.name] = {name: text for name in _ABOUT if (text := _fields(f"{entry.path}/{name}"))}
+    return found
+
+
+def _is_from(folder: str, file: str) -> bool:
+    """Return whether a package was installed from a folder or one below it, by the ``direct_url.json`` of PEP 610."""
+    from urllib.parse import unquote  # only for jobs in another environment
+
+    with contextlib.suppress(OSError, ValueError), open(file, encoding="utf-8") as page:
+        url = str(json.loads(page.read()).get("url"))
+        path = os.path.normpath(unquote(url.removeprefix("file://")))
+        return url.startswith("file:///") and root.below(path, folder) is not None
+    return False
+
+
+def _fields(file: str) -> str:
+    with contextlib.suppress(OSError, ValueError), open(file, encoding="utf-8") as page:
+        text = page.read()
+        return text if file.endswith(".txt") else text.partition("\n\n")[0] + "\n"
+    return ""

@@ -132,13 +132,14 @@ def test_a_file_may_lie_above_the_folder_that_ships(tree):
 
 
 def test_a_file_above_the_code_is_told_where_no_git_ties_them_together(tree):
-    file = tree.write("requirements.txt", "six\n")
+    file = tree.write("../requirements.txt", "six\n").resolve()
 
-    assert (
-        tree.find().notes[1]
-        == f"{file} is in a folder above {tree.entry}, and no .git shows that the two belong together"
-    )
-    assert len(tree.find(entry="").notes) == 1
+    above = tree.find().notes
+    tree.write("requirements.txt", "six\n")
+    in_the_project = tree.find().notes
+
+    assert above[1] == f"{file} is in a folder above {tree.entry}, and no .git shows that the two belong together"
+    assert len(in_the_project) == 1
 
 
 # ----------------------------------------------------------------------------------------------------- requirements.txt

@@ -119,7 +119,8 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
     root = str(plan.get("root") or "")
     ours = [str(workspace / entry) if entry else str(workspace) for entry in plan.get("sys_path_rel", ("",))]
     others = [entry for entry in sys.path if entry != runner and not _is_in_project(entry, root)]
-    sys.path[:] = dict.fromkeys([*ours, runner, *others, *plan.get("libraries", ())])
+    about = _write_metadata(workspace.with_name(f"{workspace.name}.metadata"), plan.get("distributions", {}))
+    sys.path[:] = dict.fromkeys([*ours, *about, runner, *others, *plan.get("libraries", ())])
     if preloaded := sys.modules.get("kinetic._runner.worker.preloaded_modules"):  # most pods have one job
         preloaded.drop_shadowed(ours)
     if "KINETIC_SUPERVISOR" in os.environ:
@@ -131,6 +132,18 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
     for path in sys.path:  # of packages there are hundreds more in a warm pod, and to look at them is to copy memory
         if not path.startswith("/") or sys.path_importer_cache.get(path, path) is None:
             sys.path_importer_cache.pop(path, None)  # there may be something now; the others see that by themselves
+
+
+def _write_metadata(folder: Path, distributions: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Tell ``importlib.metadata`` of the project, which is installed on the client only; return the folder to search.
+
+    A package asks for its own version, as in ``__version__ = version("mine")``, and finds plugins by entry points.
+    """
+    for name, files in distributions.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            (folder / name / file).write_text(text, "utf-8")
+    return [str(folder)] if distributions else []
 
 
 def continue_the_script(plan: Mapping[str, Any]) -> None:
