@@ -398,15 +398,15 @@ def own_distributions(plan: Plan) -> dict[str, dict[str, str]]:
 
     Files by their names, by the name of the folder that holds them. Of METADATA, the fields and no description.
     """
+    own, found = "", dict[str, dict[str, str]]()
     with contextlib.suppress(OSError), open(plan.root / "pyproject.toml", encoding="utf-8", errors="replace") as file:
-        own = re.search(r"""^name\s*=\s*["']([^"']+)""", file.read(), re.MULTILINE)  # of [project], or Poetry's
-        name = re.sub(r"[-_.]+", "_", own.group(1)).lower() if own else ""
-    found: dict[str, dict[str, str]] = {}
+        if line := re.search(r"""^name\s*=\s*["']([^"']+)""", file.read(), re.MULTILINE):  # of [project], or Poetry's
+            own = re.sub(r"[-_.]+", "_", line.group(1)).lower()
     for folder in filter(root.is_installed, map(str, sys.path)):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith(".dist-info") and entry.name not in found:
-                    is_named = entry.name.partition("-")[0].lower() == name
+                    is_named = entry.name.partition("-")[0].lower() == own
                     if is_named or _is_from(str(plan.root), f"{entry.path}/direct_url.json"):
                         found[entry.name] = {name: text for name in _ABOUT if (text := _fields(f"{entry.path}/{name}"))}
     return found

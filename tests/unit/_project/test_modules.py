@@ -362,3 +362,14 @@ def test_a_module_outside_that_each_python_finds_by_itself_is_imported_by_a_job_
     assert kinds.pop("in_added") == ["by-value"] * 2
     assert list(kinds.values()) == [["by-value", "installed"]] * 3
     assert {module.__name__ for module in shipped(here)} == {"mine", "in_named", "in_listed"}
+
+
+def test_nothing_is_told_of_a_project_that_is_not_installed(project):
+    write(project, "mine.py")
+    plan = find_root(importlib.import_module("mine").train)
+
+    without_a_name = modules.own_distributions(plan)
+    (project / "pyproject.toml").unlink()
+    without_the_file = modules.own_distributions(plan)
+
+    assert without_a_name == without_the_file == {}
