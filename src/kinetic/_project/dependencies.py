@@ -350,7 +350,7 @@ def _reject_sources(file: Path, page: Mapping[str, object], found: Sequence[Entr
     uv = _table(file, _table(file, page, "tool"), "uv", "tool.")
     elsewhere = {normalised(name) for name in _table(file, uv, "sources", "tool.uv.")}
     for entry in found:
-        if entry.name in elsewhere:
+        if entry.name in elsewhere - python_runtime.NAMES:  # ours is taken out anyway
             raise OptionError(
                 f"{file} takes {entry.name} from a place of its own",
                 why=f"[tool.uv.sources] names it, and the index may hold another package called {entry.name}",

@@ -553,6 +553,20 @@ def test_a_package_that_uv_takes_from_elsewhere_is_never_taken_from_the_index(tr
     ]
 
 
+def test_kinetic_itself_may_come_from_elsewhere_as_every_job_brings_its_own(tree):
+    tree.write(
+        "pyproject.toml",
+        """
+        [project]
+        dependencies = ["six", "kinetic-jobs"]
+        [tool.uv.sources]
+        kinetic-jobs = { git = "https://host/kinetic" }
+        """,
+    )
+
+    assert tree.find().lines == ("six",)
+
+
 # -------------------------------------------------------------------------------------------------------------- uv.lock
 
 
