@@ -110,10 +110,16 @@ def current_folder() -> str:
 
 
 def source_file(function: object) -> str | None:
-    """Return the file of the module that defines what is really called, or None where there is no file."""
+    """Return the file of the module that defines what is really called, or None where there is no file.
+
+    Of what an installed package defines or has made, as ``click.command`` does, it is the script that calls it.
+    """
     called = innermost(function)
     name = getattr(called, "__module__", None) or ""
     file = getattr(sys.modules.get(name), "__file__", None)
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if isinstance(file, str) and is_installed(os.path.abspath(file)) and str(script).endswith(".py"):
+        file = file if is_installed(os.path.abspath(str(script))) else script
     if name == "__main__" and isinstance(file, str) and is_installed(os.path.abspath(file)):  # Python's console, joblib
         file = getattr(getattr(called, "__code__", None), "co_filename", file)
     if not isinstance(file, str):

@@ -181,6 +181,23 @@ def test_a_function_of_an_installed_package_ships_the_current_directory_and_says
     assert "installed package" in plan.notes[0]
 
 
+def test_what_an_installed_package_has_made_for_a_script_ships_the_scripts_project(home, load, monkeypatch):
+    made = load(
+        home / "venv" / "lib" / "python3.11" / "site-packages" / "tool" / "train.py"
+    ).train  # as a click.Command
+    main = ModuleType("__main__")
+    main.__file__ = str(home / "project" / "bin" / "script.py")
+    (home / "project" / "bin").mkdir(parents=True)
+    (home / "project" / "bin" / "script.py").touch()
+    (home / "project" / "pyproject.toml").touch()
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.chdir(home)
+
+    plan = find_root(made)
+
+    assert (plan.root, plan.entry_rel, plan.notes) == (home / "project", "bin", ())
+
+
 def test_a_function_of_the_standard_library_ships_the_current_directory(home, monkeypatch):
     (home / "work").mkdir()
     monkeypatch.chdir(home / "work")
