@@ -1496,6 +1496,55 @@ def test_what_decorators_and_metaclasses_make_and_cannot_be_pickled_is_made_agai
     assert last(out) == [3, 1, 6, 15]
 
 
+def test_functions_of_a_script_keep_what_decorators_of_wrapt_have_put_around_them(project) -> None:
+    project.write(
+        "wrappers.py",
+        """
+        import wrapt
+
+        class Wrapper(wrapt.FunctionWrapper):  # as the package Deprecated makes one
+            pass
+        """,
+    )
+    out = project.out(
+        """
+        import kinetic, wrapt
+        from wrappers import Wrapper
+
+        def around(wrapped, _instance, args, kwargs):
+            return ["around", wrapped(*args, **kwargs)]
+
+        twice = wrapt.decorator(lambda wrapped, _instance, args, _kwargs: wrapped(*args) * 2)
+
+        @kinetic.run(accelerator="cpu")
+        @twice
+        def count(n):
+            return n if n < 2 else count.local(n - 1)
+
+        @twice
+        def helper(n):
+            return n if n < 2 else helper(n - 1)
+
+        class Model:
+            @kinetic.run(accelerator="cpu")
+            @wrapt.decorator(around)
+            def fit(self, n):
+                return self.plain(n), helper(n), wrapped(n)
+
+            @twice
+            def plain(self, n):
+                return n
+
+        wrapped = Wrapper(lambda n: n, around)
+
+        assert (count(3), Model().fit(3)) == (count.local(3), Model().fit.local(3))
+        print(count(3), Model().fit(3))
+        """
+    )
+
+    assert out.splitlines()[-1] == "8 ['around', (6, 8, ['around', 3])]"
+
+
 def test_a_struct_of_a_script_as_msgspec_makes_it_comes_back_as_itself(project) -> None:
     project.write("msgspec/__init__.py", "from msgspec._core import Struct")
     project.write(

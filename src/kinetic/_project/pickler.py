@@ -126,6 +126,8 @@ class PickleRules:
             if self._is_imported(str(space.get("__name__")), space):  # a wrapper, say: it says another ``__module__``
                 namespaces.setdefault(id(space), reducers.Globals(__name__=space["__name__"]))
             reduced = reduce(value)
+            if isinstance(reduced, tuple) and not issubclass(type(value), FunctionType):
+                return reducers.function_proxy(value)  # of which cloudpickle takes what is inside
             if isinstance(reduced, tuple) and (compiled := reducers.with_its_context(value)):
                 return compiled
             is_imported = isinstance(reduced, tuple) and isinstance(namespaces[id(space)], reducers.Globals)

@@ -191,6 +191,15 @@ def of_class(kind: Any, reduced: Any) -> Any:
     return make, arguments, *rest
 
 
+def function_proxy(value: Any) -> Any:
+    """Reduce what only looks like a function, as decorators make it with wrapt, whose own reduction raises."""
+    kind = getattr(sys.modules.get("wrapt"), "FunctionWrapper", None)
+    if kind is None or not issubclass(type(value), kind):
+        return NotImplemented
+    theirs = None if type(value) is kind else type(value)  # wrapt's own says another module than it is in
+    return references.function_proxy, (theirs, value.__wrapped__, value._self_wrapper, value._self_enabled)  # noqa: SLF001
+
+
 def place_of(thing: object, modules: Iterable[Any]) -> tuple[str, str] | None:
     """Return the module that has something under some name, and that name; what a class says of itself may be wrong."""
     for module in modules:

@@ -104,6 +104,12 @@ _openers: list[Callable[[int], object]] = []
 _results: dict[int, object] = {}  # opened once, however often the arguments refer to it
 
 
+def function_proxy(kind: Any, *parts: Any) -> Any:
+    """Wrap a function again as wrapt, or a class of wrapt's, has wrapped it."""
+    make: Any = kind or decorated("wrapt", "FunctionWrapper")
+    return make(*parts)
+
+
 def exception(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
     """Rebuild an exception without calling its ``__init__``, whose parameters need not be its ``args``."""
     return rebuilt(kind, args, state)
