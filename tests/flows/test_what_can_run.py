@@ -683,6 +683,27 @@ def test_jax_arrays_of_64_bits_keep_their_numbers_where_jax_computes_with_32(pro
     assert last(out) == {"count": ["int64", 2**40], "third": ["float64", 1 / 3]}
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="real PyTorch is needed, and it is not installed here")
+def test_torch_tensors_of_any_type_travel_both_ways(project) -> None:
+    out = project.out(
+        """
+        import json
+        import torch
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def doubled(weights, tokens):
+            return (weights.float() * 2).to(weights.dtype), tokens.long().mul(2).to(tokens.dtype)
+
+        weights, tokens = doubled(torch.ones(2).to(torch.float8_e4m3fn), torch.arange(3).to(torch.uint16))
+        print(json.dumps([str(weights.dtype), weights.float().tolist(), str(tokens.dtype), tokens.tolist()]))
+        """,
+        timeout=180,
+    )
+
+    assert last(out) == ["torch.float8_e4m3fn", [2, 2], "torch.uint16", [0, 2, 4]]
+
+
 @pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
 def test_what_a_script_told_libraries_about_their_numbers_holds_in_the_job(project) -> None:
     project.write(

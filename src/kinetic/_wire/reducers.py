@@ -1,12 +1,13 @@
 """What cloudpickle loses, or cannot pickle, of what a script defines: files of code, slots, caches, names of types.
 
-And what JAX loses of its own arrays, and absl refuses of flags.
+And what JAX and PyTorch lose of their own arrays, and absl refuses of flags.
 """
 
 from __future__ import annotations
 
 import copyreg
 import functools
+import io
 import operator
 import sys
 import typing
@@ -64,6 +65,8 @@ class _Table(ChainMap[type, Callable[[Any], Any]]):
             return self[ModuleType]
         if kind.__name__ == "ArrayImpl" and kind.__module__.startswith("jax"):
             return _jax_array
+        if kind.__name__ == "UntypedStorage" and kind.__module__ == "torch.storage":
+            return _torch_storage
         if _is_of_jax(kind):
             return self._of_jax
         if (flags := sys.modules.get("absl.flags")) and issubclass(kind, getattr(flags, "FlagValues", ())):
@@ -113,6 +116,16 @@ def _jax_array(it: Any) -> Any:
 
 
 _WIDE = {"int64", "uint64", "float64", "complex128"}
+
+
+def _torch_storage(it: Any) -> Any:
+    """Reduce the memory of a tensor of 8-bit floats or of unsigned integers as a file of ``torch.save``.
+
+    PyTorch (2.15) pickles it in its older format, which it cannot read back for these types.
+    """
+    torch: Any = sys.modules["torch"]
+    torch.save(it, file := io.BytesIO())
+    return torch.storage._load_from_bytes, (file.getvalue(),)  # noqa: SLF001 - as PyTorch's own
 
 
 def _by_name_or(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
