@@ -146,7 +146,8 @@ def rebuilt(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, A
     error: BaseException = built_in.__new__(kind, *args)
     with contextlib.suppress(TypeError, ValueError):  # fewer arguments than the built-in wants: then without its fields
         built_in.__init__(error, *args)
-    BaseException.__setstate__(error, state)
+    for name, value in state.items():
+        object.__setattr__(error, name, value)  # its class may be frozen
     return error
 
 

@@ -104,6 +104,8 @@ def test_an_exception_arrives_with_its_type_its_notes_and_its_remote_traceback(s
 
 
 ODD = """
+import dataclasses
+
 class KeywordOnly(Exception):
     def __init__(self, *, code, hint):
         super().__init__(f"{code}: {hint}")
@@ -139,6 +141,10 @@ class Explodes(Exception):
         raise ValueError("not here")
     def __reduce__(self):
         return Explodes, ("x",), {"a": 1}
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
 """
 
 
@@ -156,6 +162,7 @@ RAISED = [  # each with what must hold of the exception e that arrives
     ("KeyboardInterrupt()", 'type(e) is RuntimeError and "KeyboardInterrupt" in str(e)'),
     ('odd.HoldsALock("held")', 'isinstance(e, kinetic.errors.JobError) and "odd.HoldsALock: held" in str(e)'),
     ("odd.Mute()", "type(e) is odd.Mute"),
+    ("odd.Frozen(3)", "type(e) is odd.Frozen and e.code == 3"),
     ('odd.Explodes("it")', 'isinstance(e, kinetic.errors.JobError) and "odd.Explodes" in str(e)'),
 ]
 

@@ -247,9 +247,14 @@ _OUR_FRAMES = ("/runners/", "/runner.zip/", "<frozen runpy>")  # below the user'
 def attach_remote_traceback(exception: BaseException, remote_traceback: str | None) -> BaseException:
     """Add the job's traceback to an exception as a note, where there is one, and return the same exception."""
     if remote_traceback:
-        with contextlib.suppress(Exception):  # user classes may refuse notes
-            exception.add_note(f"{tracebacks.REMOTE}{remote_traceback}")
+        _add_note(exception, f"{tracebacks.REMOTE}{remote_traceback}")
     return exception
+
+
+def _add_note(exception: BaseException, note: str) -> None:
+    """Add a note as Python does, also where the class of the user refuses it, as a frozen one does."""
+    with contextlib.suppress(Exception):  # they may be anything
+        vars(exception).setdefault("__notes__", []).append(note)
 
 
 def value_of(store: Store, outcome: Outcome, function: str) -> Any:
@@ -273,9 +278,9 @@ def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
         raised = _error_without_exception(outcome, function)
     failed_on_data = outcome.cause == "runner" and outcome.error.get("code") in _DATA_ERRORS
     if failed_on_data and (repaired := repair_data(store, outcome)):
-        raised.add_note(repaired)
+        _add_note(raised, repaired)
     if where := on_host(outcome):
-        raised.add_note(f"It happened{where}.")
+        _add_note(raised, f"It happened{where}.")
     if traceback := outcome.error.get("traceback"):
         traceback = f"{str(traceback).rstrip()}\n{tracebacks.LOG}{log_command(outcome)}"
     return attach_remote_traceback(raised, traceback)

@@ -211,7 +211,7 @@ class Leaving:
         ):
             _suggest_name(error, at.tb_frame.f_locals["function"])
         else:  # a bug of ours, or of code that we call, e.g. of the user's iterator of inputs
-            error.__traceback__ = _without_ours(error.__traceback__) or error.__traceback__
+            error.with_traceback(_without_ours(error.__traceback__) or error.__traceback__)
             if (why := why_replaced()) and why not in getattr(error, "__notes__", ()):
                 error.add_note(why)
 
@@ -230,7 +230,7 @@ def _suggest_name(error: TypeError, function: Callable[..., Any]) -> None:
 
 
 def _shorten(error: BaseException, seen: set[int]) -> None:
-    error.__traceback__ = _without_ours(error.__traceback__)
+    error.with_traceback(_without_ours(error.__traceback__))  # of a frozen class, it cannot be set
     for other in (error.__cause__, error.__context__):
         at = other.__traceback__ if other is not None else None
         if other is not None and at is not None and id(other) not in seen and _is_ours(at):
