@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import shlex
@@ -822,6 +823,50 @@ def test_what_a_script_has_set_in_python_and_numpy_holds_in_the_job(project) -> 
 
     in_the_job, plain = last(out)
     assert in_the_job == plain == [0, "0." + "3" * 50, True]
+
+
+def test_processes_are_started_in_the_job_as_the_script_has_said_or_a_module_of_it(project) -> None:
+    project.write(
+        "spawned.py",
+        """
+        import multiprocessing
+
+        if multiprocessing.get_start_method(allow_none=True) is None:
+            multiprocessing.set_start_method("spawn")
+
+        def which():
+            return multiprocessing.get_start_method()
+        """,
+    )
+    text = """
+        import json
+        import multiprocessing
+        import kinetic
+        {first}
+
+        def ask(_):
+            return multiprocessing.get_start_method()
+
+        @kinetic.run(accelerator="cpu")
+        def started():
+            {then}
+            with multiprocessing.Pool(1) as pool:
+                return pool.map(ask, [1])
+
+        if __name__ == "__main__":
+            {guarded}
+            print(json.dumps(started()))
+        """
+
+    by_the_script = project.out(
+        text.format(first="", then="", guarded='multiprocessing.set_start_method("forkserver")')
+    )
+    by_a_module = project.out(text.format(first="import spawned", then="spawned.which()", guarded=""))
+    by_nobody = project.out(text.format(first="", then="", guarded=""))
+
+    assert last(by_the_script) == ["forkserver"]
+    assert last(by_a_module) == ["spawn"]
+    assert last(by_nobody) == [multiprocessing.get_context().get_start_method()]
 
 
 def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:

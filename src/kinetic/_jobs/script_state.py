@@ -161,6 +161,7 @@ _SETTINGS: dict[str, dict[str, tuple[str, object]]] = {
         "backends.cudnn.deterministic": ("backends.cudnn.deterministic", False),
         "backends.cudnn.benchmark": ("backends.cudnn.benchmark", False),
         "backends.cuda.matmul.allow_tf32": ("backends.cuda.matmul.allow_tf32", False),
+        "multiprocessing.set_sharing_strategy": ("multiprocessing.get_sharing_strategy()", "file_descriptor"),
     },
     "keras": {
         "config.set_floatx": ("config.floatx()", "float32"),
@@ -173,6 +174,7 @@ _SETTINGS: dict[str, dict[str, tuple[str, object]]] = {
         "getcontext().rounding": ("getcontext().rounding", "ROUND_HALF_EVEN"),
     },
     "sys": {"setrecursionlimit": ("getrecursionlimit()", 1000)},
+    "multiprocessing": {"set_start_method": ("context._default_context._actual_context._name", "fork")},
     # By ``hydra.main`` when it decorates, which a function of a script has behind it.
     "hydra": {"version.setbase": ("version.getbase().public", "1.1")},
 }

@@ -125,6 +125,8 @@ def _around_told(name: str, module: ModuleType, run: Callable[[], None]) -> None
         with contextlib.suppress(Exception):  # a version that does not have it
             if name == "jax":
                 known.config.update(setting, value)
+            elif name == "multiprocessing":  # as its default, since what the function imports may set it once
+                known.context._default_context._default_context = known.get_context(value)  # noqa: SLF001
             else:
                 is_type = isinstance(value, str) and value.startswith("torch.")
                 given = attributes.get(known, value.removeprefix("torch.")) if is_type else value
