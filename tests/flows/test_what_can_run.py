@@ -1122,6 +1122,54 @@ def test_log_records_are_shown_in_the_job_as_the_script_shows_them_and_once(proj
     assert project.out(script).splitlines() == ["['']", str(["INFO|heard 2\n", "INFO|heard 3\n"]), "['of a module\\n']"]
 
 
+def test_records_of_the_scripts_own_loggers_are_shown_in_the_job_and_once(project) -> None:
+    project.write(
+        "theirs.py",
+        """
+        import logging, sys
+        log = logging.getLogger("theirs")
+        log.setLevel(logging.INFO)
+        log.addHandler(logging.StreamHandler(sys.stdout))
+        """,
+    )
+    script = """
+    import json, logging, sys
+    import kinetic, theirs
+
+    def begin(name, *files):
+        log = logging.getLogger(name)
+        if not log.handlers:
+            log.setLevel(logging.DEBUG)
+            log.propagate = False
+            for handler in (logging.StreamHandler(), *map(logging.FileHandler, files)):
+                handler.setFormatter(logging.Formatter(f"{name} %(message)s"))
+                log.addHandler(handler)
+        return log
+
+    log, guarded = begin(__name__), begin("guarded", "train.log")
+    logging.basicConfig(level=logging.INFO)
+    logging.getLogger("library").setLevel(logging.ERROR)
+
+    @kinetic.run(accelerator="cpu")
+    def train():
+        log.debug("shown")
+        begin("guarded", "train.log").info("in both")
+        logging.getLogger("library").warning("silenced")
+        logging.getLogger("other").debug("not shown")
+        from theirs import log as later
+        later.info("a module's")
+        return open("train.log").read()
+
+    job = train.run_async()
+    print(json.dumps([job.result(cleanup=False), job.logs()]))
+    """
+
+    written, shown = last(project.out(script))
+
+    assert written == "guarded in both\n"
+    assert shown.splitlines()[:4] == ["__main__ shown", "guarded in both", "a module's", "INFO:theirs:a module's"]
+
+
 def test_a_job_starts_where_the_script_was_started_in_a_copy_of_the_project(world, project, home: Path) -> None:
     _, _, found = world
 

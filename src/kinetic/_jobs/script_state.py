@@ -121,23 +121,47 @@ def _pickled(value: object, rules: PickleRules, otherwise: str, *, compress: boo
 def console_logging() -> dict[str, Any]:
     """Return, as part of the plan, how this process shows log records on its output; nothing where it does not.
 
-    The script's own call of ``logging.basicConfig`` is not repeated in the job, and its records would be lost.
+    The script's own call of ``logging.basicConfig`` is not repeated in the job, and its records would be lost; nor are
+    the levels and handlers that it gives to loggers of its own.
     """
     logging: Any = sys.modules.get("logging")
-    ours = [stream for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__) if stream is not None]
-    for handler in logging.root.handlers if logging else ():
-        if getattr(getattr(handler, "python_handler", None), "stream", None) in ours:  # absl's
-            return {"logging": {"absl": True}}
-        stream = getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)  # rich's
-        if all(stream is not each for each in ours):
+    if logging is None:
+        return {}
+    told: dict[str, Any] = {"logging": found} if (found := _shown_by(logging, logging.root)) else {}
+    loggers: dict[str, Any] = {}
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if type(logger) is not logging.Logger:  # a library makes one of its own class, as absl
             continue
-        told: dict[str, Any] = {"level": max(logging.root.level, handler.level)}
-        style = type(getattr(handler.formatter, "_style", None))
-        styles = {kind: letter for letter, (kind, _) in logging._STYLES.items()}  # noqa: SLF001 - no other way to ask
-        if type(handler.formatter) is logging.Formatter and style in styles:
-            told |= {"format": handler.formatter._fmt, "datefmt": handler.formatter.datefmt, "style": styles[style]}  # noqa: SLF001
-        return {"logging": told}
-    return {}
+        if logger.propagate and logger.level and not logger.handlers:
+            loggers[name] = {"level": logger.level}
+        is_library = root.is_installed(getattr(sys.modules.get(name.partition(".")[0]), "__file__", None))
+        if not is_library and (found := _shown_by(logging, logger, alone=True)):
+            loggers[name] = {"propagate": logger.propagate, "handler": found}
+    return told | ({"loggers": loggers} if loggers else {})
+
+
+def _shown_by(logging: Any, logger: Any, *, alone: bool = False) -> dict[str, Any]:
+    """Return level and format of a logger's first handler that writes to our output.
+
+    ``alone``: nothing if others write elsewhere, since a function may add all of them where it finds none.
+    """
+    ours = [stream for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__) if stream is not None]
+    shown = [handler for handler in logger.handlers if any(_stream_of(handler) is each for each in ours)]
+    if not shown or (alone and shown != logger.handlers):
+        return {}
+    if hasattr(handler := shown[0], "python_handler"):
+        return {"absl": True}
+    told: dict[str, Any] = {"level": max(logger.level, handler.level)}
+    style = type(getattr(handler.formatter, "_style", None))
+    styles = {kind: letter for letter, (kind, _) in logging._STYLES.items()}  # noqa: SLF001 - no other way to ask
+    if type(handler.formatter) is logging.Formatter and style in styles:
+        told |= {"format": handler.formatter._fmt, "datefmt": handler.formatter.datefmt, "style": styles[style]}  # noqa: SLF001
+    return told
+
+
+def _stream_of(handler: Any) -> object:
+    of_python = getattr(handler, "python_handler", handler)  # absl's
+    return getattr(of_python, "stream", None) or getattr(getattr(handler, "console", None), "file", None)  # rich's
 
 
 _OF_JAX = {

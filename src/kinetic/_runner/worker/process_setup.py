@@ -158,6 +158,9 @@ def _log_as_the_script(plan: Mapping[str, Any]) -> None:
 
     The modules of the function are imported by now: one that made handlers itself has done so.
     """
+    for name, told in plan.get("loggers", {}).items():
+        with contextlib.suppress(Exception):  # as below
+            _show_records_of(name, told)
     if "logging" in plan:
         with contextlib.suppress(Exception):  # a format that this Python does not know: the job runs without it
             import logging  # the client had it, too
@@ -173,6 +176,25 @@ def _log_as_the_script(plan: Mapping[str, Any]) -> None:
             for handler in ahead:
                 if type(handler) is not logging.StreamHandler:  # as ``basicConfig`` makes it, which would do nothing
                     logging.root.addHandler(handler)
+
+
+def _show_records_of(name: str, told: Mapping[str, Any]) -> None:
+    """Give a logger the level that it has in the script, and a handler that writes to the log, if it has neither."""
+    import logging  # as above
+
+    logger, shown = logging.getLogger(name), told.get("handler", told)
+    if logger.handlers or logger.level:
+        return  # by a module of the function
+    logger.setLevel(shown["level"])
+    if shown is not told:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter(shown.get("format"), shown.get("datefmt"), shown.get("style", "%")))
+        # Silent once the function adds one: each record is shown once.
+        handler.addFilter(
+            lambda _: all(each is handler or isinstance(each, logging.FileHandler) for each in logger.handlers)
+        )
+        logger.addHandler(handler)
+        logger.propagate = told["propagate"]
 
 
 def _is_in_project(entry: str, root: str) -> bool:
