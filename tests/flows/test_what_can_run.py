@@ -825,6 +825,54 @@ def test_what_a_script_has_set_in_python_and_numpy_holds_in_the_job(project) -> 
     assert in_the_job == plain == [0, "0." + "3" * 50, True]
 
 
+@pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is needed, and it is not installed here")
+def test_what_a_script_told_scikit_learn_holds_in_the_job(project) -> None:
+    out = project.out(
+        """
+        import json
+        import sklearn
+        import kinetic
+
+        sklearn.set_config(transform_output="pandas", enable_metadata_routing=True)
+
+        @kinetic.run(accelerator="cpu")
+        def told():
+            return sklearn.get_config()
+
+        print(json.dumps([told(), told.local()]))
+        """
+    )
+
+    in_the_job, plain = last(out)
+    assert in_the_job == plain
+    assert in_the_job["transform_output"] == "pandas"
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="real PyTorch is needed, and it is not installed here")
+def test_gradients_that_a_script_has_switched_off_in_torch_are_off_in_the_job(project) -> None:
+    out = project.out(
+        """
+        import json
+        import torch
+        import kinetic
+
+        torch.set_grad_enabled(False)
+        model = torch.nn.Linear(1, 1)
+
+        @kinetic.run(accelerator="cpu")
+        def evaluated():
+            return model(torch.ones(1)).numpy().shape, torch.is_anomaly_enabled()
+
+        shape, is_checked = evaluated()
+        torch.autograd.set_detect_anomaly(True)
+        print(json.dumps([shape, is_checked, evaluated()[1]]))
+        """,
+        timeout=180,
+    )
+
+    assert last(out) == [[1], False, True]
+
+
 def test_processes_are_started_in_the_job_as_the_script_has_said_or_a_module_of_it(project) -> None:
     project.write(
         "spawned.py",

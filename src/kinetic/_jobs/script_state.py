@@ -175,7 +175,14 @@ _OF_JAX = {
     "debug_infs": False,
     "disable_jit": False,
 }
-# What decides how libraries compute: by what sets it there, what gives it, and its value where nobody has set it.
+_OF_SKLEARN = {
+    "transform_output": "default",
+    "enable_metadata_routing": False,
+    "array_api_dispatch": False,
+    "assume_finite": False,
+}
+# What decides how libraries compute: by what sets it there, what gives it, and its value where nobody has set it;
+# of several at once, those that differ are set.
 _SETTINGS: dict[str, dict[str, tuple[str, object]]] = {
     "jax": {f"jax_{name}": (f"config.jax_{name}", usual) for name, usual in _OF_JAX.items()},
     "torch": {
@@ -185,6 +192,8 @@ _SETTINGS: dict[str, dict[str, tuple[str, object]]] = {
         "backends.cudnn.deterministic": ("backends.cudnn.deterministic", False),
         "backends.cudnn.benchmark": ("backends.cudnn.benchmark", False),
         "backends.cuda.matmul.allow_tf32": ("backends.cuda.matmul.allow_tf32", False),
+        "set_grad_enabled": ("is_grad_enabled()", True),
+        "autograd.set_detect_anomaly": ("is_anomaly_enabled()", False),
         "multiprocessing.set_sharing_strategy": ("multiprocessing.get_sharing_strategy()", "file_descriptor"),
     },
     "keras": {
@@ -193,6 +202,7 @@ _SETTINGS: dict[str, dict[str, tuple[str, object]]] = {
         "config.set_image_data_format": ("config.image_data_format()", "channels_last"),
     },
     "numpy": {"seterr": ("geterr()", {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"})},
+    "sklearn": {"set_config": ("get_config()", _OF_SKLEARN)},
     "decimal": {
         "getcontext().prec": ("getcontext().prec", 28),
         "getcontext().rounding": ("getcontext().rounding", "ROUND_HALF_EVEN"),
@@ -225,6 +235,8 @@ def library_settings() -> dict[str, Any]:
         for setting, (asked, usual) in settings.items() if library in sys.modules else ():
             with contextlib.suppress(Exception):  # half imported, or of a version that does not have it
                 value = attributes.get(sys.modules[library], asked)
+                if isinstance(usual, dict):
+                    value = {name: value[name] for name in usual if value[name] != usual[name]} or usual
                 if value != usual:
                     is_json = isinstance(value, bool | int | str | dict)
                     found.setdefault(library, {})[setting] = value if is_json else str(value)
