@@ -337,6 +337,61 @@ def test_the_scripts_classes_travel_whose_bases_are_told_of_them_by_keywords(pro
     assert out == "True ['resnet', 'wide'] [50, 101]\n['later', 'resnet', 'wide']\n"
 
 
+def test_what_the_script_notes_of_its_classes_is_noted_once_in_the_job_and_what_a_library_notes_as_well(
+    project,
+) -> None:
+    project.write(
+        "plugins.py",
+        "class Plugin:\n    known = []\n    def __init_subclass__(cls): Plugin.known.append(cls.__name__)\n",
+    )
+    out = project.out(
+        """
+        import abc
+        import kinetic
+        import plugins
+
+        MODELS = []
+
+        class Model(plugins.Plugin):
+            def __init_subclass__(cls):
+                super().__init_subclass__()
+                MODELS.append(cls)
+
+        class Small(Model): pass
+        class Large(Model): pass
+
+        class Checked(abc.ABCMeta):
+            made = []
+
+            def __new__(kind, name, bases, space, tag=None):
+                assert not bases or "layers" in space, f"{name} has no layers"
+                return super().__new__(kind, name, bases, space)
+
+            def __init__(cls, name, bases, space, tag=None):
+                super().__init__(name, bases, space)
+                Checked.made.append(tag)
+
+        class Net(metaclass=Checked):
+            @abc.abstractmethod
+            def run(self): ...
+
+        class Deep(Net, tag="deep"):
+            layers = 50
+            def run(self): return super().run(), self.layers
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            assert Deep.__abstractmethods__ == frozenset()
+            return [each.__name__ for each in MODELS], Checked.made, sorted(plugins.Plugin.known), Deep().run()
+
+        if __name__ == "__main__":
+            print(train() == train.local(), train())
+        """
+    )
+
+    assert out == "True (['Small', 'Large'], [None, 'deep'], ['Large', 'Model', 'Small'], (None, 50))\n"
+
+
 def test_the_scripts_classes_with_slots_come_back_as_themselves(project) -> None:
     out = project.out(
         """

@@ -5,6 +5,7 @@ And what JAX and PyTorch lose of their own arrays, and absl refuses of flags.
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import functools
 import io
@@ -12,7 +13,7 @@ import operator
 import sys
 import typing
 from collections import ChainMap
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -178,7 +179,7 @@ def _of_items(it: Any) -> tuple[Any, ...]:
 
 
 def of_class(kind: Any, reduced: Any) -> Any:
-    """Return cloudpickle's reduction of a class with its ``__slots__``, made by ``make_class`` if a base is told of it.
+    """Return cloudpickle's reduction of a class with its ``__slots__``, made by ``make_class`` if one is told of it.
 
     A class that a library has under another name than it says, as ``jax.Array``, is found there. Of anything else,
     return the reduction as it is.
@@ -199,7 +200,7 @@ def of_class(kind: Any, reduced: Any) -> Any:
         place = next(place for place, each in enumerate(arguments) if isinstance(each, dict))
         names = slots if isinstance(slots, str) else tuple(slots)
         arguments = (*arguments[:place], {**arguments[place], "__slots__": names}, *arguments[place + 1 :])
-    if _told(kind.__mro__[1:]):
+    if _told(kind.__mro__[1:]) or not own_name(type(kind)):
         make, arguments = make_class, (make, *arguments)
     return make, arguments, *rest
 
@@ -223,22 +224,34 @@ def place_of(thing: object, modules: Iterable[Any]) -> tuple[str, str] | None:
 
 
 def make_class(make: Callable[..., Any], kind: Any, name: str, bases: tuple[type, ...], *others: Any) -> Any:
-    """Make a class as cloudpickle does, without its bases' ``__init_subclass__`` where that fails.
+    """Make a class as cloudpickle does, but do not tell a metaclass or a base of the script of it again.
 
-    It is called with an empty class, and without the keywords that stood behind the bases: nothing keeps those. What it
-    did to the class where that was written is in the state that follows.
+    What these did to the class, or noted of it, is in the state that follows; here they would find an empty class, and
+    note it twice. Those of a library are told, except where that fails: without the keywords behind the bases, say.
     """
+    told = _told(each for base in bases for each in base.__mro__)
+    library: Any = next(each for each in kind.__mro__ if own_name(each))  # ``type`` at last
+
+    def new(*arguments: Any) -> Any:
+        made = library.__new__(kind, *arguments)
+        library.__init__(made, *arguments)
+        return made
+
+    for silent in ({each for each in told if not own_name(each)}, {*told}):
+        with contextlib.suppress(Exception), _not_telling({each: told[each] for each in silent}):  # of user code
+            return make(kind if library is kind else new, name, bases, *others)
+    return make(kind, name, bases, *others)
+
+
+@contextlib.contextmanager
+def _not_telling(told: dict[type, Any]) -> Iterator[None]:
+    for each in told:
+        type.__delattr__(each, _TELLS)
     try:
-        return make(kind, name, bases, *others)
-    except Exception:  # noqa: BLE001 - of user code
-        told = _told(each for base in bases for each in base.__mro__)
-        for each in told:
-            type.__setattr__(each, _TELLS, classmethod(lambda _: None))
-        try:
-            return make(kind, name, bases, *others)
-        finally:
-            for each, method in told.items():
-                type.__setattr__(each, _TELLS, method)
+        yield
+    finally:
+        for each, method in told.items():
+            type.__setattr__(each, _TELLS, method)
 
 
 def _told(bases: Iterable[type]) -> dict[type, Any]:
