@@ -183,6 +183,41 @@ def test_autoreload_updates_a_decorated_function_that_was_imported_by_name(proje
     assert out.splitlines()[-1] == "2 2 2"
 
 
+@pytest.mark.parametrize("is_loaded_first", [True, False])
+def test_autoreload_reaches_what_was_imported_beside_a_decorated_function(is_loaded_first: bool, project: Any) -> None:
+    program = """
+        import os
+        from IPython.core.interactiveshell import InteractiveShell
+
+        def edit(number, train, other):
+            with open("edited.py", "w") as file:
+                file.write(f"import kinetic\\ndef other(): return {other}\\n")
+                file.write(f"class Model:\\n    def size(self): return {other}\\n")
+                file.write("@kinetic.run(accelerator='cpu')\\ndef train(model):\\n")
+                file.write(f"    return {train}, other(), model.size()\\n")
+            os.utime("edited.py", (number + 4e9, number + 4e9))
+
+        edit(1, 1, 1)
+        shell = InteractiveShell.instance(colors="nocolor")
+        cells = "from edited import Model, other, train", "%load_ext autoreload", "%autoreload 2"
+        for cell in (*cells[1:], cells[0]) if IS_LOADED_FIRST else cells:
+            shell.run_cell(cell)
+        edit(2, 1, 2)
+        shell.run_cell("print(other(), Model().size(), train(Model()), train.local(Model()))")
+        edit(3, 2, 2)
+        shell.run_cell("print(other(), Model().size(), train(Model()), train.local(Model()))")
+        edit(4, 2, 3)
+        shell.run_cell("print(other(), Model().size(), train(Model()), train.local(Model()))")
+    """.replace("IS_LOADED_FIRST", str(is_loaded_first))
+
+    project.write("cells.py", program)
+    done = project.run("cells.py")
+
+    seen = done.stdout.splitlines()[-3:]
+    assert seen == ["2 2 (1, 2, 2) (1, 2, 2)", "2 2 (2, 2, 2) (2, 2, 2)", "3 3 (2, 3, 3) (2, 3, 3)"], done.stderr
+    assert "edited since" not in done.stderr
+
+
 def test_importing_kinetic_loads_nothing_of_notebooks(project: Any) -> None:
     out = project.out("""
         import sys

@@ -34,8 +34,14 @@ def is_stale(module: ModuleType, since: float) -> bool:
     except (OSError, SyntaxError, ValueError):  # gone or broken: certainly not what was imported
         return True
     written = {(inner.co_qualname, _essence(inner)) for inner in _inner(code)}
-    live = (function.__code__ for function in _live_functions(module))
-    return any((code.co_qualname, _essence(code)) not in written for code in live) or _constants_differ(module, page)
+    live = ((_qualname(function), _essence(function.__code__)) for function in _live_functions(module))
+    return any(each not in written for each in live) or _constants_differ(module, page)
+
+
+def _qualname(function: FunctionType) -> str:
+    """Return the name that a function's code has in its file; ``%autoreload`` compiles methods in another class."""
+    name = function.__code__.co_qualname
+    return function.__qualname__ if name.startswith("__autoreload_class__.") else name
 
 
 def _constants_differ(module: ModuleType, page: ast.Module) -> bool:

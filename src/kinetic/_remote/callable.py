@@ -10,6 +10,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import (
     TYPE_CHECKING,
@@ -423,12 +424,29 @@ def _both_are_ours(old: object, new: object) -> bool:
     return isinstance(old, RemoteCallable) and isinstance(new, RemoteCallable)
 
 
-def _tell_autoreload() -> None:
+def _tell_autoreload(module: str) -> None:
     """Let ``%autoreload`` of IPython update decorated functions in place, as it does plain ones."""
     rules = getattr(sys.modules.get("IPython.extensions.autoreload"), "UPDATE_RULES", None)
+    if not isinstance(rules, list):
+        return
     rule = (_both_are_ours, RemoteCallable._become)  # noqa: SLF001 - ours
-    if isinstance(rules, list) and rule not in rules:
+    if rule not in rules:
         rules.append(rule)
+    with suppress(AttributeError, KeyError):  # IPython 8, or nothing is reloaded
+        found: Any = sys.modules["IPython"].get_ipython().magics_manager.registry["AutoreloadMagics"]
+        reloader = found._reloader  # noqa: SLF001 - it has no other name
+        single = reloader.deduper_reloader  # changes functions one by one where it can
+        if "patch_function" not in vars(single):
+            single.patch_function = functools.partial(_patch, single.patch_function)
+        if any(name == module for name, _ in reloader.old_objects):
+            single.source_by_modname[module] = ""  # once reloaded, it would not reach what others imported by name
+
+
+def _patch(patch: Callable[..., Any], old: object, new: object, is_method: bool) -> None:
+    if not isinstance(old, RemoteCallable):
+        patch(old, new, is_method)
+    elif isinstance(new, RemoteCallable):  # else it is without its decorators yet
+        old._become(new)  # noqa: SLF001 - ours
 
 
 def _blank() -> RemoteCallable[..., Any]:
@@ -544,7 +562,7 @@ def run(
     @tracebacks.hides_frames
     def decorate(function: Callable[P, R], /) -> RemoteCallable[P, R]:
         check_callable(function)
-        _tell_autoreload()  # a reload decorates again, and then updates
+        _tell_autoreload(function.__module__)  # a reload decorates again, and then updates
         return RemoteCallable(function, options)
 
     return decorate
