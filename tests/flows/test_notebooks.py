@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,19 +78,24 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Run the cells in a real kernel with a home of its own, and return the notebook with its outputs."""
     folder = tmp_path_factory.mktemp("notebook")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KINETIC_HOME", str(folder / "home"))
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
-        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
-        patch.setenv("JUPYTER_CONFIG_DIR", str(folder / "jupyter"))
-        patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
-        (folder / "work").mkdir()
-        (folder / "work" / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "1"\n')
+        prepare(folder, patch)
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
         client = nbclient.NotebookClient(
             notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder / "work")}}
         )
         client.execute()
         yield notebook
+
+
+def prepare(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Give the kernels that are started from now on a home below a folder, and its ``work`` as their project."""
+    patch.setenv("KINETIC_HOME", str(folder / "home"))
+    patch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
+    patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+    patch.setenv("JUPYTER_CONFIG_DIR", str(folder / "jupyter"))
+    patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    (folder / "work").mkdir()
+    (folder / "work" / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "1"\n')
 
 
 def pages(cell: Any) -> list[str]:
@@ -181,6 +187,40 @@ def test_autoreload_updates_a_decorated_function_that_was_imported_by_name(proje
     """)
 
     assert out.splitlines()[-1] == "2 2 2"
+
+
+def test_interrupting_a_cell_that_awaits_a_job_ends_the_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jupyter_client import manager  # installed with nbclient
+
+    prepare(tmp_path, monkeypatch)
+    cell = """
+import os, time, kinetic
+
+@kinetic.run(accelerator="cpu")
+def pause(folder):
+    open(f"{folder}/began", "w").close()
+    while not os.path.exists(f"{folder}/go"):
+        time.sleep(0.02)
+
+await pause.run_async(os.getcwd())
+"""
+    kernels, client = manager.start_new_kernel(cwd=str(tmp_path / "work"))
+    try:
+        asked = client.execute(cell)
+        while not (tmp_path / "work" / "began").exists():
+            time.sleep(0.02)
+        kernels.interrupt_kernel()
+        output = []
+        while not output or output[-1].get("execution_state") != "idle":
+            message = client.get_iopub_msg(timeout=30)
+            output += [message["content"]] if message["parent_header"].get("msg_id") == asked else []
+        (tmp_path / "work" / "go").touch()
+    finally:
+        client.stop_channels()
+        kernels.shutdown_kernel()
+
+    assert any("ename" in each for each in output)
+    assert "keeps running" in "".join(each.get("text", "") for each in output)
 
 
 @pytest.mark.parametrize("is_loaded_first", [True, False])

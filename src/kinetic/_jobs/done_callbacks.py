@@ -183,7 +183,12 @@ class Value(Generic[R]):
             with contextlib.suppress(RuntimeError):  # the loop is closed; the handle keeps the value
                 loop.call_soon_threadsafe(deliver)
 
-        add(Wait(self._end, tell, lambda: not future.cancelled()))
+        def is_wanted() -> bool:
+            with contextlib.suppress(RuntimeError):  # as above
+                loop.call_soon_threadsafe(lambda: None)  # Interrupt in a notebook cancels the cell, and wakes no loop
+            return not future.cancelled()
+
+        add(Wait(self._end, tell, is_wanted))
         try:
             return (yield from future)
         except asyncio.CancelledError as error:
