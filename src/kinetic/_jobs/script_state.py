@@ -40,9 +40,8 @@ def command_line(function: object, plan: Plan, by_value: Sequence[str] = ()) -> 
         return ""
     told: dict[str, Any] = {}
     file = os.path.join(plan.root, script) if (script := root.script_of(plan)) else None
-    is_program = root.is_installed(file) or (file and os.path.dirname(file) == os.path.dirname(sys.executable))
     words = [word for word in getattr(sys, "argv", ())[1:] if isinstance(word, str)]
-    if file is not None and not is_program and words:
+    if file is not None and not root.is_program(file) and words:
         told["words"] = words
     told |= _absl_flags(plan, by_value) | _gin_bindings(plan, by_value) | _hydra_config(plan, by_value)
     if len(found := json.dumps(told)) > _MOST_BYTES:

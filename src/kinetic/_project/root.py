@@ -120,7 +120,7 @@ def source_file(function: object) -> str | None:
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     if isinstance(file, str) and is_installed(os.path.abspath(file)) and str(script).endswith(".py"):
         file = file if is_installed(os.path.abspath(str(script))) else script
-    if name == "__main__" and isinstance(file, str) and is_installed(os.path.abspath(file)):  # Python's console, joblib
+    if name == "__main__" and isinstance(file, str) and is_program(os.path.abspath(file)):  # a console, joblib
         file = getattr(getattr(called, "__code__", None), "co_filename", file)
     if not isinstance(file, str):
         return None
@@ -148,6 +148,11 @@ def is_installed(file: str | None) -> bool:
     if file is None:
         return False
     return bool(INSTALLED.intersection(file.split(os.sep))) or is_standard(file)
+
+
+def is_program(file: str | None) -> bool:
+    """Return whether a script is an installed program, as ``pytest`` or ``ptpython`` beside the interpreter."""
+    return is_installed(file) or (file is not None and os.path.dirname(file) == os.path.dirname(sys.executable))
 
 
 def is_standard(file: str) -> bool:

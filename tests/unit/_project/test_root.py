@@ -150,7 +150,9 @@ def test_an_object_that_invents_attributes_does_not_hold_us_for_ever():
     assert isinstance(innermost(Inventive()), Inventive)
 
 
-@pytest.mark.parametrize("console", [os.__file__, "/env/lib/site-packages/joblib/worker.py"])
+@pytest.mark.parametrize(
+    "console", [os.__file__, "/env/lib/site-packages/joblib/worker.py", f"{os.path.dirname(sys.executable)}/ptpython"]
+)
 def test_what_was_typed_or_sent_into_a_process_of_another_program_is_not_of_an_installed_package(
     home, monkeypatch, console: str
 ):
