@@ -392,6 +392,29 @@ def test_what_the_script_notes_of_its_classes_is_noted_once_in_the_job_and_what_
     assert out == "True (['Small', 'Large'], [None, 'deep'], ['Large', 'Model', 'Small'], (None, 50))\n"
 
 
+def test_a_class_made_in_a_job_by_a_metaclass_with_new_comes_back(project) -> None:
+    out = project.out(
+        """
+        import kinetic
+
+        class Meta(type):
+            def __new__(kind, name, bases, space):
+                return super().__new__(kind, name, bases, space)
+
+        @kinetic.run(accelerator="cpu")
+        def make():  # as pydantic makes Page[int]
+            kind = Meta("Page[int]", (), {"size": 3})
+            return kind, kind()
+
+        if __name__ == "__main__":
+            kind, page = make()
+            print(type(page) is kind, type(kind) is Meta, page.size)
+        """
+    )
+
+    assert out == "True True 3\n"
+
+
 def test_the_scripts_classes_with_slots_come_back_as_themselves(project) -> None:
     out = project.out(
         """

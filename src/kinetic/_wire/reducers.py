@@ -325,7 +325,7 @@ def without_new(it: Any) -> Any:
 
     NotImplemented where that does no harm, or something else is to be done.
     """
-    return NotImplemented if _is_of_jax(type(it)) else _made_without_new(it)
+    return NotImplemented if isinstance(it, type) or _is_of_jax(type(it)) else _made_without_new(it)
 
 
 def _made_without_new(it: Any) -> Any:
