@@ -258,6 +258,28 @@ def test_autoreload_reaches_what_was_imported_beside_a_decorated_function(is_loa
     assert "edited since" not in done.stderr
 
 
+def test_a_class_of_a_cell_that_has_fields_only_is_defined_in_the_job_by_the_cell_that_was_run_last(
+    project: Any,
+) -> None:
+    pytest.importorskip("msgspec")
+    out = project.out("""
+        from IPython.core.interactiveshell import InteractiveShell
+
+        shell = InteractiveShell.instance(colors="nocolor")
+        shell.run_cell("import kinetic, msgspec")
+        shell.run_cell("async def nothing(): pass")
+        first = "class Point(msgspec.Struct, frozen=True):\\n    x: int\\n    y: int = 1\\nawait nothing()"
+        cells = first, first.replace("1", "2"), first
+        shell.run_cell("@kinetic.run(accelerator='cpu')\\ndef move(point): return point, Point(point.x + 1)")
+        for cell in cells:
+            shell.run_cell(cell, store_history=True)
+            shell.run_cell("before = Point(3); found = move(before); print(found, type(found[1]) is Point)")
+    """)
+
+    one, two = (f"(Point(x=3, y={y}), Point(x=4, y={y})) True" for y in (1, 2))
+    assert out.splitlines() == [one, two, one]
+
+
 def test_importing_kinetic_loads_nothing_of_notebooks(project: Any) -> None:
     out = project.out("""
         import sys

@@ -42,11 +42,21 @@ def class_source(kind: type) -> ClassSource | None:
     if kind.__module__ != "__main__" or main.get(kind.__qualname__) is not kind:
         return None
     codes = {function.__code__ for function in _functions(kind, main)}
-    for file in dict.fromkeys([*(code.co_filename for code in codes), str(main.get("__file__"))]):
+    files = (*(code.co_filename for code in codes), str(main.get("__file__")), *_cells(kind.__name__, main))
+    for file in dict.fromkeys(files):
         with contextlib.suppress(SyntaxError, ValueError, NameError):  # NameError: of annotations, from Python 3.14 on
             if found := _source_in(file, kind.__name__, kind, main, codes):
                 return found
     return None
+
+
+def _cells(name: str, main: dict[str, Any]) -> Iterator[str]:
+    """Yield the files, by their names in linecache, of cells that define a class, what was run last first."""
+    entries = getattr(sys.modules.get("linecache"), "cache", {}).items()
+    lines = {"".join(entry[2]).strip(): file for file, entry in entries if len(entry) > 1 and entry[1] is None}
+    for text in (*reversed(main.get("In", [])), *reversed(lines)):  # IPython's list has what was run again at its end
+        if f"class {name}" in str(text) and (file := lines.get(str(text).strip())):
+            yield file
 
 
 def function_source(name: str, made: object) -> ClassSource | None:
@@ -68,7 +78,7 @@ def _source_in(
     body = ast.parse("".join(lines)).body
     flags = sum(each.compiler_flag for each in main.values() if type(each) is __future__._Feature)  # noqa: SLF001 - it has no other name
     # As a whole: calls of what the file imports compile differently in a part of it.
-    whole = compile("".join(lines), file, "exec", flags, dont_inherit=True)
+    whole = compile("".join(lines), file, "exec", flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     for place, node in enumerate(body):
         if not isinstance(node, ast.ClassDef if kind else ast.FunctionDef) or node.name != name:
             continue
