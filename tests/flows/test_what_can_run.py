@@ -737,6 +737,41 @@ def test_classes_of_a_script_are_known_to_jax_and_keras_in_the_job_as_they_are_i
     ]
 
 
+@pytest.mark.skipif(find_spec("keras") is None, reason="real Keras is needed, and it is not installed here")
+def test_a_keras_model_travels_with_the_layers_and_functions_that_a_script_has_defined_for_it(project) -> None:
+    out = project.out(
+        """
+        import os
+        os.environ["KERAS_BACKEND"] = "jax"
+        import keras
+        import kinetic
+
+        class Scale(keras.layers.Layer):
+            def call(self, x):
+                return 2 * x
+
+        @keras.saving.register_keras_serializable("mine")
+        class Shift(Scale): pass
+
+        @keras.saving.register_keras_serializable("mine")
+        def double(x):
+            return 2 * x
+
+        @kinetic.run(accelerator="cpu")
+        def look(model):  # names none of them
+            return model, [type(each).__name__ for each in model.layers]
+
+        if __name__ == "__main__":
+            last = keras.layers.Dense(1, activation=double)
+            model, names = look(keras.Sequential([keras.layers.Input((1,)), Scale(), Shift(), last]))
+            own = [type(model.layers[0]) is Scale, type(model.layers[1]) is Shift, model.layers[2].activation is double]
+            print(names, own)
+        """
+    )
+
+    assert out == "['Scale', 'Shift', 'Dense'] [True, True, True]\n"
+
+
 @pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
 def test_jax_arrays_of_64_bits_keep_their_numbers_where_jax_computes_with_32(project) -> None:
     out = project.out(

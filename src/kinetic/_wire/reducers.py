@@ -74,13 +74,38 @@ class _Table(ChainMap[type, Callable[[Any], Any]]):
             return _absl_flags
         if flags and issubclass(kind, getattr(flags, "Flag", ())):
             return _absl_flag
+        if (keras := sys.modules.get(_KERAS)) and issubclass(kind, getattr(keras, "KerasSaveable", ())):
+            return self._of_keras
         raise KeyError(kind)
+
+    def _of_keras(self, it: Any) -> Any:
+        """Reduce a model as Keras does, with what the script has defined for it: Keras finds that by its name."""
+        import zipfile  # Keras has loaded it
+
+        make, arguments, *others = it.__reduce__()
+        if make != it._unpickle_model:  # noqa: SLF001 - a class with a method of its own
+            return make, arguments, *others
+        kinds = {type(each) for each in getattr(it, "_flatten_layers", lambda: [it])()}
+        registered = sys.modules["keras.src.saving.object_registration"].GLOBAL_CUSTOM_OBJECTS
+        named = {f'"{name}"': (name, each) for name, each in registered.items()}
+        named |= {f'"registered_name": "{each.__name__}"': (each.__name__, each) for each in kinds}
+        with zipfile.ZipFile(arguments[0]) as saved:
+            text = saved.read("config.json").decode()
+        found = [pair for mark, pair in named.items() if mark in text]
+        own = {name: each for name, each in found if each.__module__ in _SCRIPTS or self.is_by_value(each.__module__)}
+        return (keras_object, (own, make, *arguments)) if own else (make, arguments)
 
     def _of_jax(self, it: Any) -> Any:
         if not self.is_by_value(it.__module__) and (name := own_name(it)):
             return name
         reduced = _made_without_new(it)
         return it.__reduce_ex__(2) if reduced is NotImplemented else reduced
+
+
+def keras_object(own: dict[str, Any], make: Callable[..., Any], *arguments: Any) -> Any:
+    """Open a model of Keras that names classes or functions of a script."""
+    with sys.modules["keras"].saving.custom_object_scope(own):
+        return make(*arguments)
 
 
 def _absl_flags(it: Any) -> Any:
@@ -108,6 +133,7 @@ def _is_of_jax(kind: type) -> bool:
     return kind.__name__ in _OF_JAX and kind.__module__.startswith("jax")
 
 
+_KERAS = "keras.src.saving.keras_saveable"
 _OF_JAX = {"PjitFunction", "custom_jvp", "custom_vjp"}
 
 
