@@ -280,6 +280,37 @@ def test_a_class_of_a_cell_that_has_fields_only_is_defined_in_the_job_by_the_cel
     assert out.splitlines() == [one, two, one]
 
 
+def test_a_function_that_asks_whether_it_is_in_a_notebook_hears_that_it_is_not(project: Any) -> None:
+    project.write(
+        "cell.py",
+        """
+        import os
+        import kinetic
+
+        def shell_name():
+            try:
+                return type(get_ipython()).__name__
+            except NameError:
+                return "none"
+
+        @kinetic.run(accelerator="cpu")
+        def look():
+            os.system("true")
+            return shell_name()
+
+        print(look.local(), look())
+        """,
+    )
+    out = project.out("""
+        from IPython.core.interactiveshell import InteractiveShell
+
+        with open("cell.py") as cell:
+            InteractiveShell.instance(colors="nocolor").run_cell(cell.read())
+    """)
+
+    assert out == "InteractiveShell none\n"
+
+
 def test_importing_kinetic_loads_nothing_of_notebooks(project: Any) -> None:
     out = project.out("""
         import sys

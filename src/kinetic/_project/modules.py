@@ -33,7 +33,7 @@ def is_stale(module: ModuleType, since: float) -> bool:
         code = compile(page, file, "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError):  # gone or broken: certainly not what was imported
         return True
-    written = {(inner.co_qualname, _essence(inner)) for inner in _inner(code)}
+    written = {(inner.co_qualname, _essence(inner)) for inner in inner_code(code)}
     live = ((_qualname(function), _essence(function.__code__)) for function in _live_functions(module))
     return any(each not in written for each in live) or _constants_differ(module, page)
 
@@ -70,15 +70,16 @@ def as_written(code: CodeType) -> CodeType:
     except (OSError, SyntaxError, ValueError):
         return code
     place = (code.co_qualname, code.co_firstlineno, code.co_freevars)
-    same = (each for each in _inner(whole) if (each.co_qualname, each.co_firstlineno, each.co_freevars) == place)
+    same = (each for each in inner_code(whole) if (each.co_qualname, each.co_firstlineno, each.co_freevars) == place)
     return next(same, code)
 
 
-def _inner(code: CodeType) -> Iterator[CodeType]:
+def inner_code(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of the functions and classes that are defined inside of some code, at any depth."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield constant
-            yield from _inner(constant)
+            yield from inner_code(constant)
 
 
 def _live_functions(module: ModuleType) -> Iterator[FunctionType]:

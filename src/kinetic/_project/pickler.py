@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import CodeType, FunctionType, ModuleType, TracebackType
+from types import CodeType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import IO, Any, Self, TypeVar
 
 from kinetic._project import modules
@@ -64,6 +64,7 @@ def _instead(path: str) -> str:
     return 'create it inside the function, or pass what it is made from; pass files as kinetic.Data("path")'
 
 
+_MAGICS = {"run_line_magic", "run_cell_magic", "system", "getoutput"}  # what IPython makes of % and !
 _CACHED = 4  # parts of an entry of linecache that has its lines
 _LONGEST_SOURCE = 100_000  # characters of one function
 PROTOCOL = 5  # Python 3.8 on; large buffers are written without a copy of the whole pickle
@@ -103,6 +104,7 @@ class PickleRules:
         self._lost: dict[str, str] = {}  # classes, and what they are here and not in the job
         self._named: dict[int, tuple[str, str]] = {}  # module and name of what cannot be pickled, by its id
         self._defined: dict[int, tuple[Any, ...]] = {}  # what defines what cannot be pickled either, by its id
+        self._magics = False  # whether a function of the notebook uses some
         self.sources: dict[str, dict[int, str]] = {}  # of code without a file, by its name for it and its first line
 
     def is_by_value(self, module: str) -> bool:
@@ -134,6 +136,8 @@ class PickleRules:
             return reducers.with_globals_of_module(reduced) if is_imported else reduced
         if isinstance(value, type):
             return self._reduce_class(value, reduce(value))
+        if isinstance(value, MethodType) and value.__qualname__ == "InteractiveShell.get_ipython" and not self._magics:
+            return references.same, (references.no_ipython,)
         if id(value) in self._named:
             return references.decorated, self._named[id(value)]
         if type(value) is object and (place := self._place_of(value)):
@@ -204,8 +208,13 @@ class PickleRules:
         return len(self._named) + len(self._defined) > known
 
     def take_source(self, function: FunctionType) -> None:
-        """Keep the source of a function that is in no file, as in a cell of a notebook; and no other line of it."""
+        """Keep the source of a function that is in no file, as in a cell of a notebook; and no other line of it.
+
+        And whether it uses magics, which are methods of IPython that it has not in the job.
+        """
         code = function.__code__
+        for each in (code, *modules.inner_code(code)):
+            self._magics |= "get_ipython" in each.co_names and not _MAGICS.isdisjoint(each.co_names)
         known = sys.modules["linecache"].cache.get(code.co_filename) if "linecache" in sys.modules else None
         if known is None or len(known) < _CACHED or os.path.exists(code.co_filename):
             return

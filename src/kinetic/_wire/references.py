@@ -6,7 +6,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from kinetic._wire import NamedTuple
 from kinetic.errors import rebuilt
@@ -25,6 +25,11 @@ def plain(found: object) -> object:
 def same(found: object) -> object:
     """Return what was pickled: how a decorated function of a script travels as the plain one."""
     return found
+
+
+def no_ipython() -> NoReturn:
+    """Do what ``get_ipython()`` does outside of a notebook: functions call it to find out whether they are in one."""
+    raise NameError("name 'get_ipython' is not defined")
 
 
 def by_name(module: str, qualname: str) -> object:
