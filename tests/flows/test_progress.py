@@ -69,6 +69,31 @@ def test_the_last_report_of_a_job_of_milliseconds_is_kept_and_without_reports_no
     assert silent is kept is None
 
 
+def test_no_time_is_left_of_a_job_that_stopped_early(project: Any) -> None:
+    out = project.out("""
+        import subprocess, sys, time
+        import kinetic
+        from kinetic._jobs import job_card
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            kinetic.progress(1, 1000)
+            time.sleep(0.1)
+            kinetic.progress(2, 1000)
+
+        job = train.run_async()
+        job.wait()
+        assert job.progress().seconds_left() > 1
+        print(job_card.draw(job).text)
+        command = [sys.executable, "-m", "kinetic", "jobs", "show", job.job_id]
+        print(subprocess.run(command, capture_output=True, text=True).stdout)
+    """)
+
+    assert "SUCCEEDED, 2 of 1000\n" in out
+    assert "2 of 1000" in out.partition("\n")[2]
+    assert " left" not in out
+
+
 def test_a_blocking_call_shows_progress_on_its_line(project: Any) -> None:
     project.write("jobs.py", JOBS.replace("loss=0.25)", "loss=0.25); time.sleep(0.5)"))
 

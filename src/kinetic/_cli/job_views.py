@@ -46,7 +46,7 @@ def show(handle: JobRecord, as_json: bool) -> None:
             page["command"] = report.command_of(handle)
         page["dollars"] = job_cost.so_far(handle, page, os.environ)
         page["usage"] = _usage_page(handle)
-        page["progress"] = _progress_page(handle)
+        page["progress"] = _progress_page(handle, is_final=page["status"] != "RUNNING")
     if as_json:
         output_format.print_document(job=page)
         return
@@ -60,12 +60,12 @@ def show(handle: JobRecord, as_json: bool) -> None:
     output_format.print_fields([(name, _text(value)) for name, value in page.items()])
 
 
-def _progress_page(handle: JobRecord) -> dict[str, Any] | None:
+def _progress_page(handle: JobRecord, *, is_final: bool = False) -> dict[str, Any] | None:
     """Return what the code of a job reported of its progress; None where it did not, or it cannot be read here."""
     from kinetic._jobs import activity
 
     with contextlib.suppress(KineticError):
-        return activity.progress_page(activity.progress_of(handle))
+        return activity.progress_page(activity.progress_of(handle), is_final=is_final)
     return None
 
 

@@ -33,7 +33,7 @@ def usage_page(handle: JobHandle, *, is_final: bool) -> Page:
     usage = resource_usage.usage_from(handle, attempt, measured, most_samples=_MOST_SAMPLES)
     return {
         "usage": usage.to_dict(),
-        "progress": activity.progress_page(found, found.at) if found is not None else None,
+        "progress": activity.progress_page(found, found.at, is_final=is_final) if found is not None else None,
         "stalled": "" if is_final else activity.stall_text(measured, os.environ),
     }
 

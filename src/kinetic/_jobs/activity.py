@@ -77,11 +77,11 @@ def live_progress_of(job: JobRecord, attempt: int) -> Progress | None:
     return None
 
 
-def progress_text(found: Progress, now: float | None = None) -> str:
-    """Write progress in a sentence: "40 of 100, loss 0.31, about 12 s left"."""
+def progress_text(found: Progress, now: float | None = None, *, is_final: bool = False) -> str:
+    """Write progress in a sentence: "40 of 100, loss 0.31, about 12 s left"; none is left once it has ended."""
     parts = [f"{_number_text(found.done)} of {_number_text(found.total)}" if found.total else _number_text(found.done)]
     parts += [f"{plain(name)} {_number_text(value)}" for name, value in found.metrics.items()]
-    left = found.seconds_left(now)
+    left = None if is_final else found.seconds_left(now)
     return ", ".join([*parts, *([f"about {duration_text(left)} left"] if left is not None and left >= 1 else [])])
 
 
@@ -91,11 +91,13 @@ def _number_text(value: float | None) -> str:
     return f"{value:.0f}" if value == math.floor(value) and abs(value) < 1e15 else f"{value:.4g}"
 
 
-def progress_page(found: Progress | None, now: float | None = None) -> dict[str, object] | None:
+def progress_page(
+    found: Progress | None, now: float | None = None, *, is_final: bool = False
+) -> dict[str, object] | None:
     """Return progress for JSON."""
     if found is None:
         return None
-    left, share = found.seconds_left(now), found.share
+    left, share = None if is_final else found.seconds_left(now), found.share
     return {
         "done": found.done,
         "total": found.total,
@@ -103,7 +105,7 @@ def progress_page(found: Progress | None, now: float | None = None) -> dict[str,
         "metrics": dict(found.metrics),
         "reported_at": keys.format_utc(found.at),
         "seconds_left": round(left, 1) if left is not None else None,
-        "told": progress_text(found, now),
+        "told": progress_text(found, now, is_final=is_final),
     }
 
 

@@ -33,7 +33,8 @@ def draw(job: JobRecord) -> Drawing:
     except Exception as error:  # noqa: BLE001 - as above
         status = f"unknown ({type(error).__name__})"
     progress = _progress(job, seen)
-    told = activity.progress_text(progress) if progress is not None else ""
+    is_final = seen is None or seen.status.is_final
+    told = activity.progress_text(progress, is_final=is_final) if progress is not None else ""
     rows = [
         ("status", status),
         ("reason", plain(reason)),
@@ -46,7 +47,6 @@ def draw(job: JobRecord) -> Drawing:
     ]
     body = notebook.bar(progress.share, f"Progress of {job.job_id}") if progress is not None else ""
     text = ", ".join(filter(None, (f"{job.job_id}: {plain(status)}", plain(reason), told)))
-    is_final = seen is None or seen.status.is_final
     return Drawing(notebook.card("job", job.job_id, body, rows), text, is_final)
 
 
