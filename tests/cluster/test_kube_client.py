@@ -12,6 +12,7 @@ import pytest
 from cluster import nodes
 from cluster.plane import wait_for
 from servers.google_cloud import GoogleCloud
+from servers.google_cloud.tokens import Tokens
 from unit._backends.kube.test_job_request_pages import launch
 
 from kinetic._backends.kube import client as kube_client
@@ -196,18 +197,13 @@ def test_a_namespace_that_is_not_there_is_named(plane, ask) -> None:
 
 
 def test_a_cluster_of_gke_is_found_by_its_name_and_spoken_to(plane, namespace) -> None:
-    class Tokens:
-        quota_project = ""
-
-        def get(self, rejected: str = "") -> str:
-            return plane.client.token
-
+    tokens = Tokens(plane.client.token)
     with GoogleCloud("my-project") as google:
         google.container.api_server = (f"127.0.0.1:{plane.proxy.port}", plane.authority.certificate.read_bytes())
         google.container.add("us-central1-a", "mine")
-        service = Service(clusters.CONTAINER_API, Tokens(), Retry(), environ=google.endpoints)
+        service = Service(clusters.CONTAINER_API, tokens, Retry(), environ=google.endpoints)
 
-        access = gke_access(lambda: clusters.read_cluster(service, "my-project", "us-central1-a", "mine"), Tokens().get)
+        access = gke_access(lambda: clusters.read_cluster(service, "my-project", "us-central1-a", "mine"), tokens.get)
         with contextlib.closing(Client(access, namespace)) as client:
             assert client.review_access("create", kube_client.JOB).allowed
 

@@ -26,6 +26,7 @@ from kinetic.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
     from servers.google_cloud import GoogleCloud
+from servers.google_cloud.tokens import Tokens
 
 Page = dict[str, Any]
 LIMIT_SECONDS = 2400.0
@@ -44,13 +45,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class Tokens:
-    quota_project = ""
-
-    def get(self, rejected: str = "") -> str:
-        return "token"
 
 
 class Objects:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from servers.discovery import document
+from servers.google_cloud.tokens import Tokens
 from servers.http11 import Answer, Request
 from servers.scripted import Scripted, page
 
@@ -19,13 +20,6 @@ from kinetic._stores.parallel import Retry
 from kinetic.errors import AccessDeniedError, BackendUnavailableError, ImageBuildError
 
 HERE = Repository("team", "us", "kinetic")
-
-
-class Tokens:
-    quota_project = ""
-
-    def get(self, rejected: str = "") -> str:
-        return "token"
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 from servers.discovery import document
 from servers.google_cloud import Fault, GoogleCloud
 from servers.google_cloud.container import AUTHORITY
+from servers.google_cloud.tokens import Tokens
 from servers.http11 import Answer
 from servers.scripted import Scripted
 
@@ -18,21 +19,6 @@ from kinetic.errors import AccessDeniedError, BackendUnavailableError, Credentia
 
 PLACE = ("us-central1-a", "kinetic-cluster")
 HERE = ("my-project", *PLACE)
-
-
-class Tokens:
-    """Hands out tokens from a list; the last one again and again."""
-
-    def __init__(self, *tokens: str, project: str = "") -> None:
-        self.quota_project = project
-        self.refused: list[str] = []
-        self._tokens = list(tokens or ["token"])
-
-    def get(self, rejected: str = "") -> str:
-        if rejected:
-            self.refused.append(rejected)
-            self._tokens = self._tokens[1:] or self._tokens
-        return self._tokens[0]
 
 
 @pytest.fixture

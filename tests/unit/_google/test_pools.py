@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from servers.google_cloud import GoogleCloud
+from servers.google_cloud.tokens import Tokens
 
 from kinetic._google import clusters
 from kinetic._google.api import Service
@@ -24,13 +25,6 @@ REGION = ("my-project", "us-central1", "kinetic-cluster")
 WHERE = "--cluster kinetic-cluster --location us-central1-a --project my-project"
 
 
-class Token:
-    quota_project = ""
-
-    def get(self, rejected: str = "") -> str:
-        return "token"
-
-
 @pytest.fixture
 def cloud() -> Iterator[GoogleCloud]:
     with GoogleCloud("my-project") as cloud:
@@ -39,7 +33,7 @@ def cloud() -> Iterator[GoogleCloud]:
 
 
 def service(cloud: GoogleCloud) -> Service:
-    return Service(clusters.CONTAINER_API, Token(), Retry(1), environ=cloud.endpoints)
+    return Service(clusters.CONTAINER_API, Tokens(), Retry(1), environ=cloud.endpoints)
 
 
 def pool(name: str, machine_type: str, *, autoscaling: Any = None, topology: str = "", **config: Any) -> dict[str, Any]:
