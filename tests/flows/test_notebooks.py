@@ -70,6 +70,10 @@ def pause(seconds):
 
 print(len(kinetic.collections.map(pause, [2.5, 0]).results()))
 """,
+    "quick = kinetic.collections.map(pause, [0, 0])\nquick",
+    "quick.results()",
+    "single = pause.run_async(0)\nsingle",
+    "single.result()",
 ]
 
 
@@ -142,6 +146,13 @@ def test_results_that_take_a_while_come_with_a_bar_in_one_output(executed: Any) 
     assert 'aria-valuenow="100"' in page
     assert "2 succeeded" in page
     assert "kinetic: grp" not in "".join(each.get("text", "") for each in executed.cells[6].outputs)
+
+
+def test_cards_of_a_notebook_that_ends_soon_show_what_the_next_cell_has_waited_for(executed: Any) -> None:
+    (batch,), (job,) = pages(executed.cells[7]), pages(executed.cells[9])
+
+    assert "2 succeeded" in batch
+    assert "SUCCEEDED" in job
 
 
 @pytest.mark.parametrize("dark", [False, True])

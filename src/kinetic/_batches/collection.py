@@ -15,8 +15,8 @@ from kinetic._batches import control, display, removal, state
 from kinetic._batches.state import BatchTracker
 from kinetic._jobs import handle as job_handle
 from kinetic._jobs import locate, notifications, wait
+from kinetic._output import notebook, tracebacks
 from kinetic._output import terminal as output
-from kinetic._output import tracebacks
 from kinetic._wire.outcomes import FAILED
 from kinetic.errors import BatchError, JobCancelledError, JobTimeoutError, KineticError, LaunchError
 
@@ -255,6 +255,7 @@ def results(batch: Batch, *, timeout: float | None, ordered: bool, cleanup: bool
         for index in completions(batch, seconds, shown, accept_missing=return_exceptions):
             take = functools.partial(_collect, batch, tracker, index, values, failed)
             wait.bear_outages(take, batch.group_id, tracker.clock, limit)
+    notebook.look_now(batch.group_id)
     ended = [*values, *failed]
     real = [index for index in sorted(failed) if display.is_real_failure(batch, index, failed[index])]
     failures = batch._cached_failures = [job for index in real if (job := batch.jobs[index]) is not None]

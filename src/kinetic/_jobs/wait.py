@@ -94,6 +94,8 @@ def wait(
             display.show(seen)
             if seen.status.is_final:
                 display.end()
+                if cells := sys.modules.get("kinetic._output.notebook"):  # else no cell shows anything
+                    cells.look_now(job.job_id)
                 notifications.see(job, seen)
                 return seen
             if is_first:

@@ -55,25 +55,36 @@ class LiveCells:
 
     def __init__(self) -> None:
         self._over = threading.Event()
+        self._look: Callable[[], object] = lambda: None  # of the newest
 
     def show(self, draw: Callable[[], Drawing], pause: Callable[[], float]) -> None:
         """Show what is drawn now, and then, on a thread, whatever is drawn until that is final."""
         self._over.set()
         over = self._over = threading.Event()
-        cell, first = Cell(), draw()
-        cell.show(first.html, first.text)
-        if first.is_final:
-            return
+        cell, lock = Cell(), threading.Lock()
+
+        def look() -> None:
+            with lock:  # else what was drawn first may be shown last
+                drawing = draw()
+                cell.show(drawing.html, drawing.text)
+            if drawing.is_final:
+                over.set()
 
         def follow() -> None:
             with contextlib.suppress(Exception):  # a kernel that ends, or a place that is gone
                 while not over.wait(pause()):
-                    drawing = draw()
-                    cell.show(drawing.html, drawing.text)
-                    if drawing.is_final:
-                        return
+                    look()
 
-        python_runtime.start_thread(follow, "kinetic-notebook")
+        look()
+        self._look = look
+        if not over.is_set():
+            python_runtime.start_thread(follow, "kinetic-notebook")
+
+    def look_now(self) -> None:
+        """Show what is drawn now, and not after the next pause: a notebook may be saved before."""
+        with contextlib.suppress(Exception):  # as above
+            if not self._over.is_set():
+                self._look()
 
 
 _live: dict[str, LiveCells] = {}
@@ -82,6 +93,12 @@ _live: dict[str, LiveCells] = {}
 def live_cells(name: str) -> LiveCells:
     """Return the cells that show a job or a batch, by its id."""
     return _live.setdefault(name, LiveCells())
+
+
+def look_now(name: str) -> None:
+    """Show a job or a batch as it is now, if a cell shows it."""
+    if name in _live:
+        _live[name].look_now()
 
 
 def bar(share: float | None, label: str) -> str:
