@@ -9,18 +9,21 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kinetic._batches import submission
-from kinetic._batches.submission import Arguments
 from kinetic._remote.callable import Call, RemoteCallable, recorded
 from kinetic.errors import CallableError, OptionError
+
+if TYPE_CHECKING:
+    from kinetic._batches.submission import Arguments
 
 _SUBMITTING = frozenset({"run_async", "submit"})
 
 
 def record_inputs(function: Callable[..., Any], inputs: Sequence[Any], mode: str) -> tuple[Any, list[Arguments]]:
     """Call a function for each input; return the decorated function it submits, and the arguments of each job."""
+    from kinetic._batches import submission  # this room goes into pods, and that one does not
+
     if not _may_submit(function):
         raise CallableError(
             f"{function!r} cannot be run as a batch",
@@ -47,7 +50,7 @@ def record_inputs(function: Callable[..., Any], inputs: Sequence[Any], mode: str
                 why=f"a batch runs one function with one set of options: {first!r}, {remote!r}",
                 next="make one batch for each",
             )
-        found.append(Arguments(args, kwargs))
+        found.append(submission.Arguments(args, kwargs))
     if first is None:
         submission.input_list(found)  # raises: there are no inputs
         raise AssertionError
