@@ -2063,9 +2063,12 @@ def test_what_pythonpath_names_is_the_same_module_however_a_function_comes_by_it
 
     relative = [run_in(name, "library") for name in ("first", "second")]
     absolute = run_in("first", f"{tmp_path}/second/library")
+    monkeypatch.setenv("PYTHONPATH", "../second/library")
+    asks = ["-m", "kinetic", "run", "--", "python", "-c", "import shared; print(shared.NAME)"]
+    command = project.run("", instead=[sys.executable, *asks])
 
-    printed, said = zip(*relative, absolute, strict=True)
-    assert printed == ("first\n", "second\n", "second\n"), said
+    printed, said = zip(*relative, absolute, (command.stdout, command.stderr), strict=True)
+    assert printed == ("first\n", "second\n", "second\n", "second\n"), said
     assert "by value" not in "".join(said)
 
 

@@ -274,8 +274,9 @@ class Shipment(NamedTuple):
 
         if self.context.settings is not None or self.interpreter:
             page["distributions"] = modules.own_distributions(self.plan)
-        elif found := modules.added_libraries(self.plan):
-            page["libraries"] = found
+        else:
+            added = {"python_path": modules.relative_path(self.plan), "libraries": modules.added_libraries(self.plan)}
+            page |= {name: folders for name, folders in added.items() if folders}
         return page
 
     def cache_key(self) -> bytes:

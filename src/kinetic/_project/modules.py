@@ -371,18 +371,19 @@ def _python_path(here: str, *, relative: bool = False) -> list[str]:
     return [os.path.normpath(os.path.join(here, entry)) for entry in wanted]
 
 
-def added_libraries(plan: Plan) -> list[str]:
-    """Return the folders of ``sys.path`` outside the project with which the job's Python does not begin by itself.
+def relative_path(plan: Plan) -> list[str]:
+    """Return the folders outside the project that PYTHONPATH names relative to the current directory, absolute."""
+    found = _python_path(os.getcwd(), relative=True)
+    return [folder for folder in found if folder in sys.path and root.below(folder, str(plan.root)) is None]
 
-    Those with installed packages that a program has put there, or PYTHONPATH has, and what this names relatively.
-    """
+
+def added_libraries(plan: Plan) -> list[str]:
+    """Return the folders with installed packages that a program has put into ``sys.path``, or PYTHONPATH has."""
     own, found = (sys.prefix, sys.base_prefix), []
-    relative = _python_path(os.getcwd(), relative=True)
     for entry in filter(None, map(str, sys.path)):
         folder = os.path.abspath(entry)
-        is_outside = root.below(folder, str(plan.root)) is None
         if not any(root.below(folder, prefix) is not None for prefix in own) and (
-            root.is_installed(folder) or (is_outside and (folder in relative or _holds_packages(folder)))
+            root.is_installed(folder) or (root.below(folder, str(plan.root)) is None and _holds_packages(folder))
         ):
             found.append(folder)
     return found

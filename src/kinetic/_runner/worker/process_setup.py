@@ -120,7 +120,8 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
     ours = [str(workspace / entry) if entry else str(workspace) for entry in plan.get("sys_path_rel", ("",))]
     others = [entry for entry in sys.path if entry != runner and not _is_in_project(entry, root)]
     about = _write_metadata(workspace.with_name(f"{workspace.name}.metadata"), plan.get("distributions", {}))
-    sys.path[:] = dict.fromkeys([*ours, *about, runner, *others, *plan.get("libraries", ())])
+    named = plan.get("python_path", ())  # relative to the client's folder, so the supervisor does not have it
+    sys.path[:] = dict.fromkeys([*ours, *about, *named, runner, *others, *plan.get("libraries", ())])
     if preloaded := sys.modules.get("kinetic._runner.worker.preloaded_modules"):  # most pods have one job
         preloaded.drop_shadowed(ours)
     if "KINETIC_SUPERVISOR" in os.environ:
