@@ -309,6 +309,9 @@ def _load_page(environ: Mapping[str, str]) -> tuple[dict[str, Any], Profiles]:
         content = file.read_bytes()
     except FileNotFoundError:
         return {}, Profiles(file, "", {})
+    except PermissionError as error:  # as of a program that another user's HOME was left to
+        where = "set KINETIC_HOME to a folder of your own, or KINETIC_PROFILES_FILE to a file that you can read"
+        raise _unreadable(file, f"PermissionError: {error.strerror}", where) from error
     except OSError as error:
         raise _unreadable(file, f"{type(error).__name__}: {error.strerror or error}") from error
     import json  # 2 ms; only where there is a file
@@ -362,11 +365,13 @@ def _as_written(value: object) -> str | None:
     return None
 
 
-def _unreadable(file: Path, why: str) -> SettingsError:
+def _unreadable(
+    file: Path, why: str, next_: str = "correct the file, move it away, or set KINETIC_PROFILES_FILE to another one"
+) -> SettingsError:
     return SettingsError(
         f"the profiles in {file} cannot be read",
         why=why,
-        next="correct the file, move it away, or set KINETIC_PROFILES_FILE to another one",
+        next=next_,
     )
 
 

@@ -130,7 +130,7 @@ def test_a_file_that_may_not_be_read_is_told(save, tmp_path):
     environ = save({})
     (tmp_path / "profiles.json").chmod(0)
 
-    with pytest.raises(SettingsError, match="why:   PermissionError: Permission denied"):
+    with pytest.raises(SettingsError, match="why:   PermissionError: Permission denied\nnext:  set KINETIC_HOME"):
         load(environ)
 
 
