@@ -1030,6 +1030,35 @@ def test_processes_are_started_in_the_job_as_the_script_has_said_or_a_module_of_
     assert last(by_nobody) == [multiprocessing.get_context().get_start_method()]
 
 
+def test_processes_that_a_job_spawns_import_the_script_as_the_module_that_it_is(project) -> None:
+    project.write("mine/__init__.py", "")
+    project.write("mine/factors.py", "FACTOR = 3")
+    project.write(
+        "mine/train.py",
+        """
+        import json
+        import multiprocessing
+        import kinetic
+        from .factors import FACTOR  # which has no meaning in a file that is run by its path
+
+        def scaled(x):
+            return FACTOR * x
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                return pool.map(scaled, [1, 2])
+
+        if __name__ == "__main__":
+            print(json.dumps(train()))
+        """,
+    )
+
+    done = project.run("", instead=[sys.executable, "-m", "mine.train"])
+
+    assert last(done.stdout) == [3, 6], done.stderr
+
+
 def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:
     out = project.out(
         """

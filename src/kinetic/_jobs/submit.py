@@ -268,6 +268,8 @@ class Shipment(NamedTuple):
         page = self.plan.to_json() | script_state.console_logging() | script_state.library_settings()
         if self.captured.words:
             page["words"] = True  # a job to which they do not come says so
+        if root.script_of(self.plan) and (module := root.module_of_script()):
+            page["main"] = module
         if (origin := wire_order.outside_of_a_copy(page["root"], os.environ)) != page["root"]:
             page["origin"] = origin
         from kinetic._project import modules  # the pickler has loaded it

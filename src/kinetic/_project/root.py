@@ -174,6 +174,12 @@ def script_of(plan: Plan) -> str:
     return inside or ""
 
 
+def module_of_script() -> str:
+    """Return the module that the user's script is, as after ``python -m project.train``, or ""."""
+    name = str(getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", ""))
+    return "" if name.endswith("__main__") else name  # processes do not import a ``__main__.py`` by its name
+
+
 def below(path: str, root: str) -> str | None:
     """Return the path below a folder ("" is the folder itself), or None; links are resolved if need be."""
     found = _below(path, root)

@@ -204,18 +204,21 @@ def _is_in_project(entry: str, root: str) -> bool:
     return entry == root or entry.startswith(root.rstrip("/") + "/")
 
 
-def become_main(script: str, workspace: Path, *, is_told: bool) -> ModuleType:
+def become_main(script: str, workspace: Path, plan: Mapping[str, Any]) -> ModuleType:
     """Put a fresh ``__main__`` in place: the namespace of the user's script, in the job, with its command line.
 
-    ``is_told``: whether it had words, which came with the captured variables.
+    ``plan``: of it, whether the script had words, which came with the captured variables, and which module it is:
+    processes that are spawned import that one.
     """
     begin_as_main()
     module = sys.modules["__main__"]
     if script:
         module.__file__ = str(workspace / script)
+    if name := plan.get("main"):
+        module.__spec__ = importlib.util.spec_from_loader(name, None, origin=module.__file__)
     command_line.update(json.loads(os.environ.pop(WORDS_VARIABLE, "{}")))
     sys.argv[:] = [getattr(module, "__file__", "") or "", *command_line.get("words", ())]
-    if is_told and not command_line:
+    if plan.get("words") and not command_line:
         write_to_log("kinetic: the words of the script's command line did not come here: sys.argv has none of them\n")
     return module
 

@@ -262,7 +262,7 @@ def _prepare(
         process_setup.enter_workspace(task.folder, order.plan, task.runner)
         if task.is_in_a_pod:  # on the client's machine every module is there
             import_hooks.install_stand_ins(task.runner)
-        main = process_setup.become_main(order.script, task.folder, is_told=order.plan.get("words", False))
+        main = process_setup.become_main(order.script, task.folder, order.plan)
         script: str | None = getattr(main, "__file__", None)
         _make_output_dir(task, order)
         hooks = _hook_imports(task, order, store)
