@@ -180,6 +180,8 @@ _OF_SKLEARN = {
     "array_api_dispatch": False,
     "assume_finite": False,
 }
+# Of Python; on macOS, where "spawn" is usual, that is not sent to machines where another one is.
+_START_METHOD = "spawn" if sys.platform == "darwin" else "forkserver" if sys.version_info >= (3, 14) else "fork"
 # What decides how libraries compute: by what sets it there, what gives it, and its value where nobody has set it;
 # of several at once, those that differ are set.
 _SETTINGS: dict[str, dict[str, tuple[str, object]]] = {
@@ -207,7 +209,7 @@ _SETTINGS: dict[str, dict[str, tuple[str, object]]] = {
         "getcontext().rounding": ("getcontext().rounding", "ROUND_HALF_EVEN"),
     },
     "sys": {"setrecursionlimit": ("getrecursionlimit()", 1000)},
-    "multiprocessing": {"set_start_method": ("context._default_context._actual_context._name", "fork")},
+    "multiprocessing": {"set_start_method": ("context._default_context._actual_context._name", _START_METHOD)},
     # By ``hydra.main`` when it decorates, which a function of a script has behind it.
     "hydra": {"version.setbase": ("version.getbase().public", "1.1")},
 }
