@@ -31,6 +31,8 @@ LOOK = """
         from kinetic._stores import open_store  # in place of what users have for buckets
 
         open_store(kinetic.output_dir()).put(name, f"this is {name}".encode())
+        with open(os.path.join(kinetic.output_dir(), "plain.txt"), "w") as file:  # sent by the pod
+            file.write("written with open()")
         return kinetic.output_dir()
 """
 SET = {"a.txt": "first", "deep/er/b.txt": "second"}
@@ -110,9 +112,12 @@ def test_what_a_job_writes_stays_in_the_bucket_and_is_copied_from_there(
     copied = kinetic("outputs", "get", job_id, "--to", str(tmp_path / "copied"))
 
     assert folder == f"{site.bucket.address}/outputs/{job_id}"
-    assert site.bucket.names(f"outputs/{job_id}/") == [f"outputs/{job_id}/deep/model.txt"]
+    stored = site.bucket.names(f"outputs/{job_id}/")
+    assert stored == [f"outputs/{job_id}/{name}" for name in (".kinetic-files/0.json", "deep/model.txt", "plain.txt")]
     assert "deep/model.txt" in listed.out, listed.err
+    assert ".kinetic-files" not in listed.out
     assert copied.code == 0, copied.err
+    assert (tmp_path / "copied" / "plain.txt").read_text() == "written with open()"
     assert (tmp_path / "copied" / "deep" / "model.txt").read_text() == "this is deep/model.txt"
 
 
