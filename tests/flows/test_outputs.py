@@ -405,6 +405,22 @@ def test_a_function_that_writes_plain_files_goes_on_in_a_bucket_as_in_a_folder(p
     here, there = told(str(tmp_path / "folder")), told(f"{bucket}/plain")
 
     files = ["checkpoints", "checkpoints/state", "plots", "plots/loss.txt"]
+    copied = project.out(
+        f"""
+        import kinetic
+        from plain import train
+        job = train.with_options(output_dir={bucket + "/plain"!r}).run_async(1)
+        print(job.result(), job.get_outputs("checkpoints/state").read_text(), job.get_outputs("plots", to="mine"))
+        print(*sorted(path.relative_to(job.get_outputs()) for path in job.get_outputs().rglob("*.*")))
+        try:
+            job.get_outputs("plot")
+        except FileNotFoundError as error:
+            print(error)
+        """
+    )
+    assert f"10 10 {project.root / 'mine' / 'plots'}" in copied.splitlines()
+    assert "plots/loss.txt" in copied.splitlines()
+    assert "nearest: plots" in copied
     for *values, job, seen in (here, there):
         assert values == [2, 5, 9]
         assert seen == files

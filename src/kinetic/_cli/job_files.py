@@ -13,10 +13,9 @@ import click
 from kinetic._cli import shared_options
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
-from kinetic._output import terminal as output
 from kinetic._output.format import Column, age_text, count_text, names_text, size_text
 from kinetic._wire import keys
-from kinetic.errors import DataMissingError, JobNotFoundError, OptionError, ProjectRootError
+from kinetic.errors import JobNotFoundError, OptionError, ProjectRootError
 
 if TYPE_CHECKING:
     from kinetic._config.target import Target
@@ -54,18 +53,19 @@ def outputs() -> None:
 
 
 def _find(job_id: str, target: Target) -> OutputLocation:
+    from kinetic._jobs import output_search
     from kinetic._jobs import outputs as job_outputs
 
     if job_id not in shared_options.NEWEST:
         try:
-            return job_outputs.find_location(job_id, target)
+            return output_search.find_location(job_id, target)
         except (JobNotFoundError, OptionError) as error:
             if (batch := shared_options.find_batch(job_id, target)) is None:
                 if keys.is_group_id(job_id):
                     error.why, error.next = "it is the id of a batch, and no batch has it", "kinetic batch list"
                 raise
             return job_outputs.OutputLocation(batch.group_id, f"{batch.outputs}/{batch.group_id}")
-    newest = job_outputs.newest_location(target)
+    newest = output_search.newest_location(target)
     if newest is None:
         raise JobNotFoundError(
             "there are no jobs, so @last is not available", next="kinetic outputs ls JOB_ID     for an older job"
@@ -108,7 +108,11 @@ def ls(location: OutputLocation, path: str, recursive: bool, as_json: bool) -> N
         counts = [str(row.files) if row.path.endswith("/") else "" for row in rows]
         paths, sizes = [row.path for row in rows], [size_text(row.size) for row in rows]
         output_format.print_table(OUTPUT_COLUMNS, list(zip(sizes, counts, ages, paths, strict=True)))
-    summary = f"{count_text(count, 'file')}, {size_text(size)}, in {location.address}" if rows else _no_files(location)
+    summary = (
+        f"{count_text(count, 'file')}, {size_text(size)}, in {location.address}"
+        if rows
+        else job_outputs.no_files_text(location)
+    )
     click.echo(output_format.plain(summary), err=True)
     _report_paths("cannot be copied, as it is not a file or has control characters in its name", found.others)
 
@@ -146,15 +150,8 @@ def get(location: OutputLocation, path: str, to: Path | None, force: bool, as_js
     """
     from kinetic._jobs import outputs as job_outputs
 
-    found = job_outputs.find_files(location, path)
-    if not found.files:
-        why = f"looked in {location.address}"
-        raise DataMissingError(_no_files(location), why=why, next="kinetic jobs list --all")
-    if to is None:
-        to = Path() if path else job_outputs.default_folder(location.job_id)
-    copy = job_outputs.Copy(found, to, force=force)
-    with output.phase("copying", detail=copy.progress_text, summary=False):
-        copy.run()
+    copy = job_outputs.Copy.of(location, path, Path() if path and to is None else to, force=force)
+    copy.run()
     size = sum(file.size for file in copy.done)
     if as_json:
         output_format.print_document(
@@ -172,12 +169,7 @@ def get(location: OutputLocation, path: str, to: Path | None, force: bool, as_js
     summary = f"copied {count_text(len(copy.done), 'file')}, {size_text(size)}, from {location.address}{same}"
     click.echo(output_format.plain(summary), err=True)
     _report_paths("gone before it could be copied", copy.missing)
-    _report_paths("not copied, as it is not a file or has control characters in its name", found.others)
-
-
-def _no_files(location: OutputLocation) -> str:
-    ran = f"; it ran on {location.host}, and the folder can be there" if location.host else ""
-    return f"{location.job_id} has not written any files to {location.address}{ran}"
+    _report_paths("not copied, as it is not a file or has control characters in its name", copy.others)
 
 
 def _report_paths(what: str, paths: Iterable[str]) -> None:

@@ -20,6 +20,8 @@ from kinetic.errors import JobCancelledError, KeyMissingError, OptionTypeError, 
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
+    import os
+    from pathlib import Path
     from subprocess import Popen
 
     from typing_extensions import TypeVar
@@ -283,6 +285,33 @@ class JobHandle(JobRecord, Generic[R]):
         from kinetic._jobs import activity  # most handles are never asked
 
         return activity.progress_of(self)
+
+    def get_outputs(self, path: str = "", to: str | os.PathLike[str] | None = None, *, force: bool = False) -> Path:
+        """Copy files that the job wrote into its output folder to this machine, as ``kinetic outputs get`` does.
+
+        It works while the job runs, and after it was collected or removed. Files that are there already with the same
+        size and time are not copied again; each appears when it is complete.
+
+        Args:
+            path: A file or folder below the output folder; "" for all of it.
+            to: The folder in which each file has its path below the output folder; None means ``outputs/JOB_ID`` below
+                the current folder, which is sent with no job.
+            force: Replace files there that differ.
+
+        Returns:
+            Where the file or folder is now: ``torch.load(job.get_outputs("model.pt"))``.
+
+        Raises:
+            DataMissingError: The job has written nothing there (also a FileNotFoundError).
+            OptionError: The folder has other files under these names, and ``force`` is not set.
+        """
+        from pathlib import Path  # most handles are never asked
+
+        from kinetic._jobs import outputs
+
+        copy = outputs.Copy.of(outputs.location_of(self), path, None if to is None else Path(to), force=force)
+        copy.run()
+        return copy.to / outputs.relative_path(path)
 
     def debug_attach(self, local_port: int = 5678, working_dir: str | None = None, *, host: int = 0) -> Popen[bytes]:
         """Wait for the job's debug server, forward a port to it, and print what an editor needs to attach.

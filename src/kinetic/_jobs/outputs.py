@@ -1,7 +1,6 @@
-"""What jobs wrote: finding it for any job that ever existed, listing it, and copying it here.
+"""What jobs wrote: listing it, and copying it here.
 
-Outputs outlive everything else of a job. So a job is looked for among the stored ones, then in the history of removed
-ones, and at last by the folder that it left: ``{store}/outputs/{job_id}``.
+Outputs outlive everything else of a job; ``output_search`` finds those of any job that ever existed.
 """
 
 from __future__ import annotations
@@ -16,16 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinetic._jobs import find as job_find
-from kinetic._jobs import index, job_list, locate, status
+from kinetic._jobs import locate, status
+from kinetic._output import terminal as output
 from kinetic._output.format import names_text, size_text
 from kinetic._stores import open_store, parallel
 from kinetic._stores.protocol import check_key
 from kinetic._wire import NamedTuple, folders, keys, order
 from kinetic.errors import (
-    BackendUnavailableError,
     DataMissingError,
-    JobNotFoundError,
     KeyMissingError,
     KineticError,
     OptionError,
@@ -33,7 +30,6 @@ from kinetic.errors import (
 )
 
 if TYPE_CHECKING:
-    from kinetic._config.target import Target
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import JobRecord
 
@@ -79,28 +75,6 @@ class OutputRow(NamedTuple):
     modified: float
 
 
-def newest_location(target: Target) -> OutputLocation | None:
-    """Return where the outputs of the job are that was submitted last, collected, removed or not; None without jobs."""
-    newest = job_list.newest(target, removed=True)
-    if newest is None:
-        return None
-    try:
-        return location_of(job_find.find_record(newest.job_id, target))
-    except JobNotFoundError:
-        return _find_removed(locate.store_at(newest.store), newest.job_id)
-
-
-def find_location(job_id: str, target: Target) -> OutputLocation:
-    """Return where the outputs of a job are, by its id or the start of it: stored, in the history, or only outputs."""
-    try:
-        return location_of(job_find.find_record(job_id, target))
-    except (JobNotFoundError, BackendUnavailableError):
-        removed = _find_removed(locate.local_store(), job_id)
-        if removed is None:
-            raise
-        return removed
-
-
 def find_files(place: OutputLocation, path: str = "") -> FoundOutputs:
     """Return what a job wrote, at and below one path of its output directory."""
     wanted = relative_path(path, place.job_id)
@@ -118,6 +92,12 @@ def find_files(place: OutputLocation, path: str = "") -> FoundOutputs:
         )
     others = tuple(file.path for file in found if not file.key)
     return FoundOutputs(store, tuple(file for file in found if file.key), others)
+
+
+def no_files_text(place: OutputLocation) -> str:
+    """Say that a job has not written anything."""
+    ran = f"; it ran on {place.host}, and the folder can be there" if place.host else ""
+    return f"{place.job_id} has not written any files to {place.address}{ran}"
 
 
 def listing_rows(files: Iterable[OutputFile], path: str = "") -> list[OutputRow]:
@@ -147,29 +127,12 @@ def relative_path(path: str, job_id: str = "@last") -> str:
 
 def location_of(job: JobRecord) -> OutputLocation:
     """Return where the outputs of a job are."""
-    own = job.output_dir or _default(locate.store_of(job), job.job_id)
+    own = job.output_dir or default_address(locate.store_of(job), job.job_id)
     return OutputLocation(job.job_id, own, "" if locate.is_here(job) else status.place_of(job))
 
 
-def _location_in_history(store: Store, page: dict[str, object]) -> OutputLocation:
-    job_id, host = str(page["job_id"]), page.get("host")
-    elsewhere = f"host {host}" if host not in {None, locate.machine()} else ""
-    return OutputLocation(job_id, str(page.get("output_dir") or _default(store, job_id)), elsewhere)
-
-
-def _default(store: Store, job_id: str) -> str:
+def default_address(store: Store, job_id: str) -> str:
     return order.output_address(f"{store.url}/{keys.outputs(job_id)}")
-
-
-def _find_removed(store: Store, job_id: str) -> OutputLocation | None:
-    """Find the outputs of a removed job: by its page of the history, or by the folder that it left."""
-    known = index.page_ids(store) | set(store.folders(keys.OUTPUTS))
-    alike = [job_id] if job_id in known else sorted(name for name in known if name.startswith(job_id))
-    found = keys.only_match(job_id, alike, "ids of removed jobs")
-    if found is None:
-        return None
-    page = locate.read_page(store, found)
-    return OutputLocation(found, _default(store, found)) if page is None else _location_in_history(store, page)
 
 
 def _open(address: str) -> tuple[Store, str]:
@@ -249,8 +212,17 @@ def default_folder(job_id: str) -> Path:
 class Copy:
     """A copy of outputs into a folder, with the same paths there; a thread may ask for its progress while it runs."""
 
+    @classmethod
+    def of(cls, place: OutputLocation, path: str, to: Path | None, *, force: bool = False) -> Copy:
+        """Prepare a copy of what a job wrote at and below a path, to ``outputs/JOB_ID`` if no folder is named."""
+        found = find_files(place, path)
+        if not found.files:
+            why = f"looked in {place.address}"
+            raise DataMissingError(no_files_text(place), why=why, next="kinetic jobs list --all")
+        return cls(found, default_folder(place.job_id) if to is None else to, force=force)
+
     def __init__(self, found: FoundOutputs, to: Path, *, force: bool = False) -> None:
-        self.to = Path(os.path.abspath(to))
+        self.to, self.others = Path(os.path.abspath(to)), found.others
         self.missing: list[str] = []
         self._store = found.store
         with _writing(self.to):
@@ -265,7 +237,7 @@ class Copy:
 
     def run(self) -> None:
         """Copy. Each file appears under its name when it is complete, with its time and its executable bits."""
-        with _writing(self.to):
+        with _writing(self.to), output.phase("copying", detail=self.progress_text, summary=False):
             self.to.mkdir(parents=True, exist_ok=True)
             with _scratch_in(self.to) as scratch:
                 self._scratch = scratch

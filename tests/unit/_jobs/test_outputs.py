@@ -13,7 +13,7 @@ import pytest
 from servers.sealed import put_history
 
 from kinetic._config import target as settings
-from kinetic._jobs import outputs
+from kinetic._jobs import output_search, outputs
 from kinetic._stores import open_store
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys
@@ -23,7 +23,7 @@ DAY = 24 * 3600
 
 
 def located(word: str) -> outputs.OutputLocation:
-    return outputs.find_location(word, settings.resolve())
+    return output_search.find_location(word, settings.resolve())
 
 
 @pytest.fixture
@@ -107,11 +107,11 @@ def test_the_newest_job_may_be_one_that_is_gone(store):
     bury(store, "cpu-f-1", output_dir="/a")
     bury(store, "cpu-f-2", output_dir="/b", created_at=keys.format_utc(1_700_000_001))
 
-    assert outputs.newest_location(settings.resolve()) == outputs.OutputLocation("cpu-f-2", "/b")
+    assert output_search.newest_location(settings.resolve()) == outputs.OutputLocation("cpu-f-2", "/b")
 
 
 def test_without_any_job_there_is_no_newest(store):
-    assert outputs.newest_location(settings.resolve()) is None
+    assert output_search.newest_location(settings.resolve()) is None
 
 
 # ------------------------------------------------------------------------------------------------------- looking
