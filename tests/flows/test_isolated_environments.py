@@ -379,7 +379,7 @@ def test_a_project_that_is_installed_on_the_client_finds_its_own_metadata_in_ano
 
     done = project.run("src/theirs/train.py")
     words = ["-m", "kinetic", "run", "--", "python", "-c", "import theirs; print(theirs.__version__)"]
-    command = project.run("", instead=[sys.executable, *words])
+    command = project.execute(sys.executable, *words)
 
     assert done.stdout == "('1.5', ['Member', 'my_theirs'], {'Plugin'})\n", done.stderr
     assert command.stdout == "1.5\n", command.stderr

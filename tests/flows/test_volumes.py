@@ -154,7 +154,9 @@ def test_every_host_of_a_slice_sees_a_volume_of_its_own(project, data, mount):
 
             host = os.environ["KINETIC_HOST_INDEX"]
             Path("{mount}", "written-by-" + host).touch()
-            Path(shared, host).write_text(repr(sorted(os.listdir("{mount}"))))
+            part = Path(shared + host)
+            part.write_text(repr(sorted(os.listdir("{mount}"))))
+            part.rename(Path(shared, host))  # whole, for whoever looks
             while len(os.listdir(shared)) < 4:
                 time.sleep(0.01)
             return sorted(Path(shared, name).read_text() for name in os.listdir(shared))

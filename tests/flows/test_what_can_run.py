@@ -1054,7 +1054,7 @@ def test_processes_that_a_job_spawns_import_the_script_as_the_module_that_it_is(
         """,
     )
 
-    done = project.run("", instead=[sys.executable, "-m", "mine.train"])
+    done = project.execute(sys.executable, "-m", "mine.train")
 
     assert last(done.stdout) == [3, 6], done.stderr
 
@@ -2094,7 +2094,7 @@ def test_what_pythonpath_names_is_the_same_module_however_a_function_comes_by_it
     absolute = run_in("first", f"{tmp_path}/second/library")
     monkeypatch.setenv("PYTHONPATH", "../second/library")
     asks = ["-m", "kinetic", "run", "--", "python", "-c", "import shared; print(shared.NAME)"]
-    command = project.run("", instead=[sys.executable, *asks])
+    command = project.execute(sys.executable, *asks)
 
     printed, said = zip(*relative, absolute, (command.stdout, command.stderr), strict=True)
     assert printed == ("first\n", "second\n", "second\n", "second\n"), said
