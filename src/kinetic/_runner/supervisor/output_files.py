@@ -172,6 +172,8 @@ class OutputFiles(threading.Thread):
             if not self._has_begun():
                 return True
             now = {path: _Seen(state, number, self._seen.get(path)) for path, state, number in self._files()}
+            if not os.path.isdir(self._folder):
+                return True  # who removes the folder means a clean disk, and not what is stored
             new = [path for path, each in now.items() if self._sent.get(path) != each.state and (last or each.is_whole)]
             gone, self._seen = self._sent.keys() - now.keys(), now
             if new or gone:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +98,18 @@ def test_a_log_that_is_written_all_the_time_is_sent_once_a_minute(task: Task, bu
         log.write_text("x" * number)
         assert sending._send(last=False)
     assert (bucket / "log").read_text() == "xx"
+
+
+def test_what_was_sent_stays_where_the_whole_folder_is_removed(task: Task, bucket: Path) -> None:
+    folder = Path(task.environment["KINETIC_OUTPUT_DIR"])
+    (folder / "model").write_text("weights")
+    sending = OutputFiles(task)
+    assert sending._send(last=True)
+
+    shutil.rmtree(folder)
+
+    assert sending._send(last=True)
+    assert (bucket / "model").read_text() == "weights"
 
 
 def test_a_name_that_no_bucket_takes_is_told_and_holds_nothing_up(task: Task, bucket: Path) -> None:
