@@ -158,8 +158,12 @@ class OutputFiles(threading.Thread):
         limit = time.monotonic() + _PATIENCE_SECONDS
         self._last.set()
         self.join(_AGAIN_SECONDS / 2)
+        is_told = False
         while self.is_alive() and time.monotonic() < limit and not wait(_AGAIN_SECONDS):
-            pass
+            if self._trouble and not is_told:
+                words = f"its files cannot be sent to {self._address} yet, which is tried for ten minutes"
+                folders.append(self._task.log, f"kinetic: the job has ended; {words}: {self._trouble}\n")
+                is_told = True
         self.join(_LAST_SECONDS)
         lost = [f"{path}: {why}" for path, why in self._refused.items()]
         if self.is_alive():

@@ -30,6 +30,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
     made = Task(JOB, "0" * 64, f"file://{tmp_path}/store", "key", 0o022, None, environment, base=str(base))
     output_files.prepare(made, print)
     made.began.touch()
+    made.log.touch()
     return made
 
 
@@ -130,8 +131,11 @@ def test_a_bucket_that_takes_nothing_is_told_once_there_is_no_time_left(task: Ta
     (tmp_path / "bucket").write_text("a file is where its folder should be")
     sending = OutputFiles(task)
     sending.start()
+    until(lambda: not sending._send(last=True))
+    answers = iter([False, True])
 
-    assert sending.finish(lambda _: True)
+    assert sending.finish(lambda _: next(answers))
+    assert "files cannot be sent to file://" in task.log.read_text()
 
 
 def test_nothing_is_sent_of_a_job_whose_function_never_began(task: Task, bucket: Path) -> None:
