@@ -27,6 +27,7 @@ from kinetic.errors import (
     KineticError,
     OptionError,
     StoreUnreachableError,
+    reason_of,
 )
 
 State = tuple[int, int]  # of a file: its bytes, and when it was changed, in nanoseconds
@@ -57,23 +58,27 @@ def prepare(task: Task, say: Callable[[str], object]) -> None:
 
     Raises:
         StoreUnreachableError: What it wrote cannot be fetched now. Beginning without it would compute it again.
+        OSError: The disk has no room for it.
     """
     if not (address := address_of(task)):
         return
     folder, found = Path.cwd() / path_of(address), dict[str, State]()
-    with contextlib.suppress(OSError):  # the project has a file of this name, or the folder is closed
-        for each in (folder, Path.cwd() / path_of(task.environment["KINETIC_CHECKPOINT_DIR"])):
-            each.mkdir(parents=True, exist_ok=True)
-        try:
-            if task.attempt or not address.endswith(f"/{task.job_id}"):  # else nobody has written there
-                found = _fetched(open_store(address), folder)
-        except StoreUnreachableError:
-            raise
-        except KineticError as error:
-            say(f"kinetic: what earlier attempts wrote to {address} could not be fetched: {error}\n")
-        if found:
-            say(f"kinetic: fetched {len(found)} file(s) that an earlier attempt wrote to {address}\n")
-        task.sent.write_bytes(_page(found, folder=str(folder)))
+    try:
+        for name in (address, task.environment.get("KINETIC_CHECKPOINT_DIR", address)):
+            (Path.cwd() / path_of(name)).mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # the project has a file of this name
+        say(f"kinetic: files that are written to {address} with open() are not sent there: {error}\n")
+        return
+    try:
+        if task.attempt or not address.endswith(f"/{task.job_id}"):  # else nobody has written there
+            found = _fetched(open_store(address), folder)
+    except StoreUnreachableError:
+        raise
+    except KineticError as error:
+        say(f"kinetic: what earlier attempts wrote to {address} could not be fetched: {error}\n")
+    if found:
+        say(f"kinetic: fetched {len(found)} file(s) that an earlier attempt wrote to {address}\n")
+    task.sent.write_bytes(_page(found, folder=str(folder)))
 
 
 def _fetched(store: Store, folder: Path) -> dict[str, State]:
@@ -137,7 +142,8 @@ class OutputFiles(threading.Thread):
         self._folder = ""  # "" until the function begins
         self._sent: dict[str, State] = {}
         self._seen: dict[str, _Seen] = {}  # at the last look
-        self._refused: dict[str, str] = {}  # what no bucket can keep, and why
+        self._listed: dict[str, State] = {}  # in our page, from which a later attempt knows what to fetch
+        self._refused: dict[str, str] = {}  # what cannot be read, or has a name that no bucket takes, and why
         self._trouble = ""
         self._last = threading.Event()
 
@@ -180,14 +186,16 @@ class OutputFiles(threading.Thread):
                 return True  # who removes the folder means a clean disk, and not what is stored
             new = [path for path, each in now.items() if self._sent.get(path) != each.state and (last or each.is_whole)]
             gone, self._seen = self._sent.keys() - now.keys(), now
-            if new or gone:
+            if new or gone or self._sent != self._listed:
                 store = open_store(self._address)
                 for path in in_parallel(store, (functools.partial(self._send_file, store, path) for path in new)):
-                    self._sent[path] = now[path].state
-                for path in gone:
-                    store.delete(path)
+                    if path not in self._refused:
+                        self._sent[path] = now[path].state
+                for path in in_parallel(store, (functools.partial(self._remove_file, store, path) for path in gone)):
                     del self._sent[path]
-                store.put(f"{OUTPUT_PAGES}{self._task.host}.json", _page(self._sent))
+                if self._sent != self._listed:
+                    store.put(f"{OUTPUT_PAGES}{self._task.host}.json", _page(self._sent))
+                    self._listed = dict(self._sent)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next time may succeed
             self._trouble = str(error)
             if isinstance(error, CredentialsError):
@@ -200,6 +208,7 @@ class OutputFiles(threading.Thread):
         if not self._folder and self._task.began.exists() and self._task.sent.exists():
             data = self._task.sent.read_bytes()
             self._sent = _read_page(data, str(self._task.sent))
+            self._listed = dict(self._sent)
             self._folder = documents.read(data, str(self._task.sent))["folder"]
         return self._folder != ""
 
@@ -207,13 +216,21 @@ class OutputFiles(threading.Thread):
         for path, about in folders.walk(self._folder):
             with contextlib.suppress(OSError):  # it was removed, or is a link that leads nowhere
                 found = os.stat(f"{self._folder}/{path}") if stat.S_ISLNK(about.st_mode) else about
-                if stat.S_ISREG(found.st_mode) and path not in self._refused:
+                if stat.S_ISREG(found.st_mode):
                     yield path, (found.st_size, found.st_mtime_ns), found.st_ino
 
     def _send_file(self, store: Store, path: str) -> str:
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile: the next look notices
-            try:
-                store.put(path, Path(self._folder, path))
-            except OptionError as error:
-                self._refused[path] = error.what
+        self._refused.pop(path, None)
+        try:
+            with open(f"{self._folder}/{path}", "rb"):  # one that cannot be read holds up no other
+                pass
+            store.put(path, Path(self._folder, path))
+        except FileNotFoundError:  # removed meanwhile: the next look notices
+            pass
+        except (OptionError, OSError) as error:
+            self._refused[path] = reason_of(error)
+        return path
+
+    def _remove_file(self, store: Store, path: str) -> str:
+        store.delete(path)
         return path

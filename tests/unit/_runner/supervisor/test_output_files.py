@@ -113,6 +113,33 @@ def test_what_was_sent_stays_where_the_whole_folder_is_removed(task: Task, bucke
     assert (bucket / "model").read_text() == "weights"
 
 
+def test_a_page_that_could_not_be_written_is_written_with_the_next_look(task: Task, bucket: Path) -> None:
+    Path(task.environment["KINETIC_OUTPUT_DIR"], "model").write_text("weights")
+    bucket.mkdir(parents=True)
+    (bucket / ".kinetic-files").write_text("a file is where its folder should be")
+    sending = OutputFiles(task)
+    assert not sending._send(last=True)
+    assert (bucket / "model").read_text() == "weights"
+
+    (bucket / ".kinetic-files").unlink()
+
+    assert sending._send(last=True)
+    assert '"model"' in (bucket / ".kinetic-files" / "0.json").read_text()
+
+
+def test_a_project_with_a_file_where_the_folder_should_be_is_told(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    Path("file:").write_text("of the project")
+    said: list[str] = []
+
+    output_files.prepare(task, said.append)
+
+    assert "are not sent there" in said[0]
+
+
 def test_a_name_that_no_bucket_takes_is_told_and_holds_nothing_up(task: Task, bucket: Path) -> None:
     folder = Path(task.environment["KINETIC_OUTPUT_DIR"])
     (folder / "two\nlines").write_text("")
