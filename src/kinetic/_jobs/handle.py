@@ -304,6 +304,7 @@ class JobHandle(JobRecord, Generic[R]):
         Raises:
             DataMissingError: The job has written nothing there (also a FileNotFoundError).
             OptionError: The folder has other files under these names, and ``force`` is not set.
+            KineticError: Something could not be written there; what was copied stays.
         """
         from pathlib import Path  # most handles are never asked
 

@@ -290,8 +290,8 @@ def _in_the_way(paths: list[str], to: Path) -> OptionError:
     return OptionError(
         f"{to} holds other files under these names; nothing was copied",
         why=names_text(paths, _MANY),
-        next="choose another folder with --to, or add --force to replace files; a folder is never replaced, nor a link "
-        "on the way",
+        next="choose another folder with --to (to=), or add --force (force=True) to replace files; a folder is never "
+        "replaced, nor a link on the way",
         code="file-exists",
     )
 
@@ -343,6 +343,6 @@ def _not_saved(to: Path, why: str) -> KineticError:
     return KineticError(
         f"not everything could be copied into {to}",
         why=why,
-        next="choose another folder with --to, or free some space there; what was copied is not copied again",
+        next="choose another folder with --to (to=), or free some space there; what was copied is not copied again",
         code="not-saved",
     )
