@@ -75,6 +75,19 @@ class Scan(NamedTuple):
         """Return all files: depth first, names sorted, a folder's files before its folders."""
         return [file for folder in self.folders for file in folder.files]
 
+    def with_another(self, name: str, other: Scan) -> Scan:
+        """Return this scan with another one's files in a folder of this name."""
+        folders = [
+            folder._replace(
+                relative=f"{name}/{folder.relative}".rstrip("/"),
+                files=[file._replace(relative=f"{name}/{file.relative}") for file in folder.files],
+            )
+            for folder in other.folders
+        ]
+        left_out = [left._replace(relative=f"{name}/{left.relative}") for left in other.left_out]
+        both = self.left_out + left_out
+        return Scan([*self.folders, *folders], both, self.files + other.files, self.bytes + other.bytes)
+
     def empty_folders(self) -> list[str]:
         """Return the folders in which there is nothing to send."""
         return [folder.relative for folder in self.folders[1:] if not folder.files and not folder.folders]

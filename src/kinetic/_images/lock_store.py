@@ -227,7 +227,7 @@ def exported(project: Path, extras: Sequence[str], *, environ: Mapping[str, str]
 def _digest_of_project(project: Path, extras: Sequence[str], environ: Mapping[str, str]) -> str:
     """Return the digest of all that decides what uv exports: files, settings, and uv itself."""
     settings = {name: value for name, value in environ.items() if name.startswith("UV_") and not _SECRET.search(name)}
-    parts = [json.dumps([sorted(settings.items()), list(extras)]).encode()]
+    parts = [json.dumps([sorted(settings.items()), list(extras), uv.EXPORT]).encode()]
     root = next((each for each in (project, *project.parents) if (each / "uv.lock").is_file()), project)
     for name in (project / "pyproject.toml", *(root / name for name in ("uv.lock", "pyproject.toml", "uv.toml"))):
         try:

@@ -152,12 +152,15 @@ def run_uv(
     return UvResult(process.returncode, list(last))
 
 
+EXPORT = "export --frozen --offline --no-default-groups --no-header --no-annotate"
+
+
 def export_lock(folder: Path, extras: Sequence[str]) -> list[str]:
     """Read the uv.lock of a project, as lines of a requirements file.
 
     ``uv export --frozen`` changes no lock, and needs neither the network nor an interpreter: versions and files
     are those that the project was tested with. Hashes are checked where a line has some; base packages have none.
-    Members of a workspace are not on the index: what the function uses of them is sent.
+    Members of a workspace are not on the index: their folders are named, as those of other projects with a path.
 
     Args:
         folder: Of the pyproject.toml; uv.lock is beside it, or at the root of its workspace.
@@ -166,10 +169,9 @@ def export_lock(folder: Path, extras: Sequence[str]) -> list[str]:
     Raises:
         ImageBuildError: uv is missing, or cannot read the lock.
     """
-    flags = "--frozen --offline --no-emit-workspace --no-default-groups --no-header --no-annotate".split()
     wanted = [word for extra in extras for word in ("--extra", extra)]
     done = subprocess.run(
-        [*uv_command(), "export", *flags, *wanted],
+        [*uv_command(), *EXPORT.split(), *wanted],
         cwd=folder,
         env=_uv_environment(),
         stdin=subprocess.DEVNULL,

@@ -59,8 +59,11 @@ _FROM_GIT = r"(?:\A|[\s@=])git\+"
 class Unfinished:
     """What a job asks of a cluster, while its image is found or built in a thread beside the packing of the job."""
 
-    def __init__(self, find: Callable[[Unfinished], PodRequirements], *, beside: bool) -> None:
+    def __init__(
+        self, find: Callable[[Unfinished], PodRequirements], *, beside: bool, projects: Sequence[str] = ()
+    ) -> None:
         self.stop = uv.Stop()
+        self.projects = projects  # folders of other projects that the job needs, which are sent
         self._find = find
         self._packed, self._ended = threading.Event(), threading.Event()
         self._elsewhere: list[RemoteBuilder] = []  # builders that have begun
@@ -169,7 +172,7 @@ def requirements_of(
         require_accelerator=is_wanted("require_accelerator"),
         python=python_runtime.python_minor(),
     )
-    lines = _lines(function, plan, image, placement, environ, base=is_wanted("base_packages"))
+    lines, projects = _lines(function, plan, image, placement, environ, base=is_wanted("base_packages"))
 
     def installing(image: Image) -> PodRequirements:
         """Return what a job asks for that installs its packages when it starts."""
@@ -226,10 +229,10 @@ def requirements_of(
         return replace(asked, image=found.uri, lock=found.lock_key)
 
     if image.repository:
-        return Unfinished(in_image, beside=True)
+        return Unfinished(in_image, beside=True, projects=projects)
     if image.unpacks and lines:
-        return Unfinished(unpacking, beside=True)
-    return Unfinished(lambda _: installing(image), beside=False)
+        return Unfinished(unpacking, beside=True, projects=projects)
+    return Unfinished(lambda _: installing(image), beside=False, projects=projects)
 
 
 def _warn_of_secrets(lines: Sequence[str]) -> None:
@@ -300,17 +303,17 @@ def _lines(
     environ: Mapping[str, str],
     *,
     base: bool,
-) -> tuple[str, ...]:
-    """Return the lines of the file that is installed in the pod, and report where they come from."""
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the lines of the file that is installed in the pod, and other projects; report where they come from."""
     if not image.installs and not image.repository:
         expected = "the project's dependencies"  # of a file that could not be installed from
         with contextlib.suppress(OptionError):
             found = find_dependencies(function, plan, base=base, environ=environ)
             if not (found.lines or found.filtered):
-                return ()
+                return (), found.projects
             expected = f"the dependencies in {found.source}"
         output.report_once(f"nothing is installed into the image {image.uri}: it must hold {expected}")
-        return ()
+        return (), ()
     export = functools.partial(_export, environ=environ)
     found = find_dependencies(function, plan, base=base, export=export, environ=environ)
     found.check_python(python_runtime.python_version())
@@ -323,7 +326,7 @@ def _lines(
     if from_git and not image.repository and not image.has_base:  # said before the job waits for its machine
         shown = re.sub(_USER, r"\g<scheme>://***@", from_git)
         output.warn_once(f"{image.uri} has no git, which is needed to install {shown}: choose an image that has it")
-    return (*found.lines, *packages)
+    return (*found.lines, *packages), found.projects
 
 
 def base_note(packages: Sequence[str], *, base: bool) -> tuple[str, ...]:

@@ -154,14 +154,19 @@ _FORCED_AT_ONCE = 3  # beside this thread; more gain nothing for the nine forced
 _UNDO_SECONDS = 6.0  # for a job that began and is asked to end: 5 s until it is killed
 
 
-def environment_for(function: Callable[..., Any], plan: Plan, context: SubmitContext) -> tuple[str, str]:
-    """Return the interpreter of the environment that this job needs, built if need be, and the key of its lock.
+class Environment(NamedTuple):
+    """Where a job of this machine finds packages."""
 
-    The interpreter is "" for the client's own.
-    """
+    interpreter: str = ""  # the Python of an environment of its own; "" for the client's
+    lock: str = ""  # the key of the lock that it was built from
+    projects: tuple[str, ...] = ()  # folders of other projects that it needs, which are sent
+
+
+def environment_for(function: Callable[..., Any], plan: Plan, context: SubmitContext) -> Environment:
+    """Return the environment that a job needs, built if need be."""
     if not context.backend.is_here or os.environ.get("KINETIC_LOCAL_ENV", "") in {"", "same"}:
         _warn_of_foreign_package()
-        return "", ""
+        return Environment()
     from kinetic._images import image_choice, isolated_environment, lock_store
     from kinetic._jobs import pod_requirements
 
@@ -187,7 +192,7 @@ def environment_for(function: Callable[..., Any], plan: Plan, context: SubmitCon
             base=packages,
             source=found.source,
         )
-    return str(built.python), built.lock
+    return Environment(str(built.python), built.lock, found.projects)
 
 
 @functools.cache
@@ -362,7 +367,7 @@ def resolve(
         what = "it" if len(missing) == 1 else "them"
         unset = f"{', '.join(missing)} {'is' if what == 'it' else 'are'} not set here"
         output.warn_once(f"capture_env_vars: {unset}, so the job will not have {what}")
-    interpreter, lock = environment_for(function, plan, context)
+    interpreter, lock, projects = environment_for(function, plan, context)
     if not context.backend.is_here or interpreter or importlib.util.find_spec("jax") is not None:
         script_state.report_keras(captured.values)  # else jobs have it as it is here
     unfinished = None
@@ -380,8 +385,15 @@ def resolve(
             environ=os.environ,
             remotes=functools.partial(_remote_builders, options, context),
         )
+    if context.backend.is_here and not interpreter:
+        plan = replace(plan, same_python=True)
+    else:
+        from kinetic._project import other_projects  # only for jobs in another environment
+
+        plan = other_projects.with_them(plan, unfinished.projects if unfinished is not None else projects)
+        if plan.beside:
+            output.report_once(f"sent beside the project: {', '.join(folder for _, folder in plan.beside)}")
     asked = config_options.read_resources(options.resources or {})
-    plan = replace(plan, same_python=context.backend.is_here and not interpreter)
     return Shipment(
         plan, options, context, captured, interpreter, by_value, resources=asked, lock=lock, unfinished=unfinished
     )

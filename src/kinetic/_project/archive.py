@@ -60,22 +60,27 @@ def ship(
         sizes = {pack: sender.sizes[pack] for pack in shipped.packs}
         known = {**asdict(replace(shipped, sent_bytes=0)), "sizes": sizes}
         file_tree.write_page(page, {"fingerprint": fingerprint if is_settled else "", "shipped": known})
-    found.left_out.extend(project.lost_files)
-    notes += ignore.notes_about(found, environ, unsteady=unsteady)
-    return replace(shipped, notes=plan.notes + notes)
+    return replace(shipped, notes=plan.notes + notes + ignore.notes_of_sending(project.lost_files, unsteady))
 
 
 def scan(
     plan: Plan, exclude: Sequence[Path], environ: Mapping[str, str], *, limited: bool = True
 ) -> tuple[Project, Scan, tuple[str, ...]]:
     """Look at what of a project is sent; return what opens its files, the files, and notes for the user."""
-    root = os.fspath(plan.root)
-    rules, notes = ignore.read_rules(root, environ)
     apart = [*map(os.fspath, exclude), *ignore.private_places(environ)]
-    project = Project(root, rules, apart, limited=limited)
-    found = file_tree.scan(root, project)
-    paths = found.paths() if next(rules.of_the_user(), None) else []
-    return project, found, notes + ignore.differences_from_fnmatch(rules, paths)
+    projects, scans, notes = dict[str, Project](), list[Scan](), list[str]()
+    for name, folder in plan.sent():
+        rules, of_rules = ignore.read_rules(folder, environ)
+        projects[name] = Project(folder, rules, [*apart, os.fspath(plan.root)], limited=limited)
+        scans.append(file_tree.scan(folder, projects[name]))
+        paths = scans[-1].paths() if next(rules.of_the_user(), None) else []
+        found_notes = (*ignore.differences_from_fnmatch(rules, paths), *ignore.notes_about(scans[-1], environ))
+        notes += [f"{folder}: {note}" if name else note for note in (*of_rules, *found_notes)]
+    project, found = projects.pop(""), scans.pop(0)
+    project.beside = projects
+    for name, scan_ in zip(projects, scans, strict=True):
+        found = found.with_another(name, scan_)
+    return project, found, tuple(notes)
 
 
 def fingerprint_of(found: Scan) -> str:
@@ -186,10 +191,9 @@ def list_project(plan: Plan, *, exclude: Sequence[Path] = (), environ: Mapping[s
     entries += [ListedPath(f"{folder}/", 0, kept=True) for folder in found.empty_folders()]
     entries += [ListedPath(item.relative, item.size, kept=False, reason=item.reason) for item in found.left_out]
     problem = ignore.too_large(project.root, found)
-    notes = plan.notes + notes + ignore.notes_about(found, environ)
     listed = tuple(sorted(entries, key=lambda item: item.path))
     files, size = found.files - len(lost), found.bytes - sum(lost)
-    return Listing(project.root, listed, files, size, notes, problem.what if problem else "")
+    return Listing(project.root, listed, files, size, plan.notes + notes, problem.what if problem else "")
 
 
 def _listed(file: File) -> ListedPath:

@@ -77,4 +77,4 @@ def find(
             why="a rule of the project's .kineticignore, or of kinetic itself, leaves it out",
             next=f"add this line to {plan.root}/{ignore.FILE}: !{ignore.escaped(inside)[1:]}",
         )
-    return BuildContext(plan.root, inside, (*notes, *ignore.notes_about(found, environ)), found, project)
+    return BuildContext(plan.root, inside, notes, found, project)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from kinetic._project.root import Plan, is_installed
+from kinetic._project.root import INSTALLABLE, Plan, is_installed
 from kinetic._wire import NamedTuple, dataclass, digests, python_runtime
 from kinetic.errors import OptionError
 
@@ -24,6 +25,8 @@ _SEPARATORS = r"[-_.]+"
 _COMMENT = r"(?:^|\s+)#.*$"
 _KEEP = r"#\s*kn:keep\b"
 _FILE_URL = r"(?i)(?:\A|[\s=@+\"'])file:"
+_NAME_BEFORE = r"\A[\w.-]+\s*@\s*"
+_FILE_SCHEME = r"(?i)^file:(?://(?:localhost)?(?=/))?"
 _PIP_OPTIONS = r"\s*(?<!\S)--.*\Z"  # options of pip behind a requirement: its hashes
 _EGG = r"[#&]egg=([A-Za-z0-9._-]+)"
 _REPOSITORY = r"(?i)(?:git|hg|bzr|svn)\+"
@@ -233,13 +236,13 @@ class Declared(NamedTuple):
     requires_python: str | None = None  # which Pythons it wants; None if it does not say
 
 
-def in_project(file: Path, text: str, extras: Sequence[str], *, locked: bool) -> Declared:
-    """Read ``[project]`` of a pyproject.toml."""
+def in_project(file: Path, text: str, extras: Sequence[str], *, locked: bool, sent: Collection[str] = ()) -> Declared:
+    """Read ``[project]`` of a pyproject.toml, without the packages whose files are ``sent``."""
     page = _toml(file, text)
     project = _table(file, page, "project")
     optional = _table(file, project, "optional-dependencies", "project.")
     named = _strings(file, project, "dependencies", "project") + _wanted(file, project, optional, extras)
-    found = _entries(file, text, named)
+    found = [entry for entry in _entries(file, text, named) if entry.name not in sent]
     if not locked:
         _reject_sources(file, page, found)
     return Declared(found, tuple(_unread(page, project)), _python(file, project))
@@ -382,6 +385,7 @@ class Dependencies:
     filtered: tuple[str, ...] = ()  # lines that were taken out, because the base environment brings JAX
     notes: tuple[str, ...] = ()  # sentences for the user, each once
     requires_python: str | None = None  # which Pythons the file wants; None if it does not say
+    projects: tuple[str, ...] = ()  # folders of other projects that it names, whose files are sent
 
     @property
     def names(self) -> frozenset[str]:
@@ -463,7 +467,44 @@ def find(
         return _of_project(file, extras, export, notes, base=base)
     if extras:
         notes.append(f"extras have no meaning for {file}: {', '.join(extras)}")
-    return _finished(file, "requirements", entries(_text(file)), notes, base=base)
+    return _of_requirements(file, notes, base=base)
+
+
+def _of_requirements(file: Path, notes: list[str], *, base: bool) -> Dependencies:
+    """Read a requirements.txt; a line ``-e ../common`` stands for what that project needs, whose files are sent."""
+    found, projects = _without_projects(entries(_text(file)), file.parent)
+    sent = {_name_of(folder) for folder, _ in projects}
+    for folder, extras in projects:
+        about = Path(folder, "pyproject.toml")
+        is_there = about.is_file()
+        declared = in_project(about, _text(about), extras, locked=False, sent=sent) if is_there else Declared([])
+        found += [Entry(0, entry.text, entry.keep) for entry in declared.entries]
+        if not declared.entries:
+            unread = f" ({', '.join(declared.unread)} is not read)" if declared.unread else ""
+            notes.append(f"{folder} is sent, and names no dependencies in [project] of a pyproject.toml{unread}")
+    others = tuple(folder for folder, _ in projects)
+    return replace(_finished(file, "requirements", found, notes, base=base), projects=others)
+
+
+def _without_projects(found: Sequence[Entry], here: Path) -> tuple[list[Entry], list[tuple[str, list[str]]]]:
+    """Take out lines that install a project from its folder; return the others, and folders with their extras.
+
+    What installs kinetic itself is in neither: every job brings its own.
+    """
+    from urllib.parse import unquote  # only where dependencies are read
+
+    kept, projects = list[Entry](), list[tuple[str, list[str]]]()
+    for entry in found:
+        editable = [value for option, value in _options(entry.text) if option == _EDITABLE]
+        target = re.sub(_NAME_BEFORE, "", (editable or [entry.text])[0].partition(";")[0].strip())
+        path, _, extras = unquote(re.sub(_FILE_SCHEME, "", target)).rstrip("]").partition("[")
+        folder = os.path.normpath(here / path)
+        if _local_reference(entry.text) and any(os.path.isfile(f"{folder}/{name}") for name in INSTALLABLE):
+            if _name_of(folder) not in python_runtime.NAMES:
+                projects.append((folder, [extra.strip() for extra in extras.split(",") if extra.strip()]))
+        else:
+            kept.append(entry)
+    return kept, projects
 
 
 def _nearest(entry: Path, home: str) -> tuple[Path, list[str], bool]:
@@ -488,10 +529,13 @@ def _of_project(
         # Whoever keeps one package of JAX keeps them all: they are locked to fit each other.
         keep = any(entry.keep and entry.name in BASE_NAMES for entry in found.entries)
         locked = [Entry(0, entry.text, keep) for entry in entries("\n".join(export(file.parent, extras)))]
+        locked, projects = _without_projects(locked, lock.parent)
         notes[0] = f"dependencies come from {lock}"
-        if absent := sorted({entry.name for entry in found.entries} - {entry.name for entry in locked} - members):
+        held = members.union((entry.name for entry in locked), (_name_of(folder) for folder, _ in projects))
+        if absent := sorted({entry.name for entry in found.entries} - held):
             notes.append(f"{lock} does not hold {', '.join(absent)}: bring it up to date with uv lock")
-        return _finished(lock, "lock", locked, notes, found.requires_python, base=base)
+        others = tuple(folder for folder, _ in projects)
+        return replace(_finished(lock, "lock", locked, notes, found.requires_python, base=base), projects=others)
     if has_lock:
         notes.append(f"{lock} is not read here")
     if not found.entries:
@@ -507,11 +551,17 @@ def _lock_of(file: Path) -> tuple[Path, set[str]]:
         if lock.is_file():
             found = re.search(r"^\[manifest\]\nmembers = \[([^\]]*)", _text(lock, errors="replace"), re.MULTILINE)
             members = set(re.findall(r'"([^"]+)"', found[1])) if found else set()
-            own = _table(file, _toml(file, _text(file)), "project").get("name", "")
-            if folder == file.parent or normalised(str(own)) in members:
+            if folder == file.parent or _name_of(file.parent) in members:
                 return lock, members
             break
     return file.with_name("uv.lock"), set()
+
+
+def _name_of(folder: str | Path) -> str:
+    """Return the normalized name of the project in a folder."""
+    file = Path(folder, "pyproject.toml")
+    name = _table(file, _toml(file, _text(file)), "project").get("name") if file.is_file() else None
+    return normalised(str(name or os.path.basename(folder)))
 
 
 def _only_base(*, base: bool) -> str:

@@ -368,6 +368,7 @@ class Project(Selection):
     def __init__(self, root: str, rules: Rules, exclude: Iterable[str], *, limited: bool = True) -> None:
         self.root = root
         self.lost_files: list[LeftOut] = []
+        self.beside: dict[str, Project] = {}  # other projects, by their folders in the job's copy
         self._rules = rules
         self._limited = limited
         self._real_root = os.path.realpath(root)
@@ -436,6 +437,9 @@ class Project(Selection):
         file is opened by descriptors from the project's root on, which follow no link; where there is one, the path
         that it leads to is judged first, as the scan does, and then opened in the same way.
         """
+        for name, other in self.beside.items():
+            if file.relative.startswith(f"{name}/"):
+                return other.open(file._replace(relative=file.relative[len(name) + 1 :]))
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return folders.open_file(self._real_root, file.relative)
         real = os.path.realpath(file.path)
@@ -512,7 +516,7 @@ def too_large(root: str, found: Scan) -> ProjectRootError | None:
 # ------------------------------------------------------------------------------------------------------------- notes
 
 
-def notes_about(found: Scan, environ: Mapping[str, str], *, unsteady: Sequence[str] = ()) -> tuple[str, ...]:
+def notes_about(found: Scan, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the notes about a scan, a sentence each; usually none."""
     by_origin: dict[str, list[LeftOut]] = {}
     for left in found.left_out:
@@ -527,13 +531,7 @@ def notes_about(found: Scan, environ: Mapping[str, str], *, unsteady: Sequence[s
             "copy what the job needs into the project, pass it as kinetic.Data, or set KINETIC_PACKAGE_ROOT to a "
             "folder that contains both"
         )
-    skipped = [f"skipped {left.relative}: {left.reason}" for left in by_origin.get("skipped", ())]
-    notes += skipped[:_NAMED]
-    if len(skipped) > _NAMED:
-        notes.append(f"skipped {len(skipped) - _NAMED} more files that cannot be sent")
-    if unsteady:
-        names = names_text(unsteady, _NAMED)
-        notes.append(f"changed while they were packed, so they are sent as they were at that moment: {names}")
+    notes += _skipped_notes(by_origin.get("skipped", ()))
     text, limit = environ.get(WARN_VARIABLE, "").strip(), _WARN_MB
     try:
         limit = float(text) if text else _WARN_MB
@@ -542,6 +540,18 @@ def notes_about(found: Scan, environ: Mapping[str, str], *, unsteady: Sequence[s
     if 0 < limit < found.bytes / 1_000_000:
         notes.append(_size_note(found, limit))
     return tuple(notes)
+
+
+def notes_of_sending(lost: Sequence[LeftOut], unsteady: Sequence[str]) -> tuple[str, ...]:
+    """Return the notes about files that could not be read, and about those that changed meanwhile."""
+    names = names_text(unsteady, _NAMED)
+    changed = f"changed while they were packed, so they are sent as they were at that moment: {names}"
+    return *_skipped_notes(lost), *([changed] if unsteady else [])
+
+
+def _skipped_notes(left_out: Sequence[LeftOut]) -> list[str]:
+    more = [f"skipped {len(left_out) - _NAMED} more files that cannot be sent"] if len(left_out) > _NAMED else []
+    return [f"skipped {left.relative}: {left.reason}" for left in left_out[:_NAMED]] + more
 
 
 def _size_note(found: Scan, limit: float) -> str:

@@ -16,7 +16,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal
 
 from kinetic._project import ignore, root
-from kinetic._project.ignore import is_environment, is_inside
+from kinetic._project.ignore import Rules, is_environment, is_inside
 from kinetic._project.root import Plan
 from kinetic._wire import NamedTuple, references
 
@@ -164,7 +164,7 @@ class ModuleOrigin(NamedTuple):
 
 
 _SHIPS = ModuleOrigin("ships", "its file is in the project")
-_FOUND = ModuleOrigin("installed", "the job's Python finds it where this one does")
+FOUND = ModuleOrigin("installed", "the job's Python finds it where this one does")
 
 
 def classify(module: ModuleType, plan: Plan) -> ModuleOrigin:
@@ -187,13 +187,13 @@ def stale_modules(plan: Plan, *, since: float | None = None) -> list[str]:
 
 def shipped(plan: Plan) -> list[ModuleType]:
     """Return the imported modules that the job imports from its copy of the project, or as its Python finds them."""
-    return [module for _, module in _inside(plan) if classify(module, plan) in {_SHIPS, _FOUND}]
+    return [module for _, module in _inside(plan) if classify(module, plan) in {_SHIPS, FOUND}]
 
 
 def _inside(plan: Plan) -> list[tuple[str, ModuleType]]:
     """Return the imported modules of files below the root; a lazy one that nothing has used is not imported yet."""
     plain = ModuleType.__getattribute__  # a lazy one's own loads it, or raises
-    folders = [os.fspath(plan.root), *(startup_path(os.getcwd())[0] if plan.same_python else ())]
+    folders = [folder for _, folder in plan.sent()] + (startup_path(os.getcwd())[0] if plan.same_python else [])
     below = tuple(f"{folder}/" for folder in folders)
     return [  # of some thousand, so without a call for each
         (name, module)
@@ -211,18 +211,24 @@ def _changed_since(file: str, since: float) -> bool:
         return False
 
 
+class _Found(NamedTuple):
+    """A folder in a project that is sent."""
+
+    inside: str  # its path below the project
+    real_root: str  # the project's folder, without links
+    rules: Rules  # what of the project is not sent
+    is_environment: bool  # it is in a virtual environment
+
+
 class _Classifier:
     """What is the same for all modules of a plan."""
 
     def __init__(self, plan: Plan, path: tuple[str, ...]) -> None:
-        self._root = os.fspath(plan.root)
-        self._real_root = os.path.realpath(self._root)
-        self._searched = [f"{self._root}/{part}" if part else self._root for part in plan.sys_path_rel]
-        self._rules, _ = ignore.read_rules(self._root)
+        self._sent = [(folder, os.path.realpath(folder), ignore.read_rules(folder)[0]) for _, folder in plan.sent()]
+        self._searched = [plan.here(part) for part in plan.sys_path_rel]
         self._libraries = frozenset(item for item in path if item and _holds_packages(item))
         self._same_python = plan.same_python
-        self._below: dict[str, str | None] = {}
-        self._environments: dict[str, bool] = {}
+        self._found: dict[str, _Found | None] = {}
 
     def classify(self, module: ModuleType) -> ModuleOrigin:
         name = module.__name__
@@ -239,37 +245,47 @@ class _Classifier:
             if isinstance(above, ModuleType) and self.classify(above).kind == "installed":
                 return ModuleOrigin("installed", f"{above.__name__} makes it")
             return ModuleOrigin("by-value", "it has no file")
-        relative = self._below_root(place)
-        if relative and not self._is_environment(relative):
-            reason = self._why_not_shipped(name, place, relative)
+        found = self._sent_with(place)
+        if found is not None and not found.is_environment:
+            reason = self._why_not_shipped(name, place, found)
             return ModuleOrigin("by-value", reason) if reason else _SHIPS
         if root.is_installed(place) or self._in_library(place):
             return ModuleOrigin("installed", "it belongs to an installed package")
         if self._same_python and self._is_found_by_python(name, place):
-            return _FOUND
+            return FOUND
         return ModuleOrigin("by-value", f"its file is outside the project: {place}")
 
-    def _below_root(self, place: str) -> str | None:
-        """Return a file's path below the root; asked once for each folder, since links have to be resolved."""
-        folder, name = os.path.split(place)
-        if folder not in self._below:
-            inside = None if root.is_standard(folder) else root.below(folder, self._root)
-            if inside is not None and not is_inside(os.path.realpath(folder), self._real_root):
-                inside = None  # reached through a link, which is not sent
-            self._below[folder] = None if inside is None else f"{inside}/" if inside else ""
-        start = self._below[folder]
-        if start is None or (os.path.islink(place) and not is_inside(os.path.realpath(place), self._real_root)):
+    def _sent_with(self, place: str) -> _Found | None:
+        """Return where a file is in what is sent; asked once for each folder, since links have to be resolved."""
+        folder = os.path.dirname(place)
+        if folder not in self._found:
+            self._found[folder] = None if root.is_standard(folder) else self._look_for(folder)
+        found = self._found[folder]
+        if found and os.path.islink(place) and not is_inside(os.path.realpath(place), found.real_root):
             return None
-        return start + name
+        return found
 
-    def _why_not_shipped(self, name: str, place: str, relative: str) -> str | None:
-        if rule := self._rules.above(f"{relative}/__init__.py" if os.path.isdir(place) else relative):
+    def _look_for(self, folder: str) -> _Found | None:
+        for project, real_root, rules in self._sent:
+            inside = root.below(folder, project)
+            if inside is not None and is_inside(
+                os.path.realpath(folder), real_root
+            ):  # links that lead out are not sent
+                parts = inside.split("/") if inside else []
+                above = ["/".join([project, *parts[: count + 1]]) for count in range(len(parts))]
+                named = bool(root.INSTALLED.intersection(parts))
+                return _Found(inside, real_root, rules, named or any(map(is_environment, above)))
+        return None
+
+    def _why_not_shipped(self, name: str, place: str, found: _Found) -> str | None:
+        relative = "/".join(filter(None, (found.inside, os.path.basename(place))))
+        if rule := found.rules.above(f"{relative}/__init__.py" if os.path.isdir(place) else relative):
             return f"its file is not sent: {rule.reason}"
-        found = self._find(name)
-        if found is None:
+        there = self._find(name)
+        if there is None:
             return f"no folder of the project that is on sys.path holds it under the name {name}"
-        if found != place and not (os.path.exists(found) and os.path.samefile(found, place)):
-            return f"the job would find another file under the name {name}: {found}"
+        if there != place and not (os.path.exists(there) and os.path.samefile(there, place)):
+            return f"the job would find another file under the name {name}: {there}"
         return None
 
     def _find(self, name: str) -> str | None:
@@ -292,16 +308,6 @@ class _Classifier:
             with contextlib.suppress(Exception):  # a stranger's
                 found.append(getattr(finder.find_spec(name, None), "origin", None))
         return any(file and os.path.exists(file) and os.path.samefile(file, place) for file in found)
-
-    def _is_environment(self, relative: str) -> bool:
-        """Return whether a path is in an environment below the root."""
-        folder = os.path.dirname(relative)
-        if folder not in self._environments:
-            parts = folder.split("/") if folder else []
-            above = ["/".join([self._root, *parts[: count + 1]]) for count in range(len(parts))]
-            named = bool(root.INSTALLED.intersection(parts))
-            self._environments[folder] = named or any(is_environment(path) for path in above)
-        return self._environments[folder]
 
     def _in_library(self, place: str) -> bool:
         return any(root.below(place, library) is not None for library in self._libraries)
@@ -402,7 +408,7 @@ _ABOUT = ("METADATA", "entry_points.txt")
 
 
 def own_distributions(plan: Plan) -> dict[str, dict[str, str]]:
-    """Return what tells ``importlib.metadata`` of the packages that are installed here from the project's folder.
+    """Return what tells ``importlib.metadata`` of the packages that are installed here from the folders that are sent.
 
     Files by their names, by the name of the folder that holds them. Of METADATA, the fields and no description.
     """
@@ -415,19 +421,21 @@ def own_distributions(plan: Plan) -> dict[str, dict[str, str]]:
             for entry in entries:
                 if entry.name.endswith(".dist-info") and entry.name not in found:
                     is_named = entry.name.partition("-")[0].lower() == own
-                    if is_named or _is_from(str(plan.root), f"{entry.path}/direct_url.json"):
+                    if is_named or _is_sent(plan, f"{entry.path}/direct_url.json"):
                         found[entry.name] = {name: text for name in _ABOUT if (text := _fields(f"{entry.path}/{name}"))}
     return found
 
 
-def _is_from(folder: str, file: str) -> bool:
-    """Return whether a package was installed from a folder or one below it, by the ``direct_url.json`` of PEP 610."""
+def _is_sent(plan: Plan, file: str) -> bool:
+    """Return whether a package was installed from a folder that is sent, by the ``direct_url.json`` of PEP 610."""
     from urllib.parse import unquote  # only for jobs in another environment
 
     with contextlib.suppress(OSError, ValueError), open(file, encoding="utf-8") as page:
         url = str(json.loads(page.read()).get("url"))
         path = os.path.normpath(unquote(url.removeprefix("file://")))
-        return url.startswith("file:///") and root.below(path, folder) is not None
+        from_there = any(root.below(path, folder) is not None for _, folder in plan.sent())
+        is_around = any(root.below(folder, path) is not None for _, folder in plan.beside)  # its ``src`` is sent
+        return url.startswith("file:///") and (from_there or is_around)
     return False
 
 

@@ -8,16 +8,18 @@ import sys
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from types import MethodType
+from types import MappingProxyType, MethodType
 from typing import Any
 
 from kinetic._project.ignore import is_environment
 from kinetic._wire import dataclass, folders, references
 from kinetic.errors import ProjectRootError
 
-MARKERS = ("pyproject.toml", "requirements.txt", "setup.py", "setup.cfg", ".git")
+INSTALLABLE = ("pyproject.toml", "setup.py", "setup.cfg")  # a project that can be installed has one of these
+MARKERS = (*INSTALLABLE, "requirements.txt", ".git")
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LAYERS = 100  # decorators around one function; an object that invents attributes must not hold us for ever
+BESIDE = ".kinetic-beside"  # the folder of a job's copy that holds the other projects that it imports from
 _ELSEWHERE = "move the code into a folder of its own, or set KINETIC_PACKAGE_ROOT to the folder to send"
 
 
@@ -34,11 +36,23 @@ class Plan:
     # the file whose own metadata says what is installed; "" for none, None for the function's. Not sent
     source: str | None = field(default=None, compare=False)
     same_python: bool = False  # the job begins as this process did: with PYTHONPATH, and what is editable. Not sent
+    # other projects that are sent with it: the folder of each, by where it is in the job's copy
+    beside: tuple[tuple[str, str], ...] = ()
 
     def folders(self) -> list[str]:
         """Return the folders that the job starts in and imports from, absolute."""
-        inside = (self.entry_rel, self.cwd_rel or "", *self.sys_path_rel)
-        return [os.path.join(self.root, folder).rstrip("/") for folder in inside]
+        return [self.here(folder) for folder in (self.entry_rel, self.cwd_rel or "", *self.sys_path_rel)]
+
+    def sent(self) -> list[tuple[str, str]]:
+        """Return the folders that are sent, by where each is in the job's copy, where "" is the copy itself."""
+        return [("", os.fspath(self.root)), *self.beside]
+
+    def here(self, relative: str) -> str:
+        """Return where a path of the job's copy is on this machine, absolute."""
+        for name, folder in self.beside:
+            if (inside := below(relative, name)) is not None:
+                return os.path.join(folder, inside).rstrip("/")
+        return os.path.join(self.root, relative).rstrip("/")
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain data."""
@@ -47,12 +61,8 @@ class Plan:
             "entry_rel": self.entry_rel,
             "cwd_rel": self.cwd_rel,
             "sys_path_rel": list(self.sys_path_rel),
+            **({"beside": dict(self.beside)} if self.beside else {}),
         }
-
-    @classmethod
-    def from_json(cls, page: Mapping[str, Any]) -> Plan:
-        """Rebuild a plan from plain data; unknown names are ignored."""
-        return cls(Path(page["root"]), page["entry_rel"], page["cwd_rel"], tuple(page["sys_path_rel"]))
 
 
 def find_root(function: object, *, environ: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Plan:
@@ -180,6 +190,24 @@ def module_of_script() -> str:
     return "" if name.endswith("__main__") else name  # processes do not import a ``__main__.py`` by its name
 
 
+def with_others(plan: Plan, others: Mapping[str, str]) -> Plan:
+    """Return a plan that also sends other projects; ``others`` has the project of each folder to import from."""
+    used, beside, places = set[str](), dict[str, str](), dict[str, str]()
+    for search, folder in sorted(others.items()):
+        inside = below(search, os.fspath(plan.root))
+        if inside is None:
+            if folder not in beside:
+                name = f"{BESIDE}/{os.path.basename(folder)}"
+                while name in used:
+                    name += "-"
+                used.add(name)
+                beside[folder] = name
+            inside = "/".join(filter(None, (beside[folder], below(search, folder))))
+        places[search] = inside
+    found = _search_path(os.fspath(plan.root), current_folder(), places)
+    return replace(plan, sys_path_rel=found, beside=tuple((name, folder) for folder, name in beside.items()))
+
+
 def below(path: str, root: str) -> str | None:
     """Return the path below a folder ("" is the folder itself), or None; links are resolved if need be."""
     found = _below(path, root)
@@ -237,13 +265,16 @@ def _refuse_too_wide(root: str, home: str, *, chosen: bool) -> None:
     raise ProjectRootError(f"{what} would be sent with the job: {root}", why=source, next=_ELSEWHERE)
 
 
-def _search_path(root: str, here: str) -> tuple[str, ...]:
-    """Return the entries of sys.path below root, in order; without environments and what does not exist."""
+def _search_path(root: str, here: str, others: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
+    """Return the entries of sys.path below root, in order; without environments and what does not exist.
+
+    ``others``: where further folders are in the job, which finders may search instead of ``sys.path``.
+    """
     found: dict[str, None] = {}
     real_root = os.path.realpath(root)
-    for item in [item for item in sys.path if isinstance(item, str)]:
+    for item in [item for item in (*sys.path, *others) if isinstance(item, str)]:
         path = os.path.normpath(os.path.join(here, item)) if item else here
-        relative = _below(path, root)
+        relative = others.get(path, _below(path, root))
         if relative is None:
             relative = _below(os.path.realpath(path), real_root)
         if relative is not None and os.path.exists(path) and not _in_environment(root, relative):

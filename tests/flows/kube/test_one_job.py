@@ -463,3 +463,30 @@ def test_the_key_of_the_compile_cache_travels_in_the_secret_and_only_where_there
     assert sorted(secret["data"]) == ["cache-key", "environment.json", "job-key"]
     assert sorted(other["data"]) == ["environment.json", "job-key"]
     assert secret["data"]["cache-key"] not in json.dumps(site.jobs(with_cache))
+
+
+def test_a_job_imports_another_project_that_its_requirements_name(clients: Any) -> None:
+    other = clients.project.root.parent / "other"
+    (other / "src").mkdir(parents=True)
+    (other / "pyproject.toml").write_text('[project]\nname = "other"\ndependencies = []\n')
+    (other / "src" / "other.py").write_text("def name():\n    return __file__\n")
+    clients.project.write("requirements.txt", "-e ../other\n")
+    clients.project.write(
+        "train.py",
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def where():
+            import other
+
+            return other.name()
+
+        if __name__ == "__main__":
+            print(where())
+        """,
+    )
+
+    done = clients.project.run("train.py", timeout=100)
+
+    assert done.stdout.endswith("/work/.kinetic-beside/other/src/other.py\n"), done.stderr

@@ -640,6 +640,54 @@ def test_a_path_in_a_lock_is_refused(tree):
     assert what == f"{tree.entry / 'uv.lock'} cannot be installed in a job: -e ./lib [dependency]"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-e ../lib",
+        "--editable=../lib[fast]",
+        "../lib",
+        "../lib ; python_version > '3'",
+        "lib @ ../lib",
+        "lib@file:../lib",
+    ],
+)
+def test_another_project_in_a_lock_is_sent_and_not_installed(tree, line):
+    export, _ = lock(tree, line, "six==1.16.0", declared='"six", "lib"')
+    tree.write("lib/pyproject.toml", '[project]\nname = "lib"\ndependencies = ["numpy"]\n')
+
+    found = tree.find(export=export)
+
+    assert found.projects == (str(tree.entry.parent / "lib"),)
+    assert found.lines == ("six==1.16.0",)
+    assert not any("does not hold" in note for note in found.notes)
+
+
+def test_a_line_with_a_folder_stands_for_what_that_project_needs(tree):
+    place = tree.entry.parent / "my lib"
+    tree.write("app/requirements.txt", f"six\n-e .\n-e file://{place.as_posix().replace(' ', '%20')}[fast]\n../old\n")
+    tree.write("app/pyproject.toml", '[project]\nname = "app"\ndependencies = ["lib", "rich"]\n')
+    extra = '[project.optional-dependencies]\nfast = ["numba"]\n[tool.uv.sources]\napp = { workspace = true }\n'
+    tree.write("my lib/pyproject.toml", f'[project]\nname = "lib"\ndependencies = ["numpy", "app"]\n{extra}')
+    tree.write("old/setup.py", "")
+
+    found = tree.find()
+
+    assert found.lines == ("six", "rich", "numpy", "numba")
+    assert found.projects == tuple(str(each) for each in (tree.entry, place, place.parent / "old"))
+    assert found.notes[1:] == (
+        f"{place.parent}/old is sent, and names no dependencies in [project] of a pyproject.toml",
+    )
+
+
+def test_a_folder_with_kinetic_itself_is_neither_sent_nor_installed(tree):
+    tree.write("app/requirements.txt", "six\n-e ../kinetic\n")
+    tree.write("kinetic/pyproject.toml", '[project]\nname = "kinetic-jobs"\ndependencies = ["click"]\n')
+
+    found = tree.find()
+
+    assert (found.lines, found.projects) == (("six",), ())
+
+
 def test_a_lock_knows_where_a_package_of_ones_own_comes_from(tree):
     export, _ = lock(tree, "six @ git+https://host/six@abc")
     with (tree.entry / "pyproject.toml").open("a") as file:

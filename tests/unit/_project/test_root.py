@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 import kinetic
-from kinetic._project.root import Plan, find_root, innermost
+from kinetic._project.root import find_root, innermost
 from kinetic.errors import ProjectRootError
 
 SOURCE = """
@@ -344,11 +344,3 @@ def test_a_current_directory_elsewhere_is_not_recorded(home, load):
     module = load(home / "project" / "train.py")
 
     assert find_root(module.train).cwd_rel is None
-
-
-def test_a_plan_travels_as_plain_data(home):
-    plan = Plan(home / "project", "src", None, ("src", ""))
-
-    again = Plan.from_json({**json.loads(json.dumps(plan.to_json())), "added_later": 1})
-
-    assert again == plan

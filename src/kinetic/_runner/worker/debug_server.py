@@ -212,7 +212,8 @@ def wait(task: Task, order: Order, store: Store, function: Callable[..., Any]) -
     token = os.environ.pop(inspection.TOKEN_VARIABLE, "")
     port = _listen(task.is_in_a_pod, token)
     seconds = order.debug or 0.0
-    roots = ((str(order.plan["root"]), str(task.folder)),) if order.manifest and order.plan.get("root") else ()
+    copies = {"": order.plan.get("root"), **order.plan.get("beside", {})} if order.manifest else {}
+    roots = tuple((str(there), f"{task.folder}/{name}".rstrip("/")) for name, there in copies.items() if there)
     pod = os.uname().nodename if task.is_in_a_pod else ""
     page = DebugPage(port, until=time.time() + seconds, pid=os.getpid(), roots=roots, pod=pod)
     watch = _Watch(task, store, page, inspection.page_key(token))

@@ -72,7 +72,8 @@ _SEARCH_SECONDS = 60.0
 _MOVED = "kinetic: tensors of the job before were on a device that is not here: they are on the CPU now\n"
 _COMMANDS = "kinetic._runner.worker.command"  # raises how a command ended
 _load = pickle.load
-_moved: list[str] = []  # the folder of the job's copy of the project and, for people, that of the project itself
+# Folders of the job's copy of the project, the copy itself last, and those that people know
+_moved: list[tuple[str, str]] = []
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,8 @@ def _failure(delivered: BaseException, raised: BaseException, cause: str) -> Fai
 def show_files_of_the_client(order: Order, copy: Path) -> None:
     """Let tracebacks name files of the project where the user has them: the job's copy goes with the job."""
     if root := str(order.plan.get("root") or "").rstrip("/"):
-        _moved[:] = f"{copy}/", f"{root}/"
+        beside = order.plan.get("beside", {}).items()
+        _moved[:] = [*((f"{copy}/{name}/", f"{folder}/") for name, folder in beside), (f"{copy}/", f"{root}/")]
 
 
 def describe(error: BaseException, *, skip: int = 0) -> dict[str, Any]:
@@ -181,7 +183,8 @@ def _traceback_of(error: BaseException, trace: TracebackType | None) -> str:
         while _moved and others:
             each = others.pop()
             for frame in each.stack:
-                frame.filename = frame.filename.replace(_moved[0], _moved[1], 1)
+                for copy, original in _moved:
+                    frame.filename = frame.filename.replace(copy, original, 1)
             others += filter(None, (each.__cause__, each.__context__, *(each.exceptions or ())))
         return "".join(told.format())
     except BaseException as broken:  # noqa: BLE001 - user code: the class, its text, or a module that it patched
@@ -281,7 +284,9 @@ def _place_in_the_project(thing: object) -> tuple[str, str] | None:
     """Return where a module of the project has a class that says another name of itself, or an ``object()``."""
     spaces = list(sys.modules.values())
     own = [
-        each for each in spaces if _moved and str(getattr(each, "__dict__", {}).get("__file__")).startswith(_moved[0])
+        each
+        for each in spaces
+        if _moved and str(getattr(each, "__dict__", {}).get("__file__")).startswith(_moved[-1][0])
     ]
     return reducers.place_of(thing, own)
 
