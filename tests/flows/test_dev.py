@@ -155,6 +155,27 @@ def test_each_save_runs_the_function_again_and_an_error_waits_for_the_next_save(
     assert [*statuses(project, shown).values()] == ["SUCCEEDED"] * 3
 
 
+def test_a_save_in_another_project_that_the_function_imports_from_runs_it_again(
+    dev, project, tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "other" / "src").mkdir(parents=True)
+    (tmp_path / "other" / "setup.py").write_text("")
+    shared = tmp_path / "other" / "src" / "shared.py"
+    shared.write_text("WIDTH = 1\n")
+    monkeypatch.setenv("PYTHONPATH", str(shared.parent))
+    project.write("model.py", "from shared import WIDTH\nLAYERS = WIDTH\n")
+    terminal = dev("-a", "cpu", "train.py::train")
+    terminal.see("\n10")  # its value
+
+    shared.write_text("WIDTH = = 2\n")
+    terminal.see("train.py cannot be imported: SyntaxError")
+    shared.write_text("WIDTH = 3\n")
+    terminal.see("\n30")
+    terminal.press(CTRL_C)
+
+    assert f"{shared} changed (last run: " in terminal.end()
+
+
 def prepared(dev: Terminal) -> set[int]:
     """Return the processes that `kinetic dev` has started before they were needed."""
     listed = subprocess.run(["ps", "-axo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout

@@ -246,6 +246,7 @@ class _Session:
             if self._run.has_just_failed():
                 output.report("waiting for the next save; Ctrl-C ends watching")
             self._wait(self._run)
+            self._watcher.watch_too(self._run.told.get("beside", {}))
             changed: dict[str, None] = {}
             while self._watcher.has_news():
                 changed |= dict.fromkeys(self._watcher.changes())

@@ -16,12 +16,14 @@ import select
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kinetic._blobs.file_tree import File
 from kinetic._output import terminal as output
-from kinetic._project import archive, ignore
+from kinetic._project import archive, ignore, root
+from kinetic._project.ignore import Rules
 from kinetic._project.root import Plan
 from kinetic._runner import processes
 from kinetic._wire import NamedTuple
@@ -125,7 +127,7 @@ class FileWatcher:
     ) -> None:
         self._plan, self._exclude, self._environ = plan, exclude, environ
         self._clock, self._sleep = clock, sleep
-        self._rules, _ = ignore.read_rules(plan.root, environ)
+        self._rules: dict[str, Rules] = {}  # what is not sent, of each folder that is
         self._inotify: Inotify | None = None
         if libc is not None:
             with self._without_inotify():
@@ -154,6 +156,15 @@ class FileWatcher:
         """How many files are watched."""
         return len(self._known)
 
+    def watch_too(self, beside: Mapping[str, str]) -> None:
+        """Watch other projects as well, from which the last run has imported modules; see ``Plan.beside``."""
+        both = dict(self._plan.beside) | {name: folder for name, folder in beside.items() if os.path.isdir(folder)}
+        if len(both) == len(self._plan.beside):
+            return
+        self._plan = replace(self._plan, beside=tuple(both.items()))
+        self._seen = self._look()
+        self._known |= {name: _content_of(file) for name, file in self._seen.items() if name not in self._known}
+
     def has_news(self) -> bool:
         """Return whether files may have changed since the last call; waits for nothing."""
         if self._inotify is not None:
@@ -177,7 +188,7 @@ class FileWatcher:
         for name in self._known.keys() - self._seen.keys():
             del self._known[name]
             changed.append(name)
-        return changed
+        return [self._plan.here(name) if name.startswith(f"{root.BESIDE}/") else name for name in changed]
 
     def close(self) -> None:
         """Stop watching."""
@@ -201,7 +212,7 @@ class FileWatcher:
     def _look(self) -> dict[str, File]:
         """Return the files that would be sent now, and watch their folders."""
         while True:
-            self._rules, _ = ignore.read_rules(self._plan.root, self._environ)
+            self._rules = {folder: ignore.read_rules(folder, self._environ)[0] for _, folder in self._plan.sent()}
             _, found, _ = archive.scan(self._plan, self._exclude, self._environ, limited=False)
             is_new = False
             if self._inotify is not None:
@@ -227,10 +238,12 @@ class FileWatcher:
     def _concerns(self, event: Event) -> bool:
         if not event.name:
             return True
-        relative = os.path.relpath(os.path.join(event.folder, event.name), self._plan.root)
-        if event.is_folder:
-            return self._rules.folder(relative, event.name) is None
-        return not _OF_AN_EDITOR.fullmatch(event.name) and self._rules.file(relative, event.name) is None
+        for folder, rules in self._rules.items():
+            if (relative := root.below(os.path.join(event.folder, event.name), folder)) is not None:
+                if event.is_folder:
+                    return rules.folder(relative, event.name) is None
+                return not _OF_AN_EDITOR.fullmatch(event.name) and rules.file(relative, event.name) is None
+        return True
 
 
 def _stamps(files: Mapping[str, File]) -> dict[str, bytes]:

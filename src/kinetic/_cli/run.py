@@ -17,7 +17,7 @@ from kinetic._cli import job_results, run_command, shared_options
 from kinetic._cli.error_output import SuggestionError, advice_in_python, in_front
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
-from kinetic.errors import OptionError
+from kinetic.errors import KineticError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -223,6 +223,7 @@ def run(
                 next=f"kinetic run {flag} … -- python {target.partition('::')[0]}",
             )
     with reporter:
+        reporter.file = target.partition("::")[0]
         with advice_in_python(ctx):
             found = target_function.find_function(target, words)
         if function_arguments.wants_help(words):
@@ -282,6 +283,7 @@ class _Reporter:
         self._descriptor = descriptor
         self._words = sys.argv[1:]  # which are the script's own later
         self._watch: VariableWatch | None = None
+        self.file = ""  # of the function, once it is known
         self._is_submitted = False
         if descriptor is not None:
             os.set_inheritable(descriptor, False)
@@ -293,6 +295,7 @@ class _Reporter:
         if isinstance(error, Exception):
             from kinetic.errors import JobError, what_of
 
+            self._tell_of_projects()
             self.tell(failed=what_of(error), has_ended=isinstance(error, JobError))
 
     def begin_again(self, _why: str) -> None:
@@ -350,7 +353,16 @@ class _Reporter:
         found = preloaded_modules.imports_here(self._watch, ())
         packages = [name for name in found.names if "." not in name]  # each imports most of its modules
         libraries = {**found._asdict(), "names": packages, "changed": sorted(found.changed)}
+        self._tell_of_projects()
         self.tell(job_id=handle.job_id, modules=loaded, libraries=libraries)
+
+    def _tell_of_projects(self) -> None:
+        """Report from which other projects modules were imported: their saves start the next run, too."""
+        if self._descriptor is not None and self.file:
+            from kinetic._project import other_projects, root
+
+            with contextlib.suppress(KineticError):  # as when the current folder is gone
+                self.tell(beside=dict(other_projects.with_them(root.plan_for_file(self.file)).beside))
 
     def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler
         if not self._is_submitted:
