@@ -385,6 +385,45 @@ def test_a_project_that_is_installed_on_the_client_finds_its_own_metadata_in_ano
     assert command.stdout == "1.5\n", command.stderr
 
 
+def test_a_package_that_the_file_does_not_name_is_told_before_the_job_lacks_it(project, tmp_path, monkeypatch):
+    monkeypatch.setenv("KINETIC_LOCAL_ENV", "isolated")
+    monkeypatch.setenv("KINETIC_BASE_PACKAGES", "0")
+    installed = tmp_path / "site-packages"
+    for file, text in {
+        "pixels/__init__.py": "",
+        "image_tools-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: image-tools\nVersion: 1\n",
+        "image_tools-1.dist-info/RECORD": "pixels/__init__.py,,\n",
+    }.items():
+        (installed / file).parent.mkdir(parents=True, exist_ok=True)
+        (installed / file).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    project.write("requirements.txt", "")
+    project.write(
+        "train.py",
+        """
+        import kinetic
+        import pixels
+
+        @kinetic.run(accelerator="cpu")
+        def look():
+            return pixels.__name__
+
+        if __name__ == "__main__":
+            look()
+        """,
+    )
+
+    done = project.run("train.py")
+
+    file = project.root / "requirements.txt"
+    assert (
+        "kinetic: warning: the environment of the job will lack what is installed here: pixels (imported by look)\n"
+        f"why:   {file} does not bring image-tools\nnext:  add image-tools to {file}\n"
+    ) in done.stderr
+    assert "look did not begin: ModuleNotFoundError: No module named 'pixels' [runner]" in done.stderr
+    assert "next:  name its package in requirements.txt or pyproject.toml" in done.stderr
+
+
 def test_the_record_of_a_job_names_its_lock(project, monkeypatch):
     monkeypatch.setenv("KINETIC_LOCAL_ENV", "isolated")
     monkeypatch.setenv("KINETIC_BASE_PACKAGES", "0")

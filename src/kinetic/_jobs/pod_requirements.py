@@ -21,6 +21,7 @@ from kinetic._images import image_choice, uv
 from kinetic._jobs import job_options, locate, status
 from kinetic._output import terminal as output
 from kinetic._project import dependencies, root
+from kinetic._project.dependencies import Dependencies
 from kinetic._version import __version__
 from kinetic._wire import digests, keys, python_runtime
 from kinetic._wire.order import INLINE_BYTES, Artifact
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from kinetic._images.lock_store import LockRequest
     from kinetic._images.request import BuildRequest
     from kinetic._jobs.job_options import Options
-    from kinetic._project.dependencies import Dependencies, Export
+    from kinetic._project.dependencies import Export
     from kinetic._project.root import Plan
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import JobRecord
@@ -59,11 +60,9 @@ _FROM_GIT = r"(?:\A|[\s@=])git\+"
 class Unfinished:
     """What a job asks of a cluster, while its image is found or built in a thread beside the packing of the job."""
 
-    def __init__(
-        self, find: Callable[[Unfinished], PodRequirements], *, beside: bool, projects: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, find: Callable[[Unfinished], PodRequirements], found: Dependencies, *, beside: bool) -> None:
         self.stop = uv.Stop()
-        self.projects = projects  # folders of other projects that the job needs, which are sent
+        self.dependencies = found  # what is installed for the job
         self._find = find
         self._packed, self._ended = threading.Event(), threading.Event()
         self._elsewhere: list[RemoteBuilder] = []  # builders that have begun
@@ -172,7 +171,8 @@ def requirements_of(
         require_accelerator=is_wanted("require_accelerator"),
         python=python_runtime.python_minor(),
     )
-    lines, projects = _lines(function, plan, image, placement, environ, base=is_wanted("base_packages"))
+    found = _dependencies(function, plan, image, placement, environ, base=is_wanted("base_packages"))
+    lines = found.lines
 
     def installing(image: Image) -> PodRequirements:
         """Return what a job asks for that installs its packages when it starts."""
@@ -229,10 +229,10 @@ def requirements_of(
         return replace(asked, image=found.uri, lock=found.lock_key)
 
     if image.repository:
-        return Unfinished(in_image, beside=True, projects=projects)
+        return Unfinished(in_image, found, beside=True)
     if image.unpacks and lines:
-        return Unfinished(unpacking, beside=True, projects=projects)
-    return Unfinished(lambda _: installing(image), beside=False, projects=projects)
+        return Unfinished(unpacking, found, beside=True)
+    return Unfinished(lambda _: installing(image), found, beside=False)
 
 
 def _warn_of_secrets(lines: Sequence[str]) -> None:
@@ -295,7 +295,7 @@ def find_dependencies(
     )
 
 
-def _lines(
+def _dependencies(
     function: Callable[..., Any],
     plan: Plan,
     image: Image,
@@ -303,17 +303,16 @@ def _lines(
     environ: Mapping[str, str],
     *,
     base: bool,
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the lines of the file that is installed in the pod, and other projects; report where they come from."""
+) -> Dependencies:
+    """Return what is installed in the pod, with base packages, and report where that comes from."""
     if not image.installs and not image.repository:
-        expected = "the project's dependencies"  # of a file that could not be installed from
+        expected, found = "the project's dependencies", Dependencies(None, "image")  # where no file can be read
         with contextlib.suppress(OptionError):
             found = find_dependencies(function, plan, base=base, environ=environ)
-            if not (found.lines or found.filtered):
-                return (), found.projects
-            expected = f"the dependencies in {found.source}"
-        output.report_once(f"nothing is installed into the image {image.uri}: it must hold {expected}")
-        return (), ()
+            expected = f"the dependencies in {found.source}" if found.lines or found.filtered else ""
+        if expected:
+            output.report_once(f"nothing is installed into the image {image.uri}: it must hold {expected}")
+        return replace(found, kind="image", lines=())
     export = functools.partial(_export, environ=environ)
     found = find_dependencies(function, plan, base=base, export=export, environ=environ)
     found.check_python(python_runtime.python_version())
@@ -326,7 +325,7 @@ def _lines(
     if from_git and not image.repository and not image.has_base:  # said before the job waits for its machine
         shown = re.sub(_USER, r"\g<scheme>://***@", from_git)
         output.warn_once(f"{image.uri} has no git, which is needed to install {shown}: choose an image that has it")
-    return (*found.lines, *packages), found.projects
+    return replace(found, lines=(*found.lines, *packages))
 
 
 def base_note(packages: Sequence[str], *, base: bool) -> tuple[str, ...]:

@@ -300,6 +300,12 @@ def _exception_of(store: Store, outcome: Outcome) -> Any:
     return raised
 
 
+_NOT_FOUND = (
+    "name its package in requirements.txt or pyproject.toml; if it is a module of yours, see what is sent: "
+    "kinetic package --dry-run FILE.py"
+)
+
+
 def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
     error = outcome.error
     message = str(error.get("message", ""))
@@ -308,7 +314,8 @@ def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
             error.get("what") or f"{function} did not begin: {error.get('type')}: {message}",
             phase=outcome.phase,
             why=error.get("why") or f"it failed {PHASES.get(outcome.phase, outcome.phase)}",
-            next=error.get("next") or log_command(outcome),
+            next=error.get("next")
+            or (_NOT_FOUND if error.get("type") == ModuleNotFoundError.__name__ else log_command(outcome)),
             code=error.get("code"),
         )
     if outcome.cause == predecessors.CAUSE:

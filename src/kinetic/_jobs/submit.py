@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.job_options import Captured, Options
     from kinetic._jobs.pod_requirements import Unfinished
     from kinetic._project.archive import Shipped
+    from kinetic._project.dependencies import Dependencies
     from kinetic._project.pickler import Call
     from kinetic._project.root import Plan
     from kinetic._wire.order import DataRef
@@ -159,7 +160,7 @@ class Environment(NamedTuple):
 
     interpreter: str = ""  # the Python of an environment of its own; "" for the client's
     lock: str = ""  # the key of the lock that it was built from
-    projects: tuple[str, ...] = ()  # folders of other projects that it needs, which are sent
+    dependencies: Dependencies | None = None  # what is installed in it; None in the client's
 
 
 def environment_for(function: Callable[..., Any], plan: Plan, context: SubmitContext) -> Environment:
@@ -192,7 +193,7 @@ def environment_for(function: Callable[..., Any], plan: Plan, context: SubmitCon
             base=packages,
             source=found.source,
         )
-    return Environment(str(built.python), built.lock, found.projects)
+    return Environment(str(built.python), built.lock, replace(found, lines=(*found.lines, *packages)))
 
 
 @functools.cache
@@ -367,7 +368,7 @@ def resolve(
         what = "it" if len(missing) == 1 else "them"
         unset = f"{', '.join(missing)} {'is' if what == 'it' else 'are'} not set here"
         output.warn_once(f"capture_env_vars: {unset}, so the job will not have {what}")
-    interpreter, lock, projects = environment_for(function, plan, context)
+    interpreter, lock, dependencies = environment_for(function, plan, context)
     if not context.backend.is_here or interpreter or importlib.util.find_spec("jax") is not None:
         script_state.report_keras(captured.values)  # else jobs have it as it is here
     unfinished = None
@@ -385,18 +386,28 @@ def resolve(
             environ=os.environ,
             remotes=functools.partial(_remote_builders, options, context),
         )
+    if unfinished is not None:
+        dependencies = unfinished.dependencies
     if context.backend.is_here and not interpreter:
         plan = replace(plan, same_python=True)
     else:
-        from kinetic._project import other_projects  # only for jobs in another environment
-
-        plan = other_projects.with_them(plan, unfinished.projects if unfinished is not None else projects)
-        if plan.beside:
-            output.report_once(f"sent beside the project: {', '.join(folder for _, folder in plan.beside)}")
+        plan = _for_elsewhere(function, plan, dependencies)
     asked = config_options.read_resources(options.resources or {})
     return Shipment(
         plan, options, context, captured, interpreter, by_value, resources=asked, lock=lock, unfinished=unfinished
     )
+
+
+def _for_elsewhere(function: object, plan: Plan, found: Dependencies | None) -> Plan:
+    """Return the plan for a job in another environment, and warn of what it will lack before it waits for a machine."""
+    from kinetic._project import missing_packages, other_projects  # only for such jobs
+
+    plan = other_projects.with_them(plan, found.projects if found is not None else ())
+    if plan.beside:
+        output.report_once(f"sent beside the project: {', '.join(folder for _, folder in plan.beside)}")
+    if found is not None and (warning := missing_packages.warning(function, plan, found)) is not None:
+        output.warn_once(*warning)
+    return plan
 
 
 def _check_outputs(options: Options, context: SubmitContext) -> None:

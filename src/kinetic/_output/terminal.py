@@ -214,7 +214,7 @@ def report_once(text: str, *, about: str = "") -> None:
         report(text)
 
 
-def warn_once(text: str, *, why: str = "", next: str = "") -> None:
+def warn_once(text: str, why: str = "", next: str = "") -> None:
     """Warn the first time in this process."""
     if text not in _said:
         _said.add(text)

@@ -369,7 +369,7 @@ def _invalid(file: Path, why: str, number: int = 0, next_: str = "correct the fi
 
 # --------------------------------------------------------------------------------------------------------- the project
 
-Kind = Literal["none", "requirements", "pyproject", "lock", "script"]
+Kind = Literal["none", "requirements", "pyproject", "lock", "script", "image"]
 Export = Callable[[Path, Sequence[str]], Sequence[str]]  # folder with a uv.lock, extras → lines of a requirements file
 
 _FILES = ("requirements.txt", "pyproject.toml")  # the first wins
@@ -380,7 +380,7 @@ class Dependencies:
     """What is to be installed for a job."""
 
     source: Path | None  # the file that says so; None if there is none
-    kind: Kind  # what kind of file
+    kind: Kind  # what kind of file; "image" where the job's image must have everything
     lines: tuple[str, ...] = ()  # requirements and options as in a requirements file, one line each, without comments
     filtered: tuple[str, ...] = ()  # lines that were taken out, because the base environment brings JAX
     notes: tuple[str, ...] = ()  # sentences for the user, each once

@@ -42,11 +42,17 @@ def with_them(plan: Plan, named: Sequence[str] = ()) -> Plan:
 def _imported(plan: Plan) -> Iterator[str]:
     """Yield the folders from which modules were imported that no folder of the project holds, but Python finds."""
     alone = replace(plan, root=Path(os.devnull), sys_path_rel=(), same_python=True)
-    for name, module in list(sys.modules.items()):
+    libraries = tuple(f"{folder}/" for folder in map(str, sys.path) if root.is_installed(folder))
+    for name, module in list(sys.modules.items()):  # some thousand
         file = getattr(module, "__file__", None) if type(module) is ModuleType else None
-        if not isinstance(file, str) or not file.startswith("/") or name != module.__name__ or root.is_installed(file):
+        if (
+            not isinstance(file, str)
+            or file.startswith(libraries)
+            or not file.startswith("/")
+            or root.is_installed(file)
+        ):
             continue
-        if modules.classify(module, alone) == modules.FOUND:
+        if name == module.__name__ and modules.classify(module, alone) == modules.FOUND:
             folder = os.path.dirname(file)
             for _ in range(name.count(".") + hasattr(module, "__path__")):
                 folder = os.path.dirname(folder)
