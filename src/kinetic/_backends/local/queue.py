@@ -5,13 +5,7 @@ BEGIN IMMEDIATE transaction, so all processes see one order. "cpu" jobs share th
 first in, first out. The client that submits a job writes its slots and devices into the row, so that they never depend
 on who starts the job.
 
-A damaged database is renamed, and a new one is built from what is durable beside it. Ended jobs need no row:
-
-| file | says |
-|---|---|
-| ``jobs/{job}/launch.json`` | everything that the client put into the row |
-| ``supervisors/{supervisor}.job`` | which attempt at which job a supervisor has |
-| ``jobs/{job}/log-{attempt}-{host}.began`` | that a function has started, if the file of its supervisor is gone |
+A damaged database is renamed, and a new one is built from what is durable beside it (``queue_database.py``).
 """
 
 from __future__ import annotations
@@ -46,46 +40,6 @@ _MOST_SECONDS = 3600.0  # as long as a supervisor waits for a store
 _REPORT_SECONDS = 5.0  # after which a waiting process reports which process it waits for
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _TRIAL = "SELECT 1 FROM jobs, supervisors, templates, predecessors, lent_slots WHERE jobs.template_id = '' LIMIT 0"
-_TABLES = """
-CREATE TABLE IF NOT EXISTS jobs (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    job_id TEXT NOT NULL UNIQUE,
-    group_id TEXT NOT NULL DEFAULT '',
-    template_id TEXT NOT NULL,
-    gpus INTEGER NOT NULL DEFAULT 0,
-    slots INTEGER NOT NULL DEFAULT 1,
-    allowed TEXT NOT NULL DEFAULT '',
-    state TEXT NOT NULL DEFAULT 'queued',
-    supervisor TEXT,
-    devices TEXT NOT NULL DEFAULT '',
-    attempt INTEGER NOT NULL DEFAULT 0,
-    requeues INTEGER NOT NULL DEFAULT 0,
-    stop INTEGER NOT NULL DEFAULT 0,
-    submitted REAL NOT NULL,
-    started REAL,
-    ended REAL,
-    verdict TEXT NOT NULL DEFAULT ''
-);
-CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, seq);
-CREATE INDEX IF NOT EXISTS jobs_by_group ON jobs (group_id, state, seq);
-CREATE TABLE IF NOT EXISTS supervisors (
-    supervisor TEXT PRIMARY KEY,
-    template_id TEXT NOT NULL,
-    state TEXT NOT NULL,
-    pid INTEGER NOT NULL DEFAULT 0,
-    since REAL NOT NULL
-);
-CREATE TABLE IF NOT EXISTS templates (
-    template_id TEXT PRIMARY KEY,
-    template TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS predecessors (
-    job_id TEXT NOT NULL,
-    predecessor TEXT NOT NULL,
-    PRIMARY KEY (job_id, predecessor)
-);
-CREATE TABLE IF NOT EXISTS lent_slots (job_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL);
-"""
 
 
 class JobRow(NamedTuple):
@@ -160,7 +114,6 @@ _HOLDS_A_SLOT = (
     f"SELECT count(*) FROM jobs WHERE {ACTIVE} AND gpus = 0 AND NOT EXISTS (SELECT 1 FROM lent_slots"
     " WHERE lent_slots.job_id = jobs.job_id AND lent_slots.attempt = jobs.attempt)"
 )
-_NEW_PREDECESSOR = "INSERT OR IGNORE INTO predecessors (job_id, predecessor) VALUES (?, ?)"
 _NEW_TEMPLATE = "INSERT OR IGNORE INTO templates (template_id, template) VALUES (?, ?)"
 
 
@@ -538,7 +491,9 @@ class Queue:
         self.close()
         with _gate(self._path):
             if folders.file_id(self._path) == damaged:
-                _set_aside(self._path)
+                from kinetic._backends.local import queue_database  # rare
+
+                queue_database.set_aside(self._path)
         return True
 
     def _connection(self) -> sqlite3.Connection:
@@ -693,11 +648,9 @@ def _open(path: Path) -> sqlite3.Connection:
     _opened_by = os.getpid()
     while True:
         if not path.exists():
-            for beside in _sqlite_files(path):  # of a database that is gone: they would be taken for parts of ours
-                beside.unlink(missing_ok=True)
-            # Created by us: the files beside it take on its permissions.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, folders.PRIVATE_FILE))
-            folders.sync(path.parent)  # SQLite does so for its journal only
+            from kinetic._backends.local import queue_database  # once in the life of a queue, as below
+
+            queue_database.make_file(path)
         db = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             version = _patiently(path, functools.partial(_prepare, db, path))
@@ -708,12 +661,14 @@ def _open(path: Path) -> sqlite3.Connection:
             db.close()
             if not (isinstance(error, sqlite3.Error) and _is_damage(error)):
                 raise
-            _set_aside(path)
+            from kinetic._backends.local import queue_database
+
+            queue_database.set_aside(path)
         else:
             if "KINETIC_SUPERVISOR" not in os.environ and path.with_name(runtime_files.REPAIR_NOTE).exists():
-                from kinetic._backends.local import queue_repair  # rare; a supervisor has no terminal
+                from kinetic._backends.local import queue_database  # rare; a supervisor has no terminal
 
-                queue_repair.show_note(path)
+                queue_database.show_note(path)
             return db
 
 
@@ -738,7 +693,9 @@ def _prepare(db: sqlite3.Connection, path: Path) -> int:
     db.execute("PRAGMA synchronous = FULL")  # 0.1 ms: a reboot must not forget what was submitted
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
     if version == 0:
-        _create(db, path)
+        from kinetic._backends.local import queue_database
+
+        queue_database.create(db, path, _SCHEMA)
     elif version == _SCHEMA:
         _check_tables(db)
     return version or _SCHEMA
@@ -752,58 +709,6 @@ def _check_tables(db: sqlite3.Connection) -> None:
         if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # "no such table", "no such column"
             error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
         raise
-
-
-def _create(db: sqlite3.Connection, path: Path) -> None:
-    """Create the tables, and fill them with what is durable of an earlier queue in the same place."""
-    db.execute(f"PRAGMA journal_mode = {'WAL' if _supports_wal(path) else 'DELETE'}")
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        for statement in _TABLES.split(";"):
-            db.execute(statement)
-        from kinetic._backends.local import queue_repair  # once in the life of a queue
-
-        rebuilt = queue_repair.rebuilt_rows(path)
-        for row, template in rebuilt:
-            db.execute(_NEW_TEMPLATE, (row["template_id"], template))
-            after = row.pop("after", ())
-            marks = ", ".join("?" * len(row))
-            db.executemany(_NEW_PREDECESSOR, [(row["job_id"], name) for name in after])
-            db.execute(f"INSERT OR IGNORE INTO jobs ({', '.join(row)}) VALUES ({marks})", [*row.values()])
-        if rebuilt:
-            queue_repair.leave_note(path, [row for row, _ in rebuilt])
-        db.execute(f"PRAGMA user_version = {_SCHEMA}")
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-
-
-def _supports_wal(path: Path) -> bool:
-    """Return whether the file system has what WAL needs: memory that processes share through a file.
-
-    Tried with a file beside the queue, because SQLite marks a database as WAL before it finds that it cannot map the
-    memory; from then on every statement fails, including the one that would undo it.
-    """
-    beside = f"{path}.{os.getpid():x}-{os.urandom(4).hex()}"
-    db = sqlite3.connect(beside, isolation_level=None)
-    try:
-        db.execute("PRAGMA synchronous = OFF")
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("CREATE TABLE tried (number INTEGER)")
-    except sqlite3.OperationalError:
-        return False
-    else:
-        return True
-    finally:
-        db.close()
-        for file in (Path(beside), *_sqlite_files(Path(beside))):
-            file.unlink(missing_ok=True)
-
-
-def _sqlite_files(path: Path) -> list[Path]:
-    return [Path(f"{path}{end}") for end in ("-wal", "-shm", "-journal")]
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
@@ -825,12 +730,3 @@ def _unusable(
         next=next or f"{room}point KINETIC_RUNTIME_DIR at a folder on a local disk",
         code="disk-full" if is_full else None,
     )
-
-
-def _set_aside(path: Path) -> None:
-    """Rename a damaged database and the files beside it; the caller has the gate, so no process opens one of them."""
-    aside = f"{path}.{runtime_files.DAMAGED}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
-    os.replace(path, aside)
-    for file in _sqlite_files(path):
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(file, f"{aside}{file.name.removeprefix(path.name)}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._backends.local import lock_holders, recovery
+from kinetic._backends.local import lock_holders, queue_database, recovery
 from kinetic._backends.local import queue as queues
 from kinetic._backends.local.limits import Limits
 from kinetic._backends.local.queue import Queue
@@ -336,7 +336,7 @@ def test_a_queue_that_is_damaged_under_an_open_connection_is_replaced_at_the_nex
 
 @pytest.mark.parametrize("wal", [True, False])
 def test_what_is_left_beside_a_queue_that_is_gone_does_not_become_part_of_the_next_one(tmp_path, monkeypatch, wal):
-    monkeypatch.setattr(queues, "_supports_wal", lambda _: wal)
+    monkeypatch.setattr(queue_database, "_supports_wal", lambda _: wal)
     with closing(Queue(tmp_path / "queue.db")) as queue:
         add(queue, "a")
         beside = {path: path.read_bytes() for path in tmp_path.glob("queue.db-*")}
@@ -370,7 +370,7 @@ def stopped_inside_a_change(path: Path) -> int:
 def test_a_process_that_is_stopped_inside_a_change_finishes_it_and_is_stopped_again(tmp_path, monkeypatch, wal):
     if not Path("/proc/locks").exists():
         pytest.skip("this system does not tell who holds a lock")
-    monkeypatch.setattr(queues, "_supports_wal", lambda _: wal)
+    monkeypatch.setattr(queue_database, "_supports_wal", lambda _: wal)
     with closing(Queue(tmp_path / "queue.db")) as queue:
         add(queue, "a")
     pid = stopped_inside_a_change(tmp_path / "queue.db")
