@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._runner import processes
-from kinetic._runner.supervisor import supervise
+from kinetic._runner.supervisor import worker_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 
@@ -43,7 +43,7 @@ CALL = "from jobs import *\nprint(call(about))"
 def spares() -> dict[int, int]:
     """Return the processes that wait for a task, and their parents."""
     found = {int(name): processes.status(int(name)) for name in os.listdir("/proc") if name.isdigit()}
-    return {pid: int(each["PPid"]) for pid, each in found.items() if each.get("Name") == supervise.SPARE}
+    return {pid: int(each["PPid"]) for pid, each in found.items() if each.get("Name") == worker_process.SPARE}
 
 
 @pytest.fixture

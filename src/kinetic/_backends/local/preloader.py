@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from kinetic._runner import processes
-from kinetic._runner.supervisor import supervise
+from kinetic._runner.supervisor import worker_monitor, worker_process
 from kinetic._runner.worker import preloaded_modules, process_setup
 from kinetic._runner.worker.preloaded_modules import Imports
 from kinetic._wire import folders
@@ -33,7 +33,7 @@ class Preloader:
     """One such process, as its supervisor sees it.
 
     Args:
-        entry: Of its workers, see ``supervise.EarlyWorker``.
+        entry: Of its workers, see ``worker_process.EarlyWorker``.
         libc: Of ``processes.load_libc``.
         imports: What it imports.
         variables: All variables that a job has.
@@ -45,7 +45,7 @@ class Preloader:
 
     def __init__(
         self,
-        entry: Callable[[supervise.Tasks, int], NoReturn],
+        entry: Callable[[worker_process.Tasks, int], NoReturn],
         libc: Any,
         imports: Imports,
         variables: Mapping[str, str],
@@ -70,10 +70,10 @@ class Preloader:
         if self._pid == 0:
             try:
                 os.setpgid(0, 0)
-                supervise.close_all_but(theirs.fileno())
-                supervise.die_with(supervisor, libc)
+                worker_process.close_all_but(theirs.fileno())
+                worker_process.die_with(supervisor, libc)
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                title.set(supervise.SPARE, "imports libraries for the next jobs")
+                title.set(worker_process.SPARE, "imports libraries for the next jobs")
                 process_setup.make_streams()
                 process_setup.begin_as_main()
                 if _import(theirs, imports, variables, left_out):
@@ -82,7 +82,7 @@ class Preloader:
                     _kill(processes.tree_of(os.getpid())[1:])
             finally:
                 os._exit(0)
-        supervise.helpers.add(self._pid)
+        worker_monitor.helpers.add(self._pid)
         self._ours.settimeout(0)
 
     @property
@@ -135,8 +135,8 @@ class Preloader:
         """Kill it and what a library has started in it, and wait for its end; its workers live on."""
         self._ours.close()
         self.is_over = True
-        if self._pid in supervise.helpers:  # else it has ended, and the number may be another process's
-            supervise.helpers.discard(self._pid)
+        if self._pid in worker_monitor.helpers:  # else it has ended, and the number may be another process's
+            worker_monitor.helpers.discard(self._pid)
             _kill(processes.tree_of(self._pid))
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)
@@ -168,14 +168,14 @@ def _kill(pids: Sequence[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _belonging_to(supervisor: int, libc: Any, tasks: supervise.Tasks) -> supervise.Tasks:
+def _belonging_to(supervisor: int, libc: Any, tasks: worker_process.Tasks) -> worker_process.Tasks:
     """Yield what a worker is told; by then it is a child of the supervisor, and from there on ends with it."""
     for task in tasks:
-        supervise.die_with(supervisor, libc)
+        worker_process.die_with(supervisor, libc)
         yield task
 
 
-def _serve(supervisor: Any, entry: Callable[[supervise.Tasks, int], NoReturn]) -> None:
+def _serve(supervisor: Any, entry: Callable[[worker_process.Tasks, int], NoReturn]) -> None:
     """Fork a worker for each order, until the supervisor has no more."""
     preloaded_modules.get_ready_to_fork()
     supervisor.send("\0".join(["ready", *preloaded_modules.variables_of_imports()]).encode())
@@ -189,7 +189,7 @@ def _serve(supervisor: Any, entry: Callable[[supervise.Tasks, int], NoReturn]) -
             os.close(descriptor)
 
 
-def _fork(entry: Callable[[supervise.Tasks, int], NoReturn], told: int, file: int, report: int) -> int:
+def _fork(entry: Callable[[worker_process.Tasks, int], NoReturn], told: int, file: int, report: int) -> int:
     """Fork a worker that is nobody's child here; return its number, 0 if it could not be forked."""
     read_end, write_end = os.pipe()
     between = -1
@@ -201,8 +201,8 @@ def _fork(entry: Callable[[supervise.Tasks, int], NoReturn], told: int, file: in
                 os.write(write_end, worker.to_bytes(_NUMBER_BYTES))
             else:
                 os.setpgid(0, 0)
-                supervise.close_all_but(told, file, report)
-                entry(supervise.hear_tasks(told, file), report)
+                worker_process.close_all_but(told, file, report)
+                entry(worker_process.hear_tasks(told, file), report)
         finally:
             os._exit(0)
     os.close(write_end)

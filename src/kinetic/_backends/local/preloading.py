@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from kinetic._backends.local import limits, scheduler
 from kinetic._backends.local.preloader import Preloader
-from kinetic._runner.supervisor.supervise import EarlyWorker, Supervisor
+from kinetic._runner.supervisor.supervise import Supervisor
+from kinetic._runner.supervisor.worker_process import EarlyWorker
 from kinetic._runner.worker import preloaded_modules, worker
 from kinetic._runner.worker.preloaded_modules import Imports
 from kinetic._wire import NamedTuple, digests

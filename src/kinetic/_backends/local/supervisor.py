@@ -25,9 +25,11 @@ from kinetic._backends.local import limits, notifier, recovery, runtime_files, s
 from kinetic._backends.local.queue import JobRow, Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner import processes
-from kinetic._runner.supervisor import attempts, supervise
-from kinetic._runner.supervisor.supervise import DECIDED, REMOVED, Decision, EarlyWorker, Supervisor
+from kinetic._runner.supervisor import attempts, worker_process
+from kinetic._runner.supervisor.supervise import DECIDED, REMOVED, Decision, Supervisor
 from kinetic._runner.supervisor.verdicts import Ending, Report
+from kinetic._runner.supervisor.worker_monitor import WatchedWorker
+from kinetic._runner.supervisor.worker_process import EarlyWorker
 from kinetic._runner.worker import function_call, preloaded_modules, worker
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES, Store
 from kinetic._wire import digests, documents, folders, keys, outcomes, python_runtime
@@ -156,7 +158,7 @@ class SupervisorProcess:
 
         Not without libc, where nothing would tell it from the process of a job, nor in a process with threads.
         """
-        if self.supervisor.libc is None or supervise.needs_own_interpreter():
+        if self.supervisor.libc is None or worker_process.needs_own_interpreter():
             self._last = None
         if self._last is not None and (self._spare is None or not self._spare.is_alive):
             self._end_spare()
@@ -171,7 +173,7 @@ class SupervisorProcess:
     def spare_for(self, task: Task) -> EarlyWorker | None:
         """Return the worker that waits, if it can carry out this task; after this, there is none."""
         self._last = task
-        is_early = task.hosts == 1 and not task.own_interpreter and not supervise.needs_own_interpreter()
+        is_early = task.hosts == 1 and not task.own_interpreter and not worker_process.needs_own_interpreter()
         preloaded = self._preloading.worker_for(task, may_be=is_early) if self._preloading is not None else None
         if self._spare is None or not is_early or preloaded is not None or not self._spare.is_alive:
             self._end_spare()
@@ -180,7 +182,7 @@ class SupervisorProcess:
 
     def learn_imports(self, task: Task) -> None:
         """Let the next job find imported what this one had to import."""
-        can_be_used = self.supervisor.libc is not None and not supervise.needs_own_interpreter()
+        can_be_used = self.supervisor.libc is not None and not worker_process.needs_own_interpreter()
         if not can_be_used or not (self._preloading or (task.folder.parent / preloaded_modules.IMPORTS_FILE).exists()):
             return
         if self._preloading is None:
@@ -391,7 +393,7 @@ class QueueSource:
             followers.close(self._paths, self._queue, self.store, self.task, error)
             return None
 
-    def forked(self, hosts: Sequence[supervise.WatchedWorker]) -> None:
+    def forked(self, hosts: Sequence[WatchedWorker]) -> None:
         self._report = hosts[0].reader.report
         self._process.supervisor.title.set(self.task.job_id, f"supervisor {hosts[0].task.folder}")
         if self._completion is not None:

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from kinetic._runner.pod import container, log_pump
 from kinetic._runner.pod.container import HostInPod
 from kinetic._runner.pod.log_pump import LogPump, LogSegments, LogSpool, say, write_termination_message
-from kinetic._runner.supervisor import attempts, supervise, verdicts
+from kinetic._runner.supervisor import attempts, verdicts, worker_process
 from kinetic._runner.supervisor.attempts import FOREVER
-from kinetic._runner.supervisor.supervise import DECIDED, Decision, EarlyWorker, Supervisor, store_patiently
+from kinetic._runner.supervisor.supervise import DECIDED, TAKEN, Decision, Supervisor, store_patiently
 from kinetic._runner.supervisor.verdicts import Ending
+from kinetic._runner.supervisor.worker_monitor import WatchedWorker
+from kinetic._runner.supervisor.worker_process import EarlyWorker
 from kinetic._runner.worker import worker
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, folders, keys, outcomes, pod_log_format, python_runtime
@@ -246,7 +248,7 @@ class PodSource:
             here = container.task_of(self.task, self.place, 0, self.environ)
         except RunnerError:  # raised again by the task of the attempt
             here = None
-        if here is None or here.own_interpreter or supervise.needs_own_interpreter():
+        if here is None or here.own_interpreter or worker_process.needs_own_interpreter():
             supervisor.discard_early()
             return
         for _ in range(2):
@@ -323,7 +325,7 @@ class PodSource:
             say(f"{self.verdict_words} already; nothing is left to do")
             self._start_others()
             self.code = 0
-        elif why == supervise.TAKEN:
+        elif why == TAKEN:
             say("the job is not this pod's; nothing is left to do here")
             self.code = FAILED_EXIT
         else:
@@ -469,7 +471,7 @@ class PodSource:
 
     # ------------------------------------------------------------------------------------------------- while it runs
 
-    def forked(self, hosts: Sequence[supervise.WatchedWorker]) -> None:
+    def forked(self, hosts: Sequence[WatchedWorker]) -> None:
         """Start the threads, which must not exist when this process forks; see ``Source``."""
         for watched in hosts:
             watched.grace, watched.spare_children = USER_SECONDS, True

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kinetic._runner.supervisor import supervise
+from kinetic._runner.supervisor import worker_process
 from kinetic._runner.worker import preloaded_modules, process_setup
 from kinetic._runner.worker.preloaded_modules import Imports
 
@@ -121,7 +121,7 @@ class ForkServer:
 
 def _become_child(parent: int, libc: Any, *kept: int) -> None:
     """Drop what belongs to the first process; end when that does."""
-    supervise.close_all_but(*kept)
+    worker_process.close_all_but(*kept)
     if libc is not None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

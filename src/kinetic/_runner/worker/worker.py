@@ -18,7 +18,7 @@ from time import monotonic as _monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from kinetic._runner import processes
-from kinetic._runner.supervisor import attempts, supervise
+from kinetic._runner.supervisor import attempts, worker_process
 from kinetic._runner.supervisor.verdicts import ReportWriter, end_after
 from kinetic._runner.worker import function_call, import_hooks, process_setup, workspace
 from kinetic._runner.worker.function_call import Failure, Value
@@ -59,10 +59,10 @@ _UNHEARD_SECONDS = 5.0  # for exit handlers, if the supervisor cannot know that 
 
 
 def main(words: list[str]) -> NoReturn:
-    """Be a worker in an interpreter of its own: ``TASK REPORT``, two descriptors; see ``supervise.exec_worker``."""
+    """Be a worker in an interpreter of its own: ``TASK REPORT``, two descriptors; see ``exec_worker``."""
     descriptor, report = (int(word) for word in words)
     with os.fdopen(descriptor, "rb") as file:
-        task = supervise.task_from(file.read())
+        task = worker_process.task_from(file.read())
     os.set_inheritable(report, False)
     title = processes.ProcessTitle(processes.load_libc())  # exec has reset it
     title.set(task.job_id, f"worker {task.folder}")
@@ -71,14 +71,14 @@ def main(words: list[str]) -> NoReturn:
 
 def preload() -> None:
     """Do in a supervisor, once, what each of its workers would have to do."""
-    supervise.preload()
+    worker_process.preload()
     function_call.pickler_class()
     for kind in (Order, Artifact, Child, Value, JaxProcess):
         dataclasses.fields(kind)  # it is made now
 
 
-def wait_for_a_task(last: Task, tasks: supervise.Tasks, report: int) -> NoReturn:
-    """Be a worker that knows nothing of its task, and do what comes before any; see ``supervise.EarlyWorker``.
+def wait_for_a_task(last: Task, tasks: worker_process.Tasks, report: int) -> NoReturn:
+    """Be a worker that knows nothing of its task, and do what comes before any; see ``worker_process.EarlyWorker``.
 
     ``last``: another task; the environment is mostly the same.
     """
@@ -95,8 +95,8 @@ def wait_for_a_task(last: Task, tasks: supervise.Tasks, report: int) -> NoReturn
         _exit(_SOFTWARE)
 
 
-def get_ready(tasks: supervise.Tasks, report: int) -> NoReturn:
-    """Be a worker that hears first only where its order is, and fetch that meanwhile; see ``supervise.EarlyWorker``."""
+def get_ready(tasks: worker_process.Tasks, report: int) -> NoReturn:
+    """Be a worker that hears first only where its order is, and fetch that; see ``worker_process.EarlyWorker``."""
     found: list[function_call.Fetched] = []
     try:
         process_setup.prepare()
@@ -109,7 +109,7 @@ def get_ready(tasks: supervise.Tasks, report: int) -> NoReturn:
             if task.placed is None:  # mounts want no threads, and what opens a store in the cloud has some
                 with contextlib.suppress(Exception):  # it is fetched again when there is somewhere to report an error
                     fetching = _begin_to_fetch(task, found)
-            supervise.preload()
+            worker_process.preload()
             if fetching is not None:
                 fetching.join()
             if (task := next(tasks, None)) is not None:
@@ -151,7 +151,7 @@ def work(
         process_setup.apply_environment(task.environment, task.umask)
         if (preloaded := _preloaded()) is not None:
             if task.pod is None and preloaded.changed_file():
-                supervise.exec_worker(task, pipe)
+                worker_process.exec_worker(task, pipe)
             preloaded.hidden.install()
         os.environ["KINETIC_PROGRESS_FILE"] = str(task.progress)  # see _wire/progress.py, which few jobs load
         os.environ.setdefault("PYTHONUNBUFFERED", "1")  # of interpreters that the function starts
@@ -453,7 +453,7 @@ def _begin_again(task: Task, report: ReportWriter, why: str) -> None:
             folders.remove(made.parent, made.name)
     os.environ.clear()
     os.environ.update(task.environment)
-    supervise.exec_worker(task, report.descriptor)
+    worker_process.exec_worker(task, report.descriptor)
 
 
 def _mount(task: Task, report: ReportWriter) -> Any:

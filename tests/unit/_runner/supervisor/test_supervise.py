@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from servers import fuse
 
-from kinetic._runner.supervisor import supervise, verdicts
+from kinetic._runner.supervisor import verdicts, worker_monitor, worker_process
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys, outcomes
 from kinetic._wire.task import Task
@@ -30,7 +30,7 @@ import cloudpickle
 
 from kinetic._runner.worker import worker as working
 from kinetic._runner.supervisor import attempts as supervisor_attempts
-from kinetic._runner.supervisor import supervise
+from kinetic._runner.supervisor import worker_monitor, worker_process
 from kinetic._runner.supervisor.supervise import Supervisor
 from kinetic._stores.files import FileStore
 from kinetic._wire import digests, python_runtime as fingerprint, keys
@@ -133,11 +133,11 @@ def main():
     if sys.argv[2:] == ["no early worker"]:
         if sys.platform == "linux":
             tempfile.tempdir = str(HERE / "full")  # a disk that has no room for a task
-        supervisor.early = supervise.EarlyWorker(lambda tasks, report: os._exit(1), supervisor.libc)
+        supervisor.early = worker_process.EarlyWorker(lambda tasks, report: os._exit(1), supervisor.libc)
         while supervisor.early.is_alive:
             pass
     elif sys.argv[2:]:
-        supervise._STUCK_SECONDS = 0.5
+        worker_monitor._STUCK_SECONDS = 0.5
         tasks = replace(task("stuck", os.listdir, sys.argv[2]), deadline=0.5), one
     for each in tasks:
         while True:
@@ -223,9 +223,11 @@ def test_a_host_that_is_done_after_its_stacks_were_written_is_not_looked_at_agai
     reader = verdicts.ReportReader(-1)
     reader.report = verdicts.Report(done={"status": "succeeded"})
     task = Task("slice", "ab" * 32, "file:///store", "key", 0o022, 0.5, {}, hosts=2)
-    watched = supervise.WatchedWorker(task, -1, reader, time.monotonic() - 5.0, (), 0, dumped_at=time.monotonic() - 4.5)
+    watched = worker_monitor.WatchedWorker(
+        task, -1, reader, time.monotonic() - 5.0, (), 0, dumped_at=time.monotonic() - 4.5
+    )
 
-    assert supervise._seconds_to_next_action(watched) > 1  # its peers are waited for
+    assert worker_monitor._seconds_to_next_action(watched) > 1  # its peers are waited for
 
 
 def refused() -> int:
@@ -239,7 +241,7 @@ def test_a_process_that_cannot_be_started_leaves_no_descriptor_open() -> None:
         patch.setattr(os, "fork", refused)
         for _ in range(3):
             with pytest.raises(BlockingIOError):
-                supervise.EarlyWorker(lambda tasks, report: os._exit(1), None)
+                worker_process.EarlyWorker(lambda tasks, report: os._exit(1), None)
 
     assert len(os.listdir("/dev/fd")) == len(before)
 
