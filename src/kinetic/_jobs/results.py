@@ -15,7 +15,6 @@ from typing import IO, TYPE_CHECKING, Any
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
-from kinetic._runner.supervisor import predecessors
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, folders, keys, outcomes, python_runtime
@@ -318,7 +317,7 @@ def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
             or (_NOT_FOUND if error.get("type") == ModuleNotFoundError.__name__ else log_command(outcome)),
             code=error.get("code"),
         )
-    if outcome.cause == predecessors.CAUSE:
+    if outcome.cause == outcomes.PREDECESSOR:
         what, why, code = error.get("what") or f"{function} did not start", error.get("why"), error.get("code")
         return PredecessorError(f"{outcome.job_id}: {what}", why=why, next=error.get("next"), code=code)
     if outcome.cause in {"exception", "exit"} and "type" in error:

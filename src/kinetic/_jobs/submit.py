@@ -25,7 +25,7 @@ from kinetic._output import terminal as output
 from kinetic._output.format import count_text, seconds_text, size_text
 from kinetic._project import root
 from kinetic._stores import put_many
-from kinetic._wire import NamedTuple, digests, documents, folders, inspection, keys, loading, python_runtime, records
+from kinetic._wire import NamedTuple, digests, documents, folders, keys, loading, python_runtime, records
 from kinetic._wire import order as wire_order
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Order
@@ -97,6 +97,8 @@ def debug_wait_seconds(options: Options, environ: Mapping[str, str]) -> float | 
     """Return how long a job waits for a debugger, or None for one that does not."""
     if not options.debug:
         return None
+    from kinetic._wire import inspection  # only for a job that is debugged
+
     setting = settings.read_variable(_TIMEOUT, environ)
     try:
         found = float(setting) if setting is not None else inspection.WAIT_SECONDS
@@ -665,7 +667,11 @@ def _launch(order: Order, order_sha256: str, shipment: Shipment, followed: Follo
 
         owner = cluster.owner(os.environ)
     job_key = documents.job_key(context.key, order.job_id, context.store.url)
-    token = {} if order.debug is None else {inspection.TOKEN_VARIABLE: inspection.token(job_key)}
+    token = {}
+    if order.debug is not None:
+        from kinetic._wire import inspection  # as above
+
+        token = {inspection.TOKEN_VARIABLE: inspection.token(job_key)}
     launch = Launch(
         order=order,
         order_sha256=order_sha256,

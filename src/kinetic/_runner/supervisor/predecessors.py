@@ -20,7 +20,6 @@ from kinetic._wire.outcomes import CANCELLED, FAILED, SUCCEEDED, Outcome
 from kinetic.errors import IntegrityError, KeyMissingError, PredecessorError
 
 KeyOf = Callable[[str], "bytes | None"]  # returns the key of a job or batch; None where the user trusts the store
-CAUSE = "predecessor"  # of the verdict of a job whose predecessor did not succeed
 REMOVED = "removed"  # how a predecessor ended of which only the history is left, and that did not succeed
 _MESSAGE_CHARACTERS = 500
 
@@ -66,7 +65,7 @@ def look(store: Store, each: Predecessor, key_of: KeyOf) -> Finding:
         return _without_outcome(store, each, key)
     if outcome.succeeded:
         return Finding(SUCCEEDED)
-    advice = str(outcome.error.get("next", "")) if outcome.cause == CAUSE else ""
+    advice = str(outcome.error.get("next", "")) if outcome.cause == outcomes.PREDECESSOR else ""
     return Finding(outcome.status, "" if outcome.status == CANCELLED else _failure(outcome), next=advice)
 
 
@@ -212,7 +211,7 @@ def verdict_of(job_id: str, key_id: str, error: PredecessorError, *, witness: st
         job_id,
         FAILED,
         attempt=attempt,
-        cause=CAUSE,
+        cause=outcomes.PREDECESSOR,
         phase="",
         error={"message": error.what, **{name: text for name, text in described.items() if text}},
         ended=time.time(),
