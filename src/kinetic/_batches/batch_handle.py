@@ -14,7 +14,7 @@ from kinetic._batches import collection, display, driver, removal, state
 from kinetic._batches.collection import completions, detaching
 from kinetic._batches.state import Batch, Poll
 from kinetic._config import target as settings
-from kinetic._jobs import environment, find, job_list
+from kinetic._jobs import environment, job_list
 from kinetic._jobs.handle import JobHandle, R, no_attribute
 from kinetic._jobs.locate import Untrusted, of_another_version, untrusted_warnings
 from kinetic._jobs.wait import check_flags, seconds_to_wait
@@ -363,6 +363,8 @@ def _with_id(store: Store, word: str) -> Group | None:
 def _with_name(store: Store, name: str) -> Group | None:
     found = [group for group in list_groups(store) if name and group.group_name == name]
     if len(found) > 1:
+        from kinetic._jobs import find  # to submit, nothing is looked for
+
         newest_first = sorted(found, key=lambda group: group.created, reverse=True)
         raise find.ambiguous_name(name, [group.group_id for group in newest_first], "batches", "kinetic batch list")
     return found[0] if found else None

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from kinetic._batches import control, display, removal, state
-from kinetic._batches.state import BatchTracker
+from kinetic._batches.tracker import BatchTracker
 from kinetic._jobs import handle as job_handle
 from kinetic._jobs import locate, notifications, wait
 from kinetic._output import notebook, tracebacks
@@ -22,7 +22,8 @@ from kinetic.errors import BatchError, JobCancelledError, JobTimeoutError, Kinet
 
 if TYPE_CHECKING:
     from kinetic._batches.display import View
-    from kinetic._batches.state import Batch, Tracker
+    from kinetic._batches.state import Batch
+    from kinetic._batches.tracker import Tracker
     from kinetic._jobs.handle import JobHandle
 
 _POLL_SECONDS = 1.0  # watched, not polled: this only finds what no watch reported

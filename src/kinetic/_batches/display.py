@@ -30,7 +30,8 @@ from kinetic._wire.outcomes import CANCELLED, FAILED, SUCCEEDED
 from kinetic.errors import JobCancelledError, KineticError, PredecessorError, ResultMissingError
 
 if TYPE_CHECKING:
-    from kinetic._batches.state import Batch, Tracker
+    from kinetic._batches.state import Batch
+    from kinetic._batches.tracker import Tracker
 
 _MANY = 5  # failures in an error, and below the grid of a notebook
 _LONGEST = 200  # characters of an exception's first line

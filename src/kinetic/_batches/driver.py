@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from kinetic import _hardware as hardware
 from kinetic._backends import registry
 from kinetic._backends.protocol import Launch
-from kinetic._batches import control, removal, state
-from kinetic._batches.state import BatchTracker
+from kinetic._batches import collection, control, removal, state
+from kinetic._batches.tracker import BatchTracker, record_of
 from kinetic._config import home
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
@@ -83,12 +83,12 @@ class ChildLauncher:
             holds = self._first is not None and some != [self._first] and not self._has_compiled()
             put_many(self.store, [(self._name_of(*run, here), b"") for run in _runs(some)])
             step("driver:child-written")
-            put_many(self.store, [self._record_of(state.record_of(self.group, *child, here)) for child in some])
+            put_many(self.store, [self._record_of(record_of(self.group, *child, here)) for child in some])
             step("driver:record-written")
             launches = [self._launch_of(*child, holds=holds) for child in some]
             self.backend.launch(launches)
             step("driver:launched")
-            if holds and self._has_compiled():  # meanwhile, so perhaps nobody else starts them
+            if holds and self._has_compiled():  # meanwhile, so perhaps no other process starts them
                 self.backend.release([launch.order.job_id for launch in launches if launch.programs_of])
 
     def _together(self, wanted: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
@@ -399,7 +399,7 @@ def start_driver(
             else:
                 _report_driver(batch)
         finally:
-            batch._submission_begun.set()  # nobody waits for it any more
+            batch._submission_begun.set()  # no thread waits for it any more
 
     if not here:
         thread = python_runtime.start_thread(drive, f"kinetic-{batch.group_id}", daemon=False)
@@ -456,8 +456,6 @@ class _AtExit:
             for thread in cls._threads:
                 thread.join()
         except KeyboardInterrupt:
-            from kinetic._batches import collection  # it is loaded only where somebody waits
-
             for batch in cls._threads.values():
                 # Python counts the thread whose end was waited for as ended.
                 if not batch._poll.attached and not batch._submission_complete.is_set():

@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kinetic._batches import state
-from kinetic._batches.state import REMOVED, BatchTracker
+from kinetic._batches.state import REMOVED
+from kinetic._batches.tracker import BatchTracker, record_of
 from kinetic._jobs import cancellation, collect, notifications
 from kinetic._jobs.handle import seen_if_ended
 from kinetic._jobs.status import observe
@@ -20,7 +21,8 @@ from kinetic._wire.outcomes import CANCELLED, FAILED
 from kinetic.errors import KineticError, StoreError
 
 if TYPE_CHECKING:
-    from kinetic._batches.state import Batch, Tracker
+    from kinetic._batches.state import Batch
+    from kinetic._batches.tracker import Tracker
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.status import Snapshot
     from kinetic._stores.protocol import Store
@@ -193,7 +195,7 @@ def _all_attempts(batch: Batch, tracker: Tracker) -> Sequence[JobRecord]:
     if not isinstance(tracker, BatchTracker):
         return [job for job in batch.jobs if job is not None]
     machines = {(index, attempt): machine for index, attempt, machine in tracker.children()}  # one, should there be two
-    return [state.record_of(tracker.group, *child, machine) for child, machine in machines.items()]
+    return [record_of(tracker.group, *child, machine) for child, machine in machines.items()]
 
 
 def _remove(job: JobRecord, tracker: Tracker, *, resource: bool, artifacts: bool) -> None:

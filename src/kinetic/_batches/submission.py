@@ -17,10 +17,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _hardware as hardware
-from kinetic._batches import control, driver
+from kinetic._batches import collection, control, driver
 from kinetic._batches.batch_handle import BatchHandle, handle_of_group
 from kinetic._batches.driver import ChildLauncher
-from kinetic._batches.state import BatchTracker
+from kinetic._batches.tracker import BatchTracker
 from kinetic._config.options import UNSET
 from kinetic._jobs import after, data_refs, job_options, locate, notifications, submit_context
 from kinetic._jobs import submit as job_submit
@@ -164,7 +164,7 @@ def checked_arguments(
 
 
 class _Id(str):
-    """What is shown of a handle: it stands for the value of that job or batch."""
+    """What is shown of a handle: it means the value of that job or batch."""
 
     __slots__ = ()
     __repr__ = str.__str__
@@ -503,8 +503,6 @@ def submit(request: BatchRequest) -> BatchHandle:
     try:
         _begin(batch, launcher)
     except KeyboardInterrupt:
-        from kinetic._batches import collection  # it is loaded only where somebody waits
-
         raise tracebacks.interrupt(collection.report_detached(batch)) from None
     return batch
 
@@ -527,6 +525,4 @@ def _begin(batch: BatchHandle, launcher: ChildLauncher) -> None:
     output.report(f"follow:   kinetic batch status {group.group_id}")
     output.report(f"cancel:   kinetic batch cancel {group.group_id}")
     if batch._submission_errors:
-        from kinetic._batches import collection  # as above
-
         collection.warn_of_submission_failures(batch)

@@ -28,6 +28,7 @@ HOST_PURPOSE = "host"  # of what a host of a slice tells its leader: it cannot b
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 MAKE_ROOM = "free some space there, as with: kinetic disk --clean     then submit the job again"
 OF_THE_FUNCTION = frozenset({"value", "exception", "exit"})  # causes: it returned, or raised
+REMOVED = "removed"  # what became of a job of which only the history is left, if it has not succeeded
 PREDECESSOR = "predecessor"  # the cause where a job that it follows did not succeed
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kinetic._backends.kube import job_manifests
 from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET
-from kinetic._batches import state
+from kinetic._batches import tracker
 from kinetic._jobs import locate
 from kinetic._wire.records import Group, Settings
 
@@ -53,13 +53,13 @@ def test_the_name_of_a_childs_object_is_the_one_that_its_place_gives_it(kind: st
     backend = SimpleNamespace(name_of=name_of)
 
     group = group_of(**{locate.LONGEST_NAME: locate.longest_name(backend, hosts)})
-    handle = state.record_of(group, 2, 1)
+    handle = tracker.record_of(group, 2, 1)
 
     assert len(handle.job_id) > 55
     assert handle.k8s_name == name_of(handle.job_id, hosts)
 
 
 def test_a_batch_of_an_older_kinetic_has_names_that_fit() -> None:
-    handle = state.record_of(group_of(), 0, 0)
+    handle = tracker.record_of(group_of(), 0, 0)
 
     assert handle.k8s_name == job_manifests.object_name(handle.job_id)

@@ -9,7 +9,7 @@ from servers import user_module
 
 import kinetic
 from kinetic import testing
-from kinetic._batches import collection, state
+from kinetic._batches import collection, tracker
 from kinetic.errors import BackendUnavailableError, OptionTypeError, StoreUnreachableError
 
 USER = """
@@ -285,7 +285,7 @@ def test_a_batch_is_found_and_collected_by_its_id(user):
 @pytest.fixture
 def outage(monkeypatch, backend):
     """Return what lets no look at a batch succeed from the tenth second on, for five minutes of the fake clock."""
-    observe, begins = state.BatchTracker._observe, [math.inf]
+    observe, begins = tracker.BatchTracker._observe, [math.inf]
 
     def look(tracker, *, whole):
         if 0 <= backend.clock.monotonic() - begins[0] < 300:
@@ -295,7 +295,7 @@ def outage(monkeypatch, backend):
     def begin():
         begins[0] = backend.clock.monotonic() + 10
 
-    monkeypatch.setattr(state.BatchTracker, "_observe", look)
+    monkeypatch.setattr(tracker.BatchTracker, "_observe", look)
     return begin
 
 

@@ -9,7 +9,7 @@ import pytest
 from kinetic._batches import display
 from kinetic._batches import state as batch_state
 from kinetic._batches.batch_handle import BatchHandle
-from kinetic._batches.state import End
+from kinetic._batches.tracker import End
 from kinetic._wire.records import REQUIRED, Input, JobRecord, Table
 from kinetic.job_status import JobStatus
 

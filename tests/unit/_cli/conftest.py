@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kinetic._batches import state
+from kinetic._batches import tracker
 from kinetic._cli.main import cli
 from kinetic._config import home as config_home
 from kinetic._config import target as settings
@@ -176,7 +176,7 @@ def made_batch(home: Path, store: Store) -> Callable[..., str]:
 
 def _end_child(store: FileStore, group: Group, index: int, status: str, own: bytes) -> None:
     """Put one child of a batch into the store, with its log, its verdict and its mark."""
-    handle = state.record_of(group, index, 0)
+    handle = tracker.record_of(group, index, 0)
     key = documents.job_key(own, handle.job_id, store.url)
     group_key = documents.job_key(own, group.group_id, store.url)
     store.put(documents.sealed_name(keys.children_of(group.group_id, range(index, index + 1), 0), "", group_key), b"")

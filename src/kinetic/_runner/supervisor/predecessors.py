@@ -1,6 +1,6 @@
-"""What a job waits for: how its predecessors stand, where their values are, and the verdict if one did not succeed.
+"""What a job waits for: the states of its predecessors, where their values are, and the verdict if one did not succeed.
 
-The same for whoever looks: the supervisors of this machine, the first process of a pod, and clients. What a job may
+The same for all that look: the supervisors of this machine, the first process of a pod, and clients. What a job may
 verify is what its submitter gave it the keys of, in the order of ``Predecessor.ids``.
 """
 
@@ -16,16 +16,15 @@ from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
 from kinetic._wire import NamedTuple, documents, keys, outcomes
 from kinetic._wire.order import Predecessor
-from kinetic._wire.outcomes import CANCELLED, FAILED, SUCCEEDED, Outcome
+from kinetic._wire.outcomes import CANCELLED, FAILED, REMOVED, SUCCEEDED, Outcome
 from kinetic.errors import IntegrityError, KeyMissingError, PredecessorError
 
 KeyOf = Callable[[str], "bytes | None"]  # returns the key of a job or batch; None where the user trusts the store
-REMOVED = "removed"  # how a predecessor ended of which only the history is left, and that did not succeed
 _MESSAGE_CHARACTERS = 500
 
 
 class Finding(NamedTuple):
-    """How one predecessor stands."""
+    """The state of one predecessor."""
 
     status: str = ""  # "" while it may still succeed; "succeeded", "failed", "cancelled", or "removed"
     detail: str = ""  # of one that waits, how far it is; of one that did not succeed, why
@@ -51,7 +50,7 @@ def key_finder(after: Sequence[Predecessor], data: bytes) -> KeyOf:
 
 
 def look(store: Store, each: Predecessor, key_of: KeyOf) -> Finding:
-    """Return how a predecessor stands.
+    """Return the state of a predecessor.
 
     Raises:
         IntegrityError: Its outcome has a wrong seal.
@@ -183,7 +182,7 @@ def why_closed(each: Predecessor, finding: Finding) -> PredecessorError:
 
 
 def command_about(name: str) -> str:
-    """Return the command that tells how a job or a batch stands that another job waits for."""
+    """Return the command that shows the state of a job or a batch that another job waits for."""
     return f"kinetic batch status {name}" if keys.is_group_id(name) else f"kinetic jobs explain {name}"
 
 

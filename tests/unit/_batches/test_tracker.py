@@ -12,7 +12,7 @@ from servers.sealed import put_history
 from kinetic._backends.local.backend import LocalBackend
 from kinetic._backends.local.limits import Limits
 from kinetic._backends.protocol import Observation
-from kinetic._batches.state import BatchTracker
+from kinetic._batches.tracker import BatchTracker
 from kinetic._config import home as config_home
 from kinetic._jobs import locate
 from kinetic._runner.supervisor import attempts
