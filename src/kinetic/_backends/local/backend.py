@@ -20,14 +20,12 @@ from kinetic._backends.local.runtime_files import HOUR, SWEPT, CompletionReader,
 from kinetic._config import home
 from kinetic._wire import folders, python_runtime
 from kinetic._wire.failpoints import step
-from kinetic.errors import IntegrityError, OptionError, RunnerError
+from kinetic.errors import OptionError, RunnerError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    import socket
-    import subprocess
-
     from kinetic._backends.local.expired_files import History
+    from kinetic._backends.local.inspector import SocketLink
     from kinetic._backends.local.limits import Limits
     from kinetic._backends.protocol import Clock, DebugAddress, Diagnosis, Launch, Observation, Stacks
     from kinetic._backends.registry import Opening
@@ -39,9 +37,6 @@ if TYPE_CHECKING:
 _STATES = {**dict.fromkeys(("waiting", "queued", "claimed"), JobStatus.PENDING), "running": JobStatus.RUNNING}
 _ADVANCE_SECONDS = 0.5  # how often a waiting client advances the queue; a completion pipe reports an end at once
 _WARM_SECONDS = 30.0  # half of the time that a supervisor stays idle
-_BLOCK = 1 << 16
-_CONNECT_SECONDS = 10.0
-_OF_THE_TERMINAL = ("TERM", "COLORTERM", "COLUMNS", "LINES")
 
 
 def open_backend(opening: Opening) -> LocalBackend:
@@ -516,84 +511,24 @@ class LocalBackend:
         return progress.read(self.paths.files(name, attempt, host).progress)
 
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
-        row = self._row(name)
-        found: dict[int, DebugAddress] = {}
-        if row is not None and row.state == "running":
-            for host in hosts:
-                with contextlib.suppress(OSError, IntegrityError):  # not there yet
-                    from kinetic._backends.protocol import DebugAddress
-                    from kinetic._wire.inspection import DebugPage  # only for a debugger
+        from kinetic._backends.local import inspector  # 10 ms, here and below; only to look into a running job
 
-                    page = DebugPage.from_bytes(self.paths.files(name, row.attempt, host).debug_page.read_bytes())
-                    found[host] = DebugAddress(page.port, roots=page.roots, state=page.state, until=page.until)
-        return found
+        return inspector.debug_addresses(self.paths, self._row(name), hosts)
 
-    @contextlib.contextmanager
-    def dial(self, address: DebugAddress) -> Iterator[SocketLink]:
-        import socket  # 2 ms; only for a debugger
+    def dial(self, address: DebugAddress) -> AbstractContextManager[SocketLink]:
+        from kinetic._backends.local import inspector
 
-        with socket.create_connection(("127.0.0.1", address.port), _CONNECT_SECONDS) as connection:
-            connection.settimeout(None)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            yield SocketLink(connection)
+        return inspector.dial(address)
 
     def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> int:
-        import subprocess  # as below
+        from kinetic._backends.local import inspector
 
-        from kinetic._runner.worker import mount_namespace, process_setup  # 10 ms, only to look into a running job
-
-        row = self._running_row(name)
-        files = self.paths.files(name, row.attempt, host)
-        pid = process_setup.read_header(files.stacks).pid
-        variables = self._worker_environment(row, host)
-        words = list(command) or [mount_namespace.shell_of(variables)]
-        folder = mount_namespace.folder_of(pid) or str(files.folder)
-        with contextlib.suppress(OSError):  # a full disk: the next job looks at each file all the same
-            files.visited.touch()
-        try:
-            process = _start(words, variables, pid, folder)
-        except FileNotFoundError:
-            raise RunnerError(
-                f"{words[0]} was not found on this machine",
-                why=f"looked in {variables.get('PATH', os.defpath)}",
-                code="no-command",
-            ) from None
-        except (OSError, subprocess.SubprocessError) as error:
-            raise RunnerError(
-                f"{words[0]} could not be started beside the job", why=str(error), code="no-command"
-            ) from error
-        with _ignore_signals_for(process):
-            code = process.wait()
-        return 128 - code if code < 0 else code
+        return inspector.run(self.paths, self._row(name), command, host, self.environ)
 
     def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
-        from kinetic._backends.protocol import Stacks
-        from kinetic._runner.worker import process_setup  # as above
+        from kinetic._backends.local import inspector
 
-        found = []
-        for host in hosts:
-            try:
-                row = self._running_row(name)
-                found.append(Stacks(host, process_setup.ask(self.paths.files(name, row.attempt, host).stacks)))
-            except RunnerError as error:
-                found.append(Stacks(host, "", ": ".join(filter(None, (error.what, error.why)))))
-        return found
-
-    def _running_row(self, name: str) -> JobRow:
-        row = self._row(name)
-        if row is None or row.state != "running":
-            raise RunnerError("the job does not run", code="not-running")
-        return row
-
-    def _worker_environment(self, row: JobRow, host: int) -> dict[str, str]:
-        """Return the worker's variables, without its supervisor's mark, by which what the job leaves is ended."""
-        task = runtime_files.read_task(self.paths, row.job_id)
-        if task is None:
-            raise RunnerError("the job does not run any more", code="not-running")
-        marks = {"KINETIC_ATTEMPT": str(row.attempt), "KINETIC_HOST_INDEX": str(host)}
-        devices = {"CUDA_VISIBLE_DEVICES": row.devices} if row.devices else {}
-        terminal = {name: self.environ[name] for name in _OF_THE_TERMINAL if name in self.environ}
-        return {**task.environment, **marks, **devices, **terminal}
+        return [inspector.stacks(self.paths, self._row(name), host) for host in hosts]
 
     # ------------------------------------------------------------------------------------------------ Secrets
 
@@ -626,56 +561,6 @@ class LocalBackend:
 def _reason(row: JobRow) -> str:
     """Return why a job failed where no store could take its verdict, or what a finished one waits for."""
     return "" if row.verdict in {"", *VERDICTS} else row.verdict
-
-
-def _start(words: list[str], variables: Mapping[str, str], pid: int, folder: str) -> subprocess.Popen[bytes]:
-    """Start a command in a folder as a worker sees it."""
-    import subprocess
-
-    from kinetic._runner.worker import mount_namespace  # as above
-
-    if not mount_namespace.has_own_mounts(pid):
-        return subprocess.Popen(words, env=variables, cwd=folder)
-    import ctypes  # noqa: F401 - the forked child should import nothing
-
-    enter = functools.partial(mount_namespace.enter, pid, folder)
-    return subprocess.Popen(words, env=variables, preexec_fn=enter)  # noqa: PLW1509 - namespaces leave no other way
-
-
-@contextlib.contextmanager
-def _ignore_signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Ignore Ctrl-C and the like, which the terminal sends to the command as well."""
-    import signal  # 1 ms, with its enums
-
-    before = {}
-    with contextlib.suppress(ValueError):  # on another thread than the main one they never come
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-
-
-class SocketLink:
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-
-    def send(self, data: bytes) -> None:
-        self._connection.sendall(data)
-
-    def receive(self) -> bytes:
-        try:
-            return self._connection.recv(_BLOCK)
-        except ConnectionError:
-            return b""
-
-    def finish(self) -> None:
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(1)  # socket.SHUT_WR
 
 
 class FileLog:
