@@ -81,7 +81,7 @@ class Observation:
     submitted: float | None = None  # Unix time, as are ``started`` and ``ended``
     started: float | None = None
     ended: float | None = None
-    # whether it waits for others to end and whoever looks must start it: on a cluster. Elsewhere its backend does so
+    # whether it waits for others to end and clients must start it: on a cluster. Elsewhere its backend does so
     waits_for_others: bool = False
     version: str = ""  # changes whenever something about the job changes; "" where nothing can be concluded from it
     warm: str = ""  # the warm pod that it was assigned to

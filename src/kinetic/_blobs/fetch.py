@@ -36,7 +36,7 @@ class Destination(NamedTuple):
 
     path: Callable[[ManifestFile], str]  # the place of a file; its folder exists
     mode: Callable[[ManifestFile], int]  # the mode of a file
-    # a folder on the same file system for what is not complete; None where nobody else sees the files yet
+    # a folder on the same file system for what is not complete; None where no other process sees the files yet
     parts: Path | None
 
 

@@ -494,7 +494,7 @@ class Reader:
         return ReadFile(digest, file, still and folders.is_settled(folders.changed_ns(about), read_at))
 
     def pause(self) -> None:
-        """Report progress, and end if nobody wants the result."""
+        """Report progress, and end if the result is not wanted any more."""
         self._progress(self._unreported)
         self._unreported = 0
         if self._stop.is_set():

@@ -172,7 +172,7 @@ class Services(Resource):
         return Found("missing", {"off": off}) if off else Found("given", {"off": []})
 
     def _without_right(self, error: ApiError) -> Found:
-        """Return that all may be on: few roles may see that, and whoever uses one that is off is told so."""
+        """Return that all may be on: few roles may see that, and using one that is off says so."""
         try:
             page = self.apis.read(PROJECTS, f"v3/projects/{self.spec.project}") if error.status == 403 else None
         except ApiError:

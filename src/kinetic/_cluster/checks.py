@@ -1,6 +1,6 @@
 """What must be right before jobs run on a cluster: one list of checks, asked from the login to the accelerator.
 
-A check that needs another one is skipped where that failed: nobody reads ten consequences of one cause. What a
+A check that needs another one is skipped where that failed: ten consequences of one cause help no reader. What a
 submission would refuse is refused by the same functions here, in the same three parts.
 """
 

@@ -1,6 +1,6 @@
 """The plan of ``kinetic up`` as commands of gcloud and kubectl, for an administrator who must approve or run them.
 
-Each command is made from the resource that it stands for: its name, its mark and its body. What was made this way has
+Each command is made from the resource that it makes: its name, its mark and its body. What was made this way has
 the marks, so ``kinetic up`` finds it, adds what is missing, and ``kinetic down`` removes it.
 """
 

@@ -57,7 +57,7 @@ class Waiting(NamedTuple):
 class Status(NamedTuple):
     """How a cluster is."""
 
-    about: str  # the cluster, in words
+    about: str  # the cluster, as it is shown
     state: str  # "RUNNING" or another word of Google's; "answers" for a cluster that is not Google's
     version: str  # of Kubernetes
     mode: str  # "Autopilot", "Standard", or "" for a cluster that is not Google's

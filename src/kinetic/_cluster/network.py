@@ -13,7 +13,7 @@ from kinetic.errors import AccessDeniedError, OptionError
 RANGE = "10.0.0.0/20"  # 4,092 nodes; pods get ranges of their own, which GKE adds
 _IN_USE = frozenset({"resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"})
 _NAMED = 6  # subnets or regions in a message
-_LAG_SECONDS = 120.0  # what used a network is let go of some time after it was deleted
+_LAG_SECONDS = 120.0  # a network is released some time after what used it was deleted
 
 
 class _ComputeResource(Resource):

@@ -209,7 +209,7 @@ def make_plan(setup: Setup) -> Plan:
         if _take_kind(setup, inventory.of("cluster")):  # its pools belong to the list then
             resources = resources_of(setup)
             inventory = read_all(setup, resources)
-    except AccessDeniedError as error:  # who may not even look is told everything that is missing, at once
+    except AccessDeniedError as error:  # for accounts that may not even look, all that is missing is listed at once
         try:
             missing = rights.missing(setup.apis, [right for each in resources for right in each.rights])
         except ApiError as refused:

@@ -1,4 +1,4 @@
-"""All jobs of all places, kept up to date while somebody looks, and what changed for whoever listens."""
+"""All jobs of all places, kept up to date while a page is open, and what changed for its listeners."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class JobFeed:
             place.end()
 
     def subscribe(self, listener: Listener) -> None:
-        """Call a listener with each change from now on; looking begins again if nobody looked."""
+        """Call a listener with each change from now on; looking begins again if it had ended."""
         with self._lock:
             self._listeners.add(listener)
             self._wanted.set()

@@ -83,7 +83,7 @@ class Dashboard:
 
     @property
     def url(self) -> str:
-        """The address to open; whoever has it sees and cancels jobs."""
+        """The address to open; a user who has it sees and cancels jobs."""
         return f"http://{access.HOST}:{self.port}/?token={self.token}"
 
     def serve(self) -> None:
@@ -340,18 +340,18 @@ class _Stream:
         self._over = threading.Event()
 
     def is_over(self) -> bool:
-        """Return whether nobody reads any more."""
+        """Return whether no page reads any more."""
         return self._over.is_set()
 
     def offer(self, event: dict[str, Any]) -> None:
-        """Put an event without waiting; a page that is too slow for it is told to load everything anew."""
+        """Put an event without waiting; a page that is too slow for it has to load everything again."""
         if not self._room.acquire(blocking=False):
             self.finish()  # the browser connects again
             return
         self._send(_text(event))
 
     def put(self, event: dict[str, Any]) -> bool:
-        """Put an event, and wait for room; False once nobody reads."""
+        """Put an event, and wait for room; False once no page reads."""
         while not self._over.is_set():
             if self._room.acquire(timeout=0.5):
                 self._send(_text(event))

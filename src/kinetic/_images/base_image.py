@@ -51,7 +51,7 @@ class BaseImage:
 
     @classmethod
     def unknown(cls, platform: Platform) -> BaseImage:
-        """Return what stands for an image of which only the Python and the glibc are known."""
+        """Return a placeholder for an image of which only the Python and the glibc are known."""
         return cls("", (), (), {}, "", platform.python, platform.glibc)
 
     @property

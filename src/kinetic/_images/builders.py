@@ -38,7 +38,7 @@ class UnavailableError(ImageBuildError):
 
 
 class NotWaitingError(ImageBuildError):
-    """The image is being built elsewhere, and nobody waits for it."""
+    """The image is being built elsewhere, and no job waits for it."""
 
 
 class CollectedError(ImageBuildError):

@@ -386,7 +386,7 @@ class CloudBuilder:
             )
 
     def _running(self, at: str, cloud: CloudBuild, request: BuildRequest) -> Running | None:
-        """Return the build of this image that runs, or whose wheels nobody has collected; None where there is none."""
+        """Return the build of this image that runs, or whose wheels were not collected; None where there is none."""
         note = read_note(NOTE, self._store, at, self._key)
         if note is None:
             return None

@@ -334,7 +334,7 @@ class Registry:
         """
         begun = self._ask("POST", "blobs/uploads/", body=b"", accept=(202,), scope=_PUSH)
         location = urllib.parse.urljoin(self._url("blobs/uploads/"), begun.headers.get("location", ""))
-        with contextlib.suppress(OSError, KineticError):  # a registry forgets what nobody finishes
+        with contextlib.suppress(OSError, KineticError):  # a registry forgets what is not finished
             self._once("DELETE", location, _PUSH)
 
     # ------------------------------------------------------------------------------------------------------- requests
@@ -403,7 +403,7 @@ class Registry:
         self._check()
 
     def _broken(self, error: OSError) -> Response:
-        """Return what stands for the answer that did not come."""
+        """Return a placeholder for the answer that did not come."""
         self._check()
         return Response(0, {}, str(error).encode())
 
@@ -511,7 +511,7 @@ class Registry:
         )
 
     def _rejected(self, method: str, path: str, answer: Response) -> Exception:
-        """Return the error for an answer that nobody expected."""
+        """Return the error for an unexpected answer."""
         message = _message_of(answer.body)
         if not answer.status:
             what, step = f"the registry {self.host} did not answer", "check the network and try again"
@@ -562,7 +562,7 @@ class _Pieces(Iterator[bytes]):
 
 
 def _lasting(challenge: str) -> str:
-    """Return of a challenge what holds for all repositories, or "" where it contains what nobody should keep."""
+    """Return of a challenge what holds for all repositories, or "" where it contains what must not be kept."""
     kind, values = challenge.partition(" ")[0], dict(_CHALLENGE.findall(challenge))
     if "@" in values.get("realm", ""):
         return ""

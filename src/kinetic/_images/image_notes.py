@@ -100,7 +100,7 @@ def remove(image: ImageNote, registry: Registry, store: Store) -> None:
 def remove_unused_layers(registry: Registry) -> int:
     """Remove the layers that no image of the repository has any more; return how many.
 
-    Images of other users are looked at as well: whoever may remove layers sees all tags.
+    Images of other users are looked at as well: an account that may remove layers sees all tags.
     """
     tags = [*registry.tags()]
     used: set[str] = set()

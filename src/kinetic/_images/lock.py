@@ -357,7 +357,7 @@ def _rank(filename: str, platform: Platform) -> tuple[int, str]:
     return (0 if exact in python.split(".") and exact in abi.split(".") else 1 if "abi3" in abi else 2), filename
 
 
-# ------------------------------------------------------------------------------------------------- what a user is told
+# ------------------------------------------------------------------------------------------------------------ messages
 
 
 def old_jax(found: Lock, now: dt.datetime, stop: Stop | None = None) -> str:

@@ -4,7 +4,7 @@
     store      data/layers/of-{key}         sealed, last: which layers a lock has; so they are all there
     store      data/layers/of-{layer key}   sealed: which bytes one layer has, for other locks with the same packages
 
-For clusters whose registry nobody may write, and for up to half a gigabyte: what is larger is installed at start.
+For clusters whose registry users may not write to, and for up to half a gigabyte: what is larger is installed at start.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Meter(Progress):
     """Passes on what a build reports, and measures how fast it sends.
 
     Args:
-        shown: Is told everything.
+        shown: Gets every report.
         to_send: Bytes that the whole push may have.
         gives_up: Whether a line that is too slow ends the build with SlowUplinkError.
         clock: In seconds.

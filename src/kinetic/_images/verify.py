@@ -27,7 +27,7 @@ class Finding(NamedTuple):
     """What was found of one layer."""
 
     layer: str  # its digest
-    contents: str  # in words, e.g. "numpy 2.4.6"
+    contents: str  # as shown, e.g. "numpy 2.4.6"
     state: str  # "verified"; "different"; "unverifiable": bytecode and the base are not made from public hashes
 
 

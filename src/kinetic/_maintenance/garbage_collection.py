@@ -118,7 +118,7 @@ def collect_if_due(store: Store, home: Path, runtime: Path, *, now: float | None
 
 
 def collect(store: Store, home: Path, runtime: Path, *, now: float | None = None) -> Removed:
-    """Remove what nobody needs any more."""
+    """Remove what is no longer needed."""
     now = time.time() if now is None else now
     data, freed = _collect_data(store.local, now) if store.local is not None else (0, 0)
     payloads, payload_bytes = _collect_payloads(store, now)
@@ -170,7 +170,7 @@ def _orders(store: Store) -> Iterator[str]:
 
 
 def _collect_payloads(store: Store, now: float) -> tuple[int, int]:
-    """Remove what jobs that ended long ago were sent: a verdict is final, so nobody will run them again."""
+    """Remove what jobs that ended long ago were sent: a verdict is final, so they will not run again."""
     gone, freed = 0, 0
     for job_id in filter(keys.is_made, store.folders("")):
         entries = {entry.key: entry for entry in store.entries(keys.job(job_id))}
@@ -245,9 +245,9 @@ def _time_of(store: Store) -> float:
 def _collect_history(store: Store) -> None:
     """Delete what is too old by the store's own clock: pages, and the logs beside them.
 
-    The age is told by an object that is written now, never by the newest page: one from a wrong clock must not take the
-    others with it. A page whose job still has artifacts stays: without it, a job that was cancelled would look like one
-    that was not.
+    The time now is that of an object that is written for this, never that of the newest page: one from a wrong clock
+    must not take the others with it. A page whose job still has artifacts stays: without it, a job that was cancelled
+    would look like one that was not.
     """
     found = [entry for entry in store.entries(keys.HISTORY) if _is_history(entry.key)]
     if not found:

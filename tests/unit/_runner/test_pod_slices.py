@@ -41,7 +41,7 @@ class Host:
     def wait(self, *_: object) -> bool:
         return True
 
-    def waits(self, words: str) -> None:
+    def report_waiting(self, words: str) -> None:
         self.did.append(words)
 
     def wait_for(self, *_: object) -> bool:

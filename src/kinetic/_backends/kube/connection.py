@@ -312,7 +312,7 @@ _SECRET_LENGTH = 6  # characters; what is shorter cannot be told from ordinary w
 class ExecPlugin:
     """The ``exec`` of a kubeconfig's user: a program that returns a credential; run again when that expires.
 
-    A relative path counts from `folder`, that of the kubeconfig; `cluster` is what it is told of the cluster.
+    A relative path counts from `folder`, that of the kubeconfig; `cluster` is what it gets about the cluster.
     """
 
     def __init__(self, page: JsonObject, folder: Path, cluster: JsonObject, about: str) -> None:

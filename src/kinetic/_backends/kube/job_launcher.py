@@ -98,8 +98,8 @@ class JobLauncher:
     ) -> Object:
         """Create the suspended Job of a task for a warm pod, and its Secret.
 
-        The warm pod does not own it, so it outlives that: whoever looks next starts a task that is left. A task with
-        other packages than the pod's may be given back, so whoever looks at it asks the store as well.
+        The warm pod does not own it, so it outlives that: a client that looks starts a task that is left. A task with
+        other packages than the pod's may be given back, so a client that looks at it asks the store as well.
         ``keeper`` owns the Secret until ``own_secret`` has given it to the Job: then both are created at the same time,
         and a Secret whose Job is never created goes with its keeper.
         """

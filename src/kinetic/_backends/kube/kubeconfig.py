@@ -2,7 +2,7 @@
 
 Importing PyYAML takes 20 to 40 ms of the processor in each process, a tenth of what a client of a cluster takes. So
 what it found in a file is kept in the home, by the file's digest. Tokens and keys are among it, so of each value only
-the place is kept where it stands in the file.
+the place in the file is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kinetic._wire import NamedTuple
 from kinetic.errors import KineticError, SettingsError
 
 JsonObject = dict[str, Any]
-_TEXT = ""  # the only key of what stands for a text
+_TEXT = ""  # the only key of a mapping that represents a text
 
 
 class Entry(NamedTuple):
@@ -83,7 +83,7 @@ def _parsed(text: str) -> JsonObject:
 
 
 def _kept_at(path: Path) -> Path | None:
-    with contextlib.suppress(KineticError):  # a home that cannot be used: whoever needs it says so
+    with contextlib.suppress(KineticError):  # a home that cannot be used: what needs it says so
         return home.kinetic_home(os.environ) / "cache" / f"kubeconfig-{file_tree.name_of(str(path.absolute()))}.json"
     return None
 

@@ -238,7 +238,7 @@ def _failure_of(job_id: str, ended: Object) -> str:
 
 
 def waits_for(found: Object) -> str:
-    """Return in words which jobs a suspended one waits for; "" where it does not."""
+    """Return as text which jobs a suspended one waits for; "" where it does not."""
     names = annotation_of(found, AFTER_ANNOTATION).split()
     if not names or not (found.get("spec") or {}).get("suspend"):
         return ""

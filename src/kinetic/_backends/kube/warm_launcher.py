@@ -331,7 +331,7 @@ class WarmLauncher:
         job_launcher.delete_jobs(self._client(), [each for each in map(self._find, job_ids) if each is not None])
 
     def write_assignment(self, state: WarmState, assignment: bytes, key: bytes) -> None:
-        """Put a task into the pod's Secret, for a pod that is told in no other way or is started again."""
+        """Put a task into the pod's Secret, for a pod that cannot be reached otherwise or is started again."""
         entries = {KEY_FILE: key, warm_pods.ASSIGNMENT_FILE: assignment}
         name = job_manifests.object_name(state.name)
         self._client().patch(SECRET, name, {"data": job_manifests.encoded_entries(entries)})

@@ -41,7 +41,7 @@ def sweep(
     | what is left of a job whose removal was killed | at once |
     | what a killed submission of a job or a batch left in the store | after a day |
     | secrets of a batch | after 30 days, once the batch is gone |
-    | a notification whose sender was killed, that nobody came to send | after a day, after 30 days |
+    | a notification whose sender was killed, that no process came to send | after a day, after 30 days |
 
     Args:
         paths: The runtime folder.

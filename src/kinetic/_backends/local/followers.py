@@ -1,6 +1,6 @@
 """Jobs of this machine that follow others: when they may start, and how they are closed when they cannot.
 
-Their rows are "waiting". Whoever ends a job here looks at those that wait for it, and so does whoever advances the
+Their rows are "waiting". Processes that end a job here look at those that wait for it, and so do those that advance the
 queue: what a killed process left undone is done by the next. Each step may be repeated, by several processes at once.
 """
 

@@ -1,4 +1,4 @@
-"""Notifications that a job has ended: kept on the machine that submitted it, and sent once by whoever sees the end.
+"""Notifications that a job has ended: kept on the machine that submitted it, and sent once when one sees the end.
 
     {runtime folder}/notifications/{job}.json     what to send, and where to: for the owner only, and in no store
     {runtime folder}/notifications/{job}.claimed  the same with how the job ended, while one process sends it
@@ -78,7 +78,7 @@ def forget(runtime: Path, job_id: str) -> None:
 
 
 def is_pending(runtime: Path, job_id: str) -> bool:
-    """Return whether something is to be sent at the end of a job, and nobody has done it."""
+    """Return whether something is to be sent at the end of a job, and was not sent."""
     return (runtime / FOLDER / f"{job_id}{_PENDING}").exists()
 
 
@@ -94,7 +94,7 @@ def ended_of(outcome: Outcome, *, is_command: bool) -> Ended:
 
 
 def pending(runtime: Path) -> list[str]:
-    """Return the jobs and batches whose end nobody of this machine has seen yet."""
+    """Return the jobs and batches whose end no process of this machine has seen yet."""
     with contextlib.suppress(OSError):
         return [name.removesuffix(_PENDING) for name in os.listdir(runtime / FOLDER) if name.endswith(_PENDING)]
     return []
@@ -131,7 +131,7 @@ def start_due(runtime: Path) -> None:
 
 
 def expired(runtime: Path, live: Container[str], now: float) -> Iterator[Path]:
-    """Yield what nobody sends any more: its process was killed, or nobody saw the end of a job that is gone here."""
+    """Yield what is not being sent: its process was killed, or none saw the end of a job that is gone here."""
     for file in folders.listed(runtime / FOLDER):
         kept = {_CLAIMED: _CLAIMED_SECONDS, _DUE: _CLAIMED_SECONDS, _PENDING: _PENDING_SECONDS}.get(file.suffix)
         if kept is not None and file.stem not in live and folders.age(file, now) > kept:
@@ -158,7 +158,7 @@ def body_of(about: Mapping[str, Any], ended: Ended) -> dict[str, Any]:
 
 
 def _start(claimed: Path) -> None:
-    """Start the process that sends, which is nobody's child and belongs to no job."""
+    """Start the process that sends, which has no parent and belongs to no job."""
     import subprocess  # 5 ms; only where something is sent, here and below
 
     environ = {name: value for name, value in os.environ.items() if name != _MARK}

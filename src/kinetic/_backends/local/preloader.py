@@ -24,7 +24,7 @@ from kinetic._wire import folders
 
 _NUMBER_BYTES = 8
 _SPOILED = "spoiled"
-_DESCRIPTORS = 3  # that come with an order: what a worker is told, in a pipe and in a file, and its end of the report
+_DESCRIPTORS = 3  # that come with an order: what a worker receives, in a pipe and in a file, and its end of the report
 _FORK_SECONDS = 5.0
 _MOST_BYTES = 1 << 16
 
@@ -169,7 +169,7 @@ def _kill(pids: Sequence[int]) -> None:
 
 
 def _belonging_to(supervisor: int, libc: Any, tasks: worker_process.Tasks) -> worker_process.Tasks:
-    """Yield what a worker is told; by then it is a child of the supervisor, and from there on ends with it."""
+    """Yield what a worker receives; by then it is a child of the supervisor, and from there on ends with it."""
     for task in tasks:
         worker_process.die_with(supervisor, libc)
         yield task
@@ -190,7 +190,7 @@ def _serve(supervisor: Any, entry: Callable[[worker_process.Tasks, int], NoRetur
 
 
 def _fork(entry: Callable[[worker_process.Tasks, int], NoReturn], told: int, file: int, report: int) -> int:
-    """Fork a worker that is nobody's child here; return its number, 0 if it could not be forked."""
+    """Fork a worker that is no child of this process; return its number, 0 if it could not be forked."""
     read_end, write_end = os.pipe()
     between = -1
     with contextlib.suppress(OSError):

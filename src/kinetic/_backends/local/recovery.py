@@ -191,7 +191,7 @@ def _settle(paths: Paths, queue: Queue, row: JobRow, log: str, why: str) -> None
             what = _with_last_line(why or str(verdict.error["message"]), log)
             verdict = replace(verdict, error={**verdict.error, "message": what})
         key = runtime_files.read_key(paths, row.job_id)
-        # Not of a lost one: nobody knows whether its function failed.
+        # Not of a lost one: it is unknown whether its function failed.
         reason = "" if verdict.cause == "lost" else attempts.retry_reason(store, verdict, page.retries, key)
         if reason and reason not in verdicts.last_lines(task.log):  # its supervisor may have come as far as this
             folders.append(task.log, f"kinetic: {reason}\n")

@@ -121,7 +121,7 @@ def _attempt(environ: Mapping[str, str]) -> int:
 
 
 def _ask_supervisor(paths: Paths, environ: Mapping[str, str]) -> None:
-    """Have the supervisor of this job look after the queue; nobody, if it is another home's."""
+    """Have the supervisor of this job look after the queue, unless it belongs to another home."""
     if supervisor := environ.get(recovery.SUPERVISOR_VARIABLE):
         runtime_files.wake(paths.wake(supervisor))
 
@@ -246,7 +246,7 @@ def _path_files(folders: Iterable[str]) -> list[str]:
 
 
 def written_template(template: dict[str, Any]) -> tuple[str, str]:
-    """Return the digest that stands for a template, and its text; equal ones are equal text."""
+    """Return the digest that names a template, and its text; equal ones are equal text."""
     text = documents.write_ascii(template)
     return digests.of_bytes(text)[:24], text.decode()
 

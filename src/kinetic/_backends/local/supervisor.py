@@ -463,7 +463,7 @@ class QueueSource:
             return self._process.ending or row is None or bool(row.stop)
         return self._process.ending
 
-    def waits(self, words: str) -> None:
+    def report_waiting(self, words: str) -> None:
         """Write into the queue what the verdict waits for.
 
         After an hour, or when this process is asked to end, the next observer seals it, with its own credentials.
@@ -474,7 +474,7 @@ class QueueSource:
     def patience_seconds(self, verdict: Outcome) -> float:
         return attempts.HOUR  # the value is on the disk of this machine
 
-    def let_go(self) -> None:
+    def wake_waiting(self) -> None:
         self._process.supervisor.title.reset()
         if self._completion is not None:
             self._completion.stop()

@@ -338,7 +338,7 @@ def copy_kept(
         cache.note(name, manifest.files, stamps)
         _make_folders(manifest, path)
         if way == "link":
-            with open(home / LINKED_PAGE, "a", encoding="ascii") as page:  # first: whoever removes them must know
+            with open(home / LINKED_PAGE, "a", encoding="ascii") as page:  # first: what removes them must know
                 page.write(f"{name}\n")
             give_all()
             cache.note(name, manifest.files, {**stamps, **relinked(cache, manifest, stamps)})

@@ -28,7 +28,7 @@ from kinetic._wire import NamedTuple
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev", "/dev/shm", "/dev/mqueue")  # noqa: S108 - of a container of our own
 _KILL_SECONDS = 5.0
 _PAUSE = 0.005
-_MOST_FILES = 5_000  # in one of these folders, level by level; what lies deeper than so many is not looked at
+_MOST_FILES = 5_000  # in one of these folders, level by level; what is deeper than so many is not looked at
 _DETACH = 2  # MNT_DETACH
 _LOADER = ("/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/environment")
 _SYSTEM_V = {"shm": "shmctl", "sem": "semctl", "msg": "msgctl"}

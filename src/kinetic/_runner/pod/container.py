@@ -45,7 +45,7 @@ MOST_IN_A_ROW = 3  # attempts that failed around the job; as often as other fail
 # A slice that is started again costs all its chips, and nothing else ends one whose function ends its pod each time.
 MOST_BRIEF, BRIEF_SECONDS = 10, 60.0
 SHORT_OF, WHY = "short_of", "why"  # in the details of a note
-HOLD = "hold"  # in the folder of a warm pod's task that its client has not confirmed: a pipe, which says how it goes on
+HOLD = "hold"  # in the folder of a warm pod's task that its client has not confirmed: a pipe, which says what follows
 
 _READ_AT_START = ("PYTHON", "LD_")  # variables that an interpreter reads when it starts, and not again
 _DRIVER_SECONDS = 60.0  # a driver that does not answer for so long does not work

@@ -598,7 +598,7 @@ class PodSource:
         return kept_packages.is_difference(self.task.requirements)
 
     def leave_to_own_pod(self, verdict: Outcome, log: Path) -> None:
-        """Make the job one of a pod of its own, and start that, or leave it to whoever looks at the job next."""
+        """Make the job one of a pod of its own, and start that, or leave it to the next that looks at it."""
         from kinetic._runner.pod import fork_server  # as above
         from kinetic._runner.supervisor import placements
 
@@ -617,7 +617,7 @@ class PodSource:
         if container.ACCOUNT_TOKEN.is_file():
             from kinetic._runner.pod import waiting_jobs  # only where the cluster allows it
 
-            with contextlib.suppress(OSError):  # whoever looks next does it
+            with contextlib.suppress(OSError):  # the next process that looks does it
                 say(waiting_jobs.start_cold(self.task.job_id, environ=self.environ))
 
     def leave_to_the_verdict(self) -> None:
@@ -675,12 +675,12 @@ class PodSource:
     def patience_seconds(self, verdict: Outcome) -> float:
         return FOREVER if verdict.succeeded else attempts.HOUR
 
-    def waits(self, words: str) -> None:
+    def report_waiting(self, words: str) -> None:
         if words != self._said:
             self._said = words
             say(f"{words}; it is tried again")
 
-    def let_go(self) -> None: ...
+    def wake_waiting(self) -> None: ...
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:  # noqa: ARG002 - one host
         if self.task.hosts > 1:
@@ -707,7 +707,7 @@ class PodSource:
             return
         from kinetic._runner.pod import waiting_jobs  # only where the cluster allows it
 
-        with contextlib.suppress(Exception):  # the verdict is there; whoever looks next does it
+        with contextlib.suppress(Exception):  # the verdict is there; the next process that looks does it
             job_id, group = self.task.job_id, keys.group_of_mark(self.task.mark)
             for words in waiting_jobs.settle(self.store, job_id, group, succeeded=succeeded, environ=self.environ):
                 say(words)

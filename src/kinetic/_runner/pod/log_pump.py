@@ -179,7 +179,7 @@ class Copier(threading.Thread):
         over = False
         while not over:
             over = self._last.wait(_LOOK_SECONDS)
-            with contextlib.suppress(OSError):  # nobody reads it: the store has it all
+            with contextlib.suppress(OSError):  # it is not read: the store has it all
                 self._copy()
         with contextlib.suppress(OSError):
             self._write(self._writer.write(b"", last=True))
@@ -313,7 +313,7 @@ def set_output(output: LogPump) -> None:
 
 
 def say(text: str) -> None:
-    """Write lines to the container's output, whole, whatever else is written there; drop them if nobody reads."""
+    """Write lines to the container's output, whole, whatever else is written there; drop them if no process reads."""
     lines = pod_log_format.runner_lines(text)
     if _output is not None:
         if _output.take(lines):

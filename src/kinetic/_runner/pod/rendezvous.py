@@ -14,7 +14,7 @@ Hosts meet at keys of the store that each host writes for itself:
 Each name carries its seal, so one listing is verified without reading an object, and a forged report does not count.
 Only the leader makes the verdict.
 
-A host that writes a report notifies the others, so that nobody waits for the next poll. The leader listens at its pod's
+A host that writes a report notifies the others, so that none waits for the next poll. The leader listens at its pod's
 address, and the others connect. A notification carries nothing: the report is in the store, sealed, and a stranger's
 notification costs one listing. If no connection is possible, because a network policy forbids it or a pod has no
 address, hosts poll every few seconds, as they do anyway.

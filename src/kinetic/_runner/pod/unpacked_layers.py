@@ -26,7 +26,7 @@ class Unpacker:
     """Unpacks layers into one folder. Of a file that several have, the one of the highest number stays.
 
     Args:
-        folder: Empty, and nobody else's.
+        folder: Empty, and not used by another process.
     """
 
     def __init__(self, folder: Path) -> None:

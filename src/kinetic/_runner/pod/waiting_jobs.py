@@ -138,7 +138,7 @@ class Others:
             for words in _start(self._group, {}, self._environ, self._folder):
                 are_started = are_started and words.endswith("was started")
                 say(words)
-        except (KineticError, OSError) as error:  # it is tried again, and whoever looks next does it
+        except (KineticError, OSError) as error:  # it is tried again, also by the next process that looks
             say(f"jobs that wait for programs of this one could not be started from here: {error}")
             return False
         return are_started

@@ -439,7 +439,7 @@ class WarmProcess:
     # ----------------------------------------------------------------------------------------------- Secret and store
 
     def _look(self, now: float) -> None:
-        """Look by itself, while idle: into the Secret, which asks nobody, and into the store, once a minute."""
+        """Look by itself, while idle: into the Secret, which needs no request, and into the store, once a minute."""
         if now >= self._next_stat:
             self._next_stat = now + _SECRET_SECONDS
             self._look_into_secret()

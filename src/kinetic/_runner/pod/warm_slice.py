@@ -72,7 +72,7 @@ class Leader:
         return [*listener, *(host.connection.fileno() for host in self._ready.values())]
 
     def react(self, fork: Fork) -> None:
-        """Accept whoever connects, and forget hosts that are gone or busy."""
+        """Accept connections, and forget hosts that are gone or busy."""
         for number, host in list(self._ready.items()):
             with contextlib.suppress(BlockingIOError):
                 with contextlib.suppress(ConnectionError, TimeoutError):
@@ -86,7 +86,7 @@ class Leader:
             self._talk(connection, fork)
 
     def _talk(self, connection: socket.socket, fork: Fork) -> None:
-        """Have a child talk to whoever connected."""
+        """Have a child talk to each host that connected."""
         connection.setblocking(True)  # noqa: FBT003 - as above
         _keep_alive(connection)
         pids: list[int] = []
@@ -137,7 +137,7 @@ class Leader:
         return 0
 
     def _meet(self, connection: socket.socket) -> int:
-        """Talk to whoever connected, in a child; what is known of a host then is in a file."""
+        """Talk to a host that connected, in a child; what is known of a host then is in a file."""
         nonce = os.urandom(16).hex()
         connection.settimeout(_MEET_SECONDS)
         connection.sendall(warm_pods.leader_greeting(nonce) + b"\n")

@@ -38,7 +38,7 @@ class Source(Protocol):
         """Return how each of them is used now."""
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
 
 
 class DeviceReader:
@@ -77,7 +77,7 @@ class DeviceReader:
 
 
 def reader_of(kind: str, visible: str | None) -> DeviceReader | None:
-    """Return what reads the devices of this host; None where there is no driver. ``visible``: as CUDA is told."""
+    """Return what reads the devices of this host; None where there is no driver. ``visible``: as for CUDA."""
     if kind == TPU:
         return DeviceReader(RuntimeMetrics(_ports(os.environ)[0]))
     try:

@@ -70,7 +70,7 @@ def prepare(task: Task, say: Callable[[str], object]) -> None:
         say(f"kinetic: files that are written to {address} with open() are not sent there: {error}\n")
         return
     try:
-        if task.attempt or not address.endswith(f"/{task.job_id}"):  # else nobody has written there
+        if task.attempt or not address.endswith(f"/{task.job_id}"):  # else nothing was written there
             found = _fetched(open_store(address), folder)
     except StoreUnreachableError:
         raise

@@ -90,13 +90,13 @@ class Source(JobControl, Protocol):
     def wait(self, seconds: float) -> bool:
         """Wait; return whether there is no use in waiting any longer."""
 
-    def waits(self, words: str) -> None:
+    def report_waiting(self, words: str) -> None:
         """Report what a verdict waits for."""
 
     def patience_seconds(self, verdict: Outcome) -> float:
         """Return how long a verdict waits for its store."""
 
-    def let_go(self) -> None:
+    def wake_waiting(self) -> None:
         """Wake whatever waits for the job: no worker runs any more."""
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:
@@ -152,7 +152,7 @@ class Supervisor:
         try:
             sealed = self._run_to_verdict(source, note, tasks)
         finally:
-            source.let_go()
+            source.wake_waiting()
         step("supervisor:told")
         if sealed is not None:
             verdict, created = sealed
@@ -230,6 +230,6 @@ def store_patiently(source: Source, do: Callable[[], T], *, seconds: float = att
         if isinstance(error, CredentialsError):
             with contextlib.suppress(KineticError):
                 source.store = open_anew(source.task.store_url)  # with the credentials that there are by now
-        source.waits(attempts.waiting_message(error))
+        source.report_waiting(attempts.waiting_message(error))
 
     return attempts.keep_trying(do, source.passes, wait=source.wait, say=waits, seconds=seconds)

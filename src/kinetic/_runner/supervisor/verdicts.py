@@ -33,14 +33,14 @@ from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import Outcome
 from kinetic._wire.task import MORE_MEMORY, Task
 
-_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO in its place blocks nobody
+_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO in its place blocks no process
 _PHASE_BYTES = 64  # of the page that names a phase: the next one covers it
 _MOST_BYTES = 8 << 20  # of a final report: the longest traceback that is kept, escaped
 _SCALARS = (str, int, float, type(None))
 _C_STACK = "Current thread's C stack trace"  # from Python 3.14 on, below those of Python that say more
 _LOG_LINES = 20
 _LOG_BYTES = 8192
-_KILLED_BY_MEMORY = 0.7  # of the memory here: above it, a SIGKILL that nobody asked for was most likely the kernel's
+_KILLED_BY_MEMORY = 0.7  # of the memory here: above it, an unexpected SIGKILL was most likely the kernel's
 OUT_OF_REACH = "its store was out of reach"  # how the reason begins of an attempt that could not fetch what it needs
 PREEMPTED = "preempted"  # how a host of a slice ended that was taken away; never the status of the job's Outcome
 

@@ -202,7 +202,7 @@ def _is_stuck(watched: WatchedWorker) -> bool:
 def _has_left(watched: WatchedWorker) -> bool:
     """Return whether a worker has told all and left nothing behind; not one that was measured, which its end completes.
 
-    What a process that ends has started is nobody's child before it is gone.
+    Children of a process that is ending have no parent until it is gone.
     """
     report = watched.reader
     is_measured = watched.meter is not None or watched.task.progress.exists()
@@ -298,7 +298,7 @@ def _seconds_to_next_action(watched: WatchedWorker) -> float:
 
 
 def _measure(watched: WatchedWorker, control: JobControl) -> None:
-    """Measure what a host uses, or note the end; whatever goes wrong with that, the job goes on and is not measured."""
+    """Measure what a host uses, or note the end; whatever goes wrong with that, the job continues unmeasured."""
     try:
         if watched.meter is None:
             from kinetic._runner.supervisor.meter import meter_of  # jobs that end within a second need none

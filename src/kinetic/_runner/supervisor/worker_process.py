@@ -18,7 +18,7 @@ from kinetic._wire import fields, folders
 from kinetic._wire.task import READERS, Task
 
 Entry = Callable[[Task, int], NoReturn]  # what a worker does with its task and its end of the report
-Tasks = Generator[Task, None, None]  # what a worker is told of one task, one after the other
+Tasks = Generator[Task, None, None]  # what a worker receives about one task, one after the other
 
 WORKER_SCRIPT = "worker.py"  # in the folder of the runner
 SPARE = "kinetic-spare"  # what `top` shows of a worker that has no task yet: at most 15 bytes
@@ -26,7 +26,7 @@ SPARE = "kinetic-spare"  # what `top` shows of a worker that has no task yet: at
 _CLOUD_CLIENT = "kinetic._stores.obstore_client"  # starts threads with its first request, and none when imported
 _MOST_DESCRIPTORS = 4096  # where the system does not list them
 _PR_SET_PDEATHSIG = 1
-_LENGTH_BYTES = 8  # of a task that a worker is told
+_LENGTH_BYTES = 8  # of a task that a worker receives
 
 
 def preload() -> None:
@@ -59,7 +59,7 @@ class EarlyWorker:
     In a pod before anything with threads is loaded; on a machine while its supervisor has nothing to do.
 
     Args:
-        entry: Gets what the worker is told, and its end of the report: in a pod first the task as far as it is known,
+        entry: Gets what the worker receives, and its end of the report: in a pod first the task as far as it is known,
             then the complete one. If that ends before, it is discarded.
         libc: Of ``processes.load_libc``.
         fork: Forks it in another process, see ``Preloader.fork``.
@@ -198,12 +198,12 @@ def _nameless_file() -> IO[bytes]:
 
 
 def task_bytes(task: Task) -> bytes:
-    """Return what a worker is told of its task."""
+    """Return what a worker receives about its task."""
     return json.dumps(task.to_json()).encode("ascii")  # not all variables are UTF-8
 
 
 def task_from(data: bytes) -> Task:
-    """Read what a worker is told; raises IntegrityError if it is no task."""
+    """Read what a worker receives; raises IntegrityError if it is not a task."""
     return fields.build(Task, READERS, json.loads(data), "the task of this worker")
 
 

@@ -92,13 +92,13 @@ class ListSource:
     def wait(self, seconds):
         return True
 
-    def waits(self, words):
+    def report_waiting(self, words):
         self.told.append(words)
 
     def patience_seconds(self, verdict):
         return 0.0
 
-    def let_go(self):
+    def wake_waiting(self):
         self.told.append("let go")
 
     def finish(self, tasks, verdict, *, created):
