@@ -110,8 +110,8 @@ PROMISES: dict[str, tuple[str, ...]] = {
         f"{FLOWS}/commands/test_visiting.py::test_a_job_that_hangs_in_c_says_where_and_no_call_of_its_own_is_interrupted",
     ),
     "A pod brings its value into the store, and the next pod takes over from one that was taken away": (
-        f"{FLOWS}/test_pod_runner.py::test_a_pod_brings_the_value_into_the_store_and_ends_with_0",
-        f"{FLOWS}/test_pod_runner.py::test_the_next_pod_is_the_next_attempt",
+        f"{FLOWS}/pods/test_pod_runner.py::test_a_pod_brings_the_value_into_the_store_and_ends_with_0",
+        f"{FLOWS}/pods/test_preemption.py::test_the_next_pod_is_the_next_attempt",
     ),
     "Jobs of two versions of kinetic share a home": (
         f"{FLOWS}/test_upgrades.py::test_either_version_cancels_and_removes_the_others_jobs",

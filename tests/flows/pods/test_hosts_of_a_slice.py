@@ -1,0 +1,250 @@
+"""A slice: several pods that carry out one job."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+from kinetic._wire import digests, documents, inspection, keys
+from kinetic._wire.outcomes import Outcome
+from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT
+
+from .conftest import HOST, JOB, KEY, Pods, act, ends_of, start_all
+
+
+def test_the_leader_owns_the_value_of_a_slice(slices: Pods) -> None:
+    act(slices, "print(f'host {host}')\nreturn host, os.environ['KINETIC_HOST_COUNT']")
+
+    codes = ends_of(start_all(slices))
+
+    assert codes == [0, 0, 0]
+    assert slices.value() == (0, "3")
+    assert [slices.log(host=host) for host in range(3)] == ["host 0\n", "host 1\n", "host 2\n"]
+    assert slices.keys_below(keys.attempts(JOB)) == ["0"]
+
+
+@pytest.mark.parametrize("body", ["return host", "if host == 2:\n    raise ValueError('two')\ntime.sleep(600)"])
+def test_a_slice_ends_when_its_function_does_and_not_at_the_next_look(slices: Pods, body: str) -> None:
+    slices.tell(poll_seconds=3600.0)
+    act(slices, body)
+
+    ends_of(start_all(slices))  # in well under a minute: hosts tell each other
+
+    assert slices.outcome() is not None
+
+
+def test_the_failure_of_a_host_is_noticed_while_the_leader_runs_and_is_told_with_its_name(slices: Pods) -> None:
+    act(slices, "if host == 2:\n    raise ValueError('two')\ntime.sleep(60)")
+
+    codes = ends_of(start_all(slices))
+
+    assert codes == [FAILED_EXIT, 0, FAILED_EXIT]
+    read = slices.outcome()
+    assert (read.host, read.error["hosts"], read.cause) == (2, 3, "exception")
+    assert "in act" in read.error["traceback"]
+    assert repr(slices.value()) == "ValueError('two')"
+
+
+def test_the_cause_is_the_host_that_does_not_complain_of_its_peers(slices: Pods, tmp_path: Path) -> None:
+    act(
+        slices,
+        """
+        if host == 0:
+            open(flag, "w").close()
+            raise RuntimeError("Connection reset by peer: heartbeat timed out")
+        wait_for(flag)
+        if host == 1:
+            raise KeyError("the cause")
+        time.sleep(60)
+        """,
+    )
+
+    codes = ends_of(start_all(slices))
+
+    assert codes == [FAILED_EXIT, FAILED_EXIT, 0]
+    assert slices.outcome().host == 1
+
+
+def test_a_host_that_fails_after_the_leader_returned_fails_the_job(slices: Pods, tmp_path: Path) -> None:
+    act(
+        slices,
+        """
+        if host == 1:
+            wait_for(flag + ".go")
+            raise ValueError("late")
+        return host
+        """,
+    )
+    hosts = start_all(slices)
+    until(lambda: "succeeded" in str(slices.keys_below(keys.hosts(JOB, 0))))
+    (tmp_path / "flag.go").touch()
+
+    codes = ends_of(hosts)
+
+    assert codes == [FAILED_EXIT, FAILED_EXIT, 0]
+    assert slices.outcome().host == 1
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, INFRASTRUCTURE_EXIT), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_host_that_is_gone_with_or_without_a_word_leaves_no_verdict(
+    slices: Pods, tmp_path: Path, how: signal.Signals, code: int
+) -> None:
+    act(
+        slices,
+        """
+        if host == 1:
+            open(flag, "w").close()
+            time.sleep(60)
+        wait_for(flag + ".gone")
+        raise RuntimeError("training failed")
+        """,
+    )
+    hosts = start_all(slices)
+    until((tmp_path / "flag").exists)
+
+    hosts[1].send_signal(how)
+    if how == signal.SIGKILL:
+        hosts[1].wait()
+    (tmp_path / "flag.gone").touch()
+    hosts[0].communicate(timeout=30)
+    hosts[2].send_signal(signal.SIGTERM)  # as the cluster does, which starts the whole set again
+    codes = ends_of(hosts)
+
+    assert codes == [INFRASTRUCTURE_EXIT, code, INFRASTRUCTURE_EXIT]
+    assert slices.outcome() is None
+    if how == signal.SIGKILL:
+        assert "host 1" in slices.note().details["why"]
+
+
+def word_of(host: int, word: str, key: bytes = KEY) -> str:
+    return documents.sealed_name(keys.host(JOB, 0, host), word, key)
+
+
+def test_a_set_that_was_started_again_is_another_attempt(slices: Pods) -> None:
+    act(slices, "return os.environ['KINETIC_ATTEMPT']")
+
+    hosts = [slices.start(JOB_COMPLETION_INDEX=str(host), JOBSET_RESTART_ATTEMPT="2") for host in range(3)]
+
+    assert ends_of(hosts) == [0, 0, 0]
+    assert slices.value() == "2"
+    assert slices.outcome().attempt == 2
+
+
+@pytest.mark.parametrize("word", ["failed", "preempted", "succeeded"])
+def test_words_of_a_host_that_somebody_else_wrote_end_nothing(slices: Pods, tmp_path: Path, word: str) -> None:
+    act(slices, "wait_for(flag)\nreturn 'right'")
+    forged = Outcome(JOB, word, host=1, body_length=3, body_sha256=digests.of_bytes(b"abc"))
+    hosts = start_all(slices)
+    until(lambda: slices.store.size(word_of(2, "begun")) is not None)
+    for place in (word_of(1, word, b"x" * 32), f"{keys.host(JOB, 0, 1)}/{word}", f"{keys.host(JOB, 0, 1)}.{word}"):
+        slices.store.put(place, b"abc" + forged.footer(b"x" * 32))
+    slices.store.put(word_of(0, "call", b"x" * 32), b"")
+    (tmp_path / "flag").touch()
+
+    assert ends_of(hosts) == [0, 0, 0]
+    assert slices.value() == "right"
+    assert slices.store.size(word_of(1, "here")) is None
+
+
+def test_the_verdict_of_a_slice_has_the_digests_of_the_logs_of_all_its_hosts(slices: Pods) -> None:
+    act(slices, "print('it is host', host)")
+
+    assert ends_of(start_all(slices)) == [0, 0, 0]
+
+    logs = {log.host: log for log in slices.outcome().logs}
+    for host in range(3):
+        printed = slices.log(host=host).encode()
+        assert printed.decode() == f"it is host {host}\n"
+        assert (logs[host].size_bytes, logs[host].blocks) == (len(printed), (digests.of_bytes(printed),))
+
+
+def test_what_an_earlier_life_of_the_set_told_does_not_count(slices: Pods) -> None:
+    act(slices, "print('second life')\nreturn host")
+    for start in (0, 12, 20):
+        slices.store.put(keys.log_segment(JOB, 0, 1, start), b"first life\n\n"[: 12 if start == 0 else 8])
+    taken = Outcome(JOB, "preempted", host=1)
+    slices.store.put(word_of(1, "preempted"), taken.footer(KEY))
+    follower = slices.start(JOB_COMPLETION_INDEX="1")
+    until(lambda: slices.store.size(word_of(1, "succeeded")) is not None)  # it is quicker than the leader
+
+    others = [slices.start(JOB_COMPLETION_INDEX=str(host)) for host in (0, 2)]
+
+    assert ends_of([follower, *others]) == [0, 0, 0]
+    assert slices.value() == 0
+    assert slices.log(host=1) == "second life\n"
+
+
+def test_a_host_that_sees_no_verdict_since_the_job_was_collected_and_removed_does_not_wait_for_it(slices: Pods) -> None:
+    slices.tell(hosts=2)
+    act(slices, "return host")
+    other = slices.start(JOB_COMPLETION_INDEX="1", JOBSET_RESTART_ATTEMPT="0")
+    until(lambda: slices.store.size(word_of(1, "succeeded")) is not None)
+
+    slices.store.delete(keys.job(JOB))
+    out, _ = other.communicate(timeout=30)
+
+    assert other.returncode == 0, out
+    assert "kinetic| the job had its verdict, and was removed" in out
+    assert slices.keys_below(keys.job(JOB)) == []
+
+
+def test_a_debugger_that_came_to_an_earlier_life_of_the_set_does_not_count(slices: Pods) -> None:
+    pytest.importorskip("debugpy")
+    slices.tell(hosts=2)
+    slices.order(f"{HOST}    return host", str(slices.folder), debug=2.0)
+    (slices.secret / "environment.json").write_text(json.dumps({inspection.TOKEN_VARIABLE: inspection.token(KEY)}))
+    slices.store.put(inspection.mark_begun(JOB, 0, inspection.page_key(inspection.token(KEY))), b"")
+    leader = slices.start(JOB_COMPLETION_INDEX="0")
+    until(lambda: slices.store.size(word_of(0, "begun")) is not None)
+    for forged in (inspection.mark_begun(JOB, 0, b"x" * 32), f"{JOB}/debug/0/begun"):
+        slices.store.put(forged, b"")
+
+    other = slices.start(JOB_COMPLETION_INDEX="1")
+
+    assert ends_of([leader, other]) == [0, 0]
+    for host in (0, 1):
+        assert "no debugger came within 2 s; train begins without one" in slices.log(host=host)
+
+
+@pytest.mark.timeout(180)
+def test_the_processes_of_jax_find_and_wait_for_each_other(slices: Pods, tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    slices.tell(coordinator=f"localhost:{port}", hosts=2)
+    act(
+        slices,
+        """
+        import jax
+        met = jax.process_count(), jax.device_count(), jax.process_index()
+        wait_for(flag + str(host))  # the leader is done before its peer, and must not take the meeting point away
+        return met
+        """,
+    )
+
+    hosts = [
+        slices.start(JOB_COMPLETION_INDEX=str(host), JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="2") for host in (0, 1)
+    ]
+    (tmp_path / "flag0").touch()
+    until(lambda: any(path.stat().st_size for path in tmp_path.rglob("word")), seconds=60)
+    time_is_left = hosts[0].poll() is None
+    (tmp_path / "flag1").touch()
+
+    assert time_is_left
+    assert ends_of(hosts) == [0, 0]
+    assert slices.value() == (2, 4, 0)
+
+
+def test_a_host_that_does_not_know_which_one_it_is_says_so(slices: Pods) -> None:
+    act(slices, "return 1")
+
+    code, out = slices.run()
+
+    assert code == FAILED_EXIT
+    assert "which of 3 hosts" in out
