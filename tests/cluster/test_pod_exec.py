@@ -6,7 +6,6 @@ import contextlib
 import os
 import pickle
 import pty
-import select
 import socket
 import subprocess
 import sys
@@ -25,6 +24,7 @@ import pytest
 from cluster.accounts import account_token, bind
 from cluster.plane import wait_for
 from servers.gcs import GcsServer
+from servers.terminal import Screen
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import job_manifests, object_status
@@ -361,31 +361,6 @@ def test_a_shell_in_a_pod_has_a_terminal_of_our_size_and_ours_is_as_before(plane
     screen.until(b"as before: True code: 9")
     assert process.wait(30) == 0
     os.close(ours)
-
-
-class Screen:
-    """What a terminal has shown so far."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor, self.seen = descriptor, b""
-
-    def until(self, wanted: bytes, seconds: float = 30) -> None:
-        limit = time.monotonic() + seconds
-        while wanted not in self.seen:
-            left = max(0.0, limit - time.monotonic())
-            assert select.select([self._descriptor], [], [], left)[0], self.seen
-            try:
-                self.seen += os.read(self._descriptor, 4096)
-            except OSError:  # EIO: nobody has it open any more
-                raise AssertionError(self.seen) from None
-
-    def until_it_answers(self, question: bytes, wanted: bytes) -> None:
-        """Ask again until the answer is the right one: what was told to the other end needs a moment."""
-        for _ in range(100):
-            os.write(self._descriptor, question)
-            with contextlib.suppress(AssertionError):
-                return self.until(wanted, 0.3)
-        raise AssertionError(self.seen)
 
 
 # ----------------------------------------------------------------------------------------------------------- forwarding

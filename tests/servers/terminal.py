@@ -41,6 +41,31 @@ class TextTerminal(io.StringIO):
         raise OSError("it has no size")
 
 
+class Screen:
+    """What a terminal has shown so far, read from its other end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self.seen = descriptor, b""
+
+    def until(self, wanted: bytes, seconds: float = 30) -> None:
+        limit = time.monotonic() + seconds
+        while wanted not in self.seen:
+            left = max(0.0, limit - time.monotonic())
+            assert select.select([self._descriptor], [], [], left)[0], self.seen
+            try:
+                self.seen += os.read(self._descriptor, 4096)
+            except OSError:  # EIO: nobody has it open any more
+                raise AssertionError(self.seen) from None
+
+    def until_it_answers(self, question: bytes, wanted: bytes) -> None:
+        """Ask again until the answer is the right one: what was told to the other end needs a moment."""
+        for _ in range(100):
+            os.write(self._descriptor, question)
+            with contextlib.suppress(AssertionError):
+                return self.until(wanted, 0.3)
+        raise AssertionError(self.seen)
+
+
 @dataclass(frozen=True)
 class Seen:
     """What a program did on a terminal.

@@ -7,11 +7,11 @@ import os
 import pty
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from servers.terminal import Screen
 
 from kinetic._wire.task import STACKS_SIGNAL
 
@@ -331,19 +331,6 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-
-
-class Screen:
-    """What a terminal has shown so far."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor, self.seen = descriptor, b""
-
-    def until(self, wanted: bytes, seconds: float = 30) -> None:
-        limit = time.monotonic() + seconds
-        while wanted not in self.seen:
-            assert time.monotonic() < limit, self.seen
-            self.seen += os.read(self._descriptor, 4096)
 
 
 VOLUME = """
