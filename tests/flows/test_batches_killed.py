@@ -2,8 +2,7 @@
 
 The points lie at and between the named steps of ``kinetic._wire.failpoints``. They are drawn from a seed that stands in
 the name of each test; KINETIC_KILL_SEED=<seed> draws the same ones again. `make test` takes each step once, `make
-nightly`
-adds delays.
+nightly` adds delays.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import os
 import random
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -27,10 +25,8 @@ from kinetic._jobs import locate
 from kinetic._wire import failpoints, keys
 
 from .conftest import share_runner
+from .kills import SEED, armed
 
-SEED = int(
-    os.environ.get("KINETIC_KILL_SEED") or int(os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)[:6], 16)
-)
 NIGHTLY = 100
 
 # What each input does: two fail once, so two of six are tried again.
@@ -126,8 +122,7 @@ def _kill(site: Any, name: str, later: float) -> int:
     stops, collects = name == "driver:stopped-the-rest", name == "client:children-marked"
     options = "fail_fast=True" if stops else "retries=1"
     code = SUBMIT.format(fails=FAILS, options=options, rest="batch.results()" if collects else "batch.wait()")
-    arm = f"{name}+{later:.6f}@{mark}" if later else f"{name}@{mark}"
-    client = site.start(code, **{failpoints.VARIABLE: arm})
+    client = site.start(code, **{failpoints.VARIABLE: armed(name, later, mark)})
     _, err = client.communicate(timeout=60)
     assert client.returncode in {0, -9}, err
     assert mark.exists(), f"nobody came by {name}"

@@ -7,9 +7,7 @@ follows has succeeded, never runs twice, and never waits for ever. Points are dr
 from __future__ import annotations
 
 import json
-import os
 import random
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,10 @@ import pytest
 from kinetic._wire import failpoints
 
 from .conftest import share_runner
+from .kills import SEED, KillSite
 
 LIMIT_SECONDS = 15.0
 QUICK, NIGHTLY = 8, 60
-SEED = int(
-    os.environ.get("KINETIC_KILL_SEED") or int(os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)[:6], 16)
-)
 SUBMISSION = ("client:begun", "client:packed", "client:record-written", "client:follows", "client:launch-written")
 SUBMITTED = ("client:queued", "client:launched")
 # Of the first job, whose end lets the second one start; a little later, of the second.
@@ -89,23 +85,13 @@ ASK = """
 """
 
 
-class Site:
+class Site(KillSite):
     """One home on which a process is killed while one job follows another."""
 
     def __init__(self, home: Path, project: Any, setenv: Callable[[str, str], None]) -> None:
-        self.home, self.project, self._setenv = home, project, setenv
-        self.notes = home.parent / "notes"
+        super().__init__(home, project, setenv)
         project.write("job.py", SCRIPT)
         project.write("ask.py", ASK)
-
-    def kill_at(self, name: str, later: float = 0.0) -> Path:
-        """Arm a step for the processes that are started from now on; the file appears when it kills."""
-        mark = self.home.parent / "killed"
-        self._setenv(failpoints.VARIABLE, f"{name}+{later:.6f}@{mark}" if later else f"{name}@{mark}")
-        return mark
-
-    def kill_nobody(self) -> None:
-        self._setenv(failpoints.VARIABLE, "")
 
     def run(self, what: str, *words: str, fails: bool = False) -> list[str]:
         done = self.project.run("job.py", what, str(self.notes), "fails" if fails else "succeeds", *words)
@@ -116,9 +102,6 @@ class Site:
         done = self.project.run("ask.py", job_id)
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout.splitlines()[-1]))
-
-    def noted(self) -> list[str]:
-        return self.notes.read_text().split() if self.notes.exists() else []
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import random
 import signal
 import sqlite3
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -28,13 +27,11 @@ from kinetic._jobs import locate
 from kinetic._wire import failpoints, keys
 
 from .conftest import share_runner
+from .kills import SEED, KillSite
 
 ANSWER = 42
 LIMIT_SECONDS = 10.0
 QUICK, NIGHTLY = 20, 200
-SEED = int(
-    os.environ.get("KINETIC_KILL_SEED") or int(os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)[:6], 16)
-)
 
 # What may have become of a job whose process died exactly at a step. "value": 42 is delivered, and the function ran
 # once. "never": NOT_FOUND, and nothing runs. "lost": FAILED with a plain sentence. "removed": NOT_FOUND; its value may
@@ -133,25 +130,15 @@ def points(seed: int) -> Iterator[object]:
         yield pytest.param(name, later, id=words, marks=pytest.mark.nightly)
 
 
-class Site:
+class Site(KillSite):
     """One home on which somebody is killed."""
 
     def __init__(self, home: Path, project: Any, setenv: Callable[[str, str], None]) -> None:
-        self.home, self.project, self._setenv = home, project, setenv
+        super().__init__(home, project, setenv)
         self.runtime = Paths(home / "run" / "here")
-        self.notes = home.parent / "notes"
         project.write("job.py", SCRIPT)
         project.write("set/number", "21")
         project.write("ask.py", ASK)
-
-    def kill_at(self, name: str, later: float = 0.0) -> Path:
-        """Arm a step for the processes that are started from now on; the file appears when it kills."""
-        mark = self.home.parent / f"killed-{name.replace(':', '-')}"
-        self._setenv(failpoints.VARIABLE, f"{name}+{later:.6f}@{mark}" if later else f"{name}@{mark}")
-        return mark
-
-    def kill_nobody(self) -> None:
-        self._setenv(failpoints.VARIABLE, "")
 
     def run(self, what: str, seconds: float = 0.05) -> int:
         done = self.project.run("job.py", what, str(self.notes), str(seconds))
@@ -176,7 +163,7 @@ class Site:
         return name
 
     def ran(self, word: str) -> int:
-        return self.notes.read_text().split().count(word) if self.notes.exists() else 0
+        return self.noted().count(word)
 
     def rows(self, question: str) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(self.runtime.queue, timeout=5)) as db:
