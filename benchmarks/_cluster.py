@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _measure import Bench, Ground
+from _measure import Bench, Sandbox
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
 
@@ -27,7 +27,7 @@ class Parts(NamedTuple):
 
 
 def measure(
-    bench: Bench, figures: Callable[[Bench, Ground, Parts], None], *, real: bool = False, **environ: str
+    bench: Bench, figures: Callable[[Bench, Sandbox, Parts], None], *, real: bool = False, **environ: str
 ) -> None:
     """Run a benchmark on a new cluster, which its processes find in their environment; ``real``: on a real node."""
     from cluster import binaries, containers, node_host
@@ -37,13 +37,13 @@ def measure(
     elif why := node_host.why_not() if real else "":
         bench.skip("jobs on a real node", why)
     else:
-        with Ground() as ground, started(ground, real=real, **environ) as parts:
-            figures(bench, ground, parts)
+        with Sandbox() as sandbox, started(sandbox, real=real, **environ) as parts:
+            figures(bench, sandbox, parts)
     bench.end()
 
 
 @contextlib.contextmanager
-def started(ground: Ground, *, real: bool, **environ: str) -> Iterator[Parts]:
+def started(sandbox: Sandbox, *, real: bool, **environ: str) -> Iterator[Parts]:
     """Start such a cluster, and end it; ``environ``: more variables of its clients."""
     from cluster import nodes
     from cluster.agent import Agent
@@ -52,7 +52,7 @@ def started(ground: Ground, *, real: bool, **environ: str) -> Iterator[Parts]:
     from cluster.real_node import RealNodes
     from servers.gcs import GcsServer
 
-    folder = ground.folder / "cluster"
+    folder = sandbox.folder / "cluster"
     folder.mkdir()
     with contextlib.ExitStack() as stack:
         plane = Plane(folder, names=real).start()
@@ -67,7 +67,7 @@ def started(ground: Ground, *, real: bool, **environ: str) -> Iterator[Parts]:
         stack.callback(server.close)
         server.bucket("jobs")
         agent.add_node(nodes.cpu("cpu"))
-        ground.environ |= {
+        sandbox.environ |= {
             "KUBECONFIG": str(plane.kubeconfig),
             "KINETIC_BACKEND": "gke",
             "KINETIC_KUBE_CONTEXT": "test",

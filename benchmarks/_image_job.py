@@ -29,7 +29,7 @@ from servers.registry_proxy import RegistryProxy, Rules
 from servers.wheels import Index, made_wheel
 
 if TYPE_CHECKING:
-    from _measure import Ground
+    from _measure import Sandbox
 
 JOB = """
 import time
@@ -91,14 +91,14 @@ class Site:
         index: Serves the packages.
     """
 
-    def __init__(self, ground: Ground, plane: Plane, line: RegistryProxy, index: Index, base: str) -> None:
+    def __init__(self, sandbox: Sandbox, plane: Plane, line: RegistryProxy, index: Index, base: str) -> None:
         self.line, self.index, self._base = line, index, base
-        self._ground, self._plane = ground, plane
-        self._folder = ground.folder / "index"
+        self._sandbox, self._plane = sandbox, plane
+        self._folder = sandbox.folder / "index"
         self._scheduled: dict[str, float] = {}
         threading.Thread(target=self._watch, name="pods", daemon=True).start()
-        ground.script("timed.py", JOB)
-        ground.script("client.py", CLIENT)
+        sandbox.script("timed.py", JOB)
+        sandbox.script("client.py", CLIENT)
         self.publish("uv", {"not_uv.py": ""})  # nothing is installed in these pods
         found = importlib.metadata.distribution("obstore")
         files = {
@@ -127,11 +127,11 @@ class Site:
         }
         lines = ", ".join(f'"{name}=={version}"' for name, version in requirements.items())
         page = f'[project]\nname = "shop"\nversion = "1"\ndependencies = [{lines}]\n'
-        (self._ground.project / "pyproject.toml").write_text(page)
+        (self._sandbox.project / "pyproject.toml").write_text(page)
         done = subprocess.run(
             [sys.executable, "client.py"],
-            env=self._ground.environ | images,
-            cwd=self._ground.project,
+            env=self._sandbox.environ | images,
+            cwd=self._sandbox.project,
             capture_output=True,
             text=True,
             check=False,
@@ -186,7 +186,7 @@ class Site:
 
 
 @contextlib.contextmanager
-def started(ground: Ground) -> Iterator[Site]:
+def started(sandbox: Sandbox) -> Iterator[Site]:
     """Start a cluster with one real node and everything that its jobs need; end and undo all of it."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kinetic-cluster-")))
@@ -200,14 +200,14 @@ def started(ground: Ground) -> Iterator[Site]:
         store.bucket("jobs")
         reachable = FaultyProxy(store.url, real.gateway)
         stack.callback(reachable.close)
-        address = stack.enter_context(registry_server.started(ground.folder / "registry"))
+        address = stack.enter_context(registry_server.started(sandbox.folder / "registry"))
         line = stack.enter_context(RegistryProxy(address, Rules(mounts=True)))
         index = Index()
         stack.callback(index.close)
         real.trust_registry(address)
         real.trust_registry(line.address, through=address)
         base = real.push_python(address).partition("/")[2]
-        ground.environ |= {
+        sandbox.environ |= {
             "KUBECONFIG": str(plane.kubeconfig),
             "KINETIC_BACKEND": "gke",
             "KINETIC_KUBE_CONTEXT": "test",
@@ -217,6 +217,6 @@ def started(ground: Ground) -> Iterator[Site]:
             "KINETIC_BASE_PACKAGES": "0",
             "KINETIC_REQUIRE_ACCELERATOR": "0",
             "UV_DEFAULT_INDEX": index.simple,
-            "UV_CACHE_DIR": str(ground.folder / "uv"),
+            "UV_CACHE_DIR": str(sandbox.folder / "uv"),
         }
-        yield Site(ground, plane, line, index, base)
+        yield Site(sandbox, plane, line, index, base)

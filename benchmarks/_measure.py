@@ -233,7 +233,7 @@ def seconds_of_a_look(root: Path) -> float:
     return time.perf_counter() - begun
 
 
-class Ground:
+class Sandbox:
     """A home, a project and an environment that belong to one benchmark, and go with it.
 
     Attributes:
@@ -349,13 +349,13 @@ class Session:
     The script ends with ``serve(name=function, …)``; what a function returns, as JSON, is the answer.
     """
 
-    def __init__(self, ground: Ground, script: Path) -> None:
-        self._says = ground.folder / f"{script.stem}.err"
+    def __init__(self, sandbox: Sandbox, script: Path) -> None:
+        self._says = sandbox.folder / f"{script.stem}.err"
         with self._says.open("wb") as says:
             self.process = subprocess.Popen(
-                [sys.executable, str(script), str(ground.folder / f"{script.stem}.out")],
-                env=ground.environ,
-                cwd=ground.project,
+                [sys.executable, str(script), str(sandbox.folder / f"{script.stem}.out")],
+                env=sandbox.environ,
+                cwd=sandbox.project,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=says,

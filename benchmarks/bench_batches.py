@@ -12,7 +12,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from _measure import NOOP, Bench, Ground, alternate
+from _measure import NOOP, Bench, Sandbox, alternate
 
 POOL = 100  # interpreters
 BATCH = (
@@ -90,73 +90,73 @@ serve(prepare=prepare, submit=submit, submit_singly=submit_singly, cancel=cancel
 def main() -> None:
     bench = Bench("a batch of jobs that do nothing", runs=2, quick_runs=1)
     count, many = (100, 1000) if bench.quick else (1000, 10_000)
-    with Ground() as ground:
-        _submitting(bench, ground, count)
-        _submitting_singly(bench, ground)
-        _driving(bench, ground, count)
-        _remembering_and_counting(bench, ground, many)
+    with Sandbox() as sandbox:
+        _submitting(bench, sandbox, count)
+        _submitting_singly(bench, sandbox)
+        _driving(bench, sandbox, count)
+        _remembering_and_counting(bench, sandbox, many)
     bench.end()
 
 
-def _submitting(bench: Bench, ground: Ground, count: int) -> None:
+def _submitting(bench: Bench, sandbox: Sandbox, count: int) -> None:
     blobs: list[float] = []
 
     def submit() -> float:
-        ground.quiet()
-        ground.script("news.py", f"NUMBER = {len(blobs)}\n")  # there is something to pack, and to send
-        before = set(ground.stored())
-        with ground.session("batch.py", BATCH) as session:
+        sandbox.quiet()
+        sandbox.script("news.py", f"NUMBER = {len(blobs)}\n")  # there is something to pack, and to send
+        before = set(sandbox.stored())
+        with sandbox.session("batch.py", BATCH) as session:
             seconds = float(session.ask("submit", count))
-            new = set(ground.stored()) - before
+            new = set(sandbox.stored()) - before
             blobs.append(sum("/data/blobs/" in path for path in new))
             session.ask("cancel")
         return seconds * 1e3 / count
 
-    with ground.session("first.py", BATCH) as session:
+    with sandbox.session("first.py", BATCH) as session:
         session.ask("prepare")
-    measured = alternate(bench.runs, warm=False, batch=submit, pool=lambda: _pool(ground))
+    measured = alternate(bench.runs, warm=False, batch=submit, pool=lambda: _pool(sandbox))
     name = f"submitting one of {count}, max_concurrent=None; vs one of a pool"
     bench.limit(name, measured["batch"], 5, "ms", measured["pool"])
     bench.limit("… blobs of the project that were sent for all of them", [max(blobs)], 1, "")
 
 
-def _submitting_singly(bench: Bench, ground: Ground) -> None:
+def _submitting_singly(bench: Bench, sandbox: Sandbox) -> None:
     """Submit jobs that are no batch: each has an order, a record, a launch page and forced writes of its own."""
-    with ground.session("singly.py", BATCH) as session:
+    with sandbox.session("singly.py", BATCH) as session:
         session.ask("prepare")
 
         def submit() -> float:
-            ground.quiet()
+            sandbox.quiet()
             return float(session.ask("submit_singly", POOL)) * 1e3 / POOL
 
-        measured = alternate(bench.runs, warm=False, single=submit, pool=lambda: _pool(ground))
+        measured = alternate(bench.runs, warm=False, single=submit, pool=lambda: _pool(sandbox))
     name = f"submitting one of {POOL} by itself; vs one of a pool"
     bench.ratio(name, measured["single"], measured["pool"], 0.6, "ms")
 
 
-def _driving(bench: Bench, ground: Ground, count: int) -> None:
+def _driving(bench: Bench, sandbox: Sandbox, count: int) -> None:
     def drive() -> float:
-        ground.quiet()
-        with ground.session("batch.py", BATCH) as session:
+        sandbox.quiet()
+        with sandbox.session("batch.py", BATCH) as session:
             seconds = float(session.ask("drive", count))
             session.ask("cancel")
-        ground.quiet()
+        sandbox.quiet()
         return seconds * 1e3 / count
 
-    measured = alternate(bench.runs, warm=False, batch=drive, pool=lambda: _pool(ground))
+    measured = alternate(bench.runs, warm=False, batch=drive, pool=lambda: _pool(sandbox))
     name = f"driving one of {count} to its result; vs one of a pool"
     bench.ratio(name, measured["batch"], measured["pool"], 1.0, "ms")
 
 
-def _remembering_and_counting(bench: Bench, ground: Ground, count: int) -> None:
-    ground.quiet()
-    with ground.session("batch.py", BATCH) as session:
+def _remembering_and_counting(bench: Bench, sandbox: Sandbox, count: int) -> None:
+    sandbox.quiet()
+    with sandbox.session("batch.py", BATCH) as session:
         session.ask("prepare")
         bare = float(session.ask("peak"))
         seconds = float(session.ask("submit", count))
         submitted = float(session.ask("peak"))
         session.ask("end_all", count)
-        ground.quiet()  # supervisors forget what was cancelled
+        sandbox.quiet()  # supervisors forget what was cancelled
         found = [session.ask("count_statuses") for _ in range(7)]
     if any(sum(counts.values()) != count for _, counts in found):
         raise SystemExit(f"the counts are wrong: {found}")
@@ -165,14 +165,14 @@ def _remembering_and_counting(bench: Bench, ground: Ground, count: int) -> None:
     bench.limit(f"status_counts() of {count} that have ended", [seconds * 1e3 for seconds, _ in found], 200, "ms")
 
 
-def _pool(ground: Ground) -> float:
+def _pool(sandbox: Sandbox) -> float:
     """Return the milliseconds that an interpreter takes in a pool as wide as the queue."""
     from kinetic._backends.local import limits
 
     words = (sys.executable, "-c", "import cloudpickle")
     begun = time.perf_counter()
     with ThreadPoolExecutor(limits.read_limits(os.environ).slots) as pool:
-        list(pool.map(lambda _: ground.seconds_of(*words), range(POOL)))
+        list(pool.map(lambda _: sandbox.seconds_of(*words), range(POOL)))
     return (time.perf_counter() - begun) * 1e3 / POOL
 
 

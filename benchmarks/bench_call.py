@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from _measure import NOOP, Bench, Ground, Session, alternate
+from _measure import NOOP, Bench, Sandbox, Session, alternate
 
 CALLS = (
     NOOP
@@ -74,86 +74,86 @@ PAUSE_SECONDS = 0.03  # what a job leaves to do (its folder, its row) is not the
 
 def main() -> None:
     bench = Bench("a blocking call that does nothing", runs=15, quick_runs=5)
-    with Ground() as ground:
+    with Sandbox() as sandbox:
         first = []
         for _ in range(3):
-            ground.forget()
-            first.append(_in_a_fresh_process(ground))
+            sandbox.forget()
+            first.append(_in_a_fresh_process(sandbox))
         cold = alternate(
             bench.runs,
-            call=lambda: _cold(ground),
-            cloudpickle=lambda: ground.milliseconds_of_python("-c", "import cloudpickle"),
+            call=lambda: _cold(sandbox),
+            cloudpickle=lambda: sandbox.milliseconds_of_python("-c", "import cloudpickle"),
         )
         bench.ratio(
             "cold: fresh process, no supervisor; vs import cloudpickle", cold["call"], cold["cloudpickle"], 4, "ms"
         )
         fresh = alternate(
             bench.runs,
-            call=lambda: _in_a_fresh_process(ground),
-            cloudpickle=lambda: ground.milliseconds_of_python("-c", "import cloudpickle"),
+            call=lambda: _in_a_fresh_process(sandbox),
+            cloudpickle=lambda: sandbox.milliseconds_of_python("-c", "import cloudpickle"),
         )
         bench.ratio("fresh process, a supervisor waits; no target", fresh["call"], fresh["cloudpickle"], None, "ms")
         bench.ratio("the very first on a machine; no target", first, cold["cloudpickle"], None, "ms")
-        with ground.session("calls.py", CALLS) as session:
+        with sandbox.session("calls.py", CALLS) as session:
             warm = alternate(
                 bench.runs * 3,
                 call=lambda: _rested(session, "call"),
-                bare=lambda: _rested(ground, "-c", "pass"),
+                bare=lambda: _rested(sandbox, "-c", "pass"),
             )
             seen = [session.ask("notice") for _ in range(bench.runs)]
         bench.ratio("warm: a supervisor waits; vs python -c pass", warm["call"], warm["bare"], 3, "ms")
         bench.limit("end noticed after result.pkl was written", [after for after, _ in seen], 10, "ms")
         bench.limit("end noticed after outcome.ended (before it is sealed)", [after for _, after in seen], 10, "ms")
-        _of_a_project(bench, ground)
-        _of_libraries(bench, ground)
+        _of_a_project(bench, sandbox)
+        _of_libraries(bench, sandbox)
     bench.end()
 
 
-def _of_libraries(bench: Bench, ground: Ground) -> None:
+def _of_libraries(bench: Bench, sandbox: Sandbox) -> None:
     """Measure calls of a function that imports JAX and Keras, which another process has imported before."""
-    with ground.session("libraries.py", LIBRARIES) as session:
+    with sandbox.session("libraries.py", LIBRARIES) as session:
         session.ask("warm")
         found = alternate(
             min(bench.runs, 5),
             call=lambda: _rested(session, "call"),
-            python=lambda: _rested(ground, "-c", "import os; os.environ['KERAS_BACKEND'] = 'jax'; import jax, keras"),
+            python=lambda: _rested(sandbox, "-c", "import os; os.environ['KERAS_BACKEND'] = 'jax'; import jax, keras"),
         )
     what = "warm: a function that imports jax and keras; vs python -c 'import jax, keras'"
     bench.ratio(what, found["call"], found["python"], 0.2, "ms")
 
 
-def _of_a_project(bench: Bench, ground: Ground) -> None:
+def _of_a_project(bench: Bench, sandbox: Sandbox) -> None:
     """Measure calls of a function that imports some of its project's modules; bytecode of a job is the next one's."""
     for number in range(FILES):
         functions = "".join(f"def f{each}(x):\n    return [x, {each}, {{'key': x}}]\n\n\n" for each in range(40))
-        (ground.project / f"module_{number:03}.py").write_text(f"SIZE = {number}\n\n\n{functions}")
+        (sandbox.project / f"module_{number:03}.py").write_text(f"SIZE = {number}\n\n\n{functions}")
     script = IMPORTS.replace("IMPORTED", str(IMPORTED))
-    with ground.session("imports.py", script) as session:
+    with sandbox.session("imports.py", script) as session:
         session.ask("call")
         warm = [_rested(session, "call") for _ in range(bench.runs)]
     edited = []
     for run in range(bench.runs):
-        (ground.project / "module_000.py").write_text(f"SIZE = {run}\n")
+        (sandbox.project / "module_000.py").write_text(f"SIZE = {run}\n")
         time.sleep(PAUSE_SECONDS)  # a file that changed a moment ago is read twice
-        with ground.session("imports.py", script) as session:
+        with sandbox.session("imports.py", script) as session:
             edited.append(float(session.ask("call")))
     bench.show(f"warm: a project of {FILES} files, {IMPORTED} of them imported", warm, "ms")
     bench.show("… after an edit, in a fresh process", edited, "ms")
 
 
-def _cold(ground: Ground) -> float:
-    ground.quiet()
-    ground.end_supervisors()
-    return _in_a_fresh_process(ground)
+def _cold(sandbox: Sandbox) -> float:
+    sandbox.quiet()
+    sandbox.end_supervisors()
+    return _in_a_fresh_process(sandbox)
 
 
-def _in_a_fresh_process(ground: Ground) -> float:
-    ground.quiet()
-    with ground.session("calls.py", CALLS) as session:
+def _in_a_fresh_process(sandbox: Sandbox) -> float:
+    sandbox.quiet()
+    with sandbox.session("calls.py", CALLS) as session:
         return float(session.ask("call"))
 
 
-def _rested(what: Ground | Session, *words: str) -> float:
+def _rested(what: Sandbox | Session, *words: str) -> float:
     time.sleep(PAUSE_SECONDS)
     return float(what.ask(*words) if isinstance(what, Session) else what.milliseconds_of_python(*words))
 

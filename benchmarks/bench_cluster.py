@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import _cluster
-from _measure import NOOP, Bench, Ground, alternate
+from _measure import NOOP, Bench, Sandbox, alternate
 
 JOB = (
     NOOP
@@ -44,10 +44,10 @@ def main() -> None:
     _cluster.measure(Bench("a job that does nothing, on a cluster", runs=5, quick_runs=3), _figures)
 
 
-def _figures(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
+def _figures(bench: Bench, sandbox: Sandbox, parts: _cluster.Parts) -> None:
     plane = parts.plane
     bare = Bare(plane)
-    with ground.session("job.py", JOB) as session:
+    with sandbox.session("job.py", JOB) as session:
         session.ask("call")  # makes the runner's ConfigMap, and checks what is then remembered
         measured = alternate(
             bench.runs,

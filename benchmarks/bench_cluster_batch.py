@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from _measure import NOOP, Bench, Ground, memory_of
+from _measure import NOOP, Bench, Sandbox, memory_of
 
 if TYPE_CHECKING:
     from cluster.access import Endpoint
@@ -148,12 +148,12 @@ def main() -> None:
         bench.end()
     signal.signal(signal.SIGALRM, _time_is_over)
     signal.alarm(60 * bench.sizes["minutes"])
-    with Ground() as ground, _cluster(ground) as (plane, client):
-        node = ground.session("node.py", NODE)
+    with Sandbox() as sandbox, _cluster(sandbox) as (plane, client):
+        node = sandbox.session("node.py", NODE)
         token = plane.nodes
         node.ask("start", token.url, str(token.authority), token.token)
         with node:
-            _many_jobs(bench, ground, plane, node)
+            _many_jobs(bench, sandbox, plane, node)
             if bench.sizes["indexed"]:
                 _indexed_job(bench, plane, client)
     bench.end()
@@ -164,24 +164,24 @@ def _time_is_over(*_: object) -> None:
 
 
 @contextmanager
-def _cluster(ground: Ground) -> Iterator[tuple[Any, Endpoint]]:
+def _cluster(sandbox: Sandbox) -> Iterator[tuple[Any, Endpoint]]:
     """Start the control plane, and let the client be a service account, which priority and fairness apply to."""
     from cluster import accounts
     from cluster.access import Endpoint
     from cluster.plane import Plane
 
-    folder = ground.folder / "cluster"
+    folder = sandbox.folder / "cluster"
     folder.mkdir()
     plane = Plane(folder, fair=True).start()
     try:
         token = accounts.account_token(plane, "default", "submitter")
         accounts.bind(plane, "default", "submitter", {"kind": "ClusterRole", "name": "edit"}, "submitter")
         client = Endpoint(plane.proxy.url, plane.authority.certificate, token)
-        ground.environ |= {
+        sandbox.environ |= {
             "KUBECONFIG": str(client.write_kubeconfig(folder / "submitter.yaml")),
             "KINETIC_BACKEND": "gke",
             "KINETIC_KUBE_CONTEXT": "test",
-            "KINETIC_STORE": str(ground.folder / "store"),
+            "KINETIC_STORE": str(sandbox.folder / "store"),
             "KINETIC_SHARED_STORE": "1",
         }
         yield plane, client
@@ -189,9 +189,9 @@ def _cluster(ground: Ground) -> Iterator[tuple[Any, Endpoint]]:
         plane.stop()
 
 
-def _many_jobs(bench: Bench, ground: Ground, plane: Any, node: Any) -> None:
+def _many_jobs(bench: Bench, sandbox: Sandbox, plane: Any, node: Any) -> None:
     count = bench.sizes["children"]
-    with ground.session("client.py", CLIENT) as client:
+    with sandbox.session("client.py", CLIENT) as client:
         client.ask("check")
         before, memory = float(client.ask("peak")), _memory(plane)
         groups: list[str] = []
@@ -210,7 +210,7 @@ def _many_jobs(bench: Bench, ground: Ground, plane: Any, node: Any) -> None:
             raise SystemExit(f"the counts are wrong: {found}")
         bench.limit("… peak memory of the client; vs before", [float(client.ask("peak"))], 300, "MB", [before])
         _report_memory(bench, plane, memory)
-        with ground.session("looker.py", CLIENT) as looker:
+        with sandbox.session("looker.py", CLIENT) as looker:
             times: list[float] = []
             look = _cost(plane, lambda: times.append(looker.ask("look", groups[0])))
         bench.limit("… a look at all of them by another process", [times[0] * 1e3], 1000, "ms")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from _measure import COMPILED_SIZES, COMPILES, Bench, Ground, alternate, show_compiled
+from _measure import COMPILED_SIZES, COMPILES, Bench, Sandbox, alternate, show_compiled
 
 CALLS = (
     """
@@ -70,7 +70,7 @@ serve(compile_once=compile_once, train_once=train_once, call=call)
 def main() -> None:
     bench = Bench("the compile cache", runs=1, quick_runs=1, sizes=COMPILED_SIZES)
     layers, sorts = (1, 1) if bench.quick else (bench.sizes["layers"], bench.sizes["sorts"])
-    with Ground() as ground, ground.session("compiles.py", CALLS) as session:
+    with Sandbox() as sandbox, sandbox.session("compiles.py", CALLS) as session:
         calls = alternate(
             bench.runs * 40, on=lambda: float(session.ask("call", "on")), off=lambda: float(session.ask("call", "off"))
         )

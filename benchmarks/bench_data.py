@@ -9,7 +9,7 @@ import shutil
 import time
 from pathlib import Path
 
-from _measure import Bench, Ground, alternate, seconds_of_a_look
+from _measure import Bench, Sandbox, alternate, seconds_of_a_look
 
 SHIP = """
 import json, os
@@ -46,20 +46,20 @@ serve(ship=ship)
 def main() -> None:
     bench = Bench("data", runs=3, quick_runs=2)
     files, size = (2_000, 200_000_000) if bench.quick else (20_000, 2_000_000_000)
-    with Ground() as ground:
-        os.environ["KINETIC_HOME"] = str(ground.home)
-        folder = _make_tree(ground.folder / "set", files, size)
-        _hash(bench, ground, folder)
+    with Sandbox() as sandbox:
+        os.environ["KINETIC_HOME"] = str(sandbox.home)
+        folder = _make_tree(sandbox.folder / "set", files, size)
+        _hash(bench, sandbox, folder)
         shutil.rmtree(folder)
-        _ship(bench, ground, _make_tree(ground.folder / "small", 1_000 if bench.quick else 10_000, 40_000_000))
+        _ship(bench, sandbox, _make_tree(sandbox.folder / "small", 1_000 if bench.quick else 10_000, 40_000_000))
     bench.end()
 
 
-def _hash(bench: Bench, ground: Ground, folder: Path) -> None:
+def _hash(bench: Bench, sandbox: Sandbox, folder: Path) -> None:
     from kinetic._data import Data
 
     def first() -> float:
-        shutil.rmtree(ground.home, ignore_errors=True)
+        shutil.rmtree(sandbox.home, ignore_errors=True)
         return again()
 
     def again() -> float:
@@ -79,11 +79,11 @@ def _hash(bench: Bench, ground: Ground, folder: Path) -> None:
     bench.ratio("… beside one look at each file, the least that can be done", unchanged, looks, None, "s")
 
 
-def _ship(bench: Bench, ground: Ground, folder: Path) -> None:
+def _ship(bench: Bench, sandbox: Sandbox, folder: Path) -> None:
     times, requests, told = [], [], set()
     time.sleep(0.1)
     for number in range(bench.runs + 1):
-        with ground.session("ship.py", SHIP) as session:  # a fresh process each time
+        with sandbox.session("ship.py", SHIP) as session:  # a fresh process each time
             took, asked, manifest = session.ask("ship", str(folder))
         if number:
             times.append(took * 1e3)

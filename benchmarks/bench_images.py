@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _measure import Bench, Ground, alternate, seconds_of
+from _measure import Bench, Sandbox, alternate, seconds_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -321,7 +321,7 @@ def on_a_node(bench: Bench) -> None:
         return
     sizes = {f"heavy{n}": size * 1_000_000 for n, size in enumerate(HEAVY)}
     sizes |= {f"small{n}": 600_000 for n in range(SMALL)}
-    with Ground() as ground, _image_job.started(ground) as site:
+    with Sandbox() as sandbox, _image_job.started(sandbox) as site:
 
         def publish(name: str, version: str) -> None:
             lines = "def f(x):\n    return x\n" * 200

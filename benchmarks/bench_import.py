@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from _measure import Bench, Ground, alternate
+from _measure import Bench, Sandbox, alternate
 
 DECORATED = """\
 import kinetic
@@ -30,13 +30,13 @@ serve(three=three)
 
 def main() -> None:
     bench = Bench("starting", runs=21, quick_runs=7)
-    with Ground() as ground:
-        with ground.session("three.py", THREE_JOBS) as session:
+    with Sandbox() as sandbox:
+        with sandbox.session("three.py", THREE_JOBS) as session:
             session.ask("three")  # something to list
-        ground.quiet()
-        ground.end_supervisors()
-        decorated = str(ground.script("decorated.py", DECORATED))
-        python, command = ground.milliseconds_of_python, _command()
+        sandbox.quiet()
+        sandbox.end_supervisors()
+        decorated = str(sandbox.script("decorated.py", DECORATED))
+        python, command = sandbox.milliseconds_of_python, _command()
         measured = alternate(
             bench.runs,
             bare=lambda: python("-c", "pass"),
@@ -48,13 +48,13 @@ def main() -> None:
         for words in (["--help"], ["jobs", "list"], ["jobs", "list", "--all"]):
             name = f"kinetic {' '.join(words)}, vs python -c 'import click'"
             try:
-                ground.seconds_of(*command, *words)
+                sandbox.seconds_of(*command, *words)
             except RuntimeError as error:
                 bench.skip(name, str(error).strip().splitlines()[-1])
                 continue
             measured = alternate(
                 bench.runs,
-                command=lambda words=words: ground.seconds_of(*command, *words) * 1e3,
+                command=lambda words=words: sandbox.seconds_of(*command, *words) * 1e3,
                 click=lambda: python("-c", "import click"),
             )
             bench.ratio(name, measured["command"], measured["click"], 2.5, "ms")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from _measure import NOOP, Bench, Ground, alternate
+from _measure import NOOP, Bench, Sandbox, alternate
 
 KEPT = (
     NOOP
@@ -50,23 +50,23 @@ COMMANDS = {
 def main() -> None:
     bench = Bench("looking at many jobs", runs=5, quick_runs=3)
     count, past = (100, 1000) if bench.quick else (1000, 10_000)
-    with Ground() as few, Ground() as many, Ground() as old:
-        for ground, number, ended in ((few, 1, 1), (many, count, 1), (old, count, past)):
-            with ground.session("kept.py", KEPT) as session:
+    with Sandbox() as few, Sandbox() as many, Sandbox() as old:
+        for sandbox, number, ended in ((few, 1, 1), (many, count, 1), (old, count, past)):
+            with sandbox.session("kept.py", KEPT) as session:
                 session.ask("keep", number)
                 session.ask("remember", ended)
-            ground.end_supervisors()
-            ground.milliseconds_of_python("-m", "kinetic", "jobs", "list", "--all")  # which makes the index
+            sandbox.end_supervisors()
+            sandbox.milliseconds_of_python("-m", "kinetic", "jobs", "list", "--all")  # which makes the index
 
         for name, (words, most) in COMMANDS.items():
             looked_at = old if "--all" in words else many
 
-            def run(ground: Ground, words: list[str] = words) -> float:
-                return ground.milliseconds_of_python("-m", "kinetic", *words)
+            def run(sandbox: Sandbox, words: list[str] = words) -> float:
+                return sandbox.milliseconds_of_python("-m", "kinetic", *words)
 
             measured = alternate(
                 bench.runs,
-                many=lambda run=run, ground=looked_at: run(ground),
+                many=lambda run=run, sandbox=looked_at: run(sandbox),
                 few=lambda run=run: run(few),
                 click=lambda: few.milliseconds_of_python("-c", "import click"),
             )

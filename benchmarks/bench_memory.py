@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import time
 
-from _measure import Bench, Ground, memory_of
+from _measure import Bench, Sandbox, memory_of
 
 WAITING = """
 import kinetic
@@ -54,30 +54,30 @@ BARE = "serve(ready=lambda: 1)"
 def main() -> None:
     bench = Bench("memory", runs=3, quick_runs=1)
     size = 256 << 20 if bench.quick else 1 << 30
-    with Ground() as ground:
-        _small(bench, ground)
+    with Sandbox() as sandbox:
+        _small(bench, sandbox)
         if importlib.util.find_spec("numpy") is None:
             bench.skip("a large array", "numpy is not installed")
         else:
-            _array(bench, ground, size)
+            _array(bench, sandbox, size)
     bench.end()
 
 
-def _small(bench: Bench, ground: Ground) -> None:
+def _small(bench: Bench, sandbox: Sandbox) -> None:
     clients, busy, idle, bare = [], [], [], []
     for number in range(bench.runs):
-        go = ground.folder / f"go-{number}"
-        with ground.session("waiting.py", WAITING) as session:
+        go = sandbox.folder / f"go-{number}"
+        with sandbox.session("waiting.py", WAITING) as session:
             session.send("until", str(go))
-            _until_busy(ground)
+            _until_busy(sandbox)
             time.sleep(0.5)
             clients.append(memory_of(session.process.pid))
-            busy += [memory_of(pid) for pid, state in ground.supervisors().items() if state == "busy"]
+            busy += [memory_of(pid) for pid, state in sandbox.supervisors().items() if state == "busy"]
             go.touch()
             session.answer()
-        ground.quiet()
-        idle += [memory_of(pid) for pid in ground.supervisors()]
-        with ground.session("bare.py", BARE) as session:
+        sandbox.quiet()
+        idle += [memory_of(pid) for pid in sandbox.supervisors()]
+        with sandbox.session("bare.py", BARE) as session:
             session.ask("ready")
             bare.append(memory_of(session.process.pid))
     bench.limit("a client that waits; vs an interpreter with json", clients, 80, "MB", bare)
@@ -85,13 +85,13 @@ def _small(bench: Bench, ground: Ground) -> None:
     bench.limit("a supervisor that idles", idle, 25, "MB", bare)
 
 
-def _array(bench: Bench, ground: Ground, size: int) -> None:
+def _array(bench: Bench, sandbox: Sandbox, size: int) -> None:
     peaks: dict[str, list[float]] = {"job": [], "client": []}
     for _ in range(bench.runs):
-        paths = {side: ground.folder / f"{side}.peak" for side in peaks}
-        with ground.session("large_array.py", ARRAY) as session:
+        paths = {side: sandbox.folder / f"{side}.peak" for side in peaks}
+        with sandbox.session("large_array.py", ARRAY) as session:
             session.ask("collect", size, *map(str, paths.values()))
-        ground.quiet()
+        sandbox.quiet()
         for side, path in paths.items():
             peaks[side].append(int(path.read_text()) / 1e6)
     name = f"an array of {size >> 20} MiB: peak of"
@@ -99,8 +99,8 @@ def _array(bench: Bench, ground: Ground, size: int) -> None:
     bench.ratio(f"{name} the client, vs its size", peaks["client"], [size / 1e6], 2.2, "MB")
 
 
-def _until_busy(ground: Ground) -> None:
-    while "busy" not in ground.supervisors().values():
+def _until_busy(sandbox: Sandbox) -> None:
+    while "busy" not in sandbox.supervisors().values():
         time.sleep(0.01)
 
 

@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from _measure import NOOP, Bench, Ground, alternate, seconds_of_a_look
+from _measure import NOOP, Bench, Sandbox, alternate, seconds_of_a_look
 
 SUBMIT = (
     NOOP
@@ -39,35 +39,35 @@ _WORDS = (
 def main() -> None:
     bench = Bench("packing", runs=2, quick_runs=1)
     files, size = (1_000, 12_000_000) if bench.quick else (10_000, 120_000_000)
-    with Ground() as ground:
-        made = _make_tree(ground.project, files, size)
+    with Sandbox() as sandbox:
+        made = _make_tree(sandbox.project, files, size)
         compressed = sum(len(zlib.compress(path.read_bytes(), 6)) for path in made)
         whole = sum(path.stat().st_size for path in made)
         told = f"{files} files, {whole / 1e6:.0f} MB ({compressed / 1e6:.0f} MB with zlib 6)"
-        _first(bench, ground, told)
-        _unchanged(bench, ground)
-        _edited(bench, ground, made, compressed)
+        _first(bench, sandbox, told)
+        _unchanged(bench, sandbox)
+        _edited(bench, sandbox, made, compressed)
     bench.end()
 
 
-def _first(bench: Bench, ground: Ground, told: str) -> None:
+def _first(bench: Bench, sandbox: Sandbox, told: str) -> None:
     def unknown_project() -> float:
-        shutil.rmtree(ground.home / "cache", ignore_errors=True)
-        shutil.rmtree(ground.store / "data" / "blobs", ignore_errors=True)
+        shutil.rmtree(sandbox.home / "cache", ignore_errors=True)
+        shutil.rmtree(sandbox.store / "data" / "blobs", ignore_errors=True)
         os.sync()  # what earlier runs left to the disk is not this one's to wait for
-        return _submit(ground)
+        return _submit(sandbox)
 
     def unknown_machine() -> float:
-        ground.forget()
+        sandbox.forget()
         os.sync()
-        return _submit(ground)
+        return _submit(sandbox)
 
     measured = alternate(
         bench.runs,
         machine=unknown_machine,
-        stored=lambda: _zip(ground, forced=False),
+        stored=lambda: _zip(sandbox, forced=False),
         project=unknown_project,
-        forced=lambda: _zip(ground, forced=True),
+        forced=lambda: _zip(sandbox, forced=True),
     )
     bench.ratio("submitting the first time; vs a zip, stored", measured["project"], measured["stored"], 1.5, "s")
     bench.ratio("… and the first of all on this machine", measured["machine"], measured["stored"], 1.5, "s")
@@ -75,24 +75,24 @@ def _first(bench: Bench, ground: Ground, told: str) -> None:
     print(f"  ({told})")
 
 
-def _unchanged(bench: Bench, ground: Ground) -> None:
+def _unchanged(bench: Bench, sandbox: Sandbox) -> None:
     fresh, again, written, walked = [], [], [], []
     for _ in range(bench.runs):
-        with ground.session("submit.py", SUBMIT) as session:
+        with sandbox.session("submit.py", SUBMIT) as session:
             for times in (fresh, again):
-                ground.quiet()
-                before = ground.stored()
+                sandbox.quiet()
+                before = sandbox.stored()
                 times.append(session.ask("submit") * 1e3)
                 session.ask("wait")
-                written.append(ground.written_since(before) / 1e3)
-                ground.quiet()
-                walked.append(seconds_of_a_look(ground.project) * 1e3)
+                written.append(sandbox.written_since(before) / 1e3)
+                sandbox.quiet()
+                walked.append(seconds_of_a_look(sandbox.project) * 1e3)
     bench.limit("unchanged, from a fresh process; beside one look at each file", fresh, 150, "ms", walked)
     bench.limit("unchanged, from the same process", again, 150, "ms", walked)
     bench.limit("… newly written to the store, Order and Outcome included", written, 10, "KB")
 
 
-def _edited(bench: Bench, ground: Ground, made: list[Path], compressed: int) -> None:
+def _edited(bench: Bench, sandbox: Sandbox, made: list[Path], compressed: int) -> None:
     sent = []
     times = []
     for number in range(bench.runs):
@@ -101,33 +101,33 @@ def _edited(bench: Bench, ground: Ground, made: list[Path], compressed: int) -> 
             lines[len(lines) // 2] = f"    edited = {number}\n"
             path.write_text("".join(lines))
         time.sleep(0.05)  # a file that changed a moment ago is read twice
-        before = ground.stored()
-        times.append(_submit(ground) * 1e3)
-        sent.append(ground.written_since(before) / 1e6)
+        before = sandbox.stored()
+        times.append(_submit(sandbox) * 1e3)
+        sent.append(sandbox.written_since(before) / 1e6)
     bench.ratio(f"{EDITED} files edited: sent, vs the tree's compressed size", sent, [compressed / 1e6], 0.015, "MB")
     bench.limit("… time to submit; target as for an unchanged tree", times, 150, "ms")
 
 
-def _submit(ground: Ground) -> float:
+def _submit(sandbox: Sandbox) -> float:
     """Submit from a fresh process, let the job end, and return the seconds that submitting took."""
-    ground.quiet()
-    with ground.session("submit.py", SUBMIT) as session:
+    sandbox.quiet()
+    with sandbox.session("submit.py", SUBMIT) as session:
         took = float(session.ask("submit"))
         session.ask("wait")
-    ground.quiet()
+    sandbox.quiet()
     return took
 
 
-def _zip(ground: Ground, *, forced: bool) -> float:
+def _zip(sandbox: Sandbox, *, forced: bool) -> float:
     """Store the project into a zip, and return the seconds that took."""
-    target = ground.folder / "tree.zip"
+    target = sandbox.folder / "tree.zip"
     os.sync()
     begun = time.perf_counter()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
-        for folder, _, names in os.walk(ground.project):
+        for folder, _, names in os.walk(sandbox.project):
             for name in names:
                 path = f"{folder}/{name}"
-                archive.write(path, os.path.relpath(path, ground.project))
+                archive.write(path, os.path.relpath(path, sandbox.project))
     if forced:
         with target.open("rb") as file:
             os.fsync(file.fileno())

@@ -11,7 +11,7 @@ import importlib.util
 import textwrap
 from typing import NamedTuple
 
-from _measure import NOOP, Bench, Ground, Session
+from _measure import NOOP, Bench, Sandbox, Session
 
 KINETIC = (
     NOOP
@@ -115,8 +115,8 @@ each = lambda count: pool(delayed(noop)(number) for number in range(count))
 
 def main() -> None:
     bench = Bench("the same function by other packages", runs=9, quick_runs=3)
-    with Ground() as ground:
-        with ground.session("ours.py", KINETIC) as session:
+    with Sandbox() as sandbox:
+        with sandbox.session("ours.py", KINETIC) as session:
             call, each = _measured(session, bench.runs, 1000)
         bench.limit("kinetic: a warm blocking call", call, 12, "ms")
         bench.limit("kinetic: one of 1000, submit included", each, 4, "ms")
@@ -124,7 +124,7 @@ def main() -> None:
             if importlib.util.find_spec(peer.library) is None:
                 bench.skip(peer.title, "it is not installed; make bench PEERS=1")
                 continue
-            with ground.session(
+            with sandbox.session(
                 f"of_{peer.library}.py", PEER.format(setup=textwrap.indent(peer.setup, "    "))
             ) as session:
                 its_call, its_each = _measured(session, bench.runs, peer.most)

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import cloudpickle
-from _measure import Bench, Ground, alternate
+from _measure import Bench, Sandbox, alternate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -48,15 +48,15 @@ def main() -> None:
     server.bucket("jobs")
     os.environ["STORAGE_EMULATOR_HOST"] = server.url
     try:
-        with Ground() as ground:
-            _measure(bench, ground, server)
+        with Sandbox() as sandbox:
+            _measure(bench, sandbox, server)
     finally:
         server.close()
     bench.end()
 
 
-def _measure(bench: Bench, ground: Ground, server: GcsServer) -> None:
-    cloud, local = Pods(ground, "gs://jobs/here", server), Pods(ground, f"file://{ground.folder}/store", server)
+def _measure(bench: Bench, sandbox: Sandbox, server: GcsServer) -> None:
+    cloud, local = Pods(sandbox, "gs://jobs/here", server), Pods(sandbox, f"file://{sandbox.folder}/store", server)
     counts: list[int] = []
 
     def in_a_bucket() -> float:
@@ -68,8 +68,8 @@ def _measure(bench: Bench, ground: Ground, server: GcsServer) -> None:
         bench.runs,
         bucket=in_a_bucket,
         folder=lambda: local.start()[0],
-        cloudpickle=lambda: ground.milliseconds_of_python("-c", "import cloudpickle"),
-        obstore=lambda: ground.milliseconds_of_python("-c", "import obstore.store"),
+        cloudpickle=lambda: sandbox.milliseconds_of_python("-c", "import cloudpickle"),
+        obstore=lambda: sandbox.milliseconds_of_python("-c", "import obstore.store"),
     )
     imported = measured["cloudpickle"]
     bench.limit("to the function's first line, store in a bucket", measured["bucket"], TARGET_MS, "ms", imported)
@@ -81,25 +81,25 @@ def _measure(bench: Bench, ground: Ground, server: GcsServer) -> None:
 class Pods:
     """One project and one function in a store, and pods that call it."""
 
-    def __init__(self, ground: Ground, url: str, server: GcsServer) -> None:
-        self._ground, self._server, self._url = ground, server, url
+    def __init__(self, sandbox: Sandbox, url: str, server: GcsServer) -> None:
+        self._sandbox, self._server, self._url = sandbox, server, url
         self._store, self._made = open_store(url), 0
-        self._zip = ground.folder / "runner.zip"
+        self._zip = sandbox.folder / "runner.zip"
         self._zip.write_bytes(runner_bundle.build().data)
-        self._secret = ground.folder / "secret"
+        self._secret = sandbox.folder / "secret"
         self._secret.mkdir(exist_ok=True)
         (self._secret / "job-key").write_bytes(bytes(range(32)))
-        ground.script("stamps.py", STAMPS)
-        self._plan = Plan(ground.project, "", "", ("",))
-        self._shipped = archive.ship(self._plan, self._store, cache=ground.folder / "cache", environ=ground.environ)
-        sys.path.insert(0, str(ground.project))
+        sandbox.script("stamps.py", STAMPS)
+        self._plan = Plan(sandbox.project, "", "", ("",))
+        self._shipped = archive.ship(self._plan, self._store, cache=sandbox.folder / "cache", environ=sandbox.environ)
+        sys.path.insert(0, str(sandbox.project))
         self._function = Artifact.within(cloudpickle.dumps(importlib.import_module("stamps").stamp))
-        sys.path.remove(str(ground.project))
+        sys.path.remove(str(sandbox.project))
 
     def start(self) -> tuple[float, int]:
         """Run a pod to its end; return the milliseconds until its function began, and the requests until then."""
         self._made += 1
-        beside = self._ground.folder / f"{self._url.partition(':')[0]}-{self._made}"
+        beside = self._sandbox.folder / f"{self._url.partition(':')[0]}-{self._made}"
         beside.mkdir()
         task, stamp = self._order(beside / "stamp"), beside / "stamp"
         environ = {**os.environ, "TMPDIR": str(beside)}

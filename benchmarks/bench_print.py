@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from _measure import Bench, Ground, alternate
+from _measure import Bench, Sandbox, alternate
 
 LINES = """\
 def lines(count):
@@ -48,18 +48,18 @@ print(lines(int(sys.argv[1])), file=sys.stderr)
 def main() -> None:
     bench = Bench("printing short lines", runs=3, quick_runs=3)
     count = 100_000 if bench.quick else 1_000_000
-    with Ground() as ground, ground.session("printing.py", PRINTING) as session:
-        plain = ground.script("plain.py", PLAIN)
+    with Sandbox() as sandbox, sandbox.session("printing.py", PRINTING) as session:
+        plain = sandbox.script("plain.py", PLAIN)
         inside: dict[str, list[float]] = {"alone": [], "followed": [], "plain": []}
 
         def job(action: str) -> float:
-            ground.quiet()
+            sandbox.quiet()
             loop, whole = session.ask(action, count)
             inside[action].append(loop)
             return float(whole)
 
         def file() -> float:
-            loop, whole = _to_a_file(ground, plain, count)
+            loop, whole = _to_a_file(sandbox, plain, count)
             inside["plain"].append(loop)
             return whole
 
@@ -72,14 +72,14 @@ def main() -> None:
     bench.end()
 
 
-def _to_a_file(ground: Ground, script: Path, count: int) -> tuple[float, float]:
+def _to_a_file(sandbox: Sandbox, script: Path, count: int) -> tuple[float, float]:
     """Run the plain process; return the milliseconds of its loop, and of the whole."""
-    with (ground.folder / "plain.out").open("wb") as out:
+    with (sandbox.folder / "plain.out").open("wb") as out:
         begun = time.perf_counter()
         done = subprocess.run(
             [sys.executable, str(script), str(count)],
-            env=ground.environ,
-            cwd=ground.project,
+            env=sandbox.environ,
+            cwd=sandbox.project,
             stdout=out,
             stderr=subprocess.PIPE,
             check=True,

@@ -6,7 +6,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from _measure import NOOP, Bench, Ground, alternate
+from _measure import NOOP, Bench, Sandbox, alternate
 
 HUNDRED = (
     NOOP
@@ -28,11 +28,11 @@ def main() -> None:
     bench = Bench("a hundred jobs that do nothing", runs=3, quick_runs=2)
     count = 20 if bench.quick else 100
     submitting: list[float] = []
-    with Ground() as ground:
+    with Sandbox() as sandbox:
         measured = alternate(
             bench.runs,
-            jobs=lambda: _jobs(ground, count, submitting),
-            pool=lambda: _pool(ground, count),
+            jobs=lambda: _jobs(sandbox, count, submitting),
+            pool=lambda: _pool(sandbox, count),
         )
         name = f"{count} jobs, no supervisor before; vs a pool, import cloudpickle"
         bench.ratio(name, measured["jobs"], measured["pool"], 1.0, "s")
@@ -40,23 +40,23 @@ def main() -> None:
     bench.end()
 
 
-def _jobs(ground: Ground, count: int, submitting: list[float]) -> float:
-    ground.quiet()
-    ground.end_supervisors()
-    with ground.session("hundred.py", HUNDRED) as session:
+def _jobs(sandbox: Sandbox, count: int, submitting: list[float]) -> float:
+    sandbox.quiet()
+    sandbox.end_supervisors()
+    with sandbox.session("hundred.py", HUNDRED) as session:
         submitted, whole = session.ask("all_at_once", count)
-    ground.quiet()
+    sandbox.quiet()
     submitting.append(submitted)
     return float(whole)
 
 
-def _pool(ground: Ground, count: int) -> float:
+def _pool(sandbox: Sandbox, count: int) -> float:
     from kinetic._backends.local import limits  # as wide as the queue here
 
     words = (sys.executable, "-c", "import cloudpickle")
     begun = time.perf_counter()
     with ThreadPoolExecutor(limits.cores()) as pool:
-        list(pool.map(lambda _: ground.seconds_of(*words), range(count)))
+        list(pool.map(lambda _: sandbox.seconds_of(*words), range(count)))
     return time.perf_counter() - begun
 
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import _cluster
-from _measure import COMPILED_SIZES, COMPILES, Bench, Ground, show_compiled
+from _measure import COMPILED_SIZES, COMPILES, Bench, Sandbox, show_compiled
 
 from kinetic._runner import processes
 
@@ -104,30 +104,30 @@ def main() -> None:
     _cluster.measure(bench, _figures, real=bool(bench.sizes["node"]), KINETIC_BASE_PACKAGES="0")
 
 
-def _figures(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
+def _figures(bench: Bench, sandbox: Sandbox, parts: _cluster.Parts) -> None:
     parts.plane.proxy.delay_seconds = DELAY_SECONDS
-    _calls(bench, ground, parts)
-    _saves(bench, ground)
+    _calls(bench, sandbox, parts)
+    _saves(bench, sandbox)
     _end_pods(parts)
-    _many(bench, ground, parts)
+    _many(bench, sandbox, parts)
     if bench.sizes["compile"]:
-        _compiled(bench, ground)
+        _compiled(bench, sandbox)
 
 
-def _calls(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
+def _calls(bench: Bench, sandbox: Sandbox, parts: _cluster.Parts) -> None:
     """Measure calls of new clients, in a warm pod and in pods of their own."""
     runs = [0]
-    project = _project(ground, "edits")
+    project = _project(sandbox, "edits")
 
     def run(keep: str) -> tuple[float, ...]:
         runs[0] += 1
         script = project / "edited.py"
         script.write_text(SCRIPT.format(keep=keep, number=runs[0]))
         words = [sys.executable, str(script), str(time.time()), *MODULES]
-        return tuple(1e3 * value for value in _printed(words, ground, project))
+        return tuple(1e3 * value for value in _printed(words, sandbox, project))
 
     imported = f"import {', '.join(MODULES)}"  # here, so that there is bytecode: pods may not write where it would be
-    subprocess.run([sys.executable, "-c", imported], env=ground.environ | {"KERAS_BACKEND": "jax"}, check=True)
+    subprocess.run([sys.executable, "-c", imported], env=sandbox.environ | {"KERAS_BACKEND": "jax"}, check=True)
     for _ in range(IMPORT_TRIES):  # the first one makes the warm pod, which then imports what its task imported
         if run("30m")[3] < IMPORTED_MS:
             break
@@ -149,36 +149,36 @@ def _calls(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
     bench.limit("requests to the API server for ten jobs of a new client", requests, 75, "")
 
 
-def _compiled(bench: Bench, ground: Ground) -> None:
+def _compiled(bench: Bench, sandbox: Sandbox) -> None:
     """Measure programs that are compiled in one pod, and again in a fresh one."""
     layers, sorts = (1, 1) if bench.quick else (bench.sizes["layers"], bench.sizes["sorts"])
-    project = _project(ground, "compiles")
+    project = _project(sandbox, "compiles")
     (project / "compiles.py").write_text(COMPILING)
 
     steps, sorted_ = (
-        [[_printed([sys.executable, "compiles.py", str(layers), str(each), "0"], ground, project) for _ in range(2)]]
+        [[_printed([sys.executable, "compiles.py", str(layers), str(each), "0"], sandbox, project) for _ in range(2)]]
         for each in (0, sorts)
     )
     show_compiled(bench, "pod", layers, steps, sorts, sorted_)
 
 
-def _printed(words: list[str], ground: Ground, project: Path) -> list[float]:
-    done = subprocess.run(words, env=ground.environ, cwd=project, capture_output=True, text=True, check=False)
+def _printed(words: list[str], sandbox: Sandbox, project: Path) -> list[float]:
+    done = subprocess.run(words, env=sandbox.environ, cwd=project, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(words)}: exit {done.returncode}\n{done.stderr[-3000:]}")
     return [float(word) for word in done.stdout.splitlines()[-1].split()]  # above it, what its jobs printed
 
 
-def _saves(bench: Bench, ground: Ground) -> None:
+def _saves(bench: Bench, sandbox: Sandbox) -> None:
     """Measure from a save under `kinetic dev` to the function, in a warm pod and in pods of their own."""
-    project = _project(ground, "saves")
+    project = _project(sandbox, "saves")
     file = project / "saved.py"
     took: dict[str, list[float]] = {"30m": [], "0": []}
     for keep, values in took.items():
         file.write_text(SAVED.format(number=0))
         words = [sys.executable, "-m", "kinetic", "dev", "-a", "cpu", "--keep-warm", keep, "saved.py::train"]
         dev = subprocess.Popen(
-            words, env=ground.environ, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            words, env=sandbox.environ, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         try:
             _begun_at(dev)
@@ -205,14 +205,14 @@ def _begun_at(dev: subprocess.Popen[bytes]) -> float:
     raise RuntimeError(f"kinetic dev printed nothing for {LINE_SECONDS:g} s")
 
 
-def _many(bench: Bench, ground: Ground, parts: _cluster.Parts) -> None:
+def _many(bench: Bench, sandbox: Sandbox, parts: _cluster.Parts) -> None:
     """Measure what many jobs leave in a warm pod, and what it takes and asks while it is idle."""
-    script = _project(ground, "many") / "many.py"
+    script = _project(sandbox, "many") / "many.py"
     script.write_text(MANY)
 
     def run(count: int) -> tuple[float, float, float, float]:
         words = [sys.executable, str(script), str(count)]
-        _printed(words, ground, script.parent)
+        _printed(words, sandbox, script.parent)
         time.sleep(5)
         found = parts.plane.api.get(PODS, labelSelector="app=kinetic-warm")["items"]
         (pod,) = (each for each in found if each["status"]["phase"] == "Running")
@@ -244,8 +244,8 @@ def _end_pods(parts: _cluster.Parts) -> None:
         time.sleep(0.5)
 
 
-def _project(ground: Ground, name: str) -> Path:
-    project = ground.folder / name
+def _project(sandbox: Sandbox, name: str) -> Path:
+    project = sandbox.folder / name
     project.mkdir()
     (project / "pyproject.toml").write_text(f"[project]\nname = '{name}'\nversion = '1'\n")
     return project

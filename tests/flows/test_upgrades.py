@@ -439,7 +439,7 @@ def _outcome(store: MemoryStore) -> Callable[[], object]:
     return read
 
 
-def _tombstone(store: MemoryStore) -> Callable[[], object]:
+def _history(store: MemoryStore) -> Callable[[], object]:
     locate.write_page(store, {"job_id": "job", "status": "here"}, KEY)
 
     def read() -> object:
@@ -448,7 +448,7 @@ def _tombstone(store: MemoryStore) -> Callable[[], object]:
     return read
 
 
-@pytest.mark.parametrize("page", [_record, _order, _note, _outcome, _tombstone])
+@pytest.mark.parametrize("page", [_record, _order, _note, _outcome, _history])
 def test_every_page_of_the_version_before_is_read_and_each_refusal_names_the_version_that_reads_it(
     page: Callable[[MemoryStore], Callable[[], object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

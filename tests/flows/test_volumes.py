@@ -114,7 +114,7 @@ def test_whoever_is_killed_nothing_stays_of_a_volume(
 
 
 def project_status(project, job_id):
-    """Return how a job ended; asking is what buries a dead supervisor."""
+    """Return how a job ended; asking is what recovers the jobs of a dead supervisor."""
     code = f"""
 import kinetic
 job = kinetic.attach({job_id!r})

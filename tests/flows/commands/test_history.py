@@ -135,7 +135,7 @@ def test_children_of_a_collected_batch_keep_their_logs(project, kinetic) -> None
     assert page["started_at"] <= page["ended_at"]
 
 
-def test_cleanup_by_hand_removes_the_log_and_all_but_the_tombstone(collected, kinetic, home) -> None:
+def test_cleanup_by_hand_removes_the_log_and_all_but_the_history(collected, kinetic, home) -> None:
     assert [*home.glob("store/history/~logs/*")]
 
     told = kinetic("jobs", "cleanup", collected)

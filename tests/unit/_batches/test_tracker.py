@@ -126,7 +126,7 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def ground(tmp_path):
+def site(tmp_path):
     def make(count=4, **settings):
         return Ground(tmp_path, count, **settings)
 
@@ -137,8 +137,8 @@ def statuses(tracker):
     return [tracker.status(index) for index in range(tracker.group.total_expected)]
 
 
-def test_each_child_stands_as_its_row_or_its_mark_says(ground):
-    batch = ground(6)
+def test_each_child_stands_as_its_row_or_its_mark_says(site):
+    batch = site(6)
     for index in range(5):
         batch.submit(index)
     batch.mark(0, "succeeded")
@@ -158,8 +158,8 @@ def test_each_child_stands_as_its_row_or_its_mark_says(ground):
 
 
 @pytest.mark.parametrize("count", [10, 1500])
-def test_a_look_takes_as_many_requests_for_thousands_as_for_ten(ground, count):
-    batch = ground(count)
+def test_a_look_takes_as_many_requests_for_thousands_as_for_ten(site, count):
+    batch = site(count)
     batch.backend.queue.add([(batch.group.child_id(index, 0), GROUP, 0) for index in range(count)], *TEMPLATE)
     for index in range(count):
         batch.store.put(documents.sealed_name(child_key(index), "here", batch.key_of(GROUP)), b"")
@@ -176,8 +176,8 @@ def test_a_look_takes_as_many_requests_for_thousands_as_for_ten(ground, count):
     assert Counter(statuses(watched)) == {SUCCEEDED: count // 2, PENDING: count // 2}
 
 
-def test_who_finds_a_batch_that_has_ended_asks_the_backend_nothing(ground, monkeypatch):
-    batch = ground(3)
+def test_who_finds_a_batch_that_has_ended_asks_the_backend_nothing(site, monkeypatch):
+    batch = site(3)
     for index in range(3):
         batch.submit(index)
         batch.mark(index, "succeeded")
@@ -189,8 +189,8 @@ def test_who_finds_a_batch_that_has_ended_asks_the_backend_nothing(ground, monke
     assert statuses(found) == [SUCCEEDED] * 3
 
 
-def test_one_key_names_many_children_that_were_launched_together(ground):
-    batch = ground(10)
+def test_one_key_names_many_children_that_were_launched_together(site):
+    batch = site(10)
     whole = documents.sealed_name(keys.children_of(GROUP, range(2, 7), 0), "here", batch.key_of(GROUP))
     batch.store.put(whole, b"")
     batch.store.put(whole.replace("0000006", "0000009"), b"")  # the same seal for more children
@@ -201,8 +201,8 @@ def test_one_key_names_many_children_that_were_launched_together(ground):
     assert found.children() == [(index, 0, "here") for index in range(2, 7)]
 
 
-def test_while_little_is_open_what_has_ended_is_not_listed_again(ground):
-    batch = ground(3000)
+def test_while_little_is_open_what_has_ended_is_not_listed_again(site):
+    batch = site(3000)
     tracker = batch.tracker()
     tracker.set_only_submitter()
     for index in range(0, 3000, 100):  # of each thousand, whose marks are together, a few
@@ -220,8 +220,8 @@ def test_while_little_is_open_what_has_ended_is_not_listed_again(ground):
     assert [prefix for prefix in listed if "/marks/" in prefix] == [keys.marks(GROUP, 2)]
 
 
-def test_looks_that_follow_each_other_closely_are_one(ground):
-    batch = ground()
+def test_looks_that_follow_each_other_closely_are_one(site):
+    batch = site()
     tracker = batch.tracker()
     tracker.refresh()
     tracker._cost = 10.0
@@ -234,8 +234,8 @@ def test_looks_that_follow_each_other_closely_are_one(ground):
 
 
 @pytest.mark.parametrize(("running", "pause"), [(2, 0.1), (40, 0.05)])
-def test_looks_are_rarer_while_the_backend_has_work_for_long(ground, monkeypatch, running, pause):
-    tracker = ground(100).tracker()
+def test_looks_are_rarer_while_the_backend_has_work_for_long(site, monkeypatch, running, pause):
+    tracker = site(100).tracker()
     tracker.set_only_submitter()
     for index in range(100):
         tracker.submitted(index, 0)
@@ -249,8 +249,8 @@ def test_looks_are_rarer_while_the_backend_has_work_for_long(ground, monkeypatch
     assert tracker._next_refresh() - tracker._refreshed_at == pytest.approx(pause)
 
 
-def test_an_outcome_without_a_mark_is_found_and_its_mark_made_good(ground):
-    batch = ground()
+def test_an_outcome_without_a_mark_is_found_and_its_mark_made_good(site):
+    batch = site()
     batch.submit(0)
     batch.submit(1)
     batch.outcome(0, "succeeded")
@@ -263,8 +263,8 @@ def test_an_outcome_without_a_mark_is_found_and_its_mark_made_good(ground):
     assert marks == ["0000000.0.succeeded", "0000001.0.failed"]
 
 
-def test_a_child_that_was_never_launched_waits_for_its_driver_and_one_that_began_and_is_gone_has_failed(ground):
-    batch = ground()
+def test_a_child_that_was_never_launched_waits_for_its_driver_and_one_that_began_and_is_gone_has_failed(site):
+    batch = site()
     batch.submit(0, row=False)
     batch.submit(1, row=False)
     batch.note(1, "here")
@@ -275,8 +275,8 @@ def test_a_child_that_was_never_launched_waits_for_its_driver_and_one_that_began
     assert found.unseen() == [0]
 
 
-def test_a_child_that_was_removed_is_not_found_even_where_no_mark_says_so(ground):
-    batch = ground()
+def test_a_child_that_was_removed_is_not_found_even_where_no_mark_says_so(site):
+    batch = site()
     batch.submit(0)
     batch.backend.queue.forget([batch.group.child_id(0, 0)])
     put_history(batch.store, {"job_id": batch.group.child_id(0, 0)})
@@ -288,8 +288,8 @@ def test_a_child_that_was_removed_is_not_found_even_where_no_mark_says_so(ground
     assert found.is_final(0)
 
 
-def test_a_success_that_was_collected_stays_a_success_for_who_asks_how_it_ended(ground):
-    batch = ground(retries=3)
+def test_a_success_that_was_collected_stays_a_success_for_who_asks_how_it_ended(site):
+    batch = site(retries=3)
     batch.submit(0)
     batch.mark(0, "succeeded")
     batch.mark(0, "removed")
@@ -299,8 +299,8 @@ def test_a_success_that_was_collected_stays_a_success_for_who_asks_how_it_ended(
     assert (found.status(0), found.end(0).word, found.is_final(0)) == (NOT_FOUND, "succeeded", True)
 
 
-def test_only_the_latest_attempt_counts_and_a_failure_counts_when_no_other_may_follow(ground):
-    batch = ground(retries=1)
+def test_only_the_latest_attempt_counts_and_a_failure_counts_when_no_other_may_follow(site):
+    batch = site(retries=1)
     batch.submit(0)
     batch.mark(0, "failed")
     tracker = batch.look()
@@ -316,8 +316,8 @@ def test_only_the_latest_attempt_counts_and_a_failure_counts_when_no_other_may_f
     assert (tracker.status(0), tracker.is_final(0), [*tracker.ended]) == (FAILED, True, [0, 0])
 
 
-def test_a_stop_makes_a_failure_count_and_what_is_wanted_again_does_not(ground):
-    batch = ground(retries=5)
+def test_a_stop_makes_a_failure_count_and_what_is_wanted_again_does_not(site):
+    batch = site(retries=5)
     for index in range(2):
         batch.submit(index)
         batch.mark(index, "failed")
@@ -332,8 +332,8 @@ def test_a_stop_makes_a_failure_count_and_what_is_wanted_again_does_not(ground):
     assert [batch.look().may_launch(index) for index in range(3)] == [False, True, False]
 
 
-def test_one_child_that_cannot_be_judged_does_not_hide_the_others(ground):
-    batch = ground()
+def test_one_child_that_cannot_be_judged_does_not_hide_the_others(site):
+    batch = site()
     batch.submit(0)
     batch.submit(1)
     batch.outcome(0, "succeeded")
@@ -344,8 +344,8 @@ def test_one_child_that_cannot_be_judged_does_not_hide_the_others(ground):
     assert statuses(batch.look())[:2] == [FAILED, SUCCEEDED]
 
 
-def test_a_store_that_does_not_answer_makes_no_child_a_failed_one(ground, monkeypatch):
-    batch = ground()
+def test_a_store_that_does_not_answer_makes_no_child_a_failed_one(site, monkeypatch):
+    batch = site()
     batch.submit(0, row=False)  # so that only a look of its own can tell
 
     def no_answer(*_):
@@ -359,8 +359,8 @@ def test_a_store_that_does_not_answer_makes_no_child_a_failed_one(ground, monkey
     assert (tracker.end(0), tracker.active) == (None, {0})
 
 
-def test_children_of_another_machine_are_told_by_their_notes_and_marks_and_never_fail_here(ground):
-    batch = ground(5)
+def test_children_of_another_machine_are_told_by_their_notes_and_marks_and_never_fail_here(site):
+    batch = site(5)
     for index in range(4):
         batch.submit(index, machine="there", row=False)
     batch.note(1, "there")
@@ -377,8 +377,8 @@ def test_children_of_another_machine_are_told_by_their_notes_and_marks_and_never
     assert 1 not in found.unseen()  # it has begun there
 
 
-def test_a_look_asks_about_some_of_many_lost_children_and_about_the_others_later(ground):
-    batch = ground(300)
+def test_a_look_asks_about_some_of_many_lost_children_and_about_the_others_later(site):
+    batch = site(300)
     for index in range(300):
         batch.submit(index, machine="there", row=False)
         batch.outcome(index, "succeeded")
@@ -393,8 +393,8 @@ def test_a_look_asks_about_some_of_many_lost_children_and_about_the_others_later
     assert found == [(count, True) for count in range(50, 301, 50)]
 
 
-def test_who_waits_is_told_by_whoever_watches(ground):
-    batch = ground()
+def test_who_waits_is_told_by_whoever_watches(site):
+    batch = site()
     batch.submit(0)
     tracker = batch.tracker()
     tracker.refresh(whole=True)
@@ -415,8 +415,8 @@ def test_who_waits_is_told_by_whoever_watches(ground):
     tracker._watching.release()
 
 
-def test_who_has_not_read_everything_need_not_wait(ground):
-    batch = ground()
+def test_who_has_not_read_everything_need_not_wait(site):
+    batch = site()
     batch.submit(0)
     batch.mark(0, "succeeded")
     tracker = batch.look()
@@ -427,8 +427,8 @@ def test_who_has_not_read_everything_need_not_wait(ground):
     assert time.monotonic() - begun < 30
 
 
-def test_what_others_put_among_children_and_marks_says_nothing(ground):
-    batch = ground()
+def test_what_others_put_among_children_and_marks_says_nothing(site):
+    batch = site()
     batch.submit(0)
     honest = documents.sealed_name(keys.mark(GROUP, 1, 0), "failed", batch.key_of(batch.group.child_id(1, 0)))
     tag, another = honest.rpartition(".")[2], "0" * 24

@@ -58,7 +58,7 @@ def folder(tmp_path) -> Path:
     return folder
 
 
-def bury(store: FileStore, job_id: str, **more: object) -> None:
+def keep_history(store: FileStore, job_id: str, **more: object) -> None:
     put_history(store, {"job_id": job_id, "created_at": keys.format_utc(1_700_000_000), **more})
 
 
@@ -73,8 +73,8 @@ def paths(found: outputs.FoundOutputs) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- finding
 
 
-def test_the_outputs_of_a_removed_job_are_where_its_tombstone_says(store):
-    bury(store, "cpu-f-20261120-1", output_dir="/data/mine")
+def test_the_outputs_of_a_removed_job_are_where_its_history_says(store):
+    keep_history(store, "cpu-f-20261120-1", output_dir="/data/mine")
 
     assert located("cpu-f-20261120-1") == outputs.OutputLocation("cpu-f-20261120-1", "/data/mine")
     assert located("cpu-f") == outputs.OutputLocation("cpu-f-20261120-1", "/data/mine")
@@ -104,8 +104,8 @@ def test_a_job_that_never_was_is_said_so(store):
 
 
 def test_the_newest_job_may_be_one_that_is_gone(store):
-    bury(store, "cpu-f-1", output_dir="/a")
-    bury(store, "cpu-f-2", output_dir="/b", created_at=keys.format_utc(1_700_000_001))
+    keep_history(store, "cpu-f-1", output_dir="/a")
+    keep_history(store, "cpu-f-2", output_dir="/b", created_at=keys.format_utc(1_700_000_001))
 
     assert output_search.newest_location(settings.resolve()) == outputs.OutputLocation("cpu-f-2", "/b")
 

@@ -54,7 +54,7 @@ class Project:
         path.write_text(textwrap.dedent(text))
         return path
 
-    def wishes(self, accelerator="cpu", **more):
+    def asked(self, accelerator="cpu", **more):
         return self.begin(accelerator, **more).result()
 
     def begin(self, accelerator="cpu", *, function=print, settings=None, **options):
@@ -71,11 +71,11 @@ class Project:
             environ=self.environ,
         )
 
-    def lines(self, wishes):
+    def lines(self, asked):
         """Read what would be installed, as the pod does."""
-        if wishes.requirements is None:
+        if asked.requirements is None:
             return None
-        artifact = Artifact(**wishes.requirements)
+        artifact = Artifact(**asked.requirements)
         if artifact.inline:
             return artifact.unwrap("it").decode().splitlines()
         data = self.store.get(artifact.key)
@@ -112,10 +112,10 @@ def told(monkeypatch):
 def test_without_a_word_a_job_starts_from_the_clients_python_and_installs_what_the_project_names(project, told):
     file = project.write("requirements.txt", "numpy==2.0\nrich\n")
 
-    wishes = project.wishes()
+    asked = project.asked()
 
-    assert (wishes.image, wishes.python) == (f"python:{PYTHON}-slim", PYTHON)
-    assert project.lines(wishes) == ["numpy==2.0", "rich", "jax", "keras"]
+    assert (asked.image, asked.python) == (f"python:{PYTHON}-slim", PYTHON)
+    assert project.lines(asked) == ["numpy==2.0", "rich", "jax", "keras"]
     assert len(told) == 1
     assert f"python:{PYTHON}-slim" in told[0]
     assert f"dependencies come from {file}" in told[0]
@@ -125,15 +125,15 @@ def test_without_a_word_a_job_starts_from_the_clients_python_and_installs_what_t
 def test_what_came_out_can_be_kept_as_json(project):
     project.write("requirements.txt", "rich\n")
     (project.root / "pyproject.toml").write_text("[tool.kinetic]\nresources = { cpu = 4 }\n")
-    wishes = project.wishes(settings=ClusterSettings(queue="gold"))
+    asked = project.asked(settings=ClusterSettings(queue="gold"))
 
-    assert PodRequirements.from_json(wishes.to_json()) == wishes
-    assert wishes.settings.queue == "gold"
+    assert PodRequirements.from_json(asked.to_json()) == asked
+    assert asked.settings.queue == "gold"
 
 
 @pytest.mark.parametrize(("accelerator", "jax"), [("cpu", "jax"), ("gpu-l4", "jax[cuda12]"), ("tpu-v5e-1", "jax[tpu]")])
 def test_a_project_that_names_nothing_finds_jax_for_its_hardware_and_keras(project, told, accelerator, jax):
-    assert project.lines(project.wishes(accelerator)) == [jax, "keras"]
+    assert project.lines(project.asked(accelerator)) == [jax, "keras"]
     assert len(told) == 1
     assert "only base packages will be installed" in told[0]
     assert told[0].endswith(f"; base packages: {jax}, keras")
@@ -153,7 +153,7 @@ def test_a_project_that_wants_no_base_packages_gets_exactly_what_it_names(projec
     else:
         project.environ["KINETIC_BASE_PACKAGES"] = "0"
 
-    assert project.lines(project.wishes("tpu-v5e-1")) == ["jax==0.4", "rich"]
+    assert project.lines(project.asked("tpu-v5e-1")) == ["jax==0.4", "rich"]
     assert told[0].endswith("; base packages: none, as base_packages = false says")
     assert len(told) == 1
     assert str(file) in told[0]
@@ -162,30 +162,30 @@ def test_a_project_that_wants_no_base_packages_gets_exactly_what_it_names(projec
 def test_a_project_that_names_nothing_and_wants_no_base_packages_installs_nothing(project, told):
     project.environ["KINETIC_BASE_PACKAGES"] = "no"
 
-    assert project.wishes("tpu-v5e-1").requirements is None
+    assert project.asked("tpu-v5e-1").requirements is None
     assert "nothing will be installed" in told[0]
 
 
 def test_keras_that_a_project_pins_is_the_one_that_is_installed(project, told):
     project.write("requirements.txt", "Keras==3.11\n")
 
-    assert project.lines(project.wishes()) == ["Keras==3.11", "jax"]
+    assert project.lines(project.asked()) == ["Keras==3.11", "jax"]
     assert told[0].endswith("; base packages: jax")
 
 
 def test_a_custom_image_gets_nothing_and_one_line_says_what_it_must_hold(project, told):
     file = project.write("requirements.txt", "jax\nrich\n")
 
-    wishes = project.wishes(container_image="ghcr.io/team/train:1")
+    asked = project.asked(container_image="ghcr.io/team/train:1")
 
-    assert (wishes.image, wishes.requirements) == ("ghcr.io/team/train:1", None)
+    assert (asked.image, asked.requirements) == ("ghcr.io/team/train:1", None)
     assert told == [
         f"nothing is installed into the image ghcr.io/team/train:1: it must hold the dependencies in {file}"
     ]
 
 
 def test_a_custom_image_with_a_project_that_needs_nothing_is_not_worth_a_line(project, told):
-    project.wishes(container_image="ghcr.io/team/train:1")
+    project.asked(container_image="ghcr.io/team/train:1")
 
     assert told == []
 
@@ -193,17 +193,17 @@ def test_a_custom_image_with_a_project_that_needs_nothing_is_not_worth_a_line(pr
 def test_what_could_not_be_installed_stops_nobody_who_brings_an_image(project, told):
     project.write("requirements.txt", "-e ./library\n")
 
-    wishes = project.wishes(container_image="ghcr.io/team/train:1")
+    asked = project.asked(container_image="ghcr.io/team/train:1")
 
-    assert wishes.requirements is None
+    assert asked.requirements is None
     assert "it must hold the project's dependencies" in told[0]
 
 
 def test_prebuilt_images_lie_where_the_argument_or_the_variable_says(project):
     project.environ["KINETIC_BASE_IMAGE_REPO"] = "ghcr.io/all"
 
-    assert project.wishes(container_image="prebuilt").image == f"ghcr.io/all/base-cpu:{__version__}"
-    mine = project.wishes("gpu-l4", container_image="prebuilt", base_image_repo="ghcr.io/mine")
+    assert project.asked(container_image="prebuilt").image == f"ghcr.io/all/base-cpu:{__version__}"
+    mine = project.asked("gpu-l4", container_image="prebuilt", base_image_repo="ghcr.io/mine")
     assert mine.image == f"ghcr.io/mine/base-gpu:{__version__}"
 
 
@@ -211,7 +211,7 @@ def test_a_word_that_is_no_image_is_refused_before_anything_is_read(project):
     project.write("requirements.txt", "-e ./library\n")
 
     with pytest.raises(OptionError, match="looks like a misspelled 'prebuilt'"):
-        project.wishes(container_image="prebuild")
+        project.asked(container_image="prebuild")
 
 
 def test_a_registry_that_cannot_be_written_leaves_a_job_that_asked_for_no_image_to_install_at_start(
@@ -222,13 +222,13 @@ def test_a_registry_that_cannot_be_written_leaves_a_job_that_asked_for_no_image_
     project.environ["KINETIC_BASE_IMAGE"] = "127.0.0.1:1/python:3"
     settings = ClusterSettings(image_repo="127.0.0.1:1/team/jobs")
 
-    wishes = project.wishes(settings=settings)
+    asked = project.asked(settings=settings)
 
-    assert wishes.image == f"python:{PYTHON}-slim"
-    assert project.lines(wishes) == ["rich", "jax", "keras"]
+    assert asked.image == f"python:{PYTHON}-slim"
+    assert project.lines(asked) == ["rich", "jax", "keras"]
     assert [text for text in told if text.startswith("no image is built: ")] == [told[-1]]
     with pytest.raises(ImageUnavailableError) as caught:
-        project.wishes(settings=settings, container_image="bundled")
+        project.asked(settings=settings, container_image="bundled")
     assert caught.value.next
 
 
@@ -236,10 +236,10 @@ def test_a_bundled_job_without_a_repository_starts_in_pythons_own_image(project)
     (project.root / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "1"\n')
     project.environ["KINETIC_BASE_PACKAGES"] = "0"
 
-    wishes = project.wishes(container_image="bundled")
+    asked = project.asked(container_image="bundled")
 
-    assert wishes.image == f"python:{PYTHON}-slim"
-    assert wishes.requirements is None
+    assert asked.image == f"python:{PYTHON}-slim"
+    assert asked.requirements is None
 
 
 def slow_image(project, monkeypatch, *, work):
@@ -333,26 +333,26 @@ def test_a_builder_elsewhere_begins_when_the_job_is_packed(project, monkeypatch)
 def test_the_projects_jax_becomes_that_of_the_hardware(project, accelerator, native):
     project.write("requirements.txt", "jax[cpu]==0.4\nrich\njaxlib\n")
 
-    assert project.lines(project.wishes(accelerator)) == ["rich", native, "keras"]
+    assert project.lines(project.asked(accelerator)) == ["rich", native, "keras"]
 
 
 def test_a_prebuilt_image_has_its_own_jax(project):
     project.write("requirements.txt", "jax\nrich\n")
 
-    assert project.lines(project.wishes("tpu-v5e-1", container_image="prebuilt")) == ["rich"]
+    assert project.lines(project.asked("tpu-v5e-1", container_image="prebuilt")) == ["rich"]
 
 
 def test_a_project_that_needs_only_jax_needs_nothing_more_in_a_prebuilt_image(project):
     project.write("requirements.txt", "jax\n")
 
-    assert project.wishes("tpu-v5e-1", container_image="prebuilt").requirements is None
-    assert project.lines(project.wishes("tpu-v5e-1")) == ["jax[tpu]", "keras"]
+    assert project.asked("tpu-v5e-1", container_image="prebuilt").requirements is None
+    assert project.lines(project.asked("tpu-v5e-1")) == ["jax[tpu]", "keras"]
 
 
 def test_jax_that_is_kept_stays_as_it_is(project):
     project.write("requirements.txt", "jax==0.4.30  # kn:keep\n")
 
-    assert project.lines(project.wishes("gpu-l4")) == ["jax==0.4.30", "keras"]
+    assert project.lines(project.asked("gpu-l4")) == ["jax==0.4.30", "keras"]
 
 
 # Lines.
@@ -370,7 +370,7 @@ def test_a_requirement_over_several_lines_arrives_whole(project):
         """,
     )
 
-    assert project.lines(project.wishes()) == [
+    assert project.lines(project.asked()) == [
         "--index-url https://packages.example.com/simple",
         'rich==13.0 ; python_version >= "3.8" --hash=sha256:aa --hash=sha256:bb',
         "httpx[http2] @ https://example.com/httpx.whl",
@@ -381,11 +381,11 @@ def test_a_requirement_over_several_lines_arrives_whole(project):
 
 def test_a_short_list_travels_with_the_job_and_a_long_one_lies_in_the_store_once(project):
     project.write("requirements.txt", "rich\n")
-    short = project.wishes()
+    short = project.asked()
     project.write("requirements.txt", "".join(f"package-with-a-long-name-{number}==1.0\n" for number in range(600)))
     before = {entry.key for entry in project.store.entries("")}
 
-    long, again = project.wishes(), project.wishes()
+    long, again = project.asked(), project.asked()
 
     assert base64.b64decode(short.requirements["inline"]) == b"rich\njax\nkeras\n"
     assert before == set()
@@ -402,17 +402,17 @@ def test_the_place_of_a_long_list_is_taken_for_no_job(project):
 
 def test_a_long_list_that_is_there_already_is_made_young_again(project):
     project.write("requirements.txt", "".join(f"package-with-a-long-name-{number}==1.0\n" for number in range(600)))
-    key = project.wishes().requirements["key"]
+    key = project.asked().requirements["key"]
     os.utime(project.store.root / key, (1, 1))
 
-    project.wishes()
+    project.asked()
 
     assert project.store.entry(key).modified > 1
 
 
 def test_a_long_list_that_a_bucket_deletes_at_the_wrong_moment_is_written_again(project, monkeypatch):
     project.write("requirements.txt", "".join(f"package-with-a-long-name-{number}==1.0\n" for number in range(600)))
-    key = project.wishes().requirements["key"]
+    key = project.asked().requirements["key"]
     touch = project.store.touch
 
     def deleted(key):
@@ -421,7 +421,7 @@ def test_a_long_list_that_a_bucket_deletes_at_the_wrong_moment_is_written_again(
 
     monkeypatch.setattr(project.store, "touch", deleted)
 
-    project.wishes()
+    project.asked()
 
     assert project.store.size(key)
 
@@ -434,7 +434,7 @@ def test_what_only_this_machine_has_is_refused(project, line):
     file = project.write("requirements.txt", f"rich\n{line}\n")
 
     with pytest.raises(OptionError) as caught:
-        project.wishes()
+        project.asked()
 
     assert caught.value.code == "dependency"
     assert f"{file}, line 2" in caught.value.what
@@ -444,7 +444,7 @@ def test_a_project_that_wants_another_python_is_refused(project):
     project.write("pyproject.toml", '[project]\nname = "x"\nrequires-python = "<3"\ndependencies = ["rich"]\n')
 
     with pytest.raises(OptionError, match="wants Python <3"):
-        project.wishes()
+        project.asked()
 
 
 # Where it is found.
@@ -463,7 +463,7 @@ def test_a_script_says_itself_what_it_needs(project, monkeypatch):
         monkeypatch,
     )
 
-    assert project.lines(project.wishes(function=function)) == ["httpx", "jax", "keras"]
+    assert project.lines(project.asked(function=function)) == ["httpx", "jax", "keras"]
 
 
 def test_extras_of_the_project_are_installed_too(project):
@@ -481,7 +481,7 @@ def test_extras_of_the_project_are_installed_too(project):
         """,
     )
 
-    assert project.lines(project.wishes()) == ["rich", "httpx", "jax", "keras"]
+    assert project.lines(project.asked()) == ["rich", "httpx", "jax", "keras"]
 
 
 LOCK = """\
@@ -510,7 +510,7 @@ def test_the_versions_of_a_lock_are_installed(project):
     project.write("pyproject.toml", LOCKED)
     project.write("uv.lock", LOCK)
 
-    assert project.lines(project.wishes()) == ["rich==13.7.1", "jax", "keras"]
+    assert project.lines(project.asked()) == ["rich==13.7.1", "jax", "keras"]
 
 
 def test_a_lock_is_exported_again_only_after_a_change(project, monkeypatch):
@@ -520,11 +520,11 @@ def test_a_lock_is_exported_again_only_after_a_change(project, monkeypatch):
     exported = []
     monkeypatch.setattr(uv, "export_lock", lambda *given: exported.append(given) or [f"rich=={len(exported)}"])
 
-    first, again = (project.lines(project.wishes()) for _ in range(2))
+    first, again = (project.lines(project.asked()) for _ in range(2))
     project.write("uv.lock", f"{LOCK}\n")
-    changed = project.lines(project.wishes())
+    changed = project.lines(project.asked())
     project.environ["UV_INDEX"] = "https://packages.example.com/simple"
-    elsewhere = project.lines(project.wishes())
+    elsewhere = project.lines(project.asked())
 
     assert [lines[0] for lines in (first, again, changed, elsewhere)] == ["rich==1", "rich==1", "rich==2", "rich==3"]
 
@@ -535,7 +535,7 @@ def test_lines_of_a_lock_with_a_password_are_not_kept_on_this_machine(project, m
     monkeypatch.setattr(python_runtime, "find_installer", lambda: sys.executable)
     monkeypatch.setattr(uv, "export_lock", lambda *_: ["rich @ https://mia:hunter2@packages.example.com/rich.whl"])
 
-    project.wishes()
+    project.asked()
 
     files = [file for file in (project.root.parents[1] / "kinetic").rglob("*") if file.is_file()]
     assert not any(b"hunter2" in file.read_bytes() for file in files)
@@ -547,7 +547,7 @@ def test_a_lock_that_nobody_here_can_read_is_an_error_with_a_way_out(project, mo
     monkeypatch.setattr(python_runtime, "find_installer", lambda: None)
 
     with pytest.raises(ImageBuildError) as caught:
-        project.wishes()
+        project.asked()
 
     assert f"{project.root / 'uv.lock'} cannot be read without uv" in caught.value.what
     assert caught.value.next == "pip install uv"
@@ -567,9 +567,9 @@ def test_a_lock_that_nobody_here_can_read_is_an_error_with_a_way_out(project, mo
 def test_a_password_in_an_address_passes_and_is_told_once_and_not_shown(project, told, line):
     project.write("requirements.txt", f"{line}\nrich\n")
 
-    wishes, _ = project.wishes(), project.wishes()
+    asked, _ = project.asked(), project.asked()
 
-    assert project.lines(wishes)[0] == line
+    assert project.lines(asked)[0] == line
     secrets = [text for text in told if "password or token" in text]
     assert len(secrets) == 1
     assert secrets[0].startswith("warning: ")
@@ -588,7 +588,7 @@ def test_a_password_in_an_address_passes_and_is_told_once_and_not_shown(project,
 def test_an_address_without_a_secret_is_not_worth_a_warning(project, told, line):
     project.write("requirements.txt", f"{line}\nrich\n")
 
-    project.wishes()
+    project.asked()
 
     assert not any("password or token" in text for text in told)
 
@@ -596,8 +596,8 @@ def test_an_address_without_a_secret_is_not_worth_a_warning(project, told, line)
 def test_what_needs_git_is_told_before_the_job_waits_for_its_machine(project, told):
     project.write("requirements.txt", "library @ git+https://example.com/library\n")
 
-    project.wishes()
-    project.wishes(container_image="prebuilt")
+    project.asked()
+    project.asked(container_image="prebuilt")
 
     told_of_git = [text for text in told if "has no git" in text]
     assert len(told_of_git) == 1
@@ -610,7 +610,7 @@ def test_what_needs_git_is_told_before_the_job_waits_for_its_machine(project, to
 def test_resources_of_the_project_become_needs(project):
     project.write("pyproject.toml", '[tool.kinetic]\nresources = { cpu = "500m", memory = "16Gi", shm = "8Gi" }\n')
 
-    assert project.wishes().needs == ResourceRequests(cpu=0.5, memory_bytes=16 * 1024**3, shm_bytes=8 * 1024**3)
+    assert project.asked().needs == ResourceRequests(cpu=0.5, memory_bytes=16 * 1024**3, shm_bytes=8 * 1024**3)
 
 
 def test_resources_of_the_profile_that_holds_win(project):
@@ -621,18 +621,18 @@ def test_resources_of_the_profile_that_holds_win(project):
         '{"current": "big", "profiles": {"big": {"context": "c", "options": {"resources": {"cpu": 8}}}}}'
     )
 
-    assert project.wishes().needs == ResourceRequests(cpu=8)
+    assert project.asked().needs == ResourceRequests(cpu=8)
 
 
 def test_who_asks_for_nothing_gets_what_the_hardware_gets(project):
-    assert project.wishes().needs == ResourceRequests()
+    assert project.asked().needs == ResourceRequests()
 
 
 def test_resources_that_cannot_be_read_are_refused(project):
     project.write("pyproject.toml", '[tool.kinetic]\nresources = { memory = "plenty" }\n')
 
     with pytest.raises(SettingsError, match="memory"):
-        project.wishes()
+        project.asked()
 
 
 # The way into the pod.
@@ -641,7 +641,7 @@ def test_resources_that_cannot_be_read_are_refused(project):
 def test_the_pod_reads_the_lines_that_were_found_here(project, tmp_path):
     """Let the pod's own code install from the file, with an installer that notes what it was given."""
     project.write("requirements.txt", "rich==13.0 \\\n  --hash=sha256:aa\n")
-    wishes = project.wishes()
+    asked = project.asked()
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "uv").write_text(f'#!/bin/sh\ncp "$6" {tmp_path}/seen\n')
@@ -651,7 +651,7 @@ import pathlib
 from kinetic._runner.pod import install as requiring
 from kinetic._stores.files import FileStore
 store = FileStore({str(tmp_path / "store")!r})
-requiring.install_requirements(store, {wishes.requirements!r}, pathlib.Path({str(tmp_path)!r}))
+requiring.install_requirements(store, {asked.requirements!r}, pathlib.Path({str(tmp_path)!r}))
 """
 
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What nobody needs goes, and nothing else: packs, pages of the cache, tombstones; on real files with real times."""
+"""What is not needed goes, and nothing else: packs, pages of the cache, history; on real files with real times."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def test_an_environment_stays_however_old_while_a_job_waits_that_needs_it(store,
     assert sweep(store, home, runtime).environments == 1
 
 
-def test_a_tombstone_goes_after_thirty_days(store, home, runtime) -> None:
+def test_a_history_record_goes_after_thirty_days(store, home, runtime) -> None:
     for name, days in ((JOB, 31), (f"{JOB}000000", 0)):
         store.put(keys.history(name), documents.write({"schema": 1, "job_id": name}))
         aged(store.root / keys.history(name), days)

@@ -94,14 +94,14 @@ class JobLauncher:
         )
 
     def make_task(
-        self, launch: Launch, umask: int, pod: str, keeper: Mapping[str, str] | None = None, *, differs: bool = False
+        self, launch: Launch, umask: int, pod: str, holder: Mapping[str, str] | None = None, *, differs: bool = False
     ) -> Object:
         """Create the suspended Job of a task for a warm pod, and its Secret.
 
         The warm pod does not own it, so it outlives that: a client that looks starts a task that is left. A task with
         other packages than the pod's may be given back, so a client that looks at it asks the store as well.
-        ``keeper`` owns the Secret until ``own_secret`` has given it to the Job: then both are created at the same time,
-        and a Secret whose Job is never created goes with its keeper.
+        ``holder`` owns the Secret until ``own_secret`` has given it to the Job: then both are created at the same time,
+        and a Secret whose Job is never created goes with its holder.
         """
         client, request = self._client(), replace(self.request(launch), warm=pod)
         kind, manifest = self.kind_of(launch), self.manifest(request, launch, umask)
@@ -116,13 +116,13 @@ class JobLauncher:
         def make_secret(owner: Object) -> Object:
             return client.create(SECRET, job_manifests.secret(request, _secret_entries(launch), owner))
 
-        if keeper is not None:
+        if holder is not None:
             try:
-                owner: Object = {**keeper, "metadata": keeper}
+                owner: Object = {**holder, "metadata": holder}
                 asks: list[Callable[[], Object]] = [make_job, partial(make_secret, owner)]
                 made = kube_client.request_all(asks)[0]
             except KineticError:
-                with suppress(KineticError):  # else it goes with its keeper
+                with suppress(KineticError):  # else it goes with its holder
                     client.delete(SECRET, request.secret)
                 raise
         else:

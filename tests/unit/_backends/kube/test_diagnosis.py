@@ -105,7 +105,7 @@ class Row(NamedTuple):
     """What a cluster says, and what we make of it."""
 
     name: str
-    scene: Evidence
+    facts: Evidence
     status: JobStatus
     code: str
     what: str
@@ -113,17 +113,17 @@ class Row(NamedTuple):
     stuck: bool = False
 
 
-def scene(pod_: dict | None, *events: dict, job_: dict | None = None, workload: dict | None = None) -> Evidence:
+def facts(pod_: dict | None, *events: dict, job_: dict | None = None, workload: dict | None = None) -> Evidence:
     return Evidence(job_ or job(), [pod_] if pod_ else [], events, workload, "gpu-l4x4")
 
 
 def refused(message: str) -> Evidence:
-    return scene(None, event("FailedCreate", f'Error creating: pods "{NAME}-" is forbidden: {message}', of="job"))
+    return facts(None, event("FailedCreate", f'Error creating: pods "{NAME}-" is forbidden: {message}', of="job"))
 
 
 def queued(*conditions: dict) -> Evidence:
     workload = {"metadata": {"name": "job-x"}, "status": {"conditions": list(conditions)}}
-    return scene(None, job_=job(suspend=True, queue="team-a"), workload=workload)
+    return facts(None, job_=job(suspend=True, queue="team-a"), workload=workload)
 
 
 WAIT, STUCK = False, True
@@ -157,7 +157,7 @@ ROWS = [
     ),
     Row(
         "webhook down",
-        scene(None, event("FailedCreate", 'Error creating: Internal error occurred: failed calling webhook '
+        facts(None, event("FailedCreate", 'Error creating: Internal error occurred: failed calling webhook '
                           '"gcsfuse-sidecar-injector.csi.storage.gke.io": no endpoints available', of="job")),
         P, "webhook-down", "webhook gcsfuse-sidecar-injector.csi.storage.gke.io does not respond", "ask an", WAIT,
     ),
@@ -166,8 +166,8 @@ ROWS = [
         refused("no PriorityClass with name urgent was found"),
         P, "priority-class", "no priority class urgent", "kubectl get priorityclasses", STUCK,
     ),
-    Row("no pod yet", scene(None), P, "no-pod", "has not created its pod yet", ""),
-    Row("client died", scene(None, job_=job(suspend=True)), P, "held", "has not started it", "kinetic jobs cancel"),
+    Row("no pod yet", facts(None), P, "no-pod", "has not created its pod yet", ""),
+    Row("client died", facts(None, job_=job(suspend=True)), P, "held", "has not started it", "kinetic jobs cancel"),
     # ------------------------------------------------------------------------------------------------------- queues
     Row(
         "waits in a queue",
@@ -202,34 +202,34 @@ ROWS = [
         queued(condition("QuotaReserved", "QuotaReserved", "Quota reserved in ClusterQueue team")),
         P, "provisioning", "its nodes are being created", "", WAIT,
     ),
-    Row("queued, nothing said", scene(None, job_=job(suspend=True, queue="team-a")), P, "queued", "in the queue", ""),
+    Row("queued, nothing said", facts(None, job_=job(suspend=True, queue="team-a")), P, "queued", "in the queue", ""),
     # ---------------------------------------------------------------------------------------------------- no machine
-    Row("too large", scene(unschedulable(SMALL)), P, "too-large", "not enough memory, even on", "resources =", STUCK),
-    Row("late chips", scene(unschedulable(NO_CHIPS_YET)), P, "busy", "not enough google.com/tpu", "wait", WAIT),
-    Row("busy", scene(unschedulable(BUSY)), P, "busy", "not enough nvidia.com/gpu", "wait for other jobs", WAIT),
+    Row("too large", facts(unschedulable(SMALL)), P, "too-large", "not enough memory, even on", "resources =", STUCK),
+    Row("late chips", facts(unschedulable(NO_CHIPS_YET)), P, "busy", "not enough google.com/tpu", "wait", WAIT),
+    Row("busy", facts(unschedulable(BUSY)), P, "busy", "not enough nvidia.com/gpu", "wait for other jobs", WAIT),
     Row(
         "no node matches",
-        scene(unschedulable(MISMATCH)),
+        facts(unschedulable(MISMATCH)),
         P, "no-node-matches", "what the job asks for: gpu-l4x4", "kubectl get nodes", STUCK,
     ),
     Row(
         "taint",
-        scene(unschedulable(TAINTED)),
+        facts(unschedulable(TAINTED)),
         P, "no-node-matches", "reserved by {google.com/tpu: present}", "kubectl get nodes", STUCK,
     ),
     Row(
         "taints without a name",
-        scene(unschedulable("0/2 nodes are available: 2 node(s) had untolerated taint(s).")),
+        facts(unschedulable("0/2 nodes are available: 2 node(s) had untolerated taint(s).")),
         P, "no-node-matches", "tainted for others, or not ready", "kubectl describe nodes", WAIT,
     ),
     Row(
         "other labels beside taints",
-        scene(unschedulable(MISMATCH.replace(". pre", ", 1 node(s) had untolerated taint(s). pre"))),
+        facts(unschedulable(MISMATCH.replace(". pre", ", 1 node(s) had untolerated taint(s). pre"))),
         P, "no-node-matches", "what the job asks for: gpu-l4x4", "kubectl get nodes", STUCK,
     ),
     Row(
         "no nodes at all",
-        scene(unschedulable("no nodes available to schedule pods")),
+        facts(unschedulable("no nodes available to schedule pods")),
         P, "no-node-matches", "the cluster has no nodes", "kubectl get nodes --show-labels", WAIT,
     ),
     Row(
@@ -239,12 +239,12 @@ ROWS = [
     ),
     Row(
         "scale-up running",
-        scene(unschedulable(MISMATCH), event("TriggeredScaleUp", UP)),
+        facts(unschedulable(MISMATCH), event("TriggeredScaleUp", UP)),
         P, "scaling-up", "a node with gpu-l4x4 is being created", "", WAIT,
     ),
     Row(
         "out of stock",
-        scene(
+        facts(
             unschedulable(MISMATCH),
             event("TriggeredScaleUp", UP, when=1),
             event("FailedScaleUp", "Node scale up in zones us-central1-a associated with this pod failed: GCE out of "
@@ -254,7 +254,7 @@ ROWS = [
     ),
     Row(
         "asked for again after a failure",
-        scene(
+        facts(
             unschedulable(MISMATCH),
             event("FailedScaleUp", "Node scale up in zones us-central1-a associated with this pod failed: GCE out of "
                   "resources. Pod is at risk of not being scheduled.", when=1),
@@ -264,43 +264,43 @@ ROWS = [
     ),
     Row(
         "quota of the project",
-        scene(unschedulable(MISMATCH), event("FailedScaleUp", "Node scale up in zones us-central1-a associated with "
+        facts(unschedulable(MISMATCH), event("FailedScaleUp", "Node scale up in zones us-central1-a associated with "
               "this pod failed: GCE quota exceeded. Pod is at risk of not being scheduled.")),
         P, "quota", "the project's quota does not allow another node", "iam-admin/quotas", STUCK,
     ),
     Row(
         "no addresses",
-        scene(unschedulable(MISMATCH), event("FailedScaleUp", "Node scale up in zones us-central1-a associated with "
+        facts(unschedulable(MISMATCH), event("FailedScaleUp", "Node scale up in zones us-central1-a associated with "
               "this pod failed: IP space exhausted. Pod is at risk of not being scheduled.")),
         P, "addresses", "no addresses left", "pod addresses", STUCK,
     ),
     Row(
         "another failure to scale",
-        scene(unschedulable(MISMATCH), event("FailedScaleUp", "Node scale up in zones us-central1-a associated with "
+        facts(unschedulable(MISMATCH), event("FailedScaleUp", "Node scale up in zones us-central1-a associated with "
               "this pod failed: Internal error. Pod is at risk of not being scheduled.")),
         P, "scaling-failed", "tried to create a node and failed", "kubectl describe pod pod-a -n research", WAIT,
     ),
     Row(
         "no pool can provide it",
-        scene(unschedulable(MISMATCH), event("NotTriggerScaleUp", "pod didn't trigger scale-up: 3 node(s) didn't match "
+        facts(unschedulable(MISMATCH), event("NotTriggerScaleUp", "pod didn't trigger scale-up: 3 node(s) didn't match "
               "Pod's node affinity/selector")),
         P, "no-node-matches", "no node pool of this cluster can provide gpu-l4x4", "or add nodes", STUCK,
     ),
     Row(
         "pool is full",
-        scene(unschedulable(BUSY), event("NotTriggerScaleUp", "pod didn't trigger scale-up: 2 node(s) didn't match "
+        facts(unschedulable(BUSY), event("NotTriggerScaleUp", "pod didn't trigger scale-up: 2 node(s) didn't match "
               "Pod's node affinity/selector, 1 max node group size reached")),
         P, "pool-full", "has its maximum number of nodes", "--max-nodes", WAIT,
     ),
     Row(
         "backing off",
-        scene(unschedulable(BUSY), event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 node(s) didn't match "
+        facts(unschedulable(BUSY), event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 node(s) didn't match "
               "Pod's node affinity/selector, 1 in backoff after failed scale-up")),
         P, "pool-full", "waits after a failure", "", WAIT,
     ),
     Row(
         "out of stock, and the autoscaler pauses",
-        scene(
+        facts(
             unschedulable(MISMATCH),
             event("FailedScaleUp", "Node scale up in zones us-central1-a associated with this pod failed: GCE out of "
                   "resources. Pod is at risk of not being scheduled.", when=2),
@@ -311,195 +311,195 @@ ROWS = [
     ),
     Row(
         "gated",
-        scene(pod(conditions=[condition("PodScheduled", "SchedulingGated", "Scheduling is blocked due to non-empty "
+        facts(pod(conditions=[condition("PodScheduled", "SchedulingGated", "Scheduling is blocked due to non-empty "
               "scheduling gates", holds=False)])),
         P, "queued", "a queue of the cluster holds it", "", WAIT,
     ),
-    Row("new pod", scene(pod()), P, "new", "the scheduler has not looked at it yet", ""),
+    Row("new pod", facts(pod()), P, "new", "the scheduler has not looked at it yet", ""),
     # ------------------------------------------------------------------------------------------- image and container
     Row(
         "image missing",
-        scene(waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"'),
+        facts(waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"'),
               event("Failed", f'Failed to pull image "{IMAGE}": rpc error: code = NotFound desc = {NOT_FOUND}')),
         P, "image-missing", f"the image {IMAGE} does not exist", "check its name and tag", STUCK,
     ),
     Row(
         "image forbidden",
-        scene(waiting("ErrImagePull", FORBIDDEN)),
+        facts(waiting("ErrImagePull", FORBIDDEN)),
         P, "image-denied", "the cluster may not pull", "Artifact Registry Reader", STUCK,
     ),
     Row(
         "image name",
-        scene(waiting("InvalidImageName", 'Failed to apply default image tag "A:b:c": invalid reference format')),
+        facts(waiting("InvalidImageName", 'Failed to apply default image tag "A:b:c": invalid reference format')),
         P, "image-name", "is not a valid image name", "REGISTRY/NAME:TAG", STUCK,
     ),
     Row(
         "image of another processor",
-        scene(waiting("ErrImagePull", f'failed to pull image "{IMAGE}": no match for platform in manifest: not found')),
+        facts(waiting("ErrImagePull", f'failed to pull image "{IMAGE}": no match for platform in manifest: not found')),
         P, "image-architecture", "does not support the processor", "linux/arm64", STUCK,
     ),
     Row(
         "registry, misspelt",
-        scene(waiting("ErrImagePull", f'failed to pull and unpack image "{IMAGE}": failed to do request: Head '
+        facts(waiting("ErrImagePull", f'failed to pull and unpack image "{IMAGE}": failed to do request: Head '
               '"https://registry.nowhere.example/v2/x/manifests/1": dial tcp: lookup registry.nowhere.example: '
               "no such host")),
         P, "image-registry", "cannot be resolved", "check its spelling", STUCK,
     ),
     Row(
         "registry is busy",
-        scene(waiting("ErrImagePull", "toomanyrequests: You have reached your pull rate limit.")),
+        facts(waiting("ErrImagePull", "toomanyrequests: You have reached your pull rate limit.")),
         P, "image-slow", "is slow or limits requests", "registry near the cluster", WAIT,
     ),
     Row(
         "registry busy, about an image whose digest has a 403 in it",
-        scene(waiting("ErrImagePull", "failed to copy: unexpected status code https://registry-1.docker.io/v2/library/"
+        facts(waiting("ErrImagePull", "failed to copy: unexpected status code https://registry-1.docker.io/v2/library/"
               "python/manifests/sha256:5f403ab: 429 Too Many Requests - Server message: toomanyrequests: You have "
               "reached your unauthenticated pull rate limit.")),
         P, "image-slow", "is slow or limits requests", "registry near the cluster", WAIT,
     ),
     Row(
         "image, other",
-        scene(waiting("ErrImagePull", "something new")),
+        facts(waiting("ErrImagePull", "something new")),
         P, "image", "cannot be pulled", "kubectl describe pod pod-a -n research", STUCK,
     ),
     Row(
         "no Python in the image",
-        scene(waiting("RunContainerError", 'failed to create containerd task: exec: "python3": executable file not '
+        facts(waiting("RunContainerError", 'failed to create containerd task: exec: "python3": executable file not '
                       "found in $PATH: unknown")),
         P, "program", "does not have the program", "Python in its PATH", STUCK,
     ),
     Row(
         "secret gone",
-        scene(waiting("CreateContainerConfigError", 'secret "kinetic-x" not found')),
+        facts(waiting("CreateContainerConfigError", 'secret "kinetic-x" not found')),
         P, "configuration", "the secret kinetic-x of the job was deleted", "submit the job again", STUCK,
     ),
     Row(
         "secret not there yet",
-        scene(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "secret" : secret '
+        facts(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "secret" : secret '
               '"kinetic-x" not found')),
         P, "configuration", "the secret kinetic-x of the job does not exist", "within seconds", WAIT,
     ),
     Row(
         "bucket missing",
-        scene(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "bucket-0" : rpc error: '
+        facts(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "bucket-0" : rpc error: '
               "code = NotFound desc = failed to get GCS bucket \"my-bucket\": storage: bucket doesn't exist")),
         P, "bucket", "a bucket that the job mounts does not exist", "gs://", STUCK,
     ),
     Row(
         "bucket forbidden",
-        scene(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "bucket-0" : rpc error: '
+        facts(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "bucket-0" : rpc error: '
               "code = PermissionDenied desc = failed to get GCS bucket: googleapi: Error 403: caller does not have "
               "storage.objects.list access")),
         P, "bucket-denied", "may not read a bucket", "Storage Object Viewer", STUCK,
     ),
     Row(
         "no FUSE driver",
-        scene(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "bucket-0" : '
+        facts(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "bucket-0" : '
               "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: driver name gcsfuse.csi.storage.gke.io "
               "not found in the list of registered CSI drivers")),
         P, "driver", "its Cloud Storage FUSE driver is off", "GcsFuseCsiDriver=ENABLED", STUCK,
     ),
     Row(
         "image being pulled",
-        scene(pod(node="node-1"), event("Scheduled", "Successfully assigned research/pod-a to node-1"),
+        facts(pod(node="node-1"), event("Scheduled", "Successfully assigned research/pod-a to node-1"),
               event("Pulling", f'Pulling image "{IMAGE}"', when=2)),
         P, "pulling", f"the node is pulling the image {IMAGE}", "", WAIT,
     ),
     Row(
         "container being made",
-        scene(pod(node="node-1"), event("Scheduled", "Successfully assigned research/pod-a to node-1")),
+        facts(pod(node="node-1"), event("Scheduled", "Successfully assigned research/pod-a to node-1")),
         P, "starting", "the node is creating the container", "", WAIT,
     ),
     # ------------------------------------------------------------------------------------------- preempted: once more
     Row(
         "spot",
-        scene(disrupted("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.",
+        facts(disrupted("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.",
                         reason="Terminated")),
         P, "preempted", "preempted, as Spot capacity can be", "starts again automatically", WAIT,
     ),
-    Row("node gone", scene(disrupted("DeletionByPodGC", "PodGC: node no longer exists")), P, "preempted",
+    Row("node gone", facts(disrupted("DeletionByPodGC", "PodGC: node no longer exists")), P, "preempted",
         "its node no longer exists", "starts again", WAIT),
-    Row("node lost", scene(disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")), P,
+    Row("node lost", facts(disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")), P,
         "preempted", "no longer responded", "starts again", WAIT),
-    Row("drained", scene(disrupted("EvictionByEvictionAPI", "Eviction API: evicting")), P, "preempted",
+    Row("drained", facts(disrupted("EvictionByEvictionAPI", "Eviction API: evicting")), P, "preempted",
         "its node was drained", "starts again", WAIT),
-    Row("pushed aside", scene(disrupted("PreemptionByScheduler", "default-scheduler: preempting to accommodate a "
+    Row("pushed aside", facts(disrupted("PreemptionByScheduler", "default-scheduler: preempting to accommodate a "
         "higher priority pod")), P, "preempted", "a pod of higher priority took its place", "starts again", WAIT),
     Row(
         "node pressure",
-        scene(disrupted("TerminationByKubelet", reason="Evicted", message="The node was low on resource: memory. "
+        facts(disrupted("TerminationByKubelet", reason="Evicted", message="The node was low on resource: memory. "
                         "Threshold quantity: 100Mi, available: 81Mi. Container kinetic-worker was using 14Gi, request "
                         "is 8Gi, has larger consumption of memory. ")),
         P, "evicted", "ran out of memory or disk", 'memory = "32Gi"', WAIT,
     ),
-    Row("infrastructure", scene(ended(task.INFRASTRUCTURE_EXIT, said="the store is out of reach")), P,
+    Row("infrastructure", facts(ended(task.INFRASTRUCTURE_EXIT, said="the store is out of reach")), P,
         "infrastructure", "retried", f"kinetic jobs logs {JOB_ID}", WAIT),
-    Row("store refuses", scene(ended(task.INFRASTRUCTURE_EXIT, said="gs://jobs rejected our credentials: "
+    Row("store refuses", facts(ended(task.INFRASTRUCTURE_EXIT, said="gs://jobs rejected our credentials: "
         "GET https://x: 403 Forbidden")), P, "store-refused", "the store refused its pods, and it is retried",
         "kinetic doctor --try cpu", WAIT),
-    Row("failed, with retries left", scene(ended(task.INFRASTRUCTURE_EXIT, said="attempt 0 failed: ValueError: no 1; "
+    Row("failed, with retries left", facts(ended(task.INFRASTRUCTURE_EXIT, said="attempt 0 failed: ValueError: no 1; "
         "trying again (retry 1 of 2)")), P, "infrastructure", "attempt 0 failed, and it is retried",
         "", WAIT),
-    Row("machine restarted", scene(ended(task.LOST_EXIT, "Unknown")), P, "machine-restarted",
+    Row("machine restarted", facts(ended(task.LOST_EXIT, "Unknown")), P, "machine-restarted",
         "its node was restarted", "", WAIT),
-    Row("refused by its machine", scene(pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate "
+    Row("refused by its machine", facts(pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate "
         "failed due to requested number of devices unavailable for nvidia.com/gpu")), P, "refused-by-machine",
         "rejected it at the last moment", "", WAIT),
     # ---------------------------------------------------------------------------------------------------------- ended
-    Row("running", scene(pod(node="node-1", phase="Running", containerStatuses=RUNNING)), R, "", "", ""),
-    Row("complete", scene(None, job_=job(condition("Complete"))), S, "", "", ""),
-    Row("success counted soon", scene(None, job_=job(condition("SuccessCriteriaMet"))), S, "", "", ""),
+    Row("running", facts(pod(node="node-1", phase="Running", containerStatuses=RUNNING)), R, "", "", ""),
+    Row("complete", facts(None, job_=job(condition("Complete"))), S, "", "", ""),
+    Row("success counted soon", facts(None, job_=job(condition("SuccessCriteriaMet"))), S, "", "", ""),
     Row(
         "out of memory",
-        scene(ended(137, "OOMKilled"), job_=job(condition("Failed", "PodFailurePolicy"))),
+        facts(ended(137, "OOMKilled"), job_=job(condition("Failed", "PodFailurePolicy"))),
         F, "memory", "it ran out of memory", 'memory = "32Gi"', STUCK,
     ),
-    Row("killed", scene(ended(137), job_=job(condition("Failed", "PodFailurePolicy"))), F, "killed",
+    Row("killed", facts(ended(137), job_=job(condition("Failed", "PodFailurePolicy"))), F, "killed",
         "the cluster does not say why", "if memory was short", STUCK),
-    Row("crashed", scene(ended(139), job_=job(condition("FailureTarget", "PodFailurePolicy"))), F, "signal",
+    Row("crashed", facts(ended(139), job_=job(condition("FailureTarget", "PodFailurePolicy"))), F, "signal",
         "ended by SIGSEGV", "kinetic jobs logs", STUCK),
-    Row("user error", scene(ended(task.FAILED_EXIT, said="Traceback\nValueError: no data\n"),
+    Row("user error", facts(ended(task.FAILED_EXIT, said="Traceback\nValueError: no data\n"),
         job_=job(condition("Failed", "PodFailurePolicy"))), F, "failed", "it failed", "kinetic jobs logs", STUCK),
-    Row("another Python", scene(ended(task.IMAGE_EXIT, said="kinetic| this image has Python 3.9, and the job was"),
+    Row("another Python", facts(ended(task.IMAGE_EXIT, said="kinetic| this image has Python 3.9, and the job was"),
         job_=job(condition("Failed", "PodFailurePolicy"))), F, "python-mismatch", "another Python than the client",
         "container_image", STUCK),
-    Row("another Python, its pod is gone", scene(None, job_=job(condition("Failed", "PodFailurePolicy", "Container "
+    Row("another Python, its pod is gone", facts(None, job_=job(condition("Failed", "PodFailurePolicy", "Container "
         f"kinetic-worker for pod team/x-ab1cd failed with exit code {task.IMAGE_EXIT} matching FailJob rule at 1"))), F,
         "python-mismatch", "another Python than the client", "container_image", STUCK),
-    Row("another exit", scene(ended(1, said="python3: can't open file"), job_=job(condition("Failed"))), F, "exit",
+    Row("another exit", facts(ended(1, said="python3: can't open file"), job_=job(condition("Failed"))), F, "exit",
         "it exited with 1", "kinetic jobs logs", STUCK),
     Row(
         "disk",
-        scene(ended(137) | {"status": {"phase": "Failed", "reason": "Evicted", "message":
+        facts(ended(137) | {"status": {"phase": "Failed", "reason": "Evicted", "message":
               "Pod ephemeral local storage usage exceeds the total limit of containers 10Gi. "}},
               job_=job(condition("Failed", "PodFailurePolicy"))),
         F, "evicted", "used more than its limits", 'disk = "100Gi"', STUCK,
     ),
     Row(
         "shared memory",
-        scene(pod(phase="Failed", reason="Evicted", message='Usage of EmptyDir volume "shm" exceeds the limit "1Gi". '),
+        facts(pod(phase="Failed", reason="Evicted", message='Usage of EmptyDir volume "shm" exceeds the limit "1Gi". '),
               job_=job(condition("Failed", "BackoffLimitExceeded"))),
         F, "evicted", "used more than its limits", 'shm = "16Gi"', STUCK,
     ),
-    Row("deadline of the pod", scene(pod(phase="Failed", reason="DeadlineExceeded", message="Pod was active on the "
+    Row("deadline of the pod", facts(pod(phase="Failed", reason="DeadlineExceeded", message="Pod was active on the "
         "node longer than the specified deadline"), job_=job(condition("Failed"))), F, "deadline", "longer than its",
         "deadline", STUCK),
-    Row("deadline before it was ready", scene(pod(phase="Failed", reason="DeadlineExceeded", node="node-1",
+    Row("deadline before it was ready", facts(pod(phase="Failed", reason="DeadlineExceeded", node="node-1",
         containerStatuses=[{"name": "kinetic-worker", "state": {"waiting": {"reason": "ContainerCreating"}}}]),
         event("FailedMount", 'MountVolume.SetUp failed for volume "secret" : secret "kinetic-x" not found'),
         job_=job(condition("Failed"))), F, "deadline", "not ready within its deadline and half an hour: ", "", STUCK),
-    Row("deadline of the job", scene(None, job_=job(condition("Failed", "DeadlineExceeded", "Job was active longer "
+    Row("deadline of the job", facts(None, job_=job(condition("Failed", "DeadlineExceeded", "Job was active longer "
         "than specified deadline"))), F, "deadline", "longer than its deadline", "", STUCK),
-    Row("failed, pods gone", scene(None, job_=job(condition("Failed", "BackoffLimitExceeded", "Job has reached the "
+    Row("failed, pods gone", facts(None, job_=job(condition("Failed", "BackoffLimitExceeded", "Job has reached the "
         "specified backoff limit"))), F, "failed", "its pods no longer exist", "", STUCK),
-    Row("start error", scene(ended(128, "StartError", 'exec: "python3": executable file not found in $PATH'),
+    Row("start error", facts(ended(128, "StartError", 'exec: "python3": executable file not found in $PATH'),
         job_=job(condition("Failed"))), F, "program", "does not have the program", "Python", STUCK),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 def test_a_reason_is_read_from_what_the_cluster_says(row: Row) -> None:
-    found = diagnose(row.scene)
+    found = diagnose(row.facts)
 
     assert (found.status, found.code, found.stuck) == (row.status, row.code, row.stuck)
     assert row.what in found.what
@@ -508,7 +508,7 @@ def test_a_reason_is_read_from_what_the_cluster_says(row: Row) -> None:
 
 def test_no_text_has_a_hole_or_a_brace_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
     for row in ROWS:
-        found = diagnose(row.scene)
+        found = diagnose(row.facts)
 
         holes = {"QUOTA", "WHAT", "TAINT", "HOOK", "NAME", "LEVEL", "KIND", "MISSING"}
         assert not set(found.what.split()) & holes, found
@@ -517,7 +517,7 @@ def test_no_text_has_a_hole_or_a_brace_that_was_left(monkeypatch: pytest.MonkeyP
 
 def test_every_way_to_wait_says_what_to_do_or_that_it_passes() -> None:
     silent = [
-        row.name for row in ROWS if diagnose(row.scene).stuck and row.status is P and not diagnose(row.scene).next
+        row.name for row in ROWS if diagnose(row.facts).stuck and row.status is P and not diagnose(row.facts).next
     ]
 
     assert silent == []
@@ -531,14 +531,14 @@ def test_the_newest_pod_speaks_for_a_job_that_was_preempted() -> None:
 
 
 def test_a_verdict_that_the_cluster_has_not_counted_yet_is_not_called_pending() -> None:
-    assert diagnose(scene(ended(task.FAILED_EXIT))).status is R
-    assert diagnose(scene(ended(task.INFRASTRUCTURE_EXIT))).status is P
+    assert diagnose(facts(ended(task.FAILED_EXIT))).status is R
+    assert diagnose(facts(ended(task.INFRASTRUCTURE_EXIT))).status is P
 
 
 def test_an_event_about_another_pod_is_not_ours() -> None:
     other = event("FailedScaleUp", "Node scale up in zones a failed: GCE out of resources.", of="pod-b")
 
-    assert diagnose(scene(unschedulable(BUSY), other)).code == "busy"
+    assert diagnose(facts(unschedulable(BUSY), other)).code == "busy"
 
 
 def test_a_refusal_to_make_the_next_pod_is_told_when_the_last_one_is_gone() -> None:
@@ -561,7 +561,7 @@ def test_a_container_that_the_cluster_added_is_not_taken_for_ours() -> None:
     found = ended(137, "OOMKilled")
     found["status"]["containerStatuses"].insert(0, sidecar)
 
-    assert diagnose(scene(found, job_=job(condition("Failed")))).code == "memory"
+    assert diagnose(facts(found, job_=job(condition("Failed")))).code == "memory"
 
 
 def test_a_job_that_failed_is_not_called_retried_and_its_last_pod_is_the_cause() -> None:
@@ -635,7 +635,7 @@ def test_before_the_autoscaler_has_looked_at_a_job_its_user_is_not_told_to_add_n
     )
 
     for pod_, code in ((said, "no-node-matches"), (full, "too-large")):
-        first, later = diagnose(scene(pod_)._replace(unseen=True)), diagnose(scene(pod_))
+        first, later = diagnose(facts(pod_)._replace(unseen=True)), diagnose(facts(pod_))
 
         assert (first.code, first.stuck, first.next) == (code, False, "")
         assert first.what.endswith("; the autoscaler has not looked at it yet")

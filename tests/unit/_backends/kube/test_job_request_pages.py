@@ -22,7 +22,7 @@ NOTHING = Artifact.within(b"")
 
 def launch(accelerator: str = "cpu", *, settings: ClusterSettings | None = None, **of_order: object) -> Launch:
     order = Order("cpu-f-1", "f", NOTHING, NOTHING, environment=("TOKEN",), **of_order)
-    wishes = PodRequirements("python:3.11-slim", needs=ResourceRequests(4.0), settings=settings or ClusterSettings())
+    required = PodRequirements("python:3.11-slim", needs=ResourceRequests(4.0), settings=settings or ClusterSettings())
     placement = place(accelerator, multi_host=True)
     return Launch(
         order,
@@ -32,7 +32,7 @@ def launch(accelerator: str = "cpu", *, settings: ClusterSettings | None = None,
         b"k" * 32,
         "k1",
         captured={"TOKEN": "very secret"},
-        requirements=wishes.to_json(),
+        requirements=required.to_json(),
         owner="ann",
     )
 
@@ -196,11 +196,11 @@ def test_a_gpu_job_in_pythons_own_image_finds_the_driver() -> None:
     assert "LD_LIBRARY_PATH" not in asked(theirs).environment
 
 
-def test_wishes_survive_being_kept_for_another_client() -> None:
+def test_requirements_survive_being_kept_for_another_client() -> None:
     settings = ClusterSettings(pull_secrets=("p",), node_selector={"a": "b"})
-    wishes = PodRequirements("python:3.11-slim", needs=ResourceRequests(4.0), settings=settings)
+    required = PodRequirements("python:3.11-slim", needs=ResourceRequests(4.0), settings=settings)
 
-    assert PodRequirements.from_json(json.loads(json.dumps(wishes.to_json()))) == wishes
+    assert PodRequirements.from_json(json.loads(json.dumps(required.to_json()))) == required
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The pulse of a job, and the pipe that wakes a supervisor."""
+"""The completion pipe of a job, and the pipe that wakes a supervisor."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_death_of_the_supervisor_is_told_at_once(pipe):
     waiting.close()
 
 
-def test_a_worker_that_closed_its_copy_does_not_keep_the_pulse_alive(pipe):
+def test_a_worker_that_closed_its_copy_does_not_keep_the_pipe_alive(pipe):
     waiting, heart = runtime_files.CompletionReader(pipe), runtime_files.CompletionWriter(pipe)
     pid = os.fork()
     if pid == 0:
@@ -109,7 +109,7 @@ def test_a_worker_that_closed_its_copy_does_not_keep_the_pulse_alive(pipe):
     waiting.close()
 
 
-def test_a_second_attempt_is_told_to_a_new_pulse(pipe):
+def test_a_second_attempt_is_told_to_a_new_pipe(pipe):
     first = runtime_files.CompletionWriter(pipe)
     first.stop()
     waiting, second = runtime_files.CompletionReader(pipe), runtime_files.CompletionWriter(pipe)
@@ -161,15 +161,15 @@ def test_a_poke_at_somebody_with_a_full_pipe_is_no_error(pipe):
     "code",
     [
         "os.closerange(3, 64)",  # as a daemon does that user code makes
-        "pulse.os = pulse.contextlib = None",  # as an interpreter leaves a module behind at its end
+        "runtime_files.os = runtime_files.contextlib = None",  # as an interpreter leaves a module behind at its end
     ],
 )
-def test_a_pulse_that_goes_with_its_interpreter_prints_nothing(pipe, code):
+def test_a_pipe_that_goes_with_its_interpreter_prints_nothing(pipe, code):
     program = f"""
 import os
 from pathlib import Path
-from kinetic._backends.local import runtime_files as pulse
-waiting = pulse.CompletionReader(Path({str(pipe)!r}))
+from kinetic._backends.local import runtime_files
+waiting = runtime_files.CompletionReader(Path({str(pipe)!r}))
 waiting.itself = waiting
 {code}
 """

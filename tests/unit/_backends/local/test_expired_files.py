@@ -19,7 +19,7 @@ ONE = Limits(1, ())
 
 
 @pytest.fixture
-def ground(tmp_path):
+def site(tmp_path):
     paths = Paths(tmp_path / "run")
     paths.make()
     queue = Queue(paths.queue)
@@ -44,8 +44,8 @@ def _job(paths, queue, name, *, ended):
             db.execute("UPDATE jobs SET ended = ? WHERE job_id = ?", (time.time() - ended, name))
 
 
-def test_the_working_folder_of_a_debug_job_goes_two_hours_after_its_end_and_never_while_it_runs(ground):
-    paths, queue, scratch = ground
+def test_the_working_folder_of_a_debug_job_goes_two_hours_after_its_end_and_never_while_it_runs(site):
+    paths, queue, scratch = site
     _job(paths, queue, "old", ended=7200 + 60)
     _job(paths, queue, "young", ended=7200 - 60)
     _job(paths, queue, "live", ended=None)
@@ -59,8 +59,8 @@ def test_the_working_folder_of_a_debug_job_goes_two_hours_after_its_end_and_neve
     assert (paths.job("live") / "work-0-0").exists()
 
 
-def test_the_working_folder_of_a_failed_job_goes_after_a_day_and_its_other_files_stay(ground):
-    paths, queue, scratch = ground
+def test_the_working_folder_of_a_failed_job_goes_after_a_day_and_its_other_files_stay(site):
+    paths, queue, scratch = site
     _job(paths, queue, "old", ended=DAY + 60)
     _job(paths, queue, "young", ended=DAY - 60)
     _job(paths, queue, "waiting", ended=None)
@@ -74,8 +74,8 @@ def test_the_working_folder_of_a_failed_job_goes_after_a_day_and_its_other_files
     assert (paths.job("waiting") / "work-0-0").exists()
 
 
-def test_a_folder_that_the_queue_does_not_know_goes_after_a_day(ground):
-    paths, queue, scratch = ground
+def test_a_folder_that_the_queue_does_not_know_goes_after_a_day(site):
+    paths, queue, scratch = site
     forgotten, new = "cpu-train-20261120-143000-1a2b3c4", "cpu-train-20261120-143000-1a2b3c5"
     of_others = "grp-cab78493", "workspace-0123456789ab"  # of a batch, and of a supervisor
     for name, age in ((forgotten, DAY + 60), (new, 60), *((name, DAY + 60) for name in of_others)):
@@ -87,8 +87,8 @@ def test_a_folder_that_the_queue_does_not_know_goes_after_a_day(ground):
     assert [path.name for path in paths.jobs.iterdir()] == [new]
 
 
-def test_what_the_user_keeps_in_the_folder_for_running_jobs_stays(ground):
-    paths, queue, scratch = ground
+def test_what_the_user_keeps_in_the_folder_for_running_jobs_stays(site):
+    paths, queue, scratch = site
     theirs = [paths.jobs / "slurm-1", paths.runners / "actions", paths.supervisors / "notes", paths.groups / "lab.csv"]
     theirs.append(paths.environments / "torch")
     for path in theirs:
@@ -101,8 +101,8 @@ def test_what_the_user_keeps_in_the_folder_for_running_jobs_stays(ground):
     assert [(path / "deep" / "precious").exists() for path in theirs] == [True] * len(theirs)
 
 
-def test_half_written_files_go_after_a_day_unless_a_job_is_still_known(ground):
-    paths, queue, scratch = ground
+def test_half_written_files_go_after_a_day_unless_a_job_is_still_known(site):
+    paths, queue, scratch = site
     _job(paths, queue, "known", ended=None)
     for name in ("known.0.body", "gone.0.body", "1f-abc"):
         (scratch / name).write_bytes(b"x")
@@ -114,8 +114,8 @@ def test_half_written_files_go_after_a_day_unless_a_job_is_still_known(ground):
     assert sorted(path.name for path in scratch.iterdir()) == ["fresh", "known.0.body"]
 
 
-def test_what_cannot_be_removed_keeps_neither_a_submission_nor_the_rest(ground):
-    paths, queue, scratch = ground
+def test_what_cannot_be_removed_keeps_neither_a_submission_nor_the_rest(site):
+    paths, queue, scratch = site
     kept = file_cache.Cache(paths.data_cache)
     kept.keep_page("old", b"{}")
     (paths.data_cache / "pinned" / ".DS_Store").write_bytes(b"\0\xff")  # of a Finder that has shown the folder
@@ -133,8 +133,8 @@ def test_what_cannot_be_removed_keeps_neither_a_submission_nor_the_rest(ground):
 
 
 @pytest.mark.parametrize(("suffix", "days"), [(".claimed", 1), (".json", 30)])
-def test_a_notification_that_nobody_will_send_goes_with_the_variables_in_it(ground, suffix, days):
-    paths, queue, scratch = ground
+def test_a_notification_that_nobody_will_send_goes_with_the_variables_in_it(site, suffix, days):
+    paths, queue, scratch = site
     _job(paths, queue, "waits", ended=None)
     folder = paths.runtime / notifier.FOLDER
     folder.mkdir()
@@ -149,8 +149,8 @@ def test_a_notification_that_nobody_will_send_goes_with_the_variables_in_it(grou
     assert sorted(file.name for file in folder.iterdir()) == sorted(["log", f"waits{suffix}", f"young{suffix}"])
 
 
-def test_a_second_sweep_within_an_hour_does_nothing(ground):
-    paths, queue, scratch = ground
+def test_a_second_sweep_within_an_hour_does_nothing(site):
+    paths, queue, scratch = site
     expired_files.sweep(paths, queue, scratch)
     (scratch / "old").write_bytes(b"x")
     _aged(scratch / "old", DAY + 60)
@@ -162,8 +162,8 @@ def test_a_second_sweep_within_an_hour_does_nothing(ground):
     assert not (scratch / "old").exists()
 
 
-def test_the_code_of_an_older_version_goes_after_a_month_unless_a_waiting_job_needs_it(ground):
-    paths, queue, scratch = ground
+def test_the_code_of_an_older_version_goes_after_a_month_unless_a_waiting_job_needs_it(site):
+    paths, queue, scratch = site
     needed, unused = (f"{24 * digit}-cpython-311" for digit in "ab")
     for name in (needed, unused):
         _aged_folder = paths.runners / name
@@ -177,8 +177,8 @@ def test_the_code_of_an_older_version_goes_after_a_month_unless_a_waiting_job_ne
     assert not (paths.runners / unused).exists()
 
 
-def test_data_that_a_job_left_behind_goes_with_its_links(ground, tmp_path):
-    paths, queue, scratch = ground
+def test_data_that_a_job_left_behind_goes_with_its_links(site, tmp_path):
+    paths, queue, scratch = site
     for name, ended in (("old", DAY + 60), ("waiting", None)):
         _job(paths, queue, name, ended=ended)
         home = paths.files(name, 0).data
@@ -194,8 +194,8 @@ def test_data_that_a_job_left_behind_goes_with_its_links(ground, tmp_path):
     assert (tmp_path / "mnt-waiting").is_dir()
 
 
-def test_data_that_nobody_reads_goes_after_a_month(ground):
-    paths, queue, scratch = ground
+def test_data_that_nobody_reads_goes_after_a_month(site):
+    paths, queue, scratch = site
     kept = file_cache.Cache(paths.data_cache)
     for name, days in (("old", 31), ("young", 29)):
         kept.keep_page(name, b"{}")

@@ -75,7 +75,7 @@ def test_an_end_wakes_who_watches(backend):
     add(backend, "a", "b")
     heart = runtime_files.CompletionWriter(backend.paths.completion_pipe("a"))
     claim(backend)
-    backend.watch_group("grp-00000001", seconds=60)  # only opens the pulses
+    backend.watch_group("grp-00000001", seconds=60)  # only opens the pipes
     heart.running()
 
     begun = time.monotonic()
@@ -92,7 +92,7 @@ def test_nothing_to_watch_returns_after_the_time(backend):
     backend.watch_group("grp-00000001", seconds=0.01)
 
 
-def test_threads_that_watch_different_batches_do_not_take_each_others_pulses(backend):
+def test_threads_that_watch_different_batches_do_not_take_each_others_pipes(backend):
     add(backend, "a")
     add(backend, "b", group="grp-00000002")
     hearts = {name: runtime_files.CompletionWriter(backend.paths.completion_pipe(name)) for name in "ab"}
@@ -116,7 +116,7 @@ def test_threads_that_watch_different_batches_do_not_take_each_others_pulses(bac
     assert sorted(told) == ["grp-00000001", "grp-00000002"]
 
 
-def test_whoever_stops_waiting_for_a_job_leaves_other_threads_their_pulse(backend):
+def test_whoever_stops_waiting_for_a_job_leaves_other_threads_their_pipe(backend):
     add(backend, "a")
     heart = runtime_files.CompletionWriter(backend.paths.completion_pipe("a"))
     opened, forgotten = threading.Event(), threading.Event()
@@ -134,16 +134,16 @@ def test_whoever_stops_waiting_for_a_job_leaves_other_threads_their_pulse(backen
     opened.wait(30)
     backend.watch("a", seconds=0)
     backend.stop_watching("a")
-    pulses = len(os.listdir("/dev/fd"))
+    opened = len(os.listdir("/dev/fd"))
     forgotten.set()
     heart.stop()
     watcher.join(30)
 
     assert told == ["a"]
-    assert len(os.listdir("/dev/fd")) < pulses  # the watcher had kept its own
+    assert len(os.listdir("/dev/fd")) < opened  # the watcher had kept its own
 
 
-def test_pulses_are_let_go_with_the_thread_that_watched(backend):
+def test_pipes_are_closed_with_the_thread_that_watched(backend):
     add(backend, *(f"job-{number}" for number in range(4)))
     before = len(os.listdir("/dev/fd"))
 

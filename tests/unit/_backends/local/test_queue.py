@@ -307,7 +307,7 @@ def test_a_file_that_is_no_queue_is_set_aside_and_kept(tmp_path):
     assert kept.read_bytes() == b"x" * 5000
 
 
-@pytest.mark.parametrize("tables", ["jobs (job_id TEXT, soil TEXT)", "jobs (job_id TEXT, template_id TEXT)"])
+@pytest.mark.parametrize("tables", ["jobs (job_id TEXT, kind TEXT)", "jobs (job_id TEXT, template_id TEXT)"])
 def test_a_queue_with_the_tables_of_another_build_is_set_aside_and_kept(tmp_path, tables: str):
     with closing(sqlite3.connect(tmp_path / "queue.db")) as db:
         db.execute(f"CREATE TABLE {tables}")

@@ -1,4 +1,4 @@
-"""Burying: what becomes of the jobs and processes of a supervisor that is gone."""
+"""Recovery: what becomes of the jobs and processes of a supervisor that is gone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEY = bytes(range(32))
 JOB = "cpu-train-20261120-143000-1a2b3c4"
 
 
-class Grave:
+class DeadSupervisor:
     """A home in which a supervisor has just died."""
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +74,7 @@ class Grave:
         word = {"status": "succeeded", "cause": "value", "body_length": len(value)}
         self.work.word.write_text(json.dumps(word | {"body_sha256": digests.of_bytes(value)}))
 
-    def bury(self) -> None:
+    def recover(self) -> None:
         recovery.recover_dead_supervisors(self.paths, self.queue)
 
     def outcome(self) -> Outcome | None:
@@ -102,165 +102,165 @@ class Grave:
 
 
 @pytest.fixture
-def grave(tmp_path: Path) -> Iterator[Grave]:
-    made = Grave(tmp_path)
+def dead(tmp_path: Path) -> Iterator[DeadSupervisor]:
+    made = DeadSupervisor(tmp_path)
     yield made
     made.queue.close()
 
 
-def test_a_job_that_was_claimed_only_waits_again(grave):
-    grave.die("claimed")
+def test_a_job_that_was_claimed_only_waits_again(dead):
+    dead.die("claimed")
 
-    grave.bury()
+    dead.recover()
 
-    assert grave.state == "queued"
-    assert grave.outcome() is None
-    assert grave.left == []
-
-
-def test_a_job_whose_function_had_not_begun_waits_again_and_leaves_no_scratch(grave):
-    grave.die("running", began=False)
-
-    grave.bury()
-
-    assert grave.state == "queued"
-    assert grave.scratch == []
+    assert dead.state == "queued"
+    assert dead.outcome() is None
+    assert dead.left == []
 
 
-def test_a_job_that_ended_its_supervisor_three_times_before_it_began_is_lost(grave):
+def test_a_job_whose_function_had_not_begun_waits_again_and_leaves_no_scratch(dead):
+    dead.die("running", began=False)
+
+    dead.recover()
+
+    assert dead.state == "queued"
+    assert dead.scratch == []
+
+
+def test_a_job_that_ended_its_supervisor_three_times_before_it_began_is_lost(dead):
     for _ in range(3):
-        grave.die("claimed")
-        grave.bury()
+        dead.die("claimed")
+        dead.recover()
 
-    assert grave.state == "ended"
-    assert grave.outcome().status == "failed"
+    assert dead.state == "ended"
+    assert dead.outcome().status == "failed"
 
 
-def test_a_job_whose_function_may_have_begun_is_lost_with_a_plain_sentence_and_its_log(grave):
-    grave.die()
+def test_a_job_whose_function_may_have_begun_is_lost_with_a_plain_sentence_and_its_log(dead):
+    dead.die()
 
-    grave.bury()
+    dead.recover()
 
-    found = grave.outcome()
+    found = dead.outcome()
     assert (found.status, found.cause, found.witness) == ("failed", "lost", "observer")
     assert found.error["message"] == "the supervisor of this job was killed, and the job with it"
     assert found.error["log"] == "epoch 1\nepoch 2"
-    assert grave.store.get(keys.log_segment(JOB, 0, 0, 0)) == b"epoch 1\nepoch 2\n"
-    assert (grave.state, grave.scratch, grave.left) == ("ended", [], [])
+    assert dead.store.get(keys.log_segment(JOB, 0, 0, 0)) == b"epoch 1\nepoch 2\n"
+    assert (dead.state, dead.scratch, dead.left) == ("ended", [], [])
 
 
-def test_a_job_that_ran_when_the_machine_went_down_is_lost_even_without_the_sign_that_it_began(grave):
-    grave.die("running", began=False)
-    with grave.queue.change() as db:
+def test_a_job_that_ran_when_the_machine_went_down_is_lost_even_without_the_sign_that_it_began(dead):
+    dead.die("running", began=False)
+    with dead.queue.change() as db:
         db.execute("UPDATE jobs SET started = 1000")
 
-    grave.bury()
+    dead.recover()
 
-    assert grave.outcome().cause == "lost"
+    assert dead.outcome().cause == "lost"
 
 
-def test_a_value_that_was_complete_is_delivered(grave):
-    grave.die()
-    grave.complete()
+def test_a_value_that_was_complete_is_delivered(dead):
+    dead.die()
+    dead.complete()
 
-    grave.bury()
+    dead.recover()
 
-    found = grave.outcome()
+    found = dead.outcome()
     assert found.status == "succeeded"
-    assert grave.store.get(keys.result(JOB), length=found.body_length) == b"a pickle"
-    assert grave.scratch == []
+    assert dead.store.get(keys.result(JOB), length=found.body_length) == b"a pickle"
+    assert dead.scratch == []
 
 
-def test_a_value_behind_which_the_supervisor_had_begun_to_write_is_delivered(grave):
-    grave.die()
-    grave.complete()
-    with grave.work.body.open("ab") as file:
+def test_a_value_behind_which_the_supervisor_had_begun_to_write_is_delivered(dead):
+    dead.die()
+    dead.complete()
+    with dead.work.body.open("ab") as file:
         file.write(b"half a page")
 
-    grave.bury()
+    dead.recover()
 
-    found = grave.outcome()
+    found = dead.outcome()
     assert found.status == "succeeded"
-    assert grave.store.get(keys.result(JOB), length=found.body_length) == b"a pickle"
+    assert dead.store.get(keys.result(JOB), length=found.body_length) == b"a pickle"
 
 
-def test_a_value_that_is_shorter_than_promised_is_not_delivered(grave):
-    grave.die()
-    grave.complete()
-    grave.work.body.write_bytes(b"a pi")
+def test_a_value_that_is_shorter_than_promised_is_not_delivered(dead):
+    dead.die()
+    dead.complete()
+    dead.work.body.write_bytes(b"a pi")
 
-    grave.bury()
+    dead.recover()
 
-    assert grave.outcome().status == "failed"
+    assert dead.outcome().status == "failed"
 
 
-def test_a_value_that_fits_on_the_disk_without_its_page_ends_as_a_failure_that_says_so(grave, monkeypatch):
+def test_a_value_that_fits_on_the_disk_without_its_page_ends_as_a_failure_that_says_so(dead, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    grave.die()
-    grave.complete()
+    dead.die()
+    dead.complete()
     monkeypatch.setattr(recovery.attempts, "_with_body", full)
 
-    grave.bury()
+    dead.recover()
 
-    found = grave.outcome()
+    found = dead.outcome()
     assert (found.status, found.cause, found.body_length) == ("failed", "disk-full", 0)
     assert "the value does not fit on the disk" in found.error["message"]
-    assert grave.scratch == []
+    assert dead.scratch == []
 
 
-def test_a_verdict_that_is_there_stays_and_the_rest_is_finished(grave):
-    grave.die()
-    told = {path: path.read_bytes() for path in (grave.paths.launch(JOB), grave.paths.key(JOB), grave.work.began)}
-    recovery.settle(grave.paths, grave.queue, grave.queue.jobs([JOB])[JOB])
-    grave.paths.job(JOB).mkdir(exist_ok=True)
+def test_a_verdict_that_is_there_stays_and_the_rest_is_finished(dead):
+    dead.die()
+    told = {path: path.read_bytes() for path in (dead.paths.launch(JOB), dead.paths.key(JOB), dead.work.began)}
+    recovery.settle(dead.paths, dead.queue, dead.queue.jobs([JOB])[JOB])
+    dead.paths.job(JOB).mkdir(exist_ok=True)
     for path, content in told.items():  # as if the supervisor had died between sealing and ending
         path.write_bytes(content)
-    before = grave.store.get(keys.result(JOB))
-    with grave.queue.change() as db:
+    before = dead.store.get(keys.result(JOB))
+    with dead.queue.change() as db:
         db.execute("UPDATE jobs SET state = 'running', supervisor = 'dead'")
-    grave.complete()
+    dead.complete()
 
-    grave.bury()
+    dead.recover()
 
-    assert grave.store.get(keys.result(JOB)) == before
-    assert (grave.state, grave.scratch) == ("ended", [])
-
-
-def test_what_was_captured_for_a_job_is_gone_with_its_verdict(grave):
-    grave.die()
-
-    grave.bury()
-
-    assert grave.state == "ended"
-    assert not grave.paths.launch(JOB).exists()
-    assert not grave.paths.key(JOB).exists()
+    assert dead.store.get(keys.result(JOB)) == before
+    assert (dead.state, dead.scratch) == ("ended", [])
 
 
-def test_a_supervisor_that_lives_is_left_alone(grave):
-    grave.die()
+def test_what_was_captured_for_a_job_is_gone_with_its_verdict(dead):
+    dead.die()
+
+    dead.recover()
+
+    assert dead.state == "ended"
+    assert not dead.paths.launch(JOB).exists()
+    assert not dead.paths.key(JOB).exists()
+
+
+def test_a_supervisor_that_lives_is_left_alone(dead):
+    dead.die()
     hears, speaks = os.pipe()
     pid = os.fork()
     if pid == 0:
-        held = runtime_files.take_lock(grave.paths.lock("dead"))
+        held = runtime_files.take_lock(dead.paths.lock("dead"))
         os.write(speaks, b"x")
         signal.pause()
         os._exit(int(held is None))
     os.read(hears, 1)
 
-    grave.bury()
-    alive = grave.state
+    dead.recover()
+    alive = dead.state
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    grave.bury()
+    dead.recover()
 
-    assert (alive, grave.state) == ("running", "ended")
+    assert (alive, dead.state) == ("running", "ended")
 
 
-def test_two_that_bury_at_once_settle_a_job_once(grave):
-    grave.die()
-    grave.complete(bytes(1 << 20))
+def test_two_that_recover_at_once_settle_a_job_once(dead):
+    dead.die()
+    dead.complete(bytes(1 << 20))
     gate, start = os.pipe()
     children = []
     for _ in range(4):
@@ -270,7 +270,7 @@ def test_two_that_bury_at_once_settle_a_job_once(grave):
             os.read(gate, 1)
             code = 1
             try:
-                recovery.recover_dead_supervisors(grave.paths, grave.queue)
+                recovery.recover_dead_supervisors(dead.paths, dead.queue)
                 code = 0
             finally:
                 os._exit(code)
@@ -279,102 +279,102 @@ def test_two_that_bury_at_once_settle_a_job_once(grave):
     os.close(gate)
 
     assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 4
-    grave.bury()
-    found = grave.outcome()
-    body = grave.store.get(keys.result(JOB), length=found.body_length)
+    dead.recover()
+    found = dead.outcome()
+    body = dead.store.get(keys.result(JOB), length=found.body_length)
     outcomes.check_body(found, digests.of_bytes(body))
     assert found.status == "succeeded"
-    assert (grave.scratch, grave.left) == ([], [])
+    assert (dead.scratch, dead.left) == ([], [])
 
 
-def test_a_supervisor_whose_row_and_lock_have_vanished_is_buried_all_the_same(grave):
-    grave.die()
-    grave.paths.lock("dead").unlink()
-    with grave.queue.change() as db:
+def test_a_supervisor_whose_row_and_lock_have_vanished_is_buried_all_the_same(dead):
+    dead.die()
+    dead.paths.lock("dead").unlink()
+    with dead.queue.change() as db:
         db.execute("DELETE FROM supervisors")
 
-    grave.bury()
+    dead.recover()
 
-    assert grave.state == "ended"
-    assert grave.left == []
+    assert dead.state == "ended"
+    assert dead.left == []
 
 
-def test_a_supervisor_that_is_starting_is_given_time(grave):
-    with grave.queue.change() as db:
+def test_a_supervisor_that_is_starting_is_given_time(dead):
+    with dead.queue.change() as db:
         db.execute("INSERT INTO supervisors VALUES ('young', 'earth', 'starting', 0, ?)", (time.time(),))
 
-    grave.bury()
+    dead.recover()
 
-    assert [supervisor.supervisor for supervisor in grave.queue.supervisors()] == ["young"]
+    assert [supervisor.supervisor for supervisor in dead.queue.supervisors()] == ["young"]
 
 
-def test_a_supervisor_that_never_came_up_does_not_count_as_coming_until_a_clock_that_went_back_catches_up(grave):
-    with grave.queue.change() as db:
+def test_a_supervisor_that_never_came_up_does_not_count_as_coming_until_a_clock_that_went_back_catches_up(dead):
+    with dead.queue.change() as db:
         db.execute("INSERT INTO supervisors VALUES ('never', 'earth', 'starting', 0, ?)", (time.time() + 4e7,))
 
-    grave.bury()
+    dead.recover()
 
-    assert grave.queue.supervisors() == []
+    assert dead.queue.supervisors() == []
 
 
-def test_a_slow_start_is_given_time_as_long_as_its_process_lives(grave):
+def test_a_slow_start_is_given_time_as_long_as_its_process_lives(dead):
     process = subprocess.Popen(["sleep", "60"], env={recovery.SUPERVISOR_VARIABLE: "slow"})
-    with grave.queue.change() as db:
+    with dead.queue.change() as db:
         db.execute("INSERT INTO supervisors VALUES ('slow', 'earth', 'starting', 0, ?)", (time.time() - 10,))
 
-    grave.bury()
-    slow = grave.queue.supervisors()
+    dead.recover()
+    slow = dead.queue.supervisors()
     process.kill()
     process.wait()
-    grave.bury()
+    dead.recover()
 
     assert [supervisor.supervisor for supervisor in slow] == ["slow"]
-    assert grave.queue.supervisors() == []
+    assert dead.queue.supervisors() == []
 
 
-def test_jobs_whose_supervisors_never_come_up_end_with_the_last_words_of_one(grave):
+def test_jobs_whose_supervisors_never_come_up_end_with_the_last_words_of_one(dead):
     for number in range(3):
-        with grave.queue.change() as db:
+        with dead.queue.change() as db:
             db.execute(
                 "INSERT INTO supervisors VALUES (?, 'earth', 'starting', 0, ?)", (f"k{number}", time.time() - 99)
             )
-        grave.paths.supervisor_log(f"k{number}").write_text("Traceback …\nImportError: no module named x\n")
-        assert grave.state == "queued"
-        grave.bury()
+        dead.paths.supervisor_log(f"k{number}").write_text("Traceback …\nImportError: no module named x\n")
+        assert dead.state == "queued"
+        dead.recover()
 
-    message = grave.outcome().error["message"]
+    message = dead.outcome().error["message"]
     assert "does not start" in message
     assert "ImportError: no module named x" in message
 
 
 @pytest.mark.parametrize("gone", ["launch", "key", "folder"])
-def test_a_job_of_which_something_is_gone_ends_and_hurts_nobody_else(grave, gone):
-    grave.die()
+def test_a_job_of_which_something_is_gone_ends_and_hurts_nobody_else(dead, gone):
+    dead.die()
     if gone == "folder":
-        shutil.rmtree(grave.paths.job(JOB))
+        shutil.rmtree(dead.paths.job(JOB))
     else:
-        getattr(grave.paths, gone)(JOB).unlink()
+        getattr(dead.paths, gone)(JOB).unlink()
 
-    grave.bury()
+    dead.recover()
 
-    rows = grave.queue.jobs([JOB])
+    rows = dead.queue.jobs([JOB])
     assert not rows or rows[JOB].state == "ended"
     if gone == "key":
         assert "could not be written" in rows[JOB].verdict
 
 
-def test_a_store_that_refuses_does_not_stop_the_burial_and_the_row_tells_why(grave, monkeypatch):
-    grave.die()
+def test_a_store_that_refuses_does_not_stop_the_burial_and_the_row_tells_why(dead, monkeypatch):
+    dead.die()
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(recovery.attempts, "seal_outcome", refuse)
-    grave.bury()
+    dead.recover()
 
-    assert grave.state == "ended"
-    assert "Permission denied" in grave.queue.jobs([JOB])[JOB].verdict
-    assert grave.left == []
+    assert dead.state == "ended"
+    assert "Permission denied" in dead.queue.jobs([JOB])[JOB].verdict
+    assert dead.left == []
 
 
 @pytest.mark.parametrize(
@@ -386,10 +386,10 @@ def test_a_store_that_refuses_does_not_stop_the_burial_and_the_row_tells_why(gra
     ids=["credentials", "an outage"],
 )
 def test_a_value_that_was_complete_waits_until_somebody_with_good_credentials_looks(
-    grave, monkeypatch, error, waits_for: str
+    dead, monkeypatch, error, waits_for: str
 ):
-    grave.die()
-    grave.complete()
+    dead.die()
+    dead.complete()
 
     def refuse(*_: object, **__: object) -> None:
         raise error
@@ -397,72 +397,72 @@ def test_a_value_that_was_complete_waits_until_somebody_with_good_credentials_lo
     with monkeypatch.context() as refusing:
         refusing.setattr(recovery.attempts, "seal_outcome", refuse)
         for _ in range(3):  # whoever looks with bad ones changes nothing
-            grave.bury()
-            assert grave.state == "running"
-            assert grave.queue.jobs([JOB])[JOB].verdict.startswith(waits_for)
-    grave.bury()
+            dead.recover()
+            assert dead.state == "running"
+            assert dead.queue.jobs([JOB])[JOB].verdict.startswith(waits_for)
+    dead.recover()
 
-    assert grave.outcome().status == "succeeded"
-    assert grave.state == "ended"
-    assert grave.scratch == []
+    assert dead.outcome().status == "succeeded"
+    assert dead.state == "ended"
+    assert dead.scratch == []
 
 
-def test_a_job_that_left_no_value_is_not_waited_for(grave, monkeypatch):
-    grave.die()
+def test_a_job_that_left_no_value_is_not_waited_for(dead, monkeypatch):
+    dead.die()
 
     def refuse(*_: object, **__: object) -> None:
         raise CredentialsError("gs://jobs does not let us in")
 
     monkeypatch.setattr(recovery.attempts, "seal_outcome", refuse)
-    grave.bury()
+    dead.recover()
 
-    assert grave.state == "ended"
-    assert "its verdict could not be written" in grave.queue.jobs([JOB])[JOB].verdict
-
-
-def test_a_launch_page_that_is_damaged_ends_its_job_with_a_reason(grave):
-    grave.die()
-    grave.paths.launch(JOB).write_bytes(b"{}")
-
-    grave.bury()
-
-    assert grave.state == "ended"
-    assert "another version of kinetic" in grave.queue.jobs([JOB])[JOB].verdict
+    assert dead.state == "ended"
+    assert "its verdict could not be written" in dead.queue.jobs([JOB])[JOB].verdict
 
 
-def test_a_job_that_somebody_removed_meanwhile_leaves_nothing(grave, monkeypatch):
-    grave.die()
+def test_a_launch_page_that_is_damaged_ends_its_job_with_a_reason(dead):
+    dead.die()
+    dead.paths.launch(JOB).write_bytes(b"{}")
+
+    dead.recover()
+
+    assert dead.state == "ended"
+    assert "another version of kinetic" in dead.queue.jobs([JOB])[JOB].verdict
+
+
+def test_a_job_that_somebody_removed_meanwhile_leaves_nothing(dead, monkeypatch):
+    dead.die()
     ship_log = recovery.ship_log
 
     def removed_meanwhile(store, task) -> None:
-        grave.queue.forget([JOB])
-        grave.store.delete(keys.job(JOB))
+        dead.queue.forget([JOB])
+        dead.store.delete(keys.job(JOB))
         ship_log(store, task)
 
     monkeypatch.setattr(recovery, "ship_log", removed_meanwhile)
-    grave.bury()
+    dead.recover()
 
-    assert [*grave.store.entries(keys.job(JOB))] == []
-    assert not grave.paths.job(JOB).exists()
-
-
-def test_a_job_whose_resource_alone_was_removed_keeps_its_result(grave, monkeypatch):
-    grave.die()
-    monkeypatch.setattr(recovery, "ship_log", lambda store, task: grave.queue.forget([JOB]))
-
-    grave.bury()
-
-    assert grave.outcome() is not None
-    assert not grave.paths.job(JOB).exists()
+    assert [*dead.store.entries(keys.job(JOB))] == []
+    assert not dead.paths.job(JOB).exists()
 
 
-def test_a_job_that_was_told_to_stop_is_not_started_again(grave):
-    grave.die("claimed")
-    grave.queue.ask_to_stop([JOB])
+def test_a_job_whose_resource_alone_was_removed_keeps_its_result(dead, monkeypatch):
+    dead.die()
+    monkeypatch.setattr(recovery, "ship_log", lambda store, task: dead.queue.forget([JOB]))
 
-    grave.bury()
+    dead.recover()
 
-    assert grave.state == "ended"
+    assert dead.outcome() is not None
+    assert not dead.paths.job(JOB).exists()
+
+
+def test_a_job_that_was_told_to_stop_is_not_started_again(dead):
+    dead.die("claimed")
+    dead.queue.ask_to_stop([JOB])
+
+    dead.recover()
+
+    assert dead.state == "ended"
 
 
 def test_a_job_is_removed_with_the_links_that_its_volumes_made_elsewhere(tmp_path: Path):
@@ -532,29 +532,29 @@ def test_the_last_words_of_a_supervisor_are_its_error_and_not_our_advice_below_i
     assert told == "the job was lost; its log ends with: kinetic.errors.StoreError: the store is full [store-full]"
 
 
-def test_only_a_page_of_the_history_that_is_sealed_ends_a_job(grave):
-    at, key = keys.history(JOB), documents.job_key(KEY, JOB, grave.store.url)
+def test_only_a_page_of_the_history_that_is_sealed_ends_a_job(dead):
+    at, key = keys.history(JOB), documents.job_key(KEY, JOB, dead.store.url)
     page = {"job_id": JOB, "resource_removed": True}
     elsewhere = documents.seal_page(HISTORY, page, at, documents.job_key(KEY, JOB, "file:///another/store"))
     of_another = documents.seal_page(HISTORY, page, keys.history("cpu-other-1"), key)
 
     for forged in (documents.write({"schema": documents.SCHEMA, **page}), elsewhere, of_another, b"[" * 200_000, b""):
-        grave.store.put(at, forged)
-        assert not attempts.was_removed(grave.store, JOB, documents.temporary_key(grave.paths.key(JOB)))
-    grave.store.put(at, documents.seal_page(HISTORY, page, at, key))
+        dead.store.put(at, forged)
+        assert not attempts.was_removed(dead.store, JOB, documents.temporary_key(dead.paths.key(JOB)))
+    dead.store.put(at, documents.seal_page(HISTORY, page, at, key))
 
-    assert attempts.was_removed(grave.store, JOB, documents.temporary_key(grave.paths.key(JOB)))
-    assert not attempts.was_removed(grave.store, JOB, documents.temporary_key(grave.paths.job(JOB) / "no-key"))
+    assert attempts.was_removed(dead.store, JOB, documents.temporary_key(dead.paths.key(JOB)))
+    assert not attempts.was_removed(dead.store, JOB, documents.temporary_key(dead.paths.job(JOB) / "no-key"))
 
 
 @pytest.mark.parametrize("field", ["job_id", "order_sha256", "store_url", "umask", "environment", "hosts", "child"])
 @pytest.mark.parametrize("value", [None, [], {"a": 1}, -1, "\x00", "gone"])
-def test_a_launch_page_with_any_field_wrong_ends_its_job_in_words_and_nobody_else(grave, field, value):
-    grave.die()
-    path = grave.paths.launch(JOB)
+def test_a_launch_page_with_any_field_wrong_ends_its_job_in_words_and_nobody_else(dead, field, value):
+    dead.die()
+    path = dead.paths.launch(JOB)
     page = json.loads(path.read_bytes())
     path.write_text(json.dumps({**page, field: value} if value != "gone" else {k: page[k] for k in page if k != field}))
 
-    grave.bury()
+    dead.recover()
 
-    assert grave.state == "ended"
+    assert dead.state == "ended"
