@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _LONGEST_INPUT = 60  # characters
 
 
-class Batch(NamedTuple):
+class FoundBatch(NamedTuple):
     """A batch that was found: its manifest and its handle."""
 
     group: Group
@@ -63,7 +63,7 @@ class BatchState(NamedTuple):
         return state.summary_text(self.counts)
 
 
-def batch_state(batch: Batch) -> BatchState:
+def batch_state(batch: FoundBatch) -> BatchState:
     """Read the state of a batch: one request to its backend and one listing of its store, whatever its size."""
     tracker, refused = state.refreshed(batch.handle), batch.handle.submission_failures
     counts = state.count_states(tracker, refused)
@@ -78,7 +78,7 @@ def batch_state(batch: Batch) -> BatchState:
     return BatchState(counts, driver, tracker.stopped, open_)
 
 
-def batch_page(batch: Batch, now: BatchState) -> dict[str, Any]:
+def batch_page(batch: FoundBatch, now: BatchState) -> dict[str, Any]:
     group, driver = batch.group, now.driver
     return {
         "group_id": group.group_id,
@@ -96,7 +96,7 @@ def batch_page(batch: Batch, now: BatchState) -> dict[str, Any]:
     }
 
 
-def input_text(batch: Batch, index: int) -> str:
+def input_text(batch: FoundBatch, index: int) -> str:
     """Return an input as a short text, "" where it is not known."""
     return shortened(plain(state.shown_input(batch.handle, index)), _LONGEST_INPUT)
 
@@ -155,7 +155,7 @@ class _Texts(pickle.Unpickler):
         return lambda *_: None
 
 
-def rows_of(batch: Batch, *, only_failed: bool, limit: int | None) -> tuple[list[Row], int]:
+def rows_of(batch: FoundBatch, *, only_failed: bool, limit: int | None) -> tuple[list[Row], int]:
     """Return the inputs that are shown, and how many are not; only for the former are the jobs read."""
     refused, tracker = batch.handle.submission_failures, state.tracker_of(batch.handle)
     states = {index: state.state_of(tracker, index, refused) for index in range(len(tracker.attempts))}
@@ -174,7 +174,7 @@ def rows_of(batch: Batch, *, only_failed: bool, limit: int | None) -> tuple[list
     return [replace(row, seen=seen.get(row.job_id or "")) for row in rows], len(chosen) - len(rows)
 
 
-def row_page(batch: Batch, row: Row) -> dict[str, Any]:
+def row_page(batch: FoundBatch, row: Row) -> dict[str, Any]:
     started, ended, seconds = row.times
     return {
         "index": row.index,

@@ -20,7 +20,7 @@ from kinetic._wire import keys
 from kinetic.errors import BatchNotFoundError, KineticError, OptionError
 
 if TYPE_CHECKING:
-    from kinetic._batches.report import Batch, BatchState, Row
+    from kinetic._batches.report import BatchState, FoundBatch, Row
     from kinetic._config.target import Target
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import Group
@@ -48,7 +48,7 @@ _LOGS = 3  # commands for logs of failed jobs
 _REFRESH_SECONDS = 0.2
 
 
-def _find(name: str, target: Target) -> Batch:
+def _find(name: str, target: Target) -> FoundBatch:
     """Return the batch with this id, a unique beginning of it or this name, or the newest for "@last" or "-"."""
     from kinetic._batches import batch_handle, report
     from kinetic._jobs import job_list
@@ -69,7 +69,7 @@ def _find(name: str, target: Target) -> Batch:
             next="kinetic jobs list --all",
         )
     group, store = found
-    return report.Batch(group, batch_handle.attached_handle(group, store))
+    return report.FoundBatch(group, batch_handle.attached_handle(group, store))
 
 
 batch_argument = shared_options.found_argument("group", "GROUP", shared_options.complete_batches, _find)
@@ -87,7 +87,7 @@ def _driver_text(now: BatchState) -> str:
     return "none" if now.is_abandoned else ""
 
 
-def report_unsubmitted(batch: Batch, now: BatchState) -> None:
+def report_unsubmitted(batch: FoundBatch, now: BatchState) -> None:
     """Report inputs that no process submits, and the command that does."""
     if now.is_abandoned:
         what = f"{count_text(now.open, 'input')} {'is' if now.open == 1 else 'are'} not submitted"
@@ -95,7 +95,7 @@ def report_unsubmitted(batch: Batch, now: BatchState) -> None:
         click.echo(f"next:  kinetic batch resume {batch.group.group_id}", err=True)
 
 
-def wait_for(batch: Batch, timeout: float | None) -> None:
+def wait_for(batch: FoundBatch, timeout: float | None) -> None:
     """Wait until a batch has ended, or until no process would submit the rest of it."""
     from kinetic._batches import state
 
@@ -147,7 +147,7 @@ def list_(limit: int | None, as_json: bool, **place: str | None) -> None:
     seen = []
     for group, store in newest:
         with shared_options.warn_if_unlisted(group.group_id):
-            found = report.Batch(group, batch_handle.attached_handle(group, store))
+            found = report.FoundBatch(group, batch_handle.attached_handle(group, store))
             seen.append((found, report.batch_state(found)))
     if as_json:
         output_format.print_document(batches=[report.batch_page(*each) for each in seen])
@@ -159,7 +159,7 @@ def list_(limit: int | None, as_json: bool, **place: str | None) -> None:
         raise unread
 
 
-def _print_list(seen: Sequence[tuple[Batch, BatchState]]) -> None:
+def _print_list(seen: Sequence[tuple[FoundBatch, BatchState]]) -> None:
     rows = [
         [
             group.group_id,
@@ -197,7 +197,7 @@ def _print_list(seen: Sequence[tuple[Batch, BatchState]]) -> None:
 def status(
     ctx: click.Context,
     /,
-    batch: Batch,
+    batch: FoundBatch,
     only_failed: bool,
     everything: bool,
     watch: bool,
@@ -228,7 +228,7 @@ def status(
     ctx.exit(error_output.JOB_FAILED if watch and now.has_failed else 0)
 
 
-def _print_status(batch: Batch, now: BatchState, rows: Sequence[Row], more: int) -> None:
+def _print_status(batch: FoundBatch, now: BatchState, rows: Sequence[Row], more: int) -> None:
     from kinetic._batches import state
 
     group, driver = batch.group, _driver_text(now)
@@ -251,7 +251,7 @@ def _print_status(batch: Batch, now: BatchState, rows: Sequence[Row], more: int)
     report_unsubmitted(batch, now)
 
 
-def _row_cells(batch: Batch, row: Row) -> list[str]:
+def _row_cells(batch: FoundBatch, row: Row) -> list[str]:
     from kinetic._batches import report
 
     return [
@@ -268,7 +268,7 @@ def _row_cells(batch: Batch, row: Row) -> list[str]:
 @click.command
 @batch_argument
 @shared_options.json_option
-def cancel(batch: Batch, as_json: bool) -> None:
+def cancel(batch: FoundBatch, as_json: bool) -> None:
     """Cancel the running, pending and unsubmitted jobs of a batch.
 
     Jobs that have ended, their results and all logs are kept. The process that submits the batch stops.
@@ -293,7 +293,7 @@ def cancel(batch: Batch, as_json: bool) -> None:
 @batch_argument
 @shared_options.removal_options
 @shared_options.json_option
-def cleanup(batch: Batch, dry_run: bool, yes: bool, k8s: bool, gcs: bool, as_json: bool) -> None:
+def cleanup(batch: FoundBatch, dry_run: bool, yes: bool, k8s: bool, gcs: bool, as_json: bool) -> None:
     """Remove a batch: its jobs, their results and logs, and itself.
 
     Running jobs are stopped first. The batch can then no longer be found, unless --no-gcs keeps its stored files.
@@ -319,7 +319,7 @@ def cleanup(batch: Batch, dry_run: bool, yes: bool, k8s: bool, gcs: bool, as_jso
         output_format.print_document(batch=report.batch_page(batch, now), removed=removed)
 
 
-def _is_confirmed(batch: Batch, now: BatchState, *, results: bool) -> bool:
+def _is_confirmed(batch: FoundBatch, now: BatchState, *, results: bool) -> bool:
     from kinetic._batches import state
 
     group_id, running = batch.group.group_id, now.counts[state.RUNNING] + now.counts[state.WAITING]
@@ -337,7 +337,7 @@ def _is_confirmed(batch: Batch, now: BatchState, *, results: bool) -> bool:
 @click.argument("index", type=click.IntRange(min=0), metavar="INDEX")
 @shared_options.log_options
 @click.pass_context
-def logs(ctx: click.Context, /, batch: Batch, index: int, attempt: int | None, **options: Any) -> None:
+def logs(ctx: click.Context, /, batch: FoundBatch, index: int, attempt: int | None, **options: Any) -> None:
     """Print the log of one job of a batch.
 
     INDEX is the position of the input, from 0. Each attempt of an input is a job with its own log.
@@ -349,7 +349,7 @@ def logs(ctx: click.Context, /, batch: Batch, index: int, attempt: int | None, *
     ctx.invoke(job_results.logs, job_id=job_id, attempt=None, **options)
 
 
-def _job_id(batch: Batch, index: int, attempt: int | None) -> str:
+def _job_id(batch: FoundBatch, index: int, attempt: int | None) -> str:
     """Return the id of the job that ran an input."""
     group_id, total = batch.group.group_id, batch.group.total_expected
     if index >= total:
@@ -380,7 +380,7 @@ def _job_id(batch: Batch, index: int, attempt: int | None) -> str:
 @click.command
 @batch_argument
 @click.option("--failed", "again", is_flag=True, help="Also run failed inputs again, once each.")
-def resume(batch: Batch, again: bool) -> None:
+def resume(batch: FoundBatch, again: bool) -> None:
     """Submit the missing inputs of a batch whose driver has ended.
 
     It runs until all inputs are submitted; if the batch has retries, until the last attempts are submitted.
@@ -412,7 +412,7 @@ def resume(batch: Batch, again: bool) -> None:
 
 
 @contextmanager
-def _progress_shown(batch: Batch) -> Iterator[None]:
+def _progress_shown(batch: FoundBatch) -> Iterator[None]:
     """Show the progress of a batch from a thread, while the caller's thread drives it."""
     from kinetic._batches import display, state
 

@@ -22,7 +22,7 @@ from kinetic._wire import dataclass, folders
 from kinetic.errors import JobCancelledError, JobError, KineticError, ResultMissingError
 
 if TYPE_CHECKING:
-    from kinetic._batches.report import Batch
+    from kinetic._batches.report import FoundBatch
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.status import Snapshot
 
@@ -49,7 +49,9 @@ class InputResult:
     "Remove the jobs that succeeded",
 )
 @shared_options.json_option
-def results(batch: Batch, timeout: float | None, save: Path | None, force: bool, cleanup: bool, as_json: bool) -> None:
+def results(
+    batch: FoundBatch, timeout: float | None, save: Path | None, force: bool, cleanup: bool, as_json: bool
+) -> None:
     """Wait for a batch and print its values, or save them.
 
     One line per input, in order: its index, and the repr of the value. Failed inputs are listed on standard
@@ -86,7 +88,7 @@ def results(batch: Batch, timeout: float | None, save: Path | None, force: bool,
         raise _failure(batch, failed)
 
 
-def _input_results(batch: Batch) -> Iterator[InputResult]:
+def _input_results(batch: FoundBatch) -> Iterator[InputResult]:
     """Yield the result of each input; one value at a time is in memory."""
     from kinetic._jobs import locate
     from kinetic._jobs.status import observe_many
@@ -112,7 +114,7 @@ def _input_results(batch: Batch) -> Iterator[InputResult]:
             yield InputResult(index, job, seen, failure)
 
 
-def _no_value(batch: Batch, index: int, job: JobHandle, seen: Snapshot) -> KineticError:
+def _no_value(batch: FoundBatch, index: int, job: JobHandle, seen: Snapshot) -> KineticError:
     """Return why a job gives no value: it failed, was cancelled, or was collected or removed before."""
     from kinetic._batches import state
     from kinetic._inspect import explanation
@@ -128,7 +130,7 @@ def _no_value(batch: Batch, index: int, job: JobHandle, seen: Snapshot) -> Kinet
     return ResultMissingError(f"it was already {verb}", next="kinetic jobs list --all")
 
 
-def _result_page(batch: Batch, found: InputResult, *, with_value: bool) -> dict[str, Any]:
+def _result_page(batch: FoundBatch, found: InputResult, *, with_value: bool) -> dict[str, Any]:
     from kinetic._batches import report
 
     head: dict[str, Any] = {"index": found.index, "input": report.input_text(batch, found.index)}
@@ -159,7 +161,7 @@ def _save(path: Path, values: list[Any]) -> int:
     return size
 
 
-def _remove(batch: Batch, collected: list[InputResult]) -> None:
+def _remove(batch: FoundBatch, collected: list[InputResult]) -> None:
     """Remove the jobs whose values have been written; a failure is a warning, since nothing is lost."""
     from kinetic._batches import removal, state
 
@@ -170,7 +172,7 @@ def _remove(batch: Batch, collected: list[InputResult]) -> None:
         click.echo(f"warning: not all of it could be removed: {error}", err=True)
 
 
-def _failure(batch: Batch, failed: list[InputResult]) -> KineticError:
+def _failure(batch: FoundBatch, failed: list[InputResult]) -> KineticError:
     """Return an error with the number of failed inputs, and the first of them."""
     from kinetic._batches import report
 

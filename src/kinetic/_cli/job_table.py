@@ -378,7 +378,7 @@ def _incomplete(rows: Sequence[Row], groups: Mapping[str, Group]) -> dict[str, B
         if len(known[group_id]) < group.total_expected:
             with contextlib.suppress(KineticError):  # out of reach, or damaged: its jobs are shown all the same
                 handle = batch_handle.attached_handle(group, open_store(stores[group_id]))
-                found[group_id] = report.batch_state(report.Batch(group, handle))
+                found[group_id] = report.batch_state(report.FoundBatch(group, handle))
     return found
 
 

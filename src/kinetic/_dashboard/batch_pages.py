@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kinetic._batches import batch_handle, report, state
-from kinetic._batches.report import Batch
+from kinetic._batches.report import FoundBatch
 from kinetic._dashboard import job_pages
 from kinetic._dashboard.job_feed import problem_page
 from kinetic._jobs import locate
@@ -39,7 +39,7 @@ class BatchPages:
 
     def __init__(self, feed: JobFeed) -> None:
         self._feed = feed
-        self._found: dict[str, tuple[Place, Batch]] = {}
+        self._found: dict[str, tuple[Place, FoundBatch]] = {}
         self._seen: dict[str, _Seen] = {}
         self._values: dict[str, Page] = {}
         self._lock = threading.Lock()
@@ -72,18 +72,18 @@ class BatchPages:
         self._seen[group_id] = _Seen(page, version, now)
         return page
 
-    def _batch(self, group_id: str, place: Place) -> Batch:
+    def _batch(self, group_id: str, place: Place) -> FoundBatch:
         with self._lock:
             known = self._found.get(group_id)
         if known is not None:
             return known[1]
         store = place.store
         group = state.load_group(store, group_id)
-        batch = Batch(group, batch_handle.attached_handle(group, store))
+        batch = FoundBatch(group, batch_handle.attached_handle(group, store))
         with self._lock:
             return self._found.setdefault(group_id, (place, batch))[1]
 
-    def find(self, group_id: str) -> tuple[Place, Batch]:
+    def find(self, group_id: str) -> tuple[Place, FoundBatch]:
         """Return a batch and its place.
 
         Raises:
@@ -169,5 +169,5 @@ class BatchPages:
         return {"started": True}
 
 
-def _page_of(batch: Batch, current: BatchState, place: Place) -> Page:
+def _page_of(batch: FoundBatch, current: BatchState, place: Place) -> Page:
     return {**report.batch_page(batch, current), "place": place.name, "is_over": current.is_over}
