@@ -41,8 +41,13 @@ def extended(reducers: _Reducers, is_by_value: Callable[[str], bool] = lambda _:
         file = next(place for place, each in enumerate(arguments) if isinstance(each, str))  # the first text of them
         return make, (*arguments[:file], code.co_filename, *arguments[file + 1 :]), *rest
 
+    def reduce_module(module: ModuleType) -> tuple[Any, ...]:
+        make, (name, *content) = reducers[ModuleType](module)
+        return (make, (name, {}), *content) if content else (make, (name,))
+
     own: _Reducers = {
         CodeType: reduce,
+        ModuleType: reduce_module,  # filled once it is made: a package and a module of it may name each other
         CACHED: _by_name_or(cached),
         typing.NewType: _by_name_or(lambda it: (typing.NewType, (it.__name__, it.__supertype__), vars(it))),
         typing.ParamSpec: _by_name_or(lambda it: (typing.ParamSpec, (it.__name__,))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import importlib
 import io
 import json
 import pickle
@@ -263,6 +264,17 @@ def test_a_function_from_outside_the_project_travels_by_value_and_that_is_said(t
 
 def test_a_class_from_outside_works_in_the_job(theirs: SimpleNamespace) -> None:
     assert called_there(theirs, theirs.left_behind.Model(3).fit, 2) == 6
+
+
+def test_a_package_and_its_module_from_outside_that_name_each_other_work_in_the_job(theirs: SimpleNamespace) -> None:
+    package = theirs.tmp / "outside" / "library"
+    package.mkdir()
+    (package / "__init__.py").write_text("from library import core\nRATE = 3\n")
+    (package / "core.py").write_text("import library\n\ndef scaled(x):\n    return x * library.RATE\n")
+    library = importlib.import_module("library")
+
+    assert called_there(theirs, library.core.scaled, 2) == 6
+    del sys.modules["library"], sys.modules["library.core"]
 
 
 def test_by_value_may_be_asked_for(theirs: SimpleNamespace) -> None:
