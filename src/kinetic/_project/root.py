@@ -87,8 +87,11 @@ def plan_for_command(script: str | None) -> Plan:
 def _plan(file: str | None, environ: Mapping[str, str], cwd: Path | None) -> Plan:
     """Plan for the file of a module, or for the current directory where there is none."""
     here = os.path.abspath(cwd or current_folder())
-    home = os.path.abspath(os.path.expanduser(environ.get("HOME") or "~"))
+    known = os.path.expanduser(environ.get("HOME") or "~")
+    home = os.path.abspath(known) if known != "~" else "/"  # of a user whom the system does not know
     notes: tuple[str, ...] = ()
+    if file and os.path.islink(file) and _is_script(file) and below(here, _detect(os.path.dirname(file), home)) is None:
+        file = os.path.realpath(file)  # as Python, which imports from there: a program in ~/bin that links to a project
     chosen = environ.get("KINETIC_PACKAGE_ROOT", "")
     entry = os.path.dirname(file) if file else here
     if chosen:
@@ -130,6 +133,8 @@ def source_file(function: object) -> str | None:
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     if isinstance(file, str) and is_installed(os.path.abspath(file)) and str(script).endswith(".py"):
         file = file if is_installed(os.path.abspath(str(script))) else script
+    if name == "__main__":  # what runs a script may be another file, as the program that PEX makes of an environment
+        file = getattr(called, "__globals__", {}).get("__file__") or file
     if name == "__main__" and isinstance(file, str) and is_program(os.path.abspath(file)):  # a console, joblib
         file = getattr(getattr(called, "__code__", None), "co_filename", file)
     if not isinstance(file, str):
@@ -175,6 +180,10 @@ def _libraries() -> tuple[str, ...]:
     """Return the folders of the standard library, also as the file system spells them."""
     library = os.path.dirname(os.path.abspath(os.__file__))
     return tuple({library, os.path.realpath(library)})
+
+
+def _is_script(file: str) -> bool:
+    return file == os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or "")
 
 
 def script_of(plan: Plan) -> str:

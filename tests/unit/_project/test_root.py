@@ -171,6 +171,47 @@ def test_what_was_typed_or_sent_into_a_process_of_another_program_is_not_of_an_i
         assert (plan.root, plan.notes) == (folder, ())
 
 
+def test_a_script_that_a_program_of_pex_runs_ships_its_own_project(home, monkeypatch):
+    main, script = ModuleType("__main__"), home / "theirs" / "script.py"
+    main.__file__ = str(home / "unzipped" / "__main__.py")  # it stays the module, and the script has another one
+    Path(main.__file__).parent.mkdir()
+    Path(main.__file__).touch()
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    script.parent.mkdir()
+    script.write_text(SOURCE)
+    monkeypatch.chdir(script.parent)
+    theirs = {"__name__": "__main__", "__file__": "script.py"}
+
+    exec(compile(SOURCE, "script.py", "exec"), theirs)
+
+    assert find_root(theirs["train"]).root == script.parent
+
+
+@pytest.mark.parametrize("here", ["", "programs"])
+def test_a_script_that_is_a_link_ships_what_it_links_to_unless_it_is_run_beside_the_link(home, monkeypatch, here):
+    main, script, link = ModuleType("__main__"), home / "theirs" / "script.py", home / "programs" / "script"
+    for folder in (script.parent, link.parent):
+        folder.mkdir()
+    script.write_text(SOURCE)
+    link.symlink_to(script)
+    main.__file__ = str(link)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.chdir(home / here)
+
+    exec(compile(SOURCE, str(link), "exec"), vars(main))
+
+    assert find_root(main.train).root == (link if here else script).parent
+
+
+def test_a_user_whose_home_folder_the_system_does_not_know_ships_the_project(home, load, monkeypatch):
+    module = load(home / "project" / "train.py")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user id without a name
+    monkeypatch.chdir(home / "project")
+
+    assert find_root(module.train).root == home / "project"
+
+
 def test_a_function_of_an_installed_package_ships_the_current_directory_and_says_so(home, load, monkeypatch):
     module = load(home / "venv" / "lib" / "python3.11" / "site-packages" / "tool" / "train.py")
     (home / "work").mkdir()
