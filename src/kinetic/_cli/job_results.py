@@ -46,7 +46,8 @@ def load_value(handle: JobRecord, outcome: Outcome) -> Any:
     except ResultUnreadableError as error:
         if isinstance(error.__cause__, ImportError):
             error.next = (
-                f"run in the project's folder: PYTHONPATH=. kinetic jobs result {handle.job_id}     "
+                f"run in the project's folder, with its Python: PYTHONPATH=. python -m kinetic jobs result "
+                f"{handle.job_id}     "
                 f"or save it without loading: kinetic jobs result {handle.job_id} --save result.pkl"
             )
         raise

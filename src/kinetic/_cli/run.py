@@ -20,7 +20,7 @@ from kinetic._output import terminal as output
 from kinetic.errors import KineticError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import FrameType, TracebackType
 
     from click.shell_completion import CompletionItem
@@ -205,6 +205,7 @@ def run(
         given["after"] = [shared_options.find_predecessor(each, place) for each in predecessors]
     captured = run_command.read_variables(names)
     command = run_command.words_of(target, words, after_dashes=ctx.meta[AFTER_DASHES], module=module)
+    _report_other_environment(command, given, is_dev=report_to is not None)
     if command is not None:
         options = shared_options.read_job_options(given) | ({"capture_env_vars": captured} if captured else {})
         how = run_command.Submission(data, sweeps, max_concurrent, dry_run, detach, as_json)
@@ -243,6 +244,25 @@ def run(
             output_format.print_document(job_id=handle.job_id, function=handle.func_name)
         else:
             print(handle.job_id)
+
+
+def _report_other_environment(command: Sequence[str] | None, given: Mapping[str, Any], *, is_dev: bool) -> None:
+    """Say which Python a job of this machine has, where another environment is active."""
+    from kinetic._cli import target_function
+    from kinetic._config import target as settings
+    from kinetic._runner.worker.command import is_python
+
+    other = target_function.other_environment(os.getcwd())
+    if is_dev or not other or os.environ.get("KINETIC_LOCAL_ENV", "") not in {"", "same"}:
+        return
+    if command and not is_python(command[0]) and not os.path.exists(f"{other}/bin/{command[0]}"):
+        return
+    place = {name: given[name] for name in ("backend", "namespace", *shared_options.PLACE)}
+    if registry.is_here(settings.resolve(**place).backend.value):
+        output.report(
+            f"the job has the packages of this kinetic, in {sys.prefix}, and not those in {other}; to use these: "
+            + target_function.with_kinetic_of(other)
+        )
 
 
 def _wait_to_begin(descriptor: int, begin_again: Callable[[str], object]) -> None:

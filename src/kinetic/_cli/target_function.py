@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from kinetic._cli import error_output
 from kinetic._output.format import names_text
 from kinetic._remote.callable import RemoteCallable
 from kinetic._wire import NamedTuple
@@ -197,7 +198,10 @@ def _import_error(error: BaseException, file: Path, real: str) -> KineticError:
     elif isinstance(error, ModuleNotFoundError) and error.name:
         what = f"{file} cannot be imported: there is no module {error.name}"
         package = error.name.partition(".")[0]
-        next_ = f"if it is yours, correct its name or folder; else: {sys.executable} -m pip install {package}"
+        next_ = f"if it is yours, correct its name or folder; else: {_installer(sys.prefix)} {package}"
+        if other := other_environment(os.path.dirname(real)):
+            what += f" in the environment of this kinetic, {sys.prefix}"
+            next_ = f"the project has another one: {with_kinetic_of(other)}"
     else:
         first, *_ = str(error).splitlines() or [""]
         what = f"{file} cannot be imported: {type(error).__name__}: {first}".removesuffix(": ")
@@ -205,6 +209,37 @@ def _import_error(error: BaseException, file: Path, real: str) -> KineticError:
     found = KineticError(what, why=why, next=next_, code="import-failed")
     found.add_note("".join(page.format()))
     return found
+
+
+def other_environment(folder: str) -> str:
+    """Return the environment that is active, or else the project's ``.venv``, where it is not that of this kinetic.
+
+    As with a kinetic that ``pipx`` or ``uv tool`` has installed for itself.
+    """
+    own, variables = os.path.realpath(sys.prefix), [os.environ.get(each) for each in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+    if own in (os.path.realpath(each) for each in variables if each):
+        return ""
+    above = [folder, *map(str, Path(folder).parents)]
+    found = [variables[0]] if variables[0] else [f"{each}/.venv" for each in above if each != str(Path.home())]
+    other = next((each for each in found if os.path.exists(f"{each}/bin/python")), "")
+    return "" if os.path.realpath(other) == own else other
+
+
+def with_kinetic_of(environment: str) -> str:
+    """Return what is typed to use the kinetic of an environment, or to install it there."""
+    context = click.get_current_context()
+    words = [context.info_name or "", "…"] if context.info_name == "dev" else context.meta[error_output.WORDS]
+    typed = shlex.join([f"{environment}/bin/kinetic", *words]).replace("'…'", "…")
+    has_it = os.path.exists(f"{environment}/bin/kinetic")
+    return typed if has_it else f"{_installer(environment)} kinetic-jobs     then: {typed}"
+
+
+def _installer(environment: str) -> str:
+    """Return the command that installs packages into an environment; those of uv have no pip."""
+    is_own = environment == sys.prefix
+    has_pip = importlib.util.find_spec("pip") if is_own else [*Path(environment).glob("lib/python*/site-packages/pip")]
+    python = shlex.quote(sys.executable if is_own else f"{environment}/bin/python")
+    return f"{python} -m pip install" if has_pip else f"uv pip install --python {python}"
 
 
 def _trim(page: traceback.TracebackException) -> None:

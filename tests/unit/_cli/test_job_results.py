@@ -27,5 +27,5 @@ def test_only_a_missing_module_is_looked_for_in_the_folder_of_the_project(monkey
     with pytest.raises(ResultUnreadableError) as caught:
         job_results.load_value(handle, None)
 
-    assert ("PYTHONPATH=. kinetic jobs result cpu-f" in caught.value.next) == is_advised
+    assert ("PYTHONPATH=. python -m kinetic jobs result cpu-f" in caught.value.next) == is_advised
     assert ("Python 3.11.7" in caught.value.next) != is_advised

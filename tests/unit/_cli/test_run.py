@@ -5,6 +5,7 @@ Jobs themselves run in tests/flows/test_kinetic_run.py.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -255,7 +256,41 @@ def test_a_missing_module_is_told_with_the_way_to_install_it(write) -> None:
     refused = refusal("broken.py::f")
 
     assert refused.what == "broken.py cannot be imported: there is no module nothing_of_this_name"
-    assert str(refused.next).endswith(f"{sys.executable} -m pip install nothing_of_this_name")
+    has_pip = importlib.util.find_spec("pip") is not None  # an environment that uv has made has none
+    installer = f"{sys.executable} -m pip install" if has_pip else f"uv pip install --python {sys.executable}"
+    assert str(refused.next).endswith(f"{installer} nothing_of_this_name")
+
+
+@pytest.mark.parametrize("has_kinetic", [True, False])
+@pytest.mark.parametrize("is_active", [True, False])
+def test_a_module_missing_in_a_kinetic_of_its_own_is_looked_for_in_the_projects_environment(
+    write, kinetic, folder, monkeypatch, is_active, has_kinetic
+) -> None:
+    environment = folder / ("active" if is_active else ".venv")
+    write("deep/broken.py", "import nothing_of_this_name\n")
+    for name in ("python", *(["kinetic"] if has_kinetic else [])):
+        write(f"{environment}/bin/{name}", "")
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    if is_active:
+        monkeypatch.setenv("VIRTUAL_ENV", str(environment))
+
+    told = kinetic("run", "-a", "cpu", "deep/broken.py::f", "it's").stderr
+
+    install = "" if has_kinetic else f"uv pip install --python {environment}/bin/python kinetic-jobs     then: "
+    typed = f"{environment}/bin/kinetic run -a cpu deep/broken.py::f 'it'\"'\"'s'"
+    assert f"next:  the project has another one: {install}{typed}" in told
+    assert f"not those in {environment}; to use these: {install}{typed}" in told
+
+
+def test_an_environment_is_another_one_only_where_this_one_is_not_active(write, folder, monkeypatch) -> None:
+    write(".venv/bin/python", "")
+
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    assert target_function.other_environment(str(folder)) == ""
+
+    monkeypatch.delenv("VIRTUAL_ENV")
+    assert target_function.other_environment(str(folder)) == f"{folder}/.venv"
 
 
 def test_a_syntax_error_is_shown_where_it_is(write, kinetic) -> None:
