@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -1653,6 +1655,51 @@ def test_packages_of_a_folder_that_a_script_put_on_the_path_are_found(project, t
     )
 
     assert value.strip() == "('near', 'far') [('near', 'far')]"
+
+
+def test_jobs_outlive_the_environment_that_uv_run_makes_for_one_command(project, tmp_path: Path) -> None:
+    def overlay(name: str) -> Path:  # as `uv run --with` makes it, over this environment
+        folder = tmp_path / name
+        packages = Path(sysconfig.get_path("purelib"))
+        inside = folder / packages.relative_to(sys.prefix)
+        inside.mkdir(parents=True)
+        (inside / "_uv_ephemeral_overlay.pth").write_text(f"import site; site.addsitedir({str(packages)!r})\n")
+        base = Path(os.path.realpath(sys.executable))
+        (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\nextends-environment = {sys.prefix}\n")
+        (folder / "bin").mkdir()
+        (folder / "bin" / "python").symlink_to(base)
+        return folder
+
+    def submitted(folder: Path) -> str:
+        return project.out(
+            f"""
+            import os
+            import kinetic
+
+            @kinetic.run(accelerator="cpu")
+            def spawn(gone):
+                import multiprocessing, sys, time
+                while os.path.exists(gone):
+                    time.sleep(0.01)
+                with multiprocessing.get_context("spawn").Pool(1) as pool:
+                    return pool.map(abs, [-3]), sys.prefix, os.environ["VIRTUAL_ENV"], os.environ["KINETIC_SUPERVISOR"]
+
+            if __name__ == "__main__":
+                os.environ["VIRTUAL_ENV"] = {str(folder)!r}
+                print(spawn.run_async({str(folder)!r}).job_id)
+            """,
+            python=str(folder / "bin" / "python"),
+        ).strip()
+
+    found = []
+    for name in ("first", "second"):
+        job_id = submitted(folder := overlay(name))
+        shutil.rmtree(folder)
+        found.append(project.out(f"import kinetic\nprint(kinetic.attach({job_id!r}).result())"))
+
+    (values, prefix, active, _), *_ = map(ast.literal_eval, found)
+    assert found[0] == found[1]  # they share their supervisor
+    assert (values, active) == ([3], prefix)
 
 
 def test_kinetic_itself_can_be_imported_in_a_job(project) -> None:

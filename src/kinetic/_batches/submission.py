@@ -30,7 +30,7 @@ from kinetic._output import tracebacks
 from kinetic._output.format import count_text, seconds_text
 from kinetic._project import pickler
 from kinetic._project.pickler import InputPacker
-from kinetic._wire import NamedTuple, cache_entries, digests, documents, keys
+from kinetic._wire import NamedTuple, cache_entries, digests, documents, keys, python_runtime
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.records import Group, Input, Inputs, Settings, Table
@@ -431,7 +431,7 @@ def _write(
         "captured": shipment.variables(),
         "cache_key": shipment.cache_key().hex(),
         "environ": dict(context.backend.environ),
-        "interpreter": shipment.interpreter or sys.executable,
+        "interpreter": shipment.interpreter or ("" if python_runtime.is_overlay() else sys.executable),
         "addresses": sorted({context.store.url, *(ref.uri for ref in data), *table.addresses()}),
         **({"followed": base64.b64encode(followed.keys).decode()} if followed.after else {}),
     }

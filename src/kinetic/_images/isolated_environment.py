@@ -4,6 +4,7 @@
     {cache}/{digest}/complete               the name of the build that is complete
     {cache}/{digest}/used                   touched at each use
     {cache}/{digest}.lock                   held during a build
+    {cache}/{digest}/bin/python             a copy of an environment that `uv run --with` removes; no build
 
 An environment contains its own absolute path, so it cannot be built beside and moved. Each build has a folder of its
 own instead: if its builder is killed, the uv that it started may keep writing for a while, and harms nothing.
@@ -123,6 +124,23 @@ def ready(
             next=f"check free space and permissions: df -h {cache}; ls -ld {cache}",
         ) from error
     return Environment(found, keys.lock(name) if wanted else "")
+
+
+def lasting_copy(cache: Path) -> Path:
+    """Return the interpreter of a copy of this environment that stays; see ``python_runtime.is_overlay``."""
+    own, base = Path(sys.prefix), os.path.realpath(sys.executable)
+    found = [own / "pyvenv.cfg", *sorted(Path(sysconfig.get_path("purelib")).glob("*.pth"))]
+    files = {file.relative_to(own): file.read_bytes() for file in found}
+    place = cache / digests.of_bytes(b"\0".join([base.encode(), *files.values()]))[:_NAME_LENGTH]
+    python = place / "bin" / "python"
+    if not python.exists():
+        for name, data in files.items():
+            folders.write_whole(place / name, data)
+        folders.make(python.parent)
+        with contextlib.suppress(FileExistsError):  # of another process
+            python.symlink_to(base)
+    (place / "used").touch()
+    return python
 
 
 def stale(cache: Path, now: float) -> list[Path]:

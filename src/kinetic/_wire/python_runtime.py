@@ -6,6 +6,7 @@ called ``kinetic-jobs``. Every job brings its own copy of us: neither name is ev
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -139,6 +140,19 @@ def _candidates() -> Iterator[str]:
     if user in sysconfig.get_scheme_names():
         yield os.path.join(sysconfig.get_path("scripts", user), "uv")
     yield os.path.join(sysconfig.get_path("purelib"), "bin", "uv")  # pip install --target
+
+
+@functools.cache
+def is_overlay() -> bool:
+    """Return whether this Python's environment has no packages, but names those of others: ``uv run --with`` makes it.
+
+    It is removed at the end of that command.
+    """
+    try:
+        with open(f"{sys.prefix}/pyvenv.cfg", encoding="utf-8", errors="replace") as file:
+            return "\nextends-environment" in file.read()
+    except OSError:
+        return False
 
 
 def python_version() -> str:

@@ -67,6 +67,7 @@ class LocalBackend:
         self._readers = threading.local()  # each thread that watches has its own
         self._queue: Queue | None = None
         self._templates: dict[str, tuple[str, str]] = {}  # by interpreter
+        self._python = ""  # that of jobs without one of their own, once there is a template
         self._advanced = 0.0
         self._launched = 0.0
         self._lock = python_runtime.free_in_child(threading.Lock())
@@ -197,7 +198,13 @@ class LocalBackend:
             umask=umask,
             deadline=order.deadline,
             environment=scheduler.job_environment(
-                order, launch.placement, launch.captured, environ, launch.interpreter, store_url=launch.store_url
+                order,
+                launch.placement,
+                launch.captured,
+                environ,
+                launch.interpreter,
+                store_url=launch.store_url,
+                python=self._python,
             ),
             hosts=launch.placement.hosts,
             order_key=order.key if launch.child else "",
@@ -273,7 +280,9 @@ class LocalBackend:
             from kinetic._project import runner_bundle
 
             self.paths.make()
-            made = scheduler.make_template(runner_bundle.folder(self.paths.runners), self.environ, interpreter)
+            self._python = scheduler.own_python(self.paths)
+            runner = runner_bundle.folder(self.paths.runners)
+            made = scheduler.make_template(runner, self.environ, interpreter, python=self._python)
             self._templates[interpreter] = scheduler.written_template(made)
             self.queue.add_template(*self._templates[interpreter])
         return self._templates[interpreter]

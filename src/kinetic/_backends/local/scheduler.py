@@ -201,8 +201,19 @@ _FLAGS = {
 }
 
 
-def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "") -> dict[str, Any]:
-    """Describe how a supervisor for this client's jobs is started.
+def own_python(paths: Paths) -> str:
+    """Return the interpreter of this process, or that of a copy which stays where its environment does not."""
+    if not python_runtime.is_overlay():
+        return sys.executable
+    from kinetic._images import isolated_environment  # 10 ms; only after `uv run --with`
+
+    return str(isolated_environment.lasting_copy(paths.environments))
+
+
+def make_template(
+    runner: Path, environ: Mapping[str, str], interpreter: str = "", *, python: str = ""
+) -> dict[str, Any]:
+    """Describe how a supervisor for this client's jobs is started; ``python``: see ``own_python``.
 
     Returns:
         arguments (a command line), environment (variables that work at start-up), limits, affinity and nice (which
@@ -214,13 +225,15 @@ def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "
 
     theirs = [each for each in sys.path if not each.startswith(str(runner.parent))]  # in a job, ours comes first
     found = None if interpreter else PathFinder.find_spec("cloudpickle", theirs)
+    if python_runtime.is_overlay():  # what is in it, its copy has
+        theirs = [each for each in theirs if not each.startswith(f"{sys.prefix}/")]
     flags = [f"-{letter * count}" for name, letter in _FLAGS.items() if (count := getattr(sys.flags, name))]
     flags += [f"-W{option}" for option in sys.warnoptions]
     for option, value in sys._xoptions.items():  # noqa: SLF001 - the documented way to read -X
         flags.append(f"-X{option}" if value is True else f"-X{option}={value}")
     numbers = {name: getattr(resource, f"RLIMIT_{name}", None) for name in _LIMITS}
     return {
-        "arguments": [interpreter or sys.executable, *flags, str(runner / "supervisor.py")],
+        "arguments": [interpreter or python or sys.executable, *flags, str(runner / "supervisor.py")],
         "environment": {
             name: value
             for name, value in environ.items()
@@ -304,10 +317,11 @@ def job_environment(
     interpreter: str = "",
     *,
     store_url: str = "",
+    python: str = "",
 ) -> dict[str, str]:
     """Return all variables of a job's process; what the user captured takes precedence.
 
-    What is in the cloud needs its credentials, as in a pod.
+    What is in the cloud needs its credentials, as in a pod. ``python``: see ``own_python``.
     """
     cloud = is_cloud(store_url, order.output_dir, *(ref.uri for ref in order.data))
     chosen = allowed_variables(environ, cloud=cloud)
@@ -319,6 +333,9 @@ def job_environment(
             del chosen[name]
         chosen["VIRTUAL_ENV"] = os.path.dirname(binaries)
         chosen["PATH"] = os.pathsep.join(filter(None, (binaries, chosen.get("PATH", ""))))
+    elif python and python != sys.executable:
+        for name in filter(chosen.get, ("PATH", "VIRTUAL_ENV")):
+            chosen[name] = chosen[name].replace(sys.prefix, os.path.dirname(os.path.dirname(python)))
     # As on a cluster; the GPUs that a job gets are set once it has them, and are its own: others must not see them.
     frameworks = {"CUDA_VISIBLE_DEVICES": ""}
     if interpreter or PathFinder.find_spec("jax") is not None:
