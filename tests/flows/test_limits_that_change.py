@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,52 @@ def test_a_job_is_as_nice_as_its_client_and_not_as_the_one_before(project: Any) 
     told = [project.execute(*before, *words).stdout for before in ([], ["nice", "-n", "5"], [])]
 
     assert told == ["0\n"] * 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may join groups")
+def test_a_job_has_the_groups_of_its_client_and_not_those_of_the_one_before(project: Any) -> None:
+    project.write(
+        "script.py",
+        """
+        import os, sys, kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def groups():
+            return os.getegid(), os.getgroups(), os.environ["KINETIC_SUPERVISOR"]
+
+        os.setgroups([int(word) for word in sys.argv[2:]])
+        os.setegid(int(sys.argv[1]))
+        print(*groups())
+        """,
+    )
+
+    told = [project.run("script.py", *words).stdout.rsplit(" ", 1) for words in (["0", "27"], ["27", "0", "44"]) * 2]
+
+    assert [groups for groups, _ in told] == ["0 [27]", "27 [0, 44]"] * 2
+    assert len({supervisor for _, supervisor in told}) == 2
+
+
+def test_jobs_of_one_slurm_job_do_not_run_in_another_one(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write(
+        "script.py",
+        """
+        import os, kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def supervisor():
+            return os.environ["KINETIC_SUPERVISOR"]
+
+        print(supervisor())
+        """,
+    )
+    monkeypatch.setenv("SLURMD_NODENAME", "node1")
+    told = []
+
+    for job in ("7", "7", "8"):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        told.append(project.run("script.py").stdout)
+
+    assert told[0] == told[1] != told[2]
 
 
 def test_a_file_that_the_shell_opened_above_its_own_limit_harms_no_job(project: Any) -> None:

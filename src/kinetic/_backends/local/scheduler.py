@@ -217,9 +217,10 @@ def make_template(
 
     Returns:
         arguments (a command line), environment (variables that work at start-up), limits, affinity and nice (which
-        a supervisor inherits from the process that starts it, or sets itself), needs (a file of a package: where an
-        environment is made again, its Python is back before it can run jobs), and startup (a digest of what Python has
-        read when it starts: what is installed as editable later is found by later processes only).
+        a supervisor inherits from the process that starts it, or sets itself), groups (as after ``newgrp``) and session
+        (what ends it: a job of Slurm must not run in another one, that may end before), needs (a file of a package:
+        where an environment is made again, its Python is back before it can run jobs), and startup (a digest of what
+        Python has read when it starts: what is installed as editable later is found by later processes only).
     """
     import resource  # POSIX only, as is everything in this room
 
@@ -242,6 +243,8 @@ def make_template(
         "limits": {name: resource.getrlimit(number) for name, number in numbers.items() if number is not None},
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "groups": [os.getegid(), *sorted(os.getgroups())],
+        "session": [environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")],
         "needs": [found.origin] if found is not None and found.has_location else [],
         "startup": "" if interpreter else digests.of_bytes("\n".join(_path_files(theirs)).encode(errors="replace")),
     }
