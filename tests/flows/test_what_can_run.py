@@ -1657,6 +1657,35 @@ def test_packages_of_a_folder_that_a_script_put_on_the_path_are_found(project, t
     assert value.strip() == "('near', 'far') [('near', 'far')]"
 
 
+def test_a_python_inside_the_project_has_its_own_modules_in_jobs(
+    project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = project.root / ".pixi" / "envs" / "default"  # as of `conda create -p` as well
+    for folder in ("bin", "lib", "conda-meta"):
+        (environment / folder).mkdir(parents=True)
+    library = Path(os.__file__).parent
+    (environment / "lib" / library.name).symlink_to(library)
+    python = shutil.copy(os.path.realpath(sys.executable), environment / "bin")
+    monkeypatch.setenv("PYTHONPATH", sysconfig.get_path("purelib"))
+
+    value = project.out(
+        """
+        import os
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def paths():
+            import argparse, sys
+            return sys.prefix, argparse.__file__, os.listdir(".pixi/envs")
+
+        print(*paths())
+        """,
+        python=str(python),
+    )
+
+    assert value == f"{environment} {environment}/lib/{library.name}/argparse.py []\n"
+
+
 def test_jobs_outlive_the_environment_that_uv_run_makes_for_one_command(project, tmp_path: Path) -> None:
     def overlay(name: str) -> Path:  # as `uv run --with` makes it, over this environment
         folder = tmp_path / name

@@ -199,7 +199,8 @@ def _show_records_of(name: str, told: Mapping[str, Any]) -> None:
 
 
 def _is_in_project(entry: str, root: str) -> bool:
-    if not root or not entry or "site-packages" in entry or "dist-packages" in entry:
+    library = os.path.dirname(os.__file__)  # a Python may be inside the project, as those of pixi and `conda create -p`
+    if not root or not entry or "site-packages" in entry or "dist-packages" in entry or entry.startswith(library):
         return False
     return entry == root or entry.startswith(root.rstrip("/") + "/")
 
