@@ -109,6 +109,13 @@ def _files() -> dict[str, str]:
     if spec is None or not spec.origin:
         raise PackingError("cloudpickle is not installed", next="pip install --force-reinstall kinetic-jobs")
     packages = {"kinetic": os.path.dirname(os.path.dirname(__file__)), "cloudpickle": os.path.dirname(spec.origin)}
+    for name, path in packages.items():
+        if os.path.isfile(archive := path.rpartition("/")[0]):
+            raise PackingError(
+                f"no job can be submitted from {archive}",
+                why=f"{name} is inside this file, and jobs read its files from folders",
+                next="pip install kinetic-jobs, or make a program that unpacks its packages, as PEX and shiv do",
+            )
     return dict(sorted(file for name, path in packages.items() for file in _sources(name, path)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -113,3 +114,13 @@ def test_bytecode_that_a_full_disk_cut_short_is_made_again(tmp_path: Path) -> No
         assert "EOFError" not in told
 
     assert damaged.read_bytes()[18:] != b""
+
+
+def test_a_kinetic_inside_a_zip_file_says_that_jobs_need_its_folders(tmp_path: Path) -> None:
+    source = Path(runner_bundle.__file__).parents[2]
+    archive = shutil.make_archive(str(tmp_path / "app"), "zip", source, "kinetic")
+    words = [sys.executable, "-c", "from kinetic._project import runner_bundle; runner_bundle.contents()"]
+
+    told = subprocess.run(words, env={"PYTHONPATH": archive}, capture_output=True, text=True, check=False).stderr
+
+    assert f"no job can be submitted from {archive} [packing]" in told
