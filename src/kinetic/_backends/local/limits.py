@@ -184,6 +184,8 @@ def ends_with(environ: Mapping[str, str], root: Path = Path("/")) -> str:
     if environ.get("SLURM_JOB_ID") and environ.get("SLURMD_NODENAME"):
         step = environ.get("SLURM_STEP_ID", "")
         return f"with {f'step {step} of ' if step else ''}Slurm job {environ['SLURM_JOB_ID']}"
+    if _service(environ):
+        return "with this systemd service"
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return "with this pod"
     if any((root / name).exists() for name in _CONTAINER_FILES):
@@ -191,6 +193,17 @@ def ends_with(environ: Mapping[str, str], root: Path = Path("/")) -> str:
     if environ.get("XDG_SESSION_ID") and environ.get("USER") != "root" and _kills_user_processes(root):
         return "when you log out (KillUserProcesses=yes)"
     return ""
+
+
+def session(environ: Mapping[str, str]) -> list[str]:
+    """Return what names the job of Slurm, its step, or the run of a systemd service, that ends what is started here."""
+    return [environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", ""), _service(environ)]
+
+
+def _service(environ: Mapping[str, str]) -> str:
+    """Return the id of this run of a systemd service, if this process or its parent is what that has started."""
+    is_started = environ.get("SYSTEMD_EXEC_PID") in {str(os.getpid()), str(os.getppid())}
+    return environ.get("INVOCATION_ID", "") if is_started else ""
 
 
 def _kills_user_processes(root: Path) -> bool:

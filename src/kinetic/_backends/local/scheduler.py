@@ -244,7 +244,7 @@ def make_template(
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "groups": [os.getegid(), *sorted(os.getgroups())],
-        "session": [environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")],
+        "session": limits.session(environ),
         "needs": [found.origin] if found is not None and found.has_location else [],
         "startup": "" if interpreter else digests.of_bytes("\n".join(_path_files(theirs)).encode(errors="replace")),
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from kinetic._backends.local.limits import ends_with
+from kinetic._backends.local.limits import ends_with, session
 
 LOGGED_IN = {"XDG_SESSION_ID": "3", "USER": "ada"}
 
@@ -35,6 +37,17 @@ def test_inside_a_slurm_step_the_step_is_named(tmp_path):
 
 def test_the_shell_that_salloc_leaves_on_the_login_node_outlives_its_allocation(tmp_path):
     assert ends_with({"SLURM_JOB_ID": "4711"}, tmp_path) == ""
+
+
+def test_what_a_systemd_service_has_started_is_told_that_jobs_end_with_it(tmp_path):
+    started = {"SYSTEMD_EXEC_PID": str(os.getpid()), "INVOCATION_ID": "0123456789abcdef"}
+    by_a_shell = {**started, "SYSTEMD_EXEC_PID": str(os.getppid())}
+    by_another = {**started, "SYSTEMD_EXEC_PID": "1"}  # as a terminal whose server is a service: its shells outlive it
+
+    assert ends_with(started, tmp_path) == ends_with(by_a_shell, tmp_path) == "with this systemd service"
+    assert ends_with(by_another, tmp_path) == ""
+    assert session(started) == session(by_a_shell) != session({**started, "INVOCATION_ID": "another"})
+    assert session(by_another) == session({})
 
 
 @pytest.mark.parametrize("file", [".dockerenv", "run/.containerenv"])
