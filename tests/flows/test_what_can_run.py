@@ -1657,6 +1657,30 @@ def test_packages_of_a_folder_that_a_script_put_on_the_path_are_found(project, t
     assert value.strip() == "('near', 'far') [('near', 'far')]"
 
 
+def test_packages_in_a_folder_of_the_project_that_is_not_sent_are_found_where_they_are(project) -> None:
+    project.write(".kineticignore", "vendor/\n")
+    project.write("vendor/near-1.0.dist-info/METADATA", "")
+    project.write("vendor/near/__init__.py", "import threading\nLOCK = threading.Lock()\nclass Item: pass\n")
+
+    value = project.out(
+        """
+        import sys
+        sys.path.insert(0, "vendor")
+        import near
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def where(item):
+            with near.LOCK:
+                return isinstance(item, near.Item), near.__file__
+
+        print(*where(near.Item()))
+        """
+    )
+
+    assert value == f"True {project.root}/vendor/near/__init__.py\n"
+
+
 def test_a_python_inside_the_project_has_its_own_modules_in_jobs(
     project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -248,7 +248,8 @@ class _Classifier:
         found = self._sent_with(place)
         if found is not None and not found.is_environment:
             reason = self._why_not_shipped(name, place, found)
-            return ModuleOrigin("by-value", reason) if reason else _SHIPS
+            if not reason or not self._in_library(place):
+                return ModuleOrigin("by-value", reason) if reason else _SHIPS
         if root.is_installed(place) or self._in_library(place):
             return ModuleOrigin("installed", "it belongs to an installed package")
         if self._same_python and self._is_found_by_python(name, place):
@@ -268,9 +269,8 @@ class _Classifier:
     def _look_for(self, folder: str) -> _Found | None:
         for project, real_root, rules in self._sent:
             inside = root.below(folder, project)
-            if inside is not None and is_inside(
-                os.path.realpath(folder), real_root
-            ):  # links that lead out are not sent
+            # Links that lead out of it are not sent.
+            if inside is not None and is_inside(os.path.realpath(folder), real_root):
                 parts = inside.split("/") if inside else []
                 above = ["/".join([project, *parts[: count + 1]]) for count in range(len(parts))]
                 named = bool(root.INSTALLED.intersection(parts))
@@ -287,6 +287,11 @@ class _Classifier:
         if there != place and not (os.path.exists(there) and os.path.samefile(there, place)):
             return f"the job would find another file under the name {name}: {there}"
         return None
+
+    def is_sent(self, folder: str) -> bool:
+        """Return whether a folder is of a project that is sent, and not left out by a rule."""
+        found = self._look_for(folder)
+        return found is not None and (not found.inside or not found.rules.above(f"{found.inside}/__init__.py"))
 
     def _find(self, name: str) -> str | None:
         """Do what the job's importer will do: the first folder that has the top-level name decides."""
@@ -384,12 +389,16 @@ def relative_path(plan: Plan) -> list[str]:
 
 
 def added_libraries(plan: Plan) -> list[str]:
-    """Return the folders with installed packages that a program has put into ``sys.path``, or PYTHONPATH has."""
+    """Return the folders with installed packages that a program has put into ``sys.path``, or PYTHONPATH has.
+
+    Those of the project that are not sent are among them: ``pip install --target`` a folder that .kineticignore names.
+    """
     own, found = (sys.prefix, sys.base_prefix), []
+    project = _classifier(plan, _ignore_stamp(plan), tuple(map(str, sys.path)))
     for entry in filter(None, map(str, sys.path)):
         folder = os.path.abspath(entry)
         if not any(root.below(folder, prefix) is not None for prefix in own) and (
-            root.is_installed(folder) or (root.below(folder, str(plan.root)) is None and _holds_packages(folder))
+            root.is_installed(folder) or (not project.is_sent(folder) and _holds_packages(folder))
         ):
             found.append(folder)
     return found
