@@ -5,10 +5,11 @@ A client reads this when it submits, and the queue stores it with the job.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ _ON, _OFF = ("", "on", "1", "true", "yes"), ("off", "0", "false", "no")
 _MOST = 1_000_000  # jobs or hosts at once: more than SQLite counts is an error of its own
 _MAX_HOSTS = 8  # they take 10 s to start on two cores
 _BYTES_PER_HOST = 400 << 20  # what a process with jax and a small model holds, measured
+_NO_LIMIT = 1 << 60  # bytes; control groups of version 1 say so with a number
 _counted: dict[str, int] = {}  # GPUs, by the folder of devices: asked for each of thousands of jobs
 
 
@@ -165,13 +167,32 @@ def _quota() -> float | None:
         return None
 
 
-def free_bytes() -> int | None:
-    """Return the memory that is available without swapping, or None where the system does not tell."""
-    try:
-        with open("/proc/meminfo") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, StopIteration):
-        return None
+def free_bytes(root: Path = Path("/")) -> int | None:
+    """Return the memory that is available without swapping, here and in the control groups that this process is in.
+
+    None where the system does not tell.
+    """
+    found = []
+    with contextlib.suppress(OSError, ValueError), open(root / "proc/meminfo") as file:
+        found = [int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:")]
+    with contextlib.suppress(OSError, ValueError), open(root / "proc/self/cgroup") as file:
+        for _, kinds, path in (line.rstrip("\n").split(":", 2) for line in file):
+            if not kinds or "memory" in kinds.split(","):
+                found += _free_in_groups(root / "sys/fs/cgroup" / ("memory" if kinds else ""), path, old=bool(kinds))
+    return min(found, default=None)
+
+
+def _free_in_groups(top: Path, path: str, *, old: bool) -> Iterator[int]:
+    """Yield what a control group and each above it leave; ``old``: they are of version 1. Files can be forgotten."""
+    limit, used = ("memory.limit_in_bytes", "memory.usage_in_bytes") if old else ("memory.max", "memory.current")
+    for folder in (Path(path), *Path(path).parents):  # in a container, only the top may be visible
+        group = top / str(folder).strip("/")
+        with contextlib.suppress(OSError, ValueError):  # not there, or "max"
+            most = int((group / limit).read_text())
+            if most < _NO_LIMIT:
+                words = (group / "memory.stat").read_text().split()
+                files = words[words.index("total_inactive_file" if old else "inactive_file") + 1]
+                yield max(0, most - int((group / used).read_text()) + int(files))
 
 
 _CONTAINER_FILES = (".dockerenv", "run/.containerenv")

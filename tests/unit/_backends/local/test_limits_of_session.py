@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from kinetic._backends.local.limits import ends_with, session
+from kinetic._backends.local.limits import ends_with, free_bytes, session
 
 LOGGED_IN = {"XDG_SESSION_ID": "3", "USER": "ada"}
 
@@ -107,3 +107,33 @@ def test_a_drop_in_of_systemd_wins_and_one_of_the_administrator_hides_that_of_th
 
     logind(tmp_path, "", file="etc/systemd/logind.conf.d/10-tidy.conf")
     assert ends_with(LOGGED_IN, tmp_path) == ""
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_free_memory_is_what_the_machine_and_all_control_groups_above_leave(tmp_path, old):
+    top = tmp_path / "sys/fs/cgroup" / ("memory" if old else "")
+    names = ("limit_in_bytes", "usage_in_bytes", "total_inactive_file") if old else ("max", "current", "inactive_file")
+
+    def group(path, most, used, files):
+        (top / path).mkdir(parents=True, exist_ok=True)
+        texts = {
+            f"memory.{names[0]}": most,
+            f"memory.{names[1]}": used,
+            "memory.stat": f"cache 1\n{names[2]} {files}\n",
+        }
+        for name, text in texts.items():
+            (top / path / name).write_text(f"{text}\n")
+
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 8 kB\n")
+    (tmp_path / "proc/self/cgroup").write_text(f"9:cpu:/x\n{'4:memory' if old else '0:'}:/slurm/job_1\n")
+    unlimited = 2**63 - 4096 if old else "max"
+    group("slurm/job_1", unlimited, 10, 0)
+
+    assert free_bytes(tmp_path) == 8192  # that of the machine
+    group("slurm", 6000, 5000, 500)
+    assert free_bytes(tmp_path) == 1500  # the files that it keeps in memory can go
+    group("", 4000, 5000, 0)
+    assert free_bytes(tmp_path) == 0
+    (tmp_path / "proc/self/cgroup").write_text("")
+    assert free_bytes(tmp_path) == 8192
