@@ -1681,6 +1681,25 @@ def test_packages_in_a_folder_of_the_project_that_is_not_sent_are_found_where_th
     assert value == f"True {project.root}/vendor/near/__init__.py\n"
 
 
+@pytest.mark.parametrize("program", ["", "/usr/bin/true"])
+def test_a_program_that_has_python_inside_submits_jobs_to_the_python_of_its_environment(project, program: str) -> None:
+    value = project.out(
+        f"""
+        import sys
+        sys.executable = {program!r}  # as in uWSGI
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def python():
+            return sys.executable, sys.prefix
+
+        print(*python())
+        """
+    )
+
+    assert value == f"{sys.prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]} {sys.prefix}\n"
+
+
 def test_a_python_inside_the_project_has_its_own_modules_in_jobs(
     project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
