@@ -14,6 +14,7 @@ import functools
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Literal
@@ -491,8 +492,10 @@ def is_inside(real: str, real_root: str) -> bool:
 
 
 def is_environment(folder: str) -> bool:
-    """Return whether a folder is a virtual environment, whatever its name."""
-    return any(os.path.exists(f"{folder}/{sign}") for sign in ENVIRONMENT_SIGNS)
+    """Return whether a folder is a virtual environment, whatever its name, or where this Python is installed."""
+    return folder in {sys.prefix, sys.base_prefix} or any(
+        os.path.exists(f"{folder}/{sign}") for sign in ENVIRONMENT_SIGNS
+    )
 
 
 def too_large(root: str, found: Scan) -> ProjectRootError | None:

@@ -297,4 +297,4 @@ def _in_environment(root: str, relative: str) -> bool:
     if INSTALLED.intersection(parts):
         return True
     folders = ["/".join([root, *parts[: count + 1]]) for count in range(len(parts))]
-    return any(folder in {sys.prefix, sys.base_prefix} or is_environment(folder) for folder in folders)
+    return any(is_environment(folder) for folder in folders)
