@@ -343,13 +343,18 @@ class RemoteCallable(Generic[P, R]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return the function's annotations: from Python 3.14 on, they are made when somebody asks for them."""
-            if name == "__annotations__" and references.WRAPPED in self.__dict__:
-                return self._plain.__annotations__
+            """Return what other decorators left on the function, and its annotations, which Python 3.14 makes late."""
+            plain = self.__dict__.get(references.WRAPPED)
+            if name == "__annotations__" or name in getattr(plain, "__dict__", ()):
+                return getattr(plain, name)
             what = f"{type(self).__name__!r} object has no attribute {name!r}"
             if instead := _OTHER_TOOLS.get(name):
                 what += f"; {instead.format(self.__dict__.get('_name', 'f'))} (docs/moving.md)"
             raise AttributeError(what, name=name, obj=self)
+
+        def __delattr__(self, name: str) -> None:
+            """Remove an attribute from where it is: click takes what its options left on the function."""
+            object.__delattr__(self if name in self.__dict__ else self._plain, name)
 
     @property
     def _plain(self) -> Callable[..., R]:

@@ -92,6 +92,18 @@ def test_it_says_what_it_is_and_where_it_runs(theirs: ModuleType) -> None:
     assert repr(theirs.Sub(3).fit).startswith("<kinetic function fit bound to <theirs.Sub object")
 
 
+def test_what_a_decorator_below_left_on_the_function_is_found_and_removed_through_it() -> None:
+    def train() -> None: ...
+
+    train.__click_params__ = ["--lr"]
+    remote = kinetic.run(accelerator="cpu")(train)
+
+    assert remote.__click_params__ == ["--lr"]
+    assert remote.with_options(name="nightly").__click_params__ == ["--lr"]
+    del remote.__click_params__  # as click does
+    assert not hasattr(remote, "__click_params__")
+
+
 def test_the_plain_function_is_found_where_functools_puts_it(theirs: ModuleType) -> None:
     assert inspect.unwrap(theirs.train) is theirs.train.__wrapped__
     assert theirs.train.__wrapped__(0.5, epochs=4) == 2.0
