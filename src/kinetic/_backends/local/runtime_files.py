@@ -505,7 +505,9 @@ class CompletionReader:
         self.has_ended = False  # whether the pipe has ended; a job that is tried again has a new one
         self._running = False
         self._pause = _POLL_SECONDS
-        if not portable:
+        import select  # only to wait, here and below
+
+        if not portable and hasattr(select, "poll"):  # eventlet removes it, and lets others run while one sleeps
             with contextlib.suppress(OSError):
                 self.descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -515,7 +517,7 @@ class CompletionReader:
             time.sleep(max(0.0, min(seconds, self._pause)))
             self._pause = min(self._pause * 1.2, _POLL_LIMIT)
             return
-        import select  # only to wait, here and below
+        import select
 
         poll = select.poll()
         poll.register(self.descriptor, 0 if self._running else select.POLLIN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -131,6 +132,14 @@ def test_without_a_pipe_waiting_is_a_short_sleep(tmp_path, how):
 
     assert seconds_of(waiting) < 1
     assert not waiting.has_ended
+
+
+def test_a_program_under_eventlet_which_removes_poll_sleeps_and_sees_the_end(pipe, monkeypatch):
+    monkeypatch.delattr(select, "poll")
+    waiting = runtime_files.CompletionReader(pipe)
+
+    assert seconds_of(waiting) < 1
+    assert waiting.descriptor is None
 
 
 def test_a_poke_wakes_whoever_reads(pipe):
