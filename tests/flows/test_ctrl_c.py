@@ -67,6 +67,39 @@ def test_a_program_that_catches_ctrl_c_goes_on_and_finds_the_job_again(project: 
     assert "Traceback" not in err
 
 
+def test_what_a_signal_handler_raises_into_a_wait_arrives_and_the_job_that_keeps_running_is_named(
+    project: Any, tmp_path: Path
+) -> None:
+    until = tmp_path / "until"
+    project.write("work.py", WORK)
+    project.write(
+        "limited.py",
+        f"""
+        import signal
+        from work import work
+
+        def stop(*_):
+            raise TimeoutError("too slow")
+
+        signal.signal(signal.SIGALRM, stop)
+        try:
+            work({str(until)!r})
+        except TimeoutError as error:
+            print(error)
+        open({str(until)!r}, "w").close()
+        """,
+    )
+    client = project.start("limited.py")
+    assert client.stdout.readline() == "begun\n"  # so it waits for its job now
+
+    client.send_signal(signal.SIGALRM)
+    out, err = client.communicate(timeout=30)
+
+    assert (client.returncode, out) == (0, "too slow\n"), err
+    assert err.count("keeps running") == 1
+    assert "kinetic: cancel:   kinetic jobs cancel" in err
+
+
 def test_in_an_interactive_session_the_job_is_named_and_the_next_line_runs(project: Any, tmp_path: Path) -> None:
     until = tmp_path / "until"
     project.write("work.py", WORK)

@@ -17,6 +17,7 @@ from kinetic._cli import job_results, run_command, shared_options
 from kinetic._cli.error_output import SuggestionError, advice_in_python, in_front
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
+from kinetic._output import tracebacks
 from kinetic.errors import KineticError, OptionError
 
 if TYPE_CHECKING:
@@ -387,7 +388,7 @@ class _Reporter:
     def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler
         if not self._is_submitted:
             raise KeyboardInterrupt  # the submission is undone
-        raise SystemExit(128 + number)
+        raise tracebacks.mark_told(SystemExit(128 + number))  # `kinetic dev` reports what becomes of the job
 
 
 def _tags(written: Sequence[str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ job with one traceback that leads from the script into the job. KINETIC_DEBUG=1 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -34,6 +35,7 @@ _GENERATOR = 0x20  # inspect.CO_GENERATOR; importing inspect costs 8 ms
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Class = TypeVar("Class", bound=type)
+Error = TypeVar("Error", bound=BaseException)
 _seen_last = ""  # what a job's log wrote to standard output last
 _seen_at = float("-inf")
 _awaits: list[tuple[float, Callable[[], object]]] = []  # those that were cancelled: when, and what reports it
@@ -81,8 +83,7 @@ def interrupt(words: str) -> KeyboardInterrupt:
 
     It has no class of its own: Python tells a shell that Ctrl-C ended the program (130) only if it was exactly this.
     """
-    error = KeyboardInterrupt(words)
-    error.__dict__[_TOLD] = True
+    error = mark_told(KeyboardInterrupt(words))
     if not is_debug():
         error.__dict__["_render_traceback_"] = list  # what IPython shows in place of a traceback: no lines
     install()
@@ -92,8 +93,9 @@ def interrupt(words: str) -> KeyboardInterrupt:
 class Detaching:
     """A context for waiting: at Ctrl-C, ``report`` prints what keeps running, and returns that in one line.
 
-    It leaves as an ordinary KeyboardInterrupt; where it is not caught, nothing more is printed. What a wait inside has
-    told is not told once more, unless ``again``. A class, because a generator would add frames of its own.
+    It leaves as an ordinary KeyboardInterrupt; where it is not caught, nothing more is printed. What a signal handler
+    or another library's timeout raises into the wait leaves as it is. What a wait inside has told is not told once
+    more, unless ``again``. A class, because a generator would add frames of its own.
     """
 
     def __init__(self, report: Callable[[], str], *, again: bool = False) -> None:
@@ -103,8 +105,21 @@ class Detaching:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if isinstance(error, KeyboardInterrupt) and (self._again or not was_told(error)):
+        if error is None or (was_told(error) and not self._again):
+            return
+        if isinstance(error, KeyboardInterrupt):
             raise interrupt(self._report()) from None
+        is_own = isinstance(error, KineticError | BatchError | GeneratorExit | BrokenPipeError)
+        if not is_own and type(error).__name__ != "CancelledError":  # as of a build that was stopped
+            self._report()
+            mark_told(error)
+
+
+def mark_told(error: Error) -> Error:
+    """Have a wait that an exception ends report nothing more, and return the exception."""
+    with contextlib.suppress(AttributeError):  # it has no attributes
+        error.__dict__[_TOLD] = True
+    return error
 
 
 def was_told(error: BaseException) -> bool:
