@@ -96,7 +96,9 @@ class LocalBackend:
 
     def _open_queue(self) -> Queue:
         if not is_of_parent():
-            return Queue(self.paths.queue)
+            queue = Queue(self.paths.queue)
+            queue.close_at_forks()
+            return queue
         from kinetic._backends.local.queue_process import QueueOfParent  # only in jobs that use kinetic
 
         return cast("Queue", QueueOfParent(self.paths.queue))

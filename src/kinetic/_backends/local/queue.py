@@ -37,6 +37,7 @@ VERDICTS = ("succeeded", "failed", "ended")  # of rows; any other text is why no
 _SCHEMA = 1
 _LOCK_SECONDS = 1.0  # how long SQLite itself waits for a lock, before we look at its holder
 _MOST_SECONDS = 3600.0  # as long as a supervisor waits for a store
+_FORK_SECONDS = 5.0  # how long a fork waits for the change of another thread
 _REPORT_SECONDS = 5.0  # after which a waiting process reports which process it waits for
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _TRIAL = "SELECT 1 FROM jobs, supervisors, templates, predecessors, lent_slots WHERE jobs.template_id = '' LIMIT 0"
@@ -457,6 +458,23 @@ class Queue:
             if self._db is not None and self._pid == os.getpid():
                 self._db.close()
                 self._db = None
+
+    def close_at_forks(self) -> None:
+        """Have no thread within SQLite and no database open at the moment when this process is forked.
+
+        SQLite remembers which locks its process has, and a child takes its parent's for its own: it would wait forever
+        for a transaction of a thread that it does not have, or write to files that others have removed as unused.
+        """
+        os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork)
+
+    def _before_fork(self) -> None:
+        is_mine = self._lock.acquire(timeout=_FORK_SECONDS)
+        if is_mine and self._db is not None and not self._db.in_transaction:
+            self.close()
+
+    def _after_fork(self) -> None:
+        if getattr(self._lock, "_is_owned")():  # noqa: B009 - as threading.Condition asks it
+            self._lock.release()
 
     def _begin(self, forced: bool) -> sqlite3.Connection:
         db = self._connection()

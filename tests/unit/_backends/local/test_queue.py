@@ -279,6 +279,58 @@ def test_a_connection_does_not_cross_a_fork(queue):
     assert [row.job_id for row in queue.rows()] == ["a", "b"]
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # of Python 3.12
+def test_a_child_that_is_forked_during_a_change_of_another_thread_can_change_the_queue(queue):
+    queue.close_at_forks()
+    is_held = threading.Event()
+
+    def change() -> None:
+        with queue.change() as db:
+            is_held.set()
+            time.sleep(0.2)
+            db.execute("UPDATE jobs SET requeues = 7")
+
+    thread = threading.Thread(target=change)
+    add(queue, "a")
+    thread.start()
+    is_held.wait()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(10)
+        try:
+            add(queue, "b")
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    thread.join()
+
+    assert status == 0
+    assert [(row.job_id, row.requeues) for row in queue.rows()] == [("a", 7), ("b", 0)]
+
+
+def test_what_a_forked_child_adds_stays_when_all_others_close_the_queue(queue, tmp_path):
+    queue.close_at_forks()
+    add(queue, "a")
+    is_open, opened = os.pipe()
+    is_closed, closed = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            add(queue, "b")
+            os.write(opened, b"x")
+            os.read(is_closed, 1)
+            add(queue, "c")
+        finally:
+            os._exit(0)
+    os.read(is_open, 1)
+    queue.close()
+    os.write(closed, b"x")
+    os.waitpid(pid, 0)
+
+    with closing(Queue(tmp_path / "queue.db")) as again:
+        assert [row.job_id for row in again.rows()] == ["a", "b", "c"]
+
+
 def test_the_queue_is_private_and_survives_its_process(queue, tmp_path):
     add(queue, "a")
 
