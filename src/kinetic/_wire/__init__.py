@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 from _frozen_importlib_external import PathFinder
-from _thread import RLock
+from _thread import RLock, get_ident
 
 TYPE_CHECKING = False  # as in kinetic/__init__.py
 if TYPE_CHECKING:
@@ -28,6 +28,21 @@ _named: set[str] = set()
 _lazy: list[object] = []  # what makes each dataclass, as far as modules were imported
 _making = RLock()  # one class is made at a time, and none while a process forks
 os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
+
+
+def _forget_imports_of_parent() -> None:
+    """Let a forked child import what a thread of its parent was importing: it would wait for that thread forever.
+
+    Our modules are imported with the first call, which any thread may make at the moment of a fork.
+    """
+    locks = getattr(sys.modules["_frozen_importlib"], "_module_locks", {})
+    for name in [name for name, lock in locks.items() if getattr(lock(), "owner", None) not in {None, get_ident()}]:
+        del locks[name]
+        if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
+            del sys.modules[name]
+
+
+os.register_at_fork(after_in_child=_forget_imports_of_parent)
 
 if not TYPE_CHECKING:
 

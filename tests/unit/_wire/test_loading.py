@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -120,3 +125,31 @@ def test_what_a_program_has_frozen_stays_frozen(many_modules: Callable[[], None]
         assert before - 100 < gc.get_freeze_count() <= before  # some of them may end meanwhile, of the test runner's
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # of Python 3.12
+def test_a_forked_child_imports_what_a_thread_of_its_parent_was_importing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_inside, may_end = threading.Event(), threading.Event()
+    monkeypatch.setattr(threading, "waits_inside", lambda: (is_inside.set(), may_end.wait()), raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "outer_of_fork.py").write_text("import inner_of_fork\n")
+    (tmp_path / "inner_of_fork.py").write_text("import threading\nthreading.waits_inside()\n")
+    thread = threading.Thread(target=import_module, args=["outer_of_fork"])
+    thread.start()
+    is_inside.wait()
+
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(10)
+        may_end.set()
+        os._exit(0 if import_module("outer_of_fork").inner_of_fork is import_module("inner_of_fork") else 1)
+    _, status = os.waitpid(pid, 0)
+    may_end.set()
+    thread.join()
+
+    assert status == 0
+    assert {"outer_of_fork", "inner_of_fork"} <= set(sys.modules)
+    for name in ("outer_of_fork", "inner_of_fork"):
+        monkeypatch.delitem(sys.modules, name)
