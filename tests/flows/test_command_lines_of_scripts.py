@@ -1,6 +1,6 @@
 """A function finds the words of its script's command line in ``sys.argv``, and what absl, gin and Hydra made of them.
 
-All are where captured values are.
+All are where captured values are, and so is what Django was set up with.
 """
 
 from __future__ import annotations
@@ -359,3 +359,67 @@ def test_configs_of_hydra_find_in_jobs_what_they_refer_to(project: Any) -> None:
     done = project.run("train.py", "+lr=0.5")
 
     assert done.stdout.splitlines()[-1:] == ["equal"], done.stderr
+
+
+def test_models_of_django_are_there_in_jobs_of_a_program_that_has_set_django_up(project: Any) -> None:
+    project.write("site_settings.py", "INSTALLED_APPS = ['django.contrib.contenttypes', 'shop']")
+    project.write("shop/__init__.py", "")
+    project.write(
+        "shop/models.py",
+        """
+        from django.db import models
+
+        class Item(models.Model):
+            name = models.CharField(max_length=20)
+        """,
+    )
+    project.write(
+        "tasks.py",
+        """
+        import kinetic
+        from shop.models import Item
+
+        @kinetic.run(accelerator="cpu")
+        def bought(item):
+            return Item(name=item.name + "!")
+
+        @kinetic.run(accelerator="cpu")
+        def submits(item):
+            return bought.run_async(item).result()
+        """,
+    )
+    project.write(
+        "own.py",
+        """
+        import os, django, kinetic
+
+        os.environ["DJANGO_SETTINGS_MODULE"] = "site_settings"
+        django.setup()
+
+        @kinetic.run(accelerator="cpu")
+        def labels():
+            from django.apps import apps
+            return [model._meta.label for model in apps.get_models()]
+        """,
+    )
+    project.write(
+        "manage.py",
+        """
+        import os, django
+
+        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "site_settings")
+        django.setup()
+        from own import labels
+        from shop.models import Item
+        from tasks import bought, submits
+
+        item = Item(name="tea")
+        values = [bought(item), submits(item), *bought.run_async_map([item]).results()]
+        print([value.name for value in values], labels())
+        """,
+    )
+
+    done = project.run("manage.py")
+
+    labels = "['contenttypes.ContentType', 'shop.Item']"
+    assert done.stdout.splitlines()[-1:] == [f"['tea!', 'tea!', 'tea!'] {labels}"], done.stderr

@@ -28,8 +28,9 @@ _MOST_BYTES = 64_000  # a variable may have 128 KiB, and a Secret 1 MiB with all
 def command_line(function: object, plan: Plan, by_value: Sequence[str] = ()) -> str:
     """Return what the script got from its command line, as JSON, or "" for nothing: functions may read it.
 
-    That is ``words``, what is in ``sys.argv`` after the script's name, and what absl, gin and Hydra have kept. Programs
-    that are installed, such as pytest, have words of their own, and so have functions of ours.
+    That is ``words``, what is in ``sys.argv`` after the script's name, what absl, gin and Hydra have kept, and what
+    Django was set up with. Programs that are installed, such as pytest, have words of their own, and so have functions
+    of ours.
 
     Args:
         function: What the job calls.
@@ -43,7 +44,7 @@ def command_line(function: object, plan: Plan, by_value: Sequence[str] = ()) -> 
     words = [word for word in getattr(sys, "argv", ())[1:] if isinstance(word, str)]
     if file is not None and not root.is_program(file) and words:
         told["words"] = words
-    told |= _absl_flags(plan, by_value) | _gin_bindings(plan, by_value) | _hydra_config(plan, by_value)
+    told |= _absl_flags(plan, by_value) | _gin_bindings(plan, by_value) | _hydra_config(plan, by_value) | _django()
     if len(found := json.dumps(told)) > _MOST_BYTES:
         output.report_once(
             f"the script's command line has more than {size_text(_MOST_BYTES)} and stays here: a function that reads "
@@ -103,6 +104,15 @@ def _hydra_config(plan: Plan, by_value: Sequence[str]) -> dict[str, Any]:
         if own.initialized():
             told["hydra"] = _pickled(own.instance().cfg, rules, "the config of Hydra stays here", compress=True)
     return told
+
+
+def _django() -> dict[str, list[str]]:
+    """Return the module of Django's settings, as ``manage.py`` names it, and the packages of its apps."""
+    apps = getattr(sys.modules.get("django.apps"), "apps", None)
+    settings = os.environ.get("DJANGO_SETTINGS_MODULE")
+    if apps is None or not apps.ready or not settings:
+        return {}
+    return {"django": [settings, *(app.name for app in apps.get_app_configs())]}
 
 
 def _pickled(value: object, rules: PickleRules, otherwise: str, *, compress: bool = False) -> str:

@@ -76,6 +76,9 @@ class ImportHooks:
             self._arounds["omegaconf.omegaconf"] = _around_omegaconf
         if process_setup.command_line.get("hydra"):
             self._arounds["hydra.core.hydra_config"] = _around_hydra_config
+        if django := process_setup.command_line.get("django"):
+            os.environ.setdefault("DJANGO_SETTINGS_MODULE", django[0])
+            self._arounds |= dict.fromkeys(django[1:], _around_app_of_django)
 
     def install(self) -> None:
         if self._arounds:
@@ -190,6 +193,14 @@ def _around_hydra_config(module: ModuleType, run: Callable[[], None]) -> None:
         return instance(*args)
 
     known.HydraConfig.instance = staticmethod(opened_instance)
+
+
+def _around_app_of_django(_module: ModuleType, run: Callable[[], None]) -> None:
+    """Set Django up before the first of its apps is imported, whose models need that, unless the function does so."""
+    apps = __import__("django.apps").apps.apps
+    if process_setup.command_line.pop("django", None) and not apps.loading:
+        sys.modules["django"].setup()
+    run()
 
 
 def _tried(do: Callable[[], T]) -> T | None:
