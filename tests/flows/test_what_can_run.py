@@ -2098,6 +2098,31 @@ def test_a_class_or_mark_of_a_module_is_that_one_in_the_job_whatever_it_says_of_
     assert last(out) == [[True] * 6, True, [True] * 6, 1, True, True]
 
 
+def test_what_a_process_has_one_of_is_the_jobs_own_however_a_script_has_imported_it(project, monkeypatch) -> None:
+    monkeypatch.setenv("OF_THE_CLIENT", "secret")
+    out = project.out(
+        """
+        import json
+        import numpy.random
+        import kinetic
+        from os import environ
+        from random import random, randint
+        from numpy.random import rand
+
+        @kinetic.run(accelerator="cpu")
+        def draw(number):
+            import os
+            environ["SET_BY_THE_JOB"] = "1"
+            return environ is os.environ and os.environ["SET_BY_THE_JOB"], "OF_THE_CLIENT" in environ, random(), rand()
+
+        both = draw.run_async_map([1, 2]).results()
+        print(json.dumps([*both[0][:2], len({each[2] for each in both}), len({each[3] for each in both})]))
+        """
+    )
+
+    assert last(out) == ["1", False, 2, 2]
+
+
 def test_what_jax_made_of_functions_and_its_class_of_arrays_are_the_same_in_the_job(project) -> None:
     project.write("steps.py", "import jax\n@jax.jit\ndef step(x):\n    return x + 1\n")
     out = project.out(

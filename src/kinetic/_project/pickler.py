@@ -138,9 +138,8 @@ class PickleRules:
             return self._reduce_class(value, reduce(value))
         if isinstance(value, MethodType) and value.__qualname__ == "InteractiveShell.get_ipython" and not self._magics:
             return references.same, (references.no_ipython,)
-        if id(value) in self._named:
-            return references.decorated, self._named[id(value)]
-        if type(value) is object and (place := self._place_of(value)):
+        own = self._place_of(value) if type(value) is object else reducers.place_in_library(value)
+        if place := own or self._named.get(id(value)):
             return references.decorated, place
         if isinstance(value, CodeType) and (written := modules.as_written(value)) is not value:
             return references.same, (written,)

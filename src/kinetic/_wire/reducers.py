@@ -254,6 +254,24 @@ def place_of(thing: object, modules: Iterable[Any]) -> tuple[str, str] | None:
     return None
 
 
+_ONE_OF_A_LIBRARY = {  # by the name of the type: of which a process has one, and a copy has no effect
+    "_Environ": (("os", "environ"), ("os", "environb")),  # whose values are no part of a call either
+    "Random": (("random", "_inst"),),  # of ``from random import random``: a copy draws the same in each job
+    "RandomState": (("numpy.random.mtrand", "_rand"),),
+    "Generator": (("torch", "default_generator"),),
+    "RcParams": (("matplotlib", "rcParams"),),
+    "Config": (("jax", "config"),),
+}
+
+
+def place_in_library(thing: object) -> tuple[str, str] | None:
+    """Return the module that has the one object of its kind in a process, as ``os.environ``, and its name there."""
+    for module, name in _ONE_OF_A_LIBRARY.get(type(thing).__name__, ()):
+        if thing is getattr(sys.modules.get(module), name, None):
+            return module, name
+    return None
+
+
 def make_class(make: Callable[..., Any], kind: Any, name: str, bases: tuple[type, ...], *others: Any) -> Any:
     """Make a class as cloudpickle does, but do not tell a metaclass or a base of the script of it again.
 
