@@ -124,11 +124,11 @@ class OfTheSystem(OSError):
 class OfTwo(RuntimeError, OSError):
     pass
 
-class HoldsALock(Exception):
+class HoldsAQueue(Exception):
     def __init__(self, text):
-        import threading
+        import queue
         super().__init__(text)
-        self.lock = threading.Lock()
+        self.queue = queue.SimpleQueue()
 
 class Mute(Exception):
     def __str__(self):
@@ -160,7 +160,7 @@ RAISED = [  # each with what must hold of the exception e that arrives
     ('kinetic.errors.JobTimeoutError("late", why="it is")', 'e.why == "it is" and e.code == "timeout"'),
     ('kinetic.errors.Preempted("saved")', "type(e) is kinetic.errors.Preempted"),
     ("KeyboardInterrupt()", 'type(e) is RuntimeError and "KeyboardInterrupt" in str(e)'),
-    ('odd.HoldsALock("held")', 'isinstance(e, kinetic.errors.JobError) and "odd.HoldsALock: held" in str(e)'),
+    ('odd.HoldsAQueue("held")', 'type(e) is odd.HoldsAQueue and str(e) == "held" and "SimpleQueue object" in e.queue'),
     ("odd.Mute()", "type(e) is odd.Mute"),
     ("odd.Frozen(3)", "type(e) is odd.Frozen and e.code == 3"),
     ('odd.Explodes("it")', 'isinstance(e, kinetic.errors.JobError) and "odd.Explodes" in str(e)'),

@@ -264,15 +264,11 @@ KINDS = """
             raise RuntimeError("a worker said:\\nTraceback (most recent call last):\\nValueError: theirs")
         if kind == "generator":
             return (each for each in ())
-        error = ValueError("mine")
-        error.callback = fail_to_pickle
-        raise error
+        raise Unpicklable("mine")
 
-    class Unpicklable:
+    class Unpicklable(ValueError):
         def __reduce__(self):
-            raise TypeError("it holds a lock")
-
-    fail_to_pickle = Unpicklable()
+            raise TypeError("it is bound to this process")
 """
 
 
@@ -309,7 +305,7 @@ def test_what_could_not_be_sent_is_explained_below_one_traceback(kind: str, way:
 
     assert text.count(HEADER) == 1, text
     assert "kinetic/_" not in text, text
-    expected = "fail returned a builtins.generator" if kind == "generator" else "fail raised builtins.ValueError: mine"
+    expected = "fail returned a builtins.generator" if kind == "generator" else "fail raised kinds.Unpicklable: mine"
     assert text.count(expected) == 1, text
     assert text.index(HEADER) < text.index(expected) < text.index("kinetic: the job's log: "), text
 

@@ -1815,9 +1815,9 @@ def test_an_output_directory_of_ones_own_is_made_and_kept(project, tmp_path: Pat
 def test_a_call_that_cannot_be_pickled_leaves_no_trace(project, home: Path) -> None:
     out = project.out(
         """
-        import threading
+        import sqlite3
         import kinetic
-        DB = threading.Lock()
+        DB = sqlite3.connect(":memory:")
 
         def helper():
             return DB
@@ -1844,6 +1844,76 @@ def test_a_call_that_cannot_be_pickled_leaves_no_trace(project, home: Path) -> N
     assert out.endswith("[]\n")
     assert [path.name for path in home.glob("store/*") if path.name.startswith("cpu-")] == []
     assert [*home.glob("run/*/jobs/*")] == []
+
+
+def test_locks_context_variables_and_what_else_each_process_has_of_its_own_are_made_anew_in_the_job(project) -> None:
+    out = project.out(
+        """
+        import contextvars, json, queue, random, struct, threading
+        import kinetic
+
+        LOCK, TURN, STOP, DICE = threading.Lock(), threading.RLock(), threading.Event(), random.SystemRandom()
+        STOP.set()
+        LOCAL, HEADER, WAITING = threading.local(), struct.Struct("<H"), queue.Queue()
+        LOCAL.depth = 3
+        RATE = contextvars.ContextVar("RATE", default=1)
+        USER = contextvars.ContextVar("USER")
+        RATE.set(2)
+
+        class Stack(threading.local):
+            def __init__(self):
+                self.names = []
+
+        class Counter:
+            lock = threading.Condition()
+
+            def __init__(self):
+                self.count, self._own = 0, threading.Semaphore()
+
+            def add(self, number):
+                with self.lock, self._own:
+                    self.count += number
+                return self
+
+        STACK, COUNTER = Stack(), Counter()
+        STACK.names.append("main")
+
+        @kinetic.run(accelerator="cpu")
+        def act(counter):
+            found = []
+            other = threading.Thread(target=lambda: found.append(STACK.names))
+            other.start()
+            other.join()
+            with LOCK, TURN:
+                values = [LOCAL.depth, HEADER.size, RATE.get(), USER.get("nobody"), STOP.is_set(), STACK.names, *found]
+            return [*values, 0 <= DICE.random() < 1], COUNTER.add(1), counter.add(1)
+
+        @kinetic.run(accelerator="cpu")
+        def wait():
+            return WAITING.get()
+
+        @kinetic.run(accelerator="cpu")
+        def stopped(event):
+            return event.is_set()
+
+        values, *counters = act(COUNTER)
+        print(json.dumps([values, [each.add(1).count for each in counters]]))
+        LOCK.acquire()
+        for call in (wait.run_async, lambda: stopped.run_async(STOP), lambda: stopped.run_async([LOCK])):
+            try:
+                call()
+            except TypeError as error:
+                print(str(error).splitlines()[0])
+        """
+    )
+
+    said = out.splitlines()
+    assert json.loads(said[-4]) == [[3, 2, 2, "nobody", True, ["main"], [], True], [2, 2]]
+    assert said[-3:] == [
+        "global 'WAITING' read by wait() cannot be pickled [not-picklable]",
+        "argument 0 cannot be pickled [not-picklable]",
+        "argument 0 → [0] cannot be pickled [not-picklable]",
+    ]
 
 
 def test_what_decorators_and_metaclasses_make_and_cannot_be_pickled_is_made_again_in_the_job(project) -> None:
@@ -2161,15 +2231,15 @@ def test_what_jax_made_of_functions_and_its_class_of_arrays_are_the_same_in_the_
 
 def test_what_a_script_defines_and_cannot_be_pickled_may_be_in_a_module_as_the_error_says(project) -> None:
     defined = """
-        import threading
+        import sqlite3
 
-        LOCK = threading.Lock()
+        DB = sqlite3.connect(":memory:")
 
         class Counter:
-            lock = LOCK
+            db = DB
 
             def count(self):
-                with self.lock:
+                with self.db:
                     return 3
         """
     calls = """
@@ -2177,7 +2247,7 @@ def test_what_a_script_defines_and_cannot_be_pickled_may_be_in_a_module_as_the_e
 
         @kinetic.run(accelerator="cpu")
         def locked():
-            with LOCK:
+            with DB:
                 return 4
 
         @kinetic.run(accelerator="cpu")
@@ -2185,10 +2255,10 @@ def test_what_a_script_defines_and_cannot_be_pickled_may_be_in_a_module_as_the_e
             return Counter().count()
 
         @kinetic.run(accelerator="cpu")
-        def with_the(lock):
-            return lock is LOCK
+        def with_the(db):
+            return db is DB
 
-        for function in (locked, counted, lambda: with_the.run_async_map([LOCK]).results()):
+        for function in (locked, counted, lambda: with_the.run_async_map([DB]).results()):
             try:
                 print(function())
             except (TypeError, kinetic.errors.BatchError) as error:
@@ -2197,7 +2267,7 @@ def test_what_a_script_defines_and_cannot_be_pickled_may_be_in_a_module_as_the_e
     project.write("shared.py", defined)
 
     alone = project.out(defined + calls)
-    with_a_module = project.out("        from shared import Counter, LOCK\n" + calls)
+    with_a_module = project.out("        from shared import Counter, DB\n" + calls)
 
     nexts = [line.removeprefix("next:  ") for line in alone.splitlines() if line.startswith("next:")]
     of_a_global = "create it inside the function or in a module that the script imports, or pass what is needed of it"

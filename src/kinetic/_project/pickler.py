@@ -10,7 +10,7 @@ import pickle
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CodeType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import IO, Any, Self, TypeVar
@@ -104,8 +104,14 @@ class PickleRules:
         self._lost: dict[str, str] = {}  # classes, and what they are here and not in the job
         self._named: dict[int, tuple[str, str]] = {}  # module and name of what cannot be pickled, by its id
         self._defined: dict[int, tuple[Any, ...]] = {}  # what defines what cannot be pickled either, by its id
+        self._given: set[int] | None = None  # once locks are made anew in the job: the ids of those that are arguments
         self._magics = False  # whether a function of the notebook uses some
         self.sources: dict[str, dict[int, str]] = {}  # of code without a file, by its name for it and its first line
+
+    @property
+    def makes_anew(self) -> bool:
+        """Return whether locks and the like are made anew in the job."""
+        return self._given is not None
 
     def is_by_value(self, module: str) -> bool:
         """Return whether what a module defines must be pickled by value."""
@@ -141,6 +147,8 @@ class PickleRules:
         own = self._place_of(value) if type(value) is object else reducers.place_in_library(value)
         if place := own or self._named.get(id(value)):
             return references.decorated, place
+        if self._given is not None and (anew := reducers.made_anew(value, self._given)):
+            return anew
         if isinstance(value, CodeType) and (written := modules.as_written(value)) is not value:
             return references.same, (written,)
         if type(value) is reducers.CACHED and self.is_by_value(value.__module__):
@@ -182,8 +190,8 @@ class PickleRules:
             return False
         return name.partition(".")[0] not in {"__main__", "kinetic"} and not self.is_by_value(name)
 
-    def find_more(self) -> bool:
-        """Return whether more of what cannot be pickled, as a lock, can be sent in another way, which is remembered.
+    def find_more(self, roots: Iterable[tuple[str, object]]) -> None:
+        """Find what cannot be pickled, as a lock, and can be sent in another way.
 
         What the project's modules have is sent by its name there, also where the script has taken it over by ``from
         module import LOCK``. What statements of the script define is sent as these, with their decorators: a kernel of
@@ -191,7 +199,6 @@ class PickleRules:
         """
         from kinetic._project import class_source  # only on the way to an error
 
-        known = len(self._named) + len(self._defined)
         plain = (type, FunctionType, ModuleType)  # of type(), since a proxy that is not bound raises for isinstance()
         for module in modules.shipped(self._plan):
             for name, value in list(vars(module).items()):
@@ -204,7 +211,11 @@ class PickleRules:
             found = class_source.class_source(value) if is_class else class_source.function_source(name, value)
             if found and why_unpicklable(value, self):
                 self._defined[id(value)] = name, *found
-        return len(self._named) + len(self._defined) > known
+        self.set_given(value for _, value in roots)
+
+    def set_given(self, values: Iterable[object]) -> None:
+        """Note which arguments would be of no use as a copy, as a lock; what is inside of others is made anew."""
+        self._given = {id(value) for value in values if reducers.is_shared(value)}
 
     def take_source(self, function: FunctionType) -> None:
         """Keep the source of a function that is in no file, as in a cell of a notebook; and no other line of it.
@@ -439,7 +450,8 @@ def _diagnosed(
     except Exception as error:
         if isinstance(error, KineticError | OSError) and not isinstance(error, ArgumentNotPicklableError):
             raise
-        if again and rules.find_more():
+        if again:
+            rules.find_more(roots)
             return _diagnosed(pack, roots, rules, again=False)
         raise unpicklable(roots, lambda value: why_unpicklable(value, rules), error) from error
 
@@ -612,6 +624,8 @@ class InputPacker:
     def add(self, args: Sequence[Any], kwargs: Mapping[str, Any], swap: Swap | None, *, again: bool = True) -> Artifact:
         """Pickle the arguments of one call."""
         self._rules.swap = swap
+        if again and self._rules.makes_anew:
+            self._rules.set_given((*args, *kwargs.values()))
         with disk_errors_translated():
             file = self._file = self._file or _ScratchFile(self._store, ".inputs")
             start = file.tell()
@@ -622,9 +636,10 @@ class InputPacker:
             file.cut(start)
             if not isinstance(error, Exception) or isinstance(error, KineticError):
                 raise
-            if again and self._rules.find_more():  # as above
-                return self.add(args, kwargs, swap, again=False)
             roots = list(argument_names(args, kwargs))
+            if again:  # as above
+                self._rules.find_more(roots)
+                return self.add(args, kwargs, swap, again=False)
             raise unpicklable(roots, lambda value: why_unpicklable(value, self._rules), error) from error
         placed = Artifact(writer.hexdigest(), writer.length, key=self._key_of(self._number), start=start)
         self._count += 1

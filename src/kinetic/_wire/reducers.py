@@ -10,10 +10,14 @@ import copyreg
 import functools
 import io
 import operator
+import random as random_
 import sys
+import threading
 import typing
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Container, Iterable, Iterator, MutableMapping
+from contextvars import Context, ContextVar
+from struct import Struct
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -270,6 +274,62 @@ def place_in_library(thing: object) -> tuple[str, str] | None:
         if thing is getattr(sys.modules.get(module), name, None):
             return module, name
     return None
+
+
+_LOCK: type = type(threading.Lock())
+_RLOCK: type = type(threading.RLock())
+_SHARED = (_LOCK, _RLOCK, threading.Event, threading.Condition, threading.Semaphore, threading.Barrier)
+_CONNECTED = {"Thread", "Popen", "Queue", "Future"}  # with something that is not in the job
+
+
+def is_shared(value: object) -> bool:
+    """Return whether a value only makes sense as the very one that others have too, as a lock."""
+    return isinstance(value, _SHARED)
+
+
+def made_anew(it: Any, given: Container[int] = ()) -> tuple[Any, ...] | None:
+    """Return the reduction of what Python does not pickle, and each process has its own of: an unlocked lock, say.
+
+    For anything else None. ``given``: the ids of what would be of no use as a copy.
+
+    Raises:
+        TypeError: It is one of these, or all its parts can be copied now, and it would be of no use either.
+    """
+    kind = type(it)
+    if id(it) in given or any(base.__name__ in _CONNECTED for base in kind.__mro__):
+        raise TypeError("a copy of it in the job would not be connected with it")
+    if kind is _LOCK and not it.locked():
+        return threading.Lock, ()
+    if kind is _RLOCK and "unlocked" in repr(it):
+        return threading.RLock, ()
+    if kind is ContextVar:
+        default, value = Context().run(_value, it), _value(it)
+        return _context_var, (it.name, default), value or None, None, None, _set_context_var
+    if kind is random_.SystemRandom:
+        return kind, ()
+    if kind is Struct:
+        return kind, (it.format,)
+    if issubclass(kind, threading.local):
+        fields = getattr(kind, "__dataclass_fields__", ())  # what its __init__ gets in each thread
+        return copyreg.__newobj__, (kind, *(getattr(it, name) for name in fields)), vars(it)  # type: ignore[attr-defined]
+    if kind.__name__ == "Console" and kind.__module__ == "rich.console" and not it._force_terminal:  # noqa: SLF001
+        make, arguments, state = it.__reduce_ex__(2)[:3]
+        return make, arguments, state | {"_color_system": None, "is_interactive": False, "is_jupyter": False}
+    return None
+
+
+def _value(var: ContextVar[Any]) -> tuple[Any, ...]:
+    with contextlib.suppress(LookupError):
+        return (var.get(),)
+    return ()
+
+
+def _context_var(name: str, default: tuple[Any, ...]) -> ContextVar[Any]:
+    return ContextVar(name, default=default[0]) if default else ContextVar(name)
+
+
+def _set_context_var(var: ContextVar[Any], value: tuple[Any]) -> None:
+    var.set(value[0])
 
 
 def make_class(make: Callable[..., Any], kind: Any, name: str, bases: tuple[type, ...], *others: Any) -> Any:

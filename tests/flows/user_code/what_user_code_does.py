@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import pickle
 import pty
+import queue
 import resource
 import shutil
 import signal
@@ -849,9 +850,9 @@ def returns_a_generator() -> Any:
     return (number for number in range(3))
 
 
-@raises("ResultNotPicklableError", "['rows'][1]", "_thread.lock", code="not-picklable")
-def returns_a_lock_deep_inside() -> Any:
-    return {"names": ["a"], "rows": [1, threading.Lock()]}
+@raises("ResultNotPicklableError", "['rows'][1]", "_queue.SimpleQueue", code="not-picklable")
+def returns_a_queue_deep_inside() -> Any:
+    return {"names": ["a"], "rows": [1, queue.SimpleQueue()]}
 
 
 class Reduces:

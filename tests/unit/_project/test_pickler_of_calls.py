@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 import sys
-import threading
 from pathlib import Path
+from queue import SimpleQueue
 from types import ModuleType
 
 import pytest
@@ -91,8 +91,8 @@ def test_the_spool_leaves_no_file_behind(tmp_path: Path) -> None:
 def test_a_pickling_that_fails_half_way_leaves_no_file_behind(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "store")
 
-    with pytest.raises(ArgumentNotPicklableError, match=r"argument 1 → \['lock'\] cannot be pickled"):
-        pack(store, bytes(2 * INLINE_BYTES), {"lock": threading.Lock()})
+    with pytest.raises(ArgumentNotPicklableError, match=r"argument 1 → \['queue'\] cannot be pickled"):
+        pack(store, bytes(2 * INLINE_BYTES), {"queue": SimpleQueue()})
 
     assert everything_in(store) == []
     assert [path for path in store.scratch().iterdir() if path.is_file()] == []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
-import threading
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 import cloudpickle
 import pytest
@@ -17,7 +17,7 @@ from kinetic._project.root import Plan
 from kinetic._stores.memory import MemoryStore
 from kinetic.errors import ArgumentNotPicklableError
 
-DB = threading.Lock()
+DB = SimpleQueue()
 
 
 @dataclass
@@ -26,8 +26,8 @@ class Box:
 
 
 class Model:
-    def __init__(self, lock=None):
-        self.lock = lock or threading.Lock()
+    def __init__(self, queue=None):
+        self.queue = queue or SimpleQueue()
 
     def fit(self):
         return 1
@@ -40,7 +40,7 @@ class Slotted:
     __slots__ = ("hidden",)
 
     def __init__(self):
-        self.hidden = threading.Lock()
+        self.hidden = SimpleQueue()
 
 
 class Refuses:
@@ -53,7 +53,7 @@ class Refuses:
 
 class Mute:
     def __init__(self):
-        self.lock = threading.Lock()
+        self.queue = SimpleQueue()
 
     def __repr__(self):
         raise ValueError("I have no words")
@@ -95,17 +95,17 @@ def nested(depth: int) -> list:
 
 
 ARGUMENTS = {
-    "argument 2 → ['model'].lock": lambda: refusal(train, 1, 2, {"model": Model()}),
+    "argument 2 → ['model'].queue": lambda: refusal(train, 1, 2, {"model": Model()}),
     "argument 0": lambda: refusal(train, DB),
-    "argument 1 → .lock": lambda: refusal(train, 1, Model()),
-    "argument 'model' → .lock": lambda: refusal(train, model=Model()),
-    "argument 'grid' → [1]['a'].lock": lambda: refusal(train, grid=[1, {"a": Model()}]),
+    "argument 1 → .queue": lambda: refusal(train, 1, Model()),
+    "argument 'model' → .queue": lambda: refusal(train, model=Model()),
+    "argument 'grid' → [1]['a'].queue": lambda: refusal(train, grid=[1, {"a": Model()}]),
     "argument 0 → [0][1]": lambda: refusal(train, [(1, DB)]),
     "argument 0 → [1]": lambda: refusal(train, deque([1, DB])),
-    "argument 0 → .inside.inside[0].lock": lambda: refusal(train, Box(Box([Model()]))),
+    "argument 0 → .inside.inside[0].queue": lambda: refusal(train, Box(Box([Model()]))),
     "argument 0 → .hidden": lambda: refusal(train, Slotted()),
-    "argument 0 → .args[0].lock": lambda: refusal(train, functools.partial(train, Model())),
-    "argument 0 → .keywords['model'].lock": lambda: refusal(train, functools.partial(train, model=Model())),
+    "argument 0 → .args[0].queue": lambda: refusal(train, functools.partial(train, Model())),
+    "argument 0 → .keywords['model'].queue": lambda: refusal(train, functools.partial(train, model=Model())),
 }
 
 
@@ -118,7 +118,7 @@ def test_the_value_its_type_and_the_reason_are_told() -> None:
     text = refusal(train, 1, {"model": Model()})
 
     assert re.search(
-        r"^why:   <unlocked _thread\.lock object at 0x\w+> is a _thread\.lock: cannot pickle", text, re.MULTILINE
+        r"^why:   <_queue\.SimpleQueue object at 0x\w+> is a _queue\.SimpleQueue: cannot pickle", text, re.MULTILINE
     )
     assert "next:  create it inside the function, or pass what it is made from" in text
 
@@ -132,12 +132,12 @@ def test_a_value_that_refuses_by_itself_is_the_end_of_the_path() -> None:
 
 
 def test_a_value_without_a_repr_is_named_by_its_type() -> None:
-    assert path_in(refusal(train, {Mute(): 1})) == "the key <Mute> of argument 0 → .lock"
+    assert path_in(refusal(train, {Mute(): 1})) == "the key <Mute> of argument 0 → .queue"
 
 
 def test_an_element_of_a_set_is_told_by_its_repr() -> None:
     assert re.fullmatch(
-        r"the element <.*Model object at \w+> of argument 0 → \.lock", path_in(refusal(train, {Model()}))
+        r"the element <.*Model object at \w+> of argument 0 → \.queue", path_in(refusal(train, {Model()}))
     )
 
 
@@ -153,11 +153,11 @@ def test_the_first_of_several_culprits_is_named() -> None:
 
 
 def test_a_loop_of_references_does_not_hold_us() -> None:
-    ring: dict = {"lock": [DB]}
+    ring: dict = {"queue": [DB]}
     ring["self"] = ring
-    ring["lock"].insert(0, ring)
+    ring["queue"].insert(0, ring)
 
-    assert path_in(refusal(train, ring)) == "argument 0 → ['lock'][1]"
+    assert path_in(refusal(train, ring)) == "argument 0 → ['queue'][1]"
 
 
 # ------------------------------------------------------------------------------------------------- functions
@@ -182,23 +182,23 @@ def reads_inside():
     return inner()
 
 
-def has_a_default(lock=DB):
-    return lock
+def has_a_default(queue=DB):
+    return queue
 
 
-def has_a_named_default(*, lock=DB):
-    return lock
+def has_a_named_default(*, queue=DB):
+    return queue
 
 
-def reads_an_attribute_of_that_name(thing, lock=DB):
+def reads_an_attribute_of_that_name(thing, queue=DB):
     return thing.DB
 
 
 def closes_over():
-    lock = threading.Lock()
+    queue = SimpleQueue()
 
     def inner():
-        return lock
+        return queue
 
     return inner
 
@@ -207,21 +207,21 @@ def carries_an_attribute():
     return 1
 
 
-carries_an_attribute.lock = DB
+carries_an_attribute.queue = DB
 
 FUNCTIONS = {
     "global 'DB' read by reads()": lambda: refusal(reads),
     "global 'DB' read by helper()": lambda: refusal(calls_a_helper),
     "global 'DB' read by reads_inside()": lambda: refusal(reads_inside),
     "global 'DB' read by <lambda>()": lambda: refusal(train, lambda: DB),
-    "variable 'lock' that inner() closes over": lambda: refusal(closes_over()),
+    "variable 'queue' that inner() closes over": lambda: refusal(closes_over()),
     "default 0 of has_a_default()": lambda: refusal(has_a_default),
-    "default of 'lock' of has_a_named_default()": lambda: refusal(has_a_named_default),
+    "default of 'queue' of has_a_named_default()": lambda: refusal(has_a_named_default),
     "default 0 of reads_an_attribute_of_that_name()": lambda: refusal(reads_an_attribute_of_that_name),
-    "attribute 'lock' of carries_an_attribute()": lambda: refusal(carries_an_attribute),
-    "the instance of Model.fit() → .lock": lambda: refusal(Model().fit),
-    "the function it → .args[0].lock": lambda: refusal(functools.partial(train, Model())),
-    "the function it → .lock": lambda: refusal(Model()),
+    "attribute 'queue' of carries_an_attribute()": lambda: refusal(carries_an_attribute),
+    "the instance of Model.fit() → .queue": lambda: refusal(Model().fit),
+    "the function it → .args[0].queue": lambda: refusal(functools.partial(train, Model())),
+    "the function it → .queue": lambda: refusal(Model()),
 }
 
 

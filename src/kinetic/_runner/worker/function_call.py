@@ -222,9 +222,14 @@ def _name_of(kind: type, attribute: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- pickles
 
 
-def dump_value(value: object, file: Any) -> None:
-    """Pickle a value into a file, piece by piece; the file needs ``write`` only."""
-    pickler_class()(file, protocol=PICKLE_PROTOCOL).dump(value)
+def dump_value(value: object, file: Any, *, anew: bool = False) -> None:
+    """Pickle a value into a file, piece by piece; the file needs ``write`` only.
+
+    ``anew``: make locks and the like anew where it is opened.
+    """
+    pickler = pickler_class()(file, protocol=PICKLE_PROTOCOL)
+    pickler.anew = anew  # type: ignore[attr-defined] # ours
+    pickler.dump(value)
 
 
 @functools.cache
@@ -236,10 +241,10 @@ def pickler_class() -> type[pickle.Pickler]:
         dispatch_table = reducers.extended(cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
+            if self.anew and (made := reducers.made_anew(obj)):
+                return made
             if isinstance(obj, BaseException) and _leaves_pickling_to_python(type(obj)):
-                reduced: Any = obj.__reduce__()  # of Python's own: (type, args) and mostly (…, state)
-                slots = {name: getattr(obj, name) for name in _slotnames(type(obj)) if hasattr(obj, name)}  # numpy's
-                return references.exception, (*reduced[:2], {**slots, **(reduced[2] if len(reduced) > 2 else {})})
+                return references.exception, _parts_of(obj)
             if isinstance(obj, type | FunctionType) and (named := _has_a_name(obj)) | _is_on_the_client(obj):
                 if named and obj.__module__ != "__main__":
                     return NotImplemented  # the pickler's own way: by reference
@@ -298,6 +303,29 @@ def _leaves_pickling_to_python(kind: type) -> bool:
     return kind.__module__ != "builtins" and all(owner.__module__ == "builtins" for owner in owners)
 
 
+def _parts_of(error: BaseException) -> tuple[type[BaseException], tuple[Any, ...], dict[str, Any]]:
+    reduced: Any = error.__reduce__()  # of Python's own: (type, args) and mostly (…, state)
+    slots = {name: getattr(error, name) for name in _slotnames(type(error)) if hasattr(error, name)}  # numpy's
+    return reduced[0], reduced[1], {**slots, **(reduced[2] if len(reduced) > 2 else {})}
+
+
+class _WithTexts:
+    """Travels as an exception, with texts for those parts of it that cannot be pickled."""
+
+    def __init__(self, error: BaseException) -> None:
+        kind, args, state = _parts_of(error)
+        parts = {**{f"args[{number}]": part for number, part in enumerate(args)}, **state}
+        self.lost = [name for name, part in parts.items() if _why_unpicklable(part)]
+        parts |= {name: repr_of(parts[name]) for name in self.lost}
+        note = f"kinetic: texts stand for what cannot be pickled of this exception: {', '.join(self.lost)}"
+        notes = {"__notes__": [*state.get("__notes__", ()), note]}
+        sent = tuple(parts.pop(f"args[{number}]") for number in range(len(args)))
+        self._reduced = references.exception, (kind, sent, parts | notes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._reduced
+
+
 def _has_a_name(thing: type | FunctionType) -> bool:
     """Return whether ``module.qualname`` is this very object."""
     found: object = sys.modules.get(getattr(thing, "__module__", None) or "")
@@ -324,7 +352,7 @@ class BodyFile:
         self._pid = _getpid()
         self.error: OSError | None = None
 
-    def write(self, value: object, *causes: bytes) -> tuple[int, str]:
+    def write(self, value: object, *causes: bytes, anew: bool = False) -> tuple[int, str]:
         """Pickle a value into the file, other pickles behind it, and return length and digest of all.
 
         Raises whatever the value's own code raises, or the disk.
@@ -334,7 +362,7 @@ class BodyFile:
             writer.descriptor = self.descriptor()
             _ftruncate(writer.descriptor, 0)
             _lseek(writer.descriptor, 0, os.SEEK_SET)
-        dump_value(value, writer)
+        dump_value(value, writer, anew=anew)
         writer.write(b"".join(causes))
         with self.noting_errors():
             self.descriptor()
@@ -412,7 +440,7 @@ def deliver(ended: Value | Failure, body: BodyFile) -> dict[str, Any]:
 
 def _deliver_value(value: object, body: BodyFile) -> dict[str, Any]:
     try:
-        length, digest = body.write(value)
+        length, digest = _write(value, body)
     except BaseException as error:  # noqa: BLE001 - pickling runs user code
         body.discard()
         return _undeliverable(value, error, body)
@@ -426,10 +454,28 @@ def _deliver_value(value: object, body: BodyFile) -> dict[str, Any]:
     }
 
 
+def _write(value: object, body: BodyFile, *causes: bytes) -> tuple[int, str]:
+    try:
+        return body.write(value, *causes)
+    except Exception:
+        if body.error is not None:
+            raise
+    return body.write(value, *causes, anew=True)
+
+
 def _deliver_failure(failure: Failure, body: BodyFile) -> dict[str, Any]:
     report = {"status": outcomes.FAILED, "cause": failure.cause, "error": failure.error}
+    causes = [*causes_of(failure.exception)]
     try:
-        length, digest = body.write(failure.exception, *causes_of(failure.exception))
+        try:
+            length, digest = _write(failure.exception, body, *causes)
+        except Exception:
+            is_pythons = type(failure.exception).__module__ == "builtins"
+            if not is_pythons and not _leaves_pickling_to_python(type(failure.exception)):
+                raise
+            if not (instead := _WithTexts(failure.exception)).lost:
+                raise
+            length, digest = _write(instead, body, *causes)
         body.try_to_open()
     except BaseException as error:  # noqa: BLE001 - pickling runs user code
         body.discard()
@@ -460,7 +506,7 @@ def _undeliverable(value: object, error: BaseException, body: BodyFile) -> dict[
         return _failed("not-written", f"the value could not be written to the disk: {text_of(body.error)}")
     if isinstance(error, MemoryError):
         return _failed("memory", f"there was not enough memory to pickle the value, a {type_name(value)}")
-    described = {**describe(error, skip=3), "repr": repr_of(value), "value_type": type_name(value)}
+    described = {**describe(error, skip=4), "repr": repr_of(value), "value_type": type_name(value)}
     with contextlib.suppress(BaseException):  # user code, once more
         described |= _diagnosis(value)
     return {"status": outcomes.FAILED, "cause": "serialization", "error": described}
@@ -477,13 +523,7 @@ def _diagnosis(value: object) -> dict[str, Any]:
     limit = _monotonic() + _SEARCH_SECONDS
 
     def fails(part: object) -> BaseException | None:
-        if _monotonic() > limit:
-            return None
-        try:
-            dump_value(part, _NullWriter())
-        except BaseException as error:  # noqa: BLE001 - user code
-            return error
-        return None
+        return _why_unpicklable(part) if _monotonic() <= limit else None
 
     found = pickle_diagnosis.find([("the value", value)], fails)
     if found is None:
@@ -497,6 +537,15 @@ def _diagnosis(value: object) -> dict[str, Any]:
         "type": type(reason).__qualname__,
         "message": text_of(reason)[:_MESSAGE_CHARACTERS],
     }
+
+
+def _why_unpicklable(part: object) -> BaseException | None:
+    """Try to pickle a part of a value, and return what went wrong, or None."""
+    try:
+        dump_value(part, _NullWriter(), anew=True)
+    except BaseException as error:  # noqa: BLE001 - user code
+        return error
+    return None
 
 
 class _NullWriter:

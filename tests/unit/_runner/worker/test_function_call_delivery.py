@@ -7,6 +7,7 @@ import os
 import pickle
 import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -23,10 +24,10 @@ class FillsTheDisk:
         raise OSError(self.number, "No space left on device")
 
 
-class HoldsALockError(Exception):
+class HoldsAQueueError(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.lock = threading.Lock()
+        self.queue = SimpleQueue()
 
 
 class OpensBadlyError(Exception):
@@ -62,10 +63,10 @@ def test_the_type_of_a_value_is_told_in_full(body: function_call.BodyFile) -> No
 
 
 def test_a_value_that_cannot_be_pickled_is_a_failure_with_its_repr(body: function_call.BodyFile) -> None:
-    word = function_call.deliver(Value({"lock": threading.Lock()}), body)
+    word = function_call.deliver(Value({"queue": SimpleQueue()}), body)
 
     assert (word["status"], word["cause"]) == ("failed", "serialization")
-    assert word["error"]["repr"].startswith("{'lock': <unlocked _thread.lock object")
+    assert word["error"]["repr"].startswith("{'queue': <_queue.SimpleQueue object")
     assert word["error"]["value_type"] == "builtins.dict"
     assert "cannot pickle" in word["error"]["message"]
     assert body.path.stat().st_size == 0
@@ -93,24 +94,45 @@ def test_an_exception_becomes_a_pickle_and_words(body: function_call.BodyFile) -
     assert word["error"]["type"] == "KeyError"
 
 
-@pytest.mark.parametrize("error", [HoldsALockError("held"), OpensBadlyError("opens badly")])
-def test_an_exception_that_cannot_travel_is_told_in_words_with_the_reason(
-    body: function_call.BodyFile, error: Exception
-) -> None:
-    word = function_call.deliver(failure(error), body)
+def test_an_exception_that_cannot_travel_is_told_in_words_with_the_reason(body: function_call.BodyFile) -> None:
+    word = function_call.deliver(failure(OpensBadlyError("opens badly")), body)
 
     assert (word["status"], word["cause"]) == ("failed", "exception")
     assert "body_length" not in word
-    assert word["error"]["type"] == type(error).__name__
+    assert word["error"]["type"] == "OpensBadlyError"
     assert word["error"]["not_delivered"]
     assert body.path.stat().st_size == 0
+
+
+@pytest.mark.parametrize("kind", [HoldsAQueueError, ValueError])
+def test_an_exception_keeps_its_type_and_what_of_it_can_be_pickled(
+    body: function_call.BodyFile, kind: type[Exception]
+) -> None:
+    error = kind(SimpleQueue() if kind is ValueError else "held")
+    error.code, error.__cause__ = 3, KeyError("a")
+
+    word = function_call.deliver(failure(error), body)
+
+    with body.path.open("rb") as file:
+        opened, cause = pickle.load(file), pickle.load(file)
+    assert (type(opened), opened.code, repr(cause)) == (kind, 3, "KeyError('a')")
+    assert "SimpleQueue" in (opened.args[0] if kind is ValueError else opened.queue)
+    assert ("args[0]" if kind is ValueError else "queue") in opened.__notes__[0]
+    assert word["body_length"] == body.path.stat().st_size
+
+
+def test_a_value_with_a_lock_inside_is_delivered_with_a_lock_of_its_own(body: function_call.BodyFile) -> None:
+    word = function_call.deliver(Value({"lock": threading.Lock(), "rows": [1]}), body)
+
+    opened = pickle.loads(body.path.read_bytes())
+    assert (word["status"], opened["rows"], opened["lock"].locked()) == ("succeeded", [1], False)
 
 
 @pytest.mark.parametrize(
     ("causes", "sent"),
     [
         ([KeyError("a"), OSError(2, "b")], ["KeyError('a')", "FileNotFoundError(2, 'b')"]),
-        ([KeyError("a"), HoldsALockError("held"), OSError(2, "b")], ["KeyError('a')"]),
+        ([KeyError("a"), HoldsAQueueError("held"), OSError(2, "b")], ["KeyError('a')"]),
         ([OpensBadlyError("opens badly"), KeyError("a")], []),
         ([KeyError("a"), ValueError("x" * (1 << 19)), KeyError("b")], ["KeyError('a')"]),
         ([KeyError(number) for number in range(20)], [f"KeyError({number})" for number in range(8)]),
