@@ -63,7 +63,7 @@ def body_of(
             files[:] = [io.BytesIO(data)]
             return files[0]
 
-        return _open(functools.partial(device_tensors.load, file_again, _moved), outcome)
+        return _open(functools.partial(device_tensors.load, file_again, _moved), outcome, data)
     with _as_file(store, name) as file:
         verified = functools.partial(_Verified, file, outcome)
         return _open(lambda: device_tensors.load(lambda: io.BufferedReader(verified(), _BLOCK), _moved), outcome)
@@ -156,13 +156,18 @@ def _as_file(store: Store, name: str) -> IO[bytes]:
         ) from error
 
 
-def _open(load: Callable[[], Any], outcome: Outcome) -> Any:
+def _open(load: Callable[[], Any], outcome: Outcome, data: bytes = b"") -> Any:
     try:
         return load()
     except IntegrityError:
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
+        from kinetic._wire import pickle_diagnosis  # only on the way to an error
+
+        part = ""
+        with contextlib.suppress(Exception):  # user code, once more
+            part = pickle_diagnosis.find_unopened(data, "the value")
+        said = f"{f'opening {part}: ' if part else ''}{type(error).__name__}: {error}"
         if isinstance(error, (ImportError, AttributeError)):
             name = ""
             with contextlib.suppress(AttributeError):

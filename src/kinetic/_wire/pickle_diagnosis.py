@@ -11,6 +11,7 @@ from typing import Any
 _DEEPEST = 20  # a path longer than this helps nobody
 _WIDEST = 10_000  # children of one value that are tried
 _REPR = 80
+_OURS = ("cloudpickle.", "kinetic.")  # names of what makes parts, which say nothing about these
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 Fails = Callable[[object], BaseException | None]
@@ -150,3 +151,107 @@ def short(value: object) -> str:
     except BaseException:  # noqa: BLE001 - user code
         return f"<{type(value).__qualname__}>"
     return text if len(text) <= _REPR else text[: _REPR - 1] + "…"
+
+
+# ------------------------------------------------------------------------------------------ what cannot be opened
+
+
+class _Made:
+    """What a step of a pickle would make; while the path to it is sought, nothing is called."""
+
+    def __init__(self, step: int, name: str, *parts: object) -> None:
+        self.step, self.name, self.parts = step, name, list(parts)
+
+    def append(self, item: object) -> None:
+        """Do as if it were a list or a set."""
+        self.parts.append(item)
+
+    add = append
+
+    def __setitem__(self, key: object, item: object) -> None:
+        """Do as if it were a dict."""
+        self.parts.append({key: item})
+
+
+def find_unopened(data: bytes, name: str = "") -> str:
+    """Open a pickle once more that cannot be opened, and return the path to the part that fails, with its class.
+
+    Args:
+        data: The pickle.
+        name: Its name in the path; "" for the arguments of a call, which have names of their own.
+
+    Returns:
+        As "argument 0 → ['font'] (PIL.ImageFont.FreeTypeFont)"; "" if the part is not found.
+    """
+    import io  # only on the way to an error
+    import pickle
+
+    class Counting(pickle._Unpickler):  # noqa: SLF001 - Python's, written in Python
+        step = 0
+
+    class Noting(Counting):
+        def find_class(self, module: str, name: str) -> object:
+            return _Made(self.step, f"{module}.{name}")
+
+    def counted(do: Callable[[Any], object]) -> Callable[[Any], None]:
+        def load(self: Any) -> None:
+            self.step += 1
+            do(self)
+
+        return load
+
+    def note(self: Any, takes: int) -> None:
+        made, *given = self.stack[-takes:]
+        self.stack[-takes:] = [_Made(self.step, getattr(made, "name", ""), made, *given)]
+        if made.name.endswith("_setstate"):  # of cloudpickle, for a function or a class
+            given[0][0].parts.append(self.stack[-1])
+
+    def note_state(self: Any) -> None:
+        state = self.stack.pop()
+        self.stack[-1].parts.append(_Made(self.step, self.stack[-1].name, state))
+
+    takes = {pickle.REDUCE: 2, pickle.NEWOBJ: 2, pickle.NEWOBJ_EX: 3}
+    noted: dict[bytes, Callable[[Any], object]] = {code: partial(note, takes=n) for code, n in takes.items()}
+    noted[pickle.BUILD] = note_state
+    steps = (*noted, pickle.STACK_GLOBAL, pickle.GLOBAL)
+    own = pickle._Unpickler.dispatch  # noqa: SLF001 - as above
+    Counting.dispatch = own | {code[0]: counted(own[code[0]]) for code in steps}
+    Noting.dispatch = own | {code[0]: counted(noted.get(code, own[code[0]])) for code in steps}
+
+    opening = Counting(io.BytesIO(data))
+    try:
+        opening.load()
+    except Exception:  # noqa: BLE001 - user code
+        return _path_to_step(name, Noting(io.BytesIO(data)).load(), opening.step)
+    return ""
+
+
+def _path_to_step(name: str, root: Any, step: int) -> str:
+    pending: deque[tuple[str, object]] = deque([(name, root)])
+    if not name:
+        args, kwargs = root
+        pending = deque([(f"argument {number}", value) for number, value in enumerate(args)])
+        pending += [(f"argument {key!r}", value) for key, value in kwargs.items()]
+    seen: set[int] = set()
+    while pending:
+        path, value = pending.popleft()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, _Made):
+            if value.step == step:
+                return (
+                    path
+                    if value.name.startswith(_OURS) or not value.name
+                    else f"{path} ({value.name.removeprefix('builtins.')})"
+                )
+            pending += [(path, part) for part in value.parts]
+        elif isinstance(value, dict):
+            if "__closure__" in value:  # cloudpickle's, of a function
+                named = {f"global {key!r}": item for key, item in value.pop("__globals__", {}).items()}
+                pending += [*named.items(), ("a variable that a function closes over", value.pop("__closure__"))]
+            pending += [(f"{_arrow(path)}[{short(key)}]", item) for key, item in value.items()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            numbered = isinstance(value, list)
+            pending += [(f"{_arrow(path)}[{n}]" if numbered else path, item) for n, item in enumerate(value)]
+    return ""

@@ -70,6 +70,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 _BLOCK = 1 << 16
 _SEARCH_SECONDS = 60.0
 _MOVED = "kinetic: tensors of the job before were on a device that is not here: they are on the CPU now\n"
+OPENING = "it failed before the function started: opening "  # the note of an error that says which part cannot be
 _COMMANDS = "kinetic._runner.worker.command"  # raises how a command ended
 _load = pickle.load
 # Folders of the job's copy of the project, the copy itself last, and those that people know
@@ -640,9 +641,24 @@ def open_payload(
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """Unpickle what was verified; ``moved`` replaces ``pickle.loads`` for a debugger, see ``debug_server``."""
     opened = moved or pickle.loads  # their digests are in the order
-    called = opened(function)
-    args, kwargs = opened(arguments)
+    called = _opened(opened, function, "the function")
+    args, kwargs = _opened(opened, arguments, "")
     return called, args, kwargs
+
+
+def _opened(load: Callable[[bytes], Any], data: bytes, name: str) -> Any:
+    try:
+        return load(data)
+    except Exception as error:
+        part = ""
+        if not isinstance(error, KineticError):
+            from kinetic._wire import pickle_diagnosis  # few jobs need it
+
+            with contextlib.suppress(BaseException):  # user code, once more
+                part = pickle_diagnosis.find_unopened(data, name)
+        if part:
+            error.add_note(f"{OPENING}{part}")
+        raise
 
 
 def load_value(data: bytes) -> Any:

@@ -532,6 +532,11 @@ def _interrupted(error: BaseException, times: dict[str, float]) -> dict[str, Any
 
 def _phase_failed(error: BaseException, phase: str, times: dict[str, float]) -> dict[str, Any]:
     described = function_call.describe(error)
+    for note in map(str, getattr(error, "__notes__", ())):
+        if note.startswith(function_call.OPENING):
+            described["why"] = note
+            if not isinstance(error, ImportError):
+                described["next"] = "create it inside the function, or pass what it is made from"
     if isinstance(error, KineticError):
         described |= {"what": error.what, "why": error.why, "next": error.next, "code": error.code}
         if phase in _OURS:
