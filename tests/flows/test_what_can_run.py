@@ -2173,8 +2173,9 @@ def test_what_a_process_has_one_of_is_the_jobs_own_however_a_script_has_imported
     out = project.out(
         """
         import json
-        import numpy.random
+        import jax, numpy.random
         import kinetic
+        from jax import config
         from os import environ
         from random import random, randint
         from numpy.random import rand
@@ -2185,12 +2186,17 @@ def test_what_a_process_has_one_of_is_the_jobs_own_however_a_script_has_imported
             environ["SET_BY_THE_JOB"] = "1"
             return environ is os.environ and os.environ["SET_BY_THE_JOB"], "OF_THE_CLIENT" in environ, random(), rand()
 
+        @kinetic.run(accelerator="cpu")
+        def configured():
+            return config is jax.config
+
         both = draw.run_async_map([1, 2]).results()
-        print(json.dumps([*both[0][:2], len({each[2] for each in both}), len({each[3] for each in both})]))
+        drawn = [len({each[place] for each in both}) for place in (2, 3)]
+        print(json.dumps([configured(), *both[0][:2], *drawn]))
         """
     )
 
-    assert last(out) == ["1", False, 2, 2]
+    assert last(out) == [True, "1", False, 2, 2]
 
 
 def test_what_jax_made_of_functions_and_its_class_of_arrays_are_the_same_in_the_job(project) -> None:

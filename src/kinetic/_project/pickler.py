@@ -105,6 +105,7 @@ class PickleRules:
         self._named: dict[int, tuple[str, str]] = {}  # module and name of what cannot be pickled, by its id
         self._defined: dict[int, tuple[Any, ...]] = {}  # what defines what cannot be pickled either, by its id
         self._given: set[int] | None = None  # once locks are made anew in the job: the ids of those that are arguments
+        self._libraries: dict[type, dict[int, tuple[str, str]]] = {}  # what is there of a class in its library, by id
         self._magics = False  # whether a function of the notebook uses some
         self.sources: dict[str, dict[int, str]] = {}  # of code without a file, by its name for it and its first line
 
@@ -147,7 +148,7 @@ class PickleRules:
         own = self._place_of(value) if type(value) is object else reducers.place_in_library(value)
         if place := own or self._named.get(id(value)):
             return references.decorated, place
-        if self._given is not None and (anew := reducers.made_anew(value, self._given)):
+        if self._given is not None and (anew := self._not_a_copy(value, self._given)):
             return anew
         if isinstance(value, CodeType) and (written := modules.as_written(value)) is not value:
             return references.same, (written,)
@@ -182,6 +183,22 @@ class PickleRules:
                     if re.search(rf"^{re.escape(place[1])}\b[^=\n]*=.*\(".encode(), source.read(), re.MULTILINE):
                         return place
         return None
+
+    def _not_a_copy(self, value: object, given: set[int]) -> tuple[Any, ...] | None:
+        """Return how the job gets what cannot be pickled, as far as it is a library's own, as ``loguru.logger``."""
+        kind = type(value)
+        if kind not in self._libraries:
+            names = dict.fromkeys((module := str(kind.__module__), module.partition(".")[0]))
+            found = (sys.modules.get(name) for name in names if not self.is_by_value(name) and name != "__main__")
+            own = [(vars(each), each) for each in found if isinstance(each, ModuleType)]
+            self._libraries[kind] = {
+                id(each): (module.__name__, name)
+                for space, module in own
+                for name, each in [*space.items()]
+                if type(each) is kind
+            }
+        place = self._libraries[kind].get(id(value))
+        return (references.decorated, place) if place else reducers.made_anew(value, given)
 
     def _is_imported(self, name: str, space: Mapping[str, Any]) -> bool:
         """Return whether the job imports the module with these globals; of ours, it has not all."""

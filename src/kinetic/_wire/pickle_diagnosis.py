@@ -6,42 +6,46 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any
 
 _DEEPEST = 20  # a path longer than this helps nobody
 _WIDEST = 10_000  # children of one value that are tried
 _REPR = 80
+_SECONDS = 2.0  # for each try of a client of boto3, a quarter goes by
 _OURS = ("cloudpickle.", "kinetic.")  # names of what makes parts, which say nothing about these
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 Fails = Callable[[object], BaseException | None]
 
 
-def find(roots: Sequence[tuple[str, object]], fails: Fails) -> tuple[str, object, BaseException] | None:
+def find(
+    roots: Sequence[tuple[str, object]], fails: Fails, seconds: float = _SECONDS
+) -> tuple[str, object, BaseException] | None:
     """Find the smallest part that cannot be pickled: the path to it, the value and its error.
 
-    ``fails`` tries to pickle a value, and returns what went wrong, or None.
+    ``fails`` tries to pickle a value, and returns what went wrong, or None. What is not found in time is a larger part.
     """
     for name, value in roots:
         error = fails(value)
         if error is not None:
-            return _descend(name, value, error, fails, {id(value)}, _DEEPEST)
+            return _descend(name, value, error, fails, {id(value)}, _DEEPEST, monotonic() + seconds)
     return None
 
 
 def _descend(
-    path: str, value: object, error: BaseException, fails: Fails, seen: set[int], depth: int
+    path: str, value: object, error: BaseException, fails: Fails, seen: set[int], depth: int, limit: float
 ) -> tuple[str, object, BaseException]:
     if depth and not is_too_deep(error):  # else the path would be as long as the nest is deep
         for step, (name, child) in enumerate(_children(path, value)):
-            if step >= _WIDEST:
+            if step >= _WIDEST or monotonic() > limit:
                 break
             if id(child) in seen:
                 continue
             seen.add(id(child))
             inner = fails(child)
             if inner is not None:
-                return _descend(name, child, inner, fails, seen, depth - 1)
+                return _descend(name, child, inner, fails, seen, depth - 1, limit)
     return path, value, error
 
 

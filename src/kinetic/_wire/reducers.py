@@ -264,7 +264,6 @@ _ONE_OF_A_LIBRARY = {  # by the name of the type: of which a process has one, an
     "RandomState": (("numpy.random.mtrand", "_rand"),),
     "Generator": (("torch", "default_generator"),),
     "RcParams": (("matplotlib", "rcParams"),),
-    "Config": (("jax", "config"),),
 }
 
 

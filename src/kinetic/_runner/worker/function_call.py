@@ -25,7 +25,6 @@ from os import ftruncate as _ftruncate
 from os import getpid as _getpid
 from os import lseek as _lseek
 from pathlib import Path
-from time import monotonic as _monotonic
 from types import FunctionType, TracebackType
 from typing import Any
 
@@ -521,12 +520,7 @@ def _diagnosis(value: object) -> dict[str, Any]:
     """Name the path to the part that cannot be pickled; parts are tried one by one, for a minute at most."""
     from kinetic._wire import pickle_diagnosis  # few jobs need it
 
-    limit = _monotonic() + _SEARCH_SECONDS
-
-    def fails(part: object) -> BaseException | None:
-        return _why_unpicklable(part) if _monotonic() <= limit else None
-
-    found = pickle_diagnosis.find([("the value", value)], fails)
+    found = pickle_diagnosis.find([("the value", value)], _why_unpicklable, _SEARCH_SECONDS)
     if found is None:
         return {}
     path, part, reason = found
