@@ -165,16 +165,11 @@ class _Made:
 
     def __init__(self, step: int, name: str, *parts: object) -> None:
         self.step, self.name, self.parts = step, name, list(parts)
-
-    def append(self, item: object) -> None:
-        """Do as if it were a list or a set."""
-        self.parts.append(item)
-
-    add = append
+        self.append = self.add = self.parts.append  # as if it were a list or a set
 
     def __setitem__(self, key: object, item: object) -> None:
         """Do as if it were a dict."""
-        self.parts.append({key: item})
+        self.append({key: item})
 
 
 def find_unopened(data: bytes, name: str = "") -> str:
@@ -190,72 +185,64 @@ def find_unopened(data: bytes, name: str = "") -> str:
     import io  # only on the way to an error
     import pickle
 
-    class Counting(pickle._Unpickler):  # noqa: SLF001 - Python's, written in Python
-        step = 0
+    own = pickle._Unpickler.dispatch  # noqa: SLF001 - Python's unpickler, as it is written in Python
 
-    class Noting(Counting):
+    class Unpickler(pickle._Unpickler):  # noqa: SLF001 - as above
+        step, notes = 0, False  # how many steps it did; whether it only notes what they would make
+
         def find_class(self, module: str, name: str) -> object:
-            return _Made(self.step, f"{module}.{name}")
+            return _Made(self.step, f"{module}.{name}") if self.notes else super().find_class(module, name)
 
-    def counted(do: Callable[[Any], object]) -> Callable[[Any], None]:
+    def counted(code: int) -> Callable[[Any], None]:
         def load(self: Any) -> None:
             self.step += 1
-            do(self)
+            if not self.notes or code == pickle.STACK_GLOBAL[0]:
+                own[code](self)
+                return
+            given, made = self.stack.pop(), self.stack[-1]
+            new = _Made(self.step, made.name, made, given)
+            if code == pickle.BUILD[0]:
+                made.append(new)
+                return
+            self.stack[-1] = new
+            if made.name.endswith("_setstate"):  # of cloudpickle, for a function or a class
+                given[0].append(new)
 
         return load
 
-    def note(self: Any, takes: int) -> None:
-        made, *given = self.stack[-takes:]
-        self.stack[-takes:] = [_Made(self.step, getattr(made, "name", ""), made, *given)]
-        if made.name.endswith("_setstate"):  # of cloudpickle, for a function or a class
-            given[0][0].parts.append(self.stack[-1])
-
-    def note_state(self: Any) -> None:
-        state = self.stack.pop()
-        self.stack[-1].parts.append(_Made(self.step, self.stack[-1].name, state))
-
-    takes = {pickle.REDUCE: 2, pickle.NEWOBJ: 2, pickle.NEWOBJ_EX: 3}
-    noted: dict[bytes, Callable[[Any], object]] = {code: partial(note, takes=n) for code, n in takes.items()}
-    noted[pickle.BUILD] = note_state
-    steps = (*noted, pickle.STACK_GLOBAL, pickle.GLOBAL)
-    own = pickle._Unpickler.dispatch  # noqa: SLF001 - as above
-    Counting.dispatch = own | {code[0]: counted(own[code[0]]) for code in steps}
-    Noting.dispatch = own | {code[0]: counted(noted.get(code, own[code[0]])) for code in steps}
-
-    opening = Counting(io.BytesIO(data))
+    steps = (pickle.REDUCE, pickle.NEWOBJ, pickle.BUILD, pickle.STACK_GLOBAL)
+    Unpickler.dispatch = own | {code[0]: counted(code[0]) for code in steps}
+    opening, noting = Unpickler(io.BytesIO(data)), Unpickler(io.BytesIO(data))
     try:
         opening.load()
     except Exception:  # noqa: BLE001 - user code
-        return _path_to_step(name, Noting(io.BytesIO(data)).load(), opening.step)
+        noting.notes = True
+        return _path_to_step(name, noting.load(), opening.step)
     return ""
 
 
 def _path_to_step(name: str, root: Any, step: int) -> str:
-    pending: deque[tuple[str, object]] = deque([(name, root)])
+    pending: list[tuple[str, object]] = [(name, root)]
     if not name:
-        args, kwargs = root
-        pending = deque([(f"argument {number}", value) for number, value in enumerate(args)])
-        pending += [(f"argument {key!r}", value) for key, value in kwargs.items()]
+        pending = [(f"argument {number}", value) for number, value in enumerate(root[0])]
+        pending += [(f"argument {key!r}", value) for key, value in root[1].items()]
     seen: set[int] = set()
-    while pending:
-        path, value = pending.popleft()
+    for path, value in pending:  # which grows
         if id(value) in seen:
             continue
         seen.add(id(value))
         if isinstance(value, _Made):
             if value.step == step:
-                return (
-                    path
-                    if value.name.startswith(_OURS) or not value.name
-                    else f"{path} ({value.name.removeprefix('builtins.')})"
-                )
+                kind = "" if value.name.startswith(_OURS) else value.name.removeprefix("builtins.")
+                return f"{path} ({kind})" if kind else path
             pending += [(path, part) for part in value.parts]
         elif isinstance(value, dict):
             if "__closure__" in value:  # cloudpickle's, of a function
-                named = {f"global {key!r}": item for key, item in value.pop("__globals__", {}).items()}
-                pending += [*named.items(), ("a variable that a function closes over", value.pop("__closure__"))]
+                pending += [(f"global {key!r}", item) for key, item in value.pop("__globals__", {}).items()]
+                pending.append(("a variable that a function closes over", value.pop("__closure__")))
             pending += [(f"{_arrow(path)}[{short(key)}]", item) for key, item in value.items()]
-        elif isinstance(value, list | tuple | set | frozenset):
-            numbered = isinstance(value, list)
-            pending += [(f"{_arrow(path)}[{n}]" if numbered else path, item) for n, item in enumerate(value)]
+        elif isinstance(value, list):
+            pending += [(f"{_arrow(path)}[{number}]", item) for number, item in enumerate(value)]
+        elif isinstance(value, tuple | set | frozenset):
+            pending += [(path, item) for item in value]
     return ""
