@@ -298,7 +298,13 @@ class ResultMissingError(JobError, code="result-missing"):
 
 
 class ResultNotPicklableError(JobError, ValueError, code="serialization"):
-    """A returned value cannot be pickled; the message names the path to the part."""
+    """A returned value cannot be pickled; the message names the path to the part.
+
+    Attributes:
+        partial: What could be pickled of the value, with a text in place of each part that could not; or None.
+    """
+
+    partial: Any = None
 
 
 class ResultUnreadableError(JobError, code="result-unreadable"):

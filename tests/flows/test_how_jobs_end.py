@@ -200,6 +200,23 @@ def test_an_exception_of_any_make_arrives_or_is_told(project) -> None:
     assert json.loads(out.splitlines()[-1]) == []
 
 
+def test_what_can_be_pickled_of_a_value_is_kept_in_the_error(submit) -> None:
+    job = submit(
+        """
+        @on_cpu
+        def train():
+            return {"losses": [3, 2], "steps": (step for step in range(3)), "error": ValueError("a value")}
+        """
+    )
+
+    with pytest.raises(kinetic.errors.ResultNotPicklableError, match=r"\['steps'\]") as raised:
+        job.result()
+
+    assert raised.value.partial["losses"] == [3, 2]
+    assert repr(raised.value.partial["error"]) == "ValueError('a value')"
+    assert "generator object" in raised.value.partial["steps"]
+
+
 def test_an_exception_whose_class_exists_only_in_the_job_is_told_and_does_not_explode(submit) -> None:
     job = submit(
         """

@@ -274,12 +274,14 @@ def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
         return JobCancelledError(
             f"{outcome.job_id} was cancelled", why="it left no result", next=f"kinetic jobs cleanup {outcome.job_id}"
         )
-    raised = None
+    left = None
     if outcome.body_length and not _is_of_command(outcome):  # the log says more than its exception
         with contextlib.suppress(ResultUnreadableError, IntegrityError):
-            raised = _exception_of(store, outcome)
-    if not isinstance(raised, BaseException):
-        raised = _error_without_exception(outcome, function)
+            left = _exception_of(store, outcome)
+    if outcome.cause == "serialization":
+        raised: BaseException = _not_picklable(outcome, function, left)
+    else:
+        raised = left if isinstance(left, BaseException) else _error_without_exception(outcome, function)
     failed_on_data = outcome.cause == "runner" and outcome.error.get("code") in _DATA_ERRORS
     if failed_on_data and (repaired := repair_data(store, outcome)):
         _add_note(raised, repaired)
@@ -333,8 +335,6 @@ def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
             next=log_command(outcome),
             code="exception-not-here",
         )
-    if outcome.cause == "serialization":
-        return _not_picklable(outcome, function)
     if _is_of_command(outcome):
         return command_error(outcome)
     written = error.get("log", "").splitlines()
@@ -376,7 +376,7 @@ def command_error(outcome: Outcome) -> CommandError:
     return CommandError(str(error["what"]), exit_code=code, why=why, next=next_, code=error.get("code"))
 
 
-def _not_picklable(outcome: Outcome, function: str) -> JobError:
+def _not_picklable(outcome: Outcome, function: str, partial: object) -> JobError:
     error = outcome.error
     kind, path = error.get("value_type"), error.get("path")
     what = f"{function} returned a {kind} that cannot be pickled"
@@ -389,4 +389,7 @@ def _not_picklable(outcome: Outcome, function: str) -> JobError:
     advice += ", or write it into KINETIC_OUTPUT_DIR"
     failed = ResultNotPicklableError(what, why=why, next=advice, code="not-picklable")
     failed.add_note(f"The value was: {error.get('repr')}")
+    if partial is not None and not isinstance(partial, str):  # a text stands for all of it
+        failed.partial = partial
+        failed.add_note("What could be pickled of it is the .partial of this error, with texts for the rest.")
     return failed

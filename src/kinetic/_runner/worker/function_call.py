@@ -222,13 +222,13 @@ def _name_of(kind: type, attribute: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- pickles
 
 
-def dump_value(value: object, file: Any, *, anew: bool = False) -> None:
+def dump_value(value: object, file: Any, *, anew: bool = False, in_part: bool = False) -> None:
     """Pickle a value into a file, piece by piece; the file needs ``write`` only.
 
-    ``anew``: make locks and the like anew where it is opened.
+    ``anew``: make locks and the like anew where it is opened; ``in_part``: put texts in place of what remains.
     """
-    pickler = pickler_class()(file, protocol=PICKLE_PROTOCOL)
-    pickler.anew = anew  # type: ignore[attr-defined] # ours
+    pickler: Any = pickler_class()(file, protocol=PICKLE_PROTOCOL)
+    pickler.anew, pickler.in_part = anew, in_part
     pickler.dump(value)
 
 
@@ -241,6 +241,18 @@ def pickler_class() -> type[pickle.Pickler]:
         dispatch_table = reducers.extended(cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
+            if not self.in_part:
+                return self._reduce(obj)
+            try:
+                reduced = self._reduce(obj)
+                if reduced is NotImplemented and not isinstance(obj, type | FunctionType):
+                    own = self.dispatch_table.get(type(obj))
+                    reduced = own(obj) if own else obj.__reduce_ex__(PICKLE_PROTOCOL)
+            except Exception:  # noqa: BLE001 - user code
+                return references.same, (repr_of(obj),)
+            return reduced
+
+        def _reduce(self, obj: Any) -> Any:
             if self.anew and (made := reducers.made_anew(obj)):
                 return made
             if isinstance(obj, BaseException) and _leaves_pickling_to_python(type(obj)):
@@ -352,7 +364,7 @@ class BodyFile:
         self._pid = _getpid()
         self.error: OSError | None = None
 
-    def write(self, value: object, *causes: bytes, anew: bool = False) -> tuple[int, str]:
+    def write(self, value: object, *causes: bytes, **how: bool) -> tuple[int, str]:
         """Pickle a value into the file, other pickles behind it, and return length and digest of all.
 
         Raises whatever the value's own code raises, or the disk.
@@ -362,7 +374,7 @@ class BodyFile:
             writer.descriptor = self.descriptor()
             _ftruncate(writer.descriptor, 0)
             _lseek(writer.descriptor, 0, os.SEEK_SET)
-        dump_value(value, writer, anew=anew)
+        dump_value(value, writer, **how)
         writer.write(b"".join(causes))
         with self.noting_errors():
             self.descriptor()
@@ -509,7 +521,13 @@ def _undeliverable(value: object, error: BaseException, body: BodyFile) -> dict[
     described = {**describe(error, skip=4), "repr": repr_of(value), "value_type": type_name(value)}
     with contextlib.suppress(BaseException):  # user code, once more
         described |= _diagnosis(value)
-    return {"status": outcomes.FAILED, "cause": "serialization", "error": described}
+    report = {"status": outcomes.FAILED, "cause": "serialization", "error": described}
+    try:
+        length, digest = body.write(value, anew=True, in_part=True)
+    except BaseException:  # noqa: BLE001 - user code
+        body.discard()
+        return report
+    return {**report, "body_length": length, "body_sha256": digest}
 
 
 def _failed(cause: str, message: str, next_: str = "") -> dict[str, Any]:

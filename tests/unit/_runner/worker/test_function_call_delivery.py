@@ -62,14 +62,17 @@ def test_the_type_of_a_value_is_told_in_full(body: function_call.BodyFile) -> No
     assert function_call.deliver(Value(digests.HashingWriter), body)["value_type"] == "builtins.type"
 
 
-def test_a_value_that_cannot_be_pickled_is_a_failure_with_its_repr(body: function_call.BodyFile) -> None:
-    word = function_call.deliver(Value({"queue": SimpleQueue()}), body)
+def test_a_value_that_cannot_be_pickled_is_a_failure_with_its_repr_and_what_can(body: function_call.BodyFile) -> None:
+    word = function_call.deliver(Value({"queue": SimpleQueue(), "rows": [1]}), body)
 
     assert (word["status"], word["cause"]) == ("failed", "serialization")
     assert word["error"]["repr"].startswith("{'queue': <_queue.SimpleQueue object")
     assert word["error"]["value_type"] == "builtins.dict"
     assert "cannot pickle" in word["error"]["message"]
-    assert body.path.stat().st_size == 0
+    left = pickle.loads(body.path.read_bytes())
+    assert left["rows"] == [1]
+    assert left["queue"].startswith("<_queue.SimpleQueue object")
+    assert word["body_length"] == body.path.stat().st_size
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
