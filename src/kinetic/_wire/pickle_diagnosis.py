@@ -124,7 +124,8 @@ def _of_instance(path: str, value: object) -> Iterator[tuple[str, object]]:
         for name in (slots,) if isinstance(slots, str) else slots:
             for item in _quietly(partial(_attribute, value, name)):
                 yield f"{_arrow(path)}.{name}", item
-    yield f"the class {type(value).__qualname__}", type(value)
+    if type(value).__module__ != "builtins":  # else one of an extension, which cannot be pickled itself
+        yield f"the class {type(value).__qualname__}", type(value)
 
 
 def _attribute(value: object, name: str) -> list[object]:
