@@ -1855,6 +1855,7 @@ def test_locks_context_variables_and_what_else_each_process_has_of_its_own_are_m
         LOCK, TURN, STOP, DICE = threading.Lock(), threading.RLock(), threading.Event(), random.SystemRandom()
         STOP.set()
         LOCAL, HEADER, WAITING = threading.local(), struct.Struct("<H"), queue.Queue()
+        THREAD = threading.Thread()
         LOCAL.depth = 3
         RATE = contextvars.ContextVar("RATE", default=1)
         USER = contextvars.ContextVar("USER")
@@ -1893,24 +1894,29 @@ def test_locks_context_variables_and_what_else_each_process_has_of_its_own_are_m
             return WAITING.get()
 
         @kinetic.run(accelerator="cpu")
+        def start():
+            THREAD.start()
+
+        @kinetic.run(accelerator="cpu")
         def stopped(event):
             return event.is_set()
 
         values, *counters = act(COUNTER)
         print(json.dumps([values, [each.add(1).count for each in counters]]))
         LOCK.acquire()
-        for call in (wait.run_async, lambda: stopped.run_async(STOP), lambda: stopped.run_async([LOCK])):
+        for function, *given in ((wait,), (start,), (stopped, STOP), (stopped, [LOCK])):
             try:
-                call()
+                function.run_async(*given)
             except TypeError as error:
                 print(str(error).splitlines()[0])
         """
     )
 
     said = out.splitlines()
-    assert json.loads(said[-4]) == [[3, 2, 2, "nobody", True, ["main"], [], True], [2, 2]]
-    assert said[-3:] == [
+    assert json.loads(said[-5]) == [[3, 2, 2, "nobody", True, ["main"], [], True], [2, 2]]
+    assert said[-4:] == [
         "global 'WAITING' read by wait() cannot be pickled [not-picklable]",
+        "global 'THREAD' read by start() cannot be pickled [not-picklable]",
         "argument 0 cannot be pickled [not-picklable]",
         "argument 0 → [0] cannot be pickled [not-picklable]",
     ]

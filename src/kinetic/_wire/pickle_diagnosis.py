@@ -36,7 +36,8 @@ def find(
 def _descend(
     path: str, value: object, error: BaseException, fails: Fails, seen: set[int], depth: int, limit: float
 ) -> tuple[str, object, BaseException]:
-    if depth and not is_too_deep(error):  # else the path would be as long as the nest is deep
+    is_culprit = vars(error).get("culprit") is value
+    if depth and not is_culprit and not is_too_deep(error):  # else the path would be as long as the nest is deep
         for step, (name, child) in enumerate(_children(path, value)):
             if step >= _WIDEST or monotonic() > limit:
                 break

@@ -278,7 +278,13 @@ def place_in_library(thing: object) -> tuple[str, str] | None:
 _LOCK: type = type(threading.Lock())
 _RLOCK: type = type(threading.RLock())
 _SHARED = (_LOCK, _RLOCK, threading.Event, threading.Condition, threading.Semaphore, threading.Barrier)
-_CONNECTED = {"Thread", "Popen", "Queue", "Future"}  # with something that is not in the job
+_CONNECTED = {  # with something that is not in the job
+    "threading.Thread",
+    "queue.Queue",
+    "subprocess.Popen",
+    "concurrent.futures._base.Future",
+    "sqlalchemy.engine.base.Engine",
+}
 
 
 def is_shared(value: object) -> bool:
@@ -295,8 +301,10 @@ def made_anew(it: Any, given: Container[int] = ()) -> tuple[Any, ...] | None:
         TypeError: It is one of these, or all its parts can be copied now, and it would be of no use either.
     """
     kind = type(it)
-    if id(it) in given or any(base.__name__ in _CONNECTED for base in kind.__mro__):
-        raise TypeError("a copy of it in the job would not be connected with it")
+    if id(it) in given or any(f"{base.__module__}.{base.__name__}" in _CONNECTED for base in kind.__mro__):
+        error = TypeError("a copy of it in the job would not be connected with it")
+        vars(error)["culprit"] = it
+        raise error
     if kind is _LOCK and not it.locked():
         return threading.Lock, ()
     if kind is _RLOCK and "unlocked" in repr(it):

@@ -227,8 +227,8 @@ def dump_value(value: object, file: Any, *, anew: bool = False, in_part: bool = 
 
     ``anew``: make locks and the like anew where it is opened; ``in_part``: put texts in place of what remains.
     """
-    pickler: Any = pickler_class()(file, protocol=PICKLE_PROTOCOL)
-    pickler.anew, pickler.in_part = anew, in_part
+    pickler: Any = (_pickler_with_texts() if in_part else pickler_class())(file, protocol=PICKLE_PROTOCOL)
+    pickler.anew = anew
     pickler.dump(value)
 
 
@@ -241,18 +241,6 @@ def pickler_class() -> type[pickle.Pickler]:
         dispatch_table = reducers.extended(cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
-            if not self.in_part:
-                return self._reduce(obj)
-            try:
-                reduced = self._reduce(obj)
-                if reduced is NotImplemented and not isinstance(obj, type | FunctionType):
-                    own = self.dispatch_table.get(type(obj))
-                    reduced = own(obj) if own else obj.__reduce_ex__(PICKLE_PROTOCOL)
-            except Exception:  # noqa: BLE001 - user code
-                return references.same, (repr_of(obj),)
-            return reduced
-
-        def _reduce(self, obj: Any) -> Any:
             if self.anew and (made := reducers.made_anew(obj)):
                 return made
             if isinstance(obj, BaseException) and _leaves_pickling_to_python(type(obj)):
@@ -267,6 +255,21 @@ def pickler_class() -> type[pickle.Pickler]:
                 return references.named, (*place, python_runtime.python_version(), _by_value(obj))
             reduced = reducers.without_new(obj)
             return reducers.of_class(obj, super().reducer_override(obj)) if reduced is NotImplemented else reduced
+
+    return Pickler
+
+
+def _pickler_with_texts() -> type[pickle.Pickler]:
+    class Pickler(pickler_class()):  # type: ignore[misc] # made where it is needed
+        def reducer_override(self, obj: Any) -> Any:
+            try:
+                reduced = super().reducer_override(obj)
+                if reduced is NotImplemented and not isinstance(obj, type | FunctionType):
+                    own = self.dispatch_table.get(type(obj))
+                    reduced = own(obj) if own else obj.__reduce_ex__(PICKLE_PROTOCOL)
+            except Exception:  # noqa: BLE001 - user code
+                return references.same, (repr_of(obj),)
+            return reduced
 
     return Pickler
 
