@@ -65,6 +65,7 @@ _NO_TERMINAL = (
     "kinetic: a job has no terminal to read from. Pass what it needs as arguments; to stop in the function, attach a "
     "debugger to a job with @kinetic.run(debug=True) (docs/debugging.md)"
 )
+_TEXTS = "kinetic: texts stand for parts of this exception that cannot be pickled"
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _BLOCK = 1 << 16
 _SEARCH_SECONDS = 60.0
@@ -244,7 +245,9 @@ def pickler_class() -> type[pickle.Pickler]:
             if self.anew and (made := reducers.made_anew(obj)):
                 return made
             if isinstance(obj, BaseException) and _leaves_pickling_to_python(type(obj)):
-                return references.exception, _parts_of(obj)
+                reduced: Any = obj.__reduce__()  # of Python's own: (type, args) and mostly (…, state)
+                slots = {name: getattr(obj, name) for name in _slotnames(type(obj)) if hasattr(obj, name)}  # numpy's
+                return references.exception, (*reduced[:2], {**slots, **(reduced[2] if len(reduced) > 2 else {})})
             if isinstance(obj, type | FunctionType) and (named := _has_a_name(obj)) | _is_on_the_client(obj):
                 if named and obj.__module__ != "__main__":
                     return NotImplemented  # the pickler's own way: by reference
@@ -318,29 +321,6 @@ def _leaves_pickling_to_python(kind: type) -> bool:
     return kind.__module__ != "builtins" and all(owner.__module__ == "builtins" for owner in owners)
 
 
-def _parts_of(error: BaseException) -> tuple[type[BaseException], tuple[Any, ...], dict[str, Any]]:
-    reduced: Any = error.__reduce__()  # of Python's own: (type, args) and mostly (…, state)
-    slots = {name: getattr(error, name) for name in _slotnames(type(error)) if hasattr(error, name)}  # numpy's
-    return reduced[0], reduced[1], {**slots, **(reduced[2] if len(reduced) > 2 else {})}
-
-
-class _WithTexts:
-    """Travels as an exception, with texts for those parts of it that cannot be pickled."""
-
-    def __init__(self, error: BaseException) -> None:
-        kind, args, state = _parts_of(error)
-        parts = {**{f"args[{number}]": part for number, part in enumerate(args)}, **state}
-        self.lost = [name for name, part in parts.items() if _why_unpicklable(part)]
-        parts |= {name: repr_of(parts[name]) for name in self.lost}
-        note = f"kinetic: texts stand for what cannot be pickled of this exception: {', '.join(self.lost)}"
-        notes = {"__notes__": [*state.get("__notes__", ()), note]}
-        sent = tuple(parts.pop(f"args[{number}]") for number in range(len(args)))
-        self._reduced = references.exception, (kind, sent, parts | notes)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._reduced
-
-
 def _has_a_name(thing: type | FunctionType) -> bool:
     """Return whether ``module.qualname`` is this very object."""
     found: object = sys.modules.get(getattr(thing, "__module__", None) or "")
@@ -390,15 +370,15 @@ class BodyFile:
             _exit(0)
         return self._file.descriptor()
 
-    def try_to_open(self) -> None:
-        """Unpickle what was written: an exception that cannot be rebuilt would fail on the other side, without text.
+    def try_to_open(self) -> Any:
+        """Return what was written, opened: an exception that cannot be rebuilt fails on the other side, without a text.
 
         It is read from the descriptor that it was written to; a name could mean another file by now.
         """
         descriptor = self.descriptor()
         _lseek(descriptor, 0, os.SEEK_SET)
         with _FileIO(descriptor, "rb", closefd=False) as file:
-            _load(file)
+            return _load(file)
 
     def discard(self) -> None:
         """Give back the space of what was written in part."""
@@ -485,12 +465,11 @@ def _deliver_failure(failure: Failure, body: BodyFile) -> dict[str, Any]:
         try:
             length, digest = _write(failure.exception, body, *causes)
         except Exception:
-            is_pythons = type(failure.exception).__module__ == "builtins"
-            if not is_pythons and not _leaves_pickling_to_python(type(failure.exception)):
+            with contextlib.suppress(Exception):  # a class that refuses it
+                failure.exception.add_note(_TEXTS)
+            length, digest = body.write(failure.exception, *causes, anew=True, in_part=True)
+            if not isinstance(body.try_to_open(), BaseException):
                 raise
-            if not (instead := _WithTexts(failure.exception)).lost:
-                raise
-            length, digest = _write(instead, body, *causes)
         body.try_to_open()
     except BaseException as error:  # noqa: BLE001 - pickling runs user code
         body.discard()

@@ -120,8 +120,15 @@ def test_an_exception_keeps_its_type_and_what_of_it_can_be_pickled(
         opened, cause = pickle.load(file), pickle.load(file)
     assert (type(opened), opened.code, repr(cause)) == (kind, 3, "KeyError('a')")
     assert "SimpleQueue" in (opened.args[0] if kind is ValueError else opened.queue)
-    assert ("args[0]" if kind is ValueError else "queue") in opened.__notes__[0]
+    assert "texts stand for parts" in opened.__notes__[0]
     assert word["body_length"] == body.path.stat().st_size
+
+
+def test_a_group_of_exceptions_keeps_them_with_what_of_them_can_be_pickled(body: function_call.BodyFile) -> None:
+    function_call.deliver(failure(ExceptionGroup("two", [KeyError("a"), HoldsAQueueError("held")])), body)
+
+    first, second = pickle.loads(body.path.read_bytes()).exceptions
+    assert (repr(first), type(second), "SimpleQueue" in second.queue) == ("KeyError('a')", HoldsAQueueError, True)
 
 
 def test_a_value_with_a_lock_inside_is_delivered_with_a_lock_of_its_own(body: function_call.BodyFile) -> None:
