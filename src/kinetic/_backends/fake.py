@@ -9,11 +9,12 @@ job starts and ends, by the clock or by ``start``, ``finish``, ``fail`` and ``lo
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import heapq
 import io
 import json
 import math
+import os
+import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
@@ -438,37 +439,24 @@ class _Roles:
 
     def _verdict(self, job: _Job, ended: function_call.Value | function_call.Failure) -> tuple[Outcome, bytes]:
         """Return the verdict about an attempt, and the pickled value or exception."""
-        cause, error, result, body = "value", {}, None, b""
-        if isinstance(ended, function_call.Failure):
-            cause, error, result = ended.cause, ended.error, ended.exception
+        if isinstance(ended, function_call.Failure) and ended.cause in _WITHOUT_BODY:
+            page: dict[str, Any] = {"status": outcomes.FAILED, "cause": ended.cause, "error": ended.error}
+            body = b""
         else:
-            result = ended.value
-        if cause not in _WITHOUT_BODY:
-            try:
-                buffer = io.BytesIO()
-                function_call.dump_value(result, buffer)
-                causes = function_call.causes_of(result) if isinstance(ended, function_call.Failure) else ()
-                body = b"".join((buffer.getvalue(), *causes))
-            except Exception as problem:  # noqa: BLE001 - pickling runs user code
-                problem_page = function_call.describe(problem)
-                if error:
-                    error = {**error, "not_delivered": problem_page["message"]}
-                else:
-                    cause, error = "serialization", {**problem_page, "repr": function_call.repr_of(result)}
+            with tempfile.TemporaryDirectory(prefix="kinetic-") as folder:
+                file = function_call.BodyFile(Path(folder, "body"))
+                page = function_call.deliver(ended, file)
+                body = file.path.read_bytes()
+                os.close(file.descriptor())
         verdict = Outcome(
             job_id=job.job_id,
-            status=outcomes.FAILED if error else outcomes.SUCCEEDED,
             attempt=job.attempt,
-            cause=cause,
             phase="execute",
-            error=error,
-            body_length=len(body),
-            body_sha256=hashlib.sha256(body).hexdigest() if body else "",
-            value_type=function_call.type_name(result),
             started=job.started,
             ended=self.clock.time(),
             witness="runner",
             key_id=job.launch.key_id,
+            **page,
         )
         return verdict, body
 
