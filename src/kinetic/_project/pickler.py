@@ -10,7 +10,7 @@ import pickle
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CodeType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import IO, Any, Self, TypeVar
@@ -104,15 +104,12 @@ class PickleRules:
         self._lost: dict[str, str] = {}  # classes, and what they are here and not in the job
         self._named: dict[int, tuple[str, str]] = {}  # module and name of what cannot be pickled, by its id
         self._defined: dict[int, tuple[Any, ...]] = {}  # what defines what cannot be pickled either, by its id
-        self._given: set[int] | None = None  # once locks are made anew in the job: the ids of those that are arguments
+        self._is_second_try = False
+        self.makes_anew = False  # whether locks and the like are made anew in the job, at a second try
+        self._given: set[int] = set()  # those that functions close over or have as defaults: as good as arguments
         self._libraries: dict[type, dict[int, tuple[str, str]]] = {}  # what is there of a class in its library, by id
         self._magics = False  # whether a function of the notebook uses some
         self.sources: dict[str, dict[int, str]] = {}  # of code without a file, by its name for it and its first line
-
-    @property
-    def makes_anew(self) -> bool:
-        """Return whether locks and the like are made anew in the job."""
-        return self._given is not None
 
     def is_by_value(self, module: str) -> bool:
         """Return whether what a module defines must be pickled by value."""
@@ -131,16 +128,7 @@ class PickleRules:
         if id(value) in self._defined:
             return reducers.of_source(*self._defined[id(value)])
         if isinstance(value, FunctionType):
-            space = value.__globals__
-            if self._is_imported(str(space.get("__name__")), space):  # a wrapper, say: it says another ``__module__``
-                namespaces.setdefault(id(space), reducers.Globals(__name__=space["__name__"]))
-            reduced = reduce(value)
-            if isinstance(reduced, tuple) and not issubclass(type(value), FunctionType):
-                return reducers.function_proxy(value)  # of which cloudpickle takes what is inside
-            if isinstance(reduced, tuple) and (compiled := reducers.with_its_context(value)):
-                return compiled
-            is_imported = isinstance(reduced, tuple) and isinstance(namespaces[id(space)], reducers.Globals)
-            return reducers.with_globals_of_module(reduced) if is_imported else reduced
+            return self._reduce_function(value, namespaces, reduce)
         if isinstance(value, type):
             return self._reduce_class(value, reduce(value))
         if isinstance(value, MethodType) and value.__qualname__ == "InteractiveShell.get_ipython" and not self._magics:
@@ -148,14 +136,28 @@ class PickleRules:
         own = self._place_of(value) if type(value) is object else reducers.place_in_library(value)
         if place := own or self._named.get(id(value)):
             return references.decorated, place
-        if self._given is not None and (anew := self._not_a_copy(value, self._given)):
-            return anew
+        if self._is_second_try and (other := self._not_a_copy(value)):
+            return other
         if isinstance(value, CodeType) and (written := modules.as_written(value)) is not value:
             return references.same, (written,)
         if type(value) is reducers.CACHED and self.is_by_value(value.__module__):
             return reducers.cached(value)
         reduced = reducers.without_new(value)
         return reduce(value) if reduced is NotImplemented else reduced
+
+    def _reduce_function(self, value: FunctionType, namespaces: dict[int, Any], reduce: Callable[[Any], Any]) -> Any:
+        if self._is_second_try:
+            self._given |= reducers.shared_in(_held_by(value)) - {*map(id, vars(sys.modules["__main__"]).values())}
+        space = value.__globals__
+        if self._is_imported(str(space.get("__name__")), space):  # a wrapper, say: it says another ``__module__``
+            namespaces.setdefault(id(space), reducers.Globals(__name__=space["__name__"]))
+        reduced = reduce(value)
+        if isinstance(reduced, tuple) and not issubclass(type(value), FunctionType):
+            return reducers.function_proxy(value)  # of which cloudpickle takes what is inside
+        if isinstance(reduced, tuple) and (compiled := reducers.with_its_context(value)):
+            return compiled
+        is_imported = isinstance(reduced, tuple) and isinstance(namespaces[id(space)], reducers.Globals)
+        return reducers.with_globals_of_module(reduced) if is_imported else reduced
 
     def _reduce_class(self, kind: type, reduced: Any) -> Any:
         is_sent = isinstance(reduced, tuple) and kind.__module__ != "builtins"  # None's class is a pytree
@@ -184,7 +186,7 @@ class PickleRules:
                         return place
         return None
 
-    def _not_a_copy(self, value: object, given: set[int]) -> tuple[Any, ...] | None:
+    def _not_a_copy(self, value: object) -> tuple[Any, ...] | None:
         """Return how the job gets what cannot be pickled, as far as it is a library's own, as ``loguru.logger``."""
         kind = type(value)
         if kind not in self._libraries:
@@ -198,7 +200,9 @@ class PickleRules:
                 if type(each) is kind
             }
         place = self._libraries[kind].get(id(value))
-        return (references.decorated, place) if place else reducers.made_anew(value, given)
+        if place:
+            return references.decorated, place
+        return reducers.made_anew(value, self._given) if self.makes_anew else None
 
     def _is_imported(self, name: str, space: Mapping[str, Any]) -> bool:
         """Return whether the job imports the module with these globals; of ours, it has not all."""
@@ -207,7 +211,7 @@ class PickleRules:
             return False
         return name.partition(".")[0] not in {"__main__", "kinetic"} and not self.is_by_value(name)
 
-    def find_more(self, roots: Iterable[tuple[str, object]]) -> None:
+    def find_more(self) -> None:
         """Find what cannot be pickled, as a lock, and can be sent in another way.
 
         What the project's modules have is sent by its name there, also where the script has taken it over by ``from
@@ -228,11 +232,7 @@ class PickleRules:
             found = class_source.class_source(value) if is_class else class_source.function_source(name, value)
             if found and why_unpicklable(value, self):
                 self._defined[id(value)] = name, *found
-        self.set_given(value for _, value in roots)
-
-    def set_given(self, values: Iterable[object]) -> None:
-        """Note which arguments would be of no use as a copy, as a lock; what is inside of others is made anew."""
-        self._given = {id(value) for value in values if reducers.is_shared(value)}
+        self._is_second_try = True
 
     def take_source(self, function: FunctionType) -> None:
         """Keep the source of a function that is in no file, as in a cell of a notebook; and no other line of it.
@@ -272,6 +272,15 @@ class PickleRules:
         if answer.kind == "by-value" and name != "__mp_main__":  # the script, in a process of a pool
             self.by_value[name] = answer.reason
         return answer.kind
+
+
+def _held_by(function: FunctionType) -> list[object]:
+    """Return what a function closes over, and its defaults."""
+    held: list[object] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # of a name that has no value yet
+            held.append(cell.cell_contents)
+    return held
 
 
 def _registered_as(kind: type) -> str:
@@ -432,9 +441,9 @@ def pack_call(
     rules = PickleRules(plan, by_value)
 
     def pack() -> tuple[Artifact, Artifact]:
-        rules.swap = swap
+        rules.swap, rules.makes_anew = swap, True
         packed = _pickle_into_store(_with_sources(call.function, rules), rules, store, keys[0])
-        rules.swap = swap_arguments or swap
+        rules.swap, rules.makes_anew = swap_arguments or swap, False  # both sides have it, and would not share it
         return packed, _pickle_into_store((tuple(call.args), dict(call.kwargs)), rules, store, keys[1])
 
     roots = [(f"the function {call.name}", call.function), *argument_names(call.args, call.kwargs)]
@@ -447,6 +456,7 @@ def pack_function(
 ) -> tuple[Artifact, tuple[str, ...]]:
     """Pickle the function alone, for a batch whose inputs follow; return it, and sentences for the user."""
     rules = PickleRules(plan, by_value, swap=swap)
+    rules.makes_anew = True
     packed = _diagnosed(
         lambda: _pickle_into_store(_with_sources(call.function, rules), rules, store, key),
         [(f"the function {call.name}", call.function)],
@@ -468,8 +478,9 @@ def _diagnosed(
         if isinstance(error, KineticError | OSError) and not isinstance(error, ArgumentNotPicklableError):
             raise
         if again:
-            rules.find_more(roots)
+            rules.find_more()
             return _diagnosed(pack, roots, rules, again=False)
+        roots = roots[:1] if rules.makes_anew else roots[1:]  # of the function, or of the arguments
         raise unpicklable(roots, lambda value: why_unpicklable(value, rules), error) from error
 
 
@@ -641,8 +652,6 @@ class InputPacker:
     def add(self, args: Sequence[Any], kwargs: Mapping[str, Any], swap: Swap | None, *, again: bool = True) -> Artifact:
         """Pickle the arguments of one call."""
         self._rules.swap = swap
-        if again and self._rules.makes_anew:
-            self._rules.set_given((*args, *kwargs.values()))
         with disk_errors_translated():
             file = self._file = self._file or _ScratchFile(self._store, ".inputs")
             start = file.tell()
@@ -653,10 +662,10 @@ class InputPacker:
             file.cut(start)
             if not isinstance(error, Exception) or isinstance(error, KineticError):
                 raise
-            roots = list(argument_names(args, kwargs))
             if again:  # as above
-                self._rules.find_more(roots)
+                self._rules.find_more()
                 return self.add(args, kwargs, swap, again=False)
+            roots = list(argument_names(args, kwargs))
             raise unpicklable(roots, lambda value: why_unpicklable(value, self._rules), error) from error
         placed = Artifact(writer.hexdigest(), writer.length, key=self._key_of(self._number), start=start)
         self._count += 1

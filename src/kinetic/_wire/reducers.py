@@ -287,9 +287,17 @@ _CONNECTED = {  # with something that is not in the job
 }
 
 
-def is_shared(value: object) -> bool:
-    """Return whether a value only makes sense as the very one that others have too, as a lock."""
-    return isinstance(value, _SHARED)
+def shared_in(value: object) -> set[int]:
+    """Return the ids of locks and the like that a value is or has in its lists and dicts: a copy would be of no use."""
+    found, seen, waiting = set[int](), set[int](), [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, _SHARED):
+            found.add(id(part))
+        elif isinstance(part, dict | list | tuple | set | frozenset) and id(part) not in seen:
+            seen.add(id(part))
+            waiting += [*part, *part.values()] if isinstance(part, dict) else part
+    return found
 
 
 def made_anew(it: Any, given: Container[int] = ()) -> tuple[Any, ...] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -302,3 +303,31 @@ def test_a_long_repr_is_cut() -> None:
     text = refusal(train, {"x" * 500: DB})
 
     assert len(text.splitlines()[0]) < 150
+
+
+class Guarded:
+    """As many classes: it holds a lock."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+def closes_over_a_lock():
+    lock = threading.Lock()
+
+    def inner():
+        return lock
+
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("refused", "path"),
+    [
+        (lambda: refusal(train, {"a": [threading.Lock()]}), "argument 0 → ['a'][0]"),
+        (lambda: refusal(train, 1, model=Guarded()), "argument 'model' → .lock"),
+        (lambda: refusal(closes_over_a_lock()), "variable 'lock' that inner() closes over"),
+    ],
+)
+def test_a_lock_that_is_given_to_the_job_is_refused_as_the_two_would_not_share_it(refused, path) -> None:
+    assert path_in(refused()) == path

@@ -226,10 +226,11 @@ def _name_of(kind: type, attribute: str) -> str:
 def dump_value(value: object, file: Any, *, anew: bool = False, in_part: bool = False) -> None:
     """Pickle a value into a file, piece by piece; the file needs ``write`` only.
 
-    ``anew``: make locks and the like anew where it is opened; ``in_part``: put texts in place of what remains.
+    ``anew``: make locks that objects hold, and the like, anew where it is opened; ``in_part``: put texts in place of
+    what remains.
     """
     pickler: Any = (_pickler_with_texts() if in_part else pickler_class())(file, protocol=PICKLE_PROTOCOL)
-    pickler.anew = anew
+    pickler.given = reducers.shared_in(value) if anew else None
     pickler.dump(value)
 
 
@@ -242,7 +243,7 @@ def pickler_class() -> type[pickle.Pickler]:
         dispatch_table = reducers.extended(cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
-            if self.anew and (made := reducers.made_anew(obj)):
+            if self.given is not None and (made := reducers.made_anew(obj, self.given)):
                 return made
             if isinstance(obj, BaseException) and _leaves_pickling_to_python(type(obj)):
                 reduced: Any = obj.__reduce__()  # of Python's own: (type, args) and mostly (…, state)

@@ -8,6 +8,7 @@ import pickle
 import threading
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 
@@ -131,11 +132,24 @@ def test_a_group_of_exceptions_keeps_them_with_what_of_them_can_be_pickled(body:
     assert (repr(first), type(second), "SimpleQueue" in second.queue) == ("KeyError('a')", HoldsAQueueError, True)
 
 
-def test_a_value_with_a_lock_inside_is_delivered_with_a_lock_of_its_own(body: function_call.BodyFile) -> None:
-    word = function_call.deliver(Value({"lock": threading.Lock(), "rows": [1]}), body)
+def test_a_value_that_holds_a_lock_is_delivered_with_one_of_its_own(body: function_call.BodyFile) -> None:
+    model = SimpleNamespace(lock=threading.Lock(), rows=[1])
 
-    opened = pickle.loads(body.path.read_bytes())
-    assert (word["status"], opened["rows"], opened["lock"].locked()) == ("succeeded", [1], False)
+    word = function_call.deliver(Value({"model": model}), body)
+
+    opened = pickle.loads(body.path.read_bytes())["model"]
+    assert (word["status"], opened.rows, opened.lock.locked()) == ("succeeded", [1], False)
+
+
+@pytest.mark.parametrize(("value", "path"), [(threading.Lock(), ""), ({"rows": [1, threading.RLock()]}, "['rows'][1]")])
+def test_a_lock_that_is_part_of_the_value_itself_is_not_copied(
+    body: function_call.BodyFile, value: object, path: str
+) -> None:
+    word = function_call.deliver(Value(value), body)
+
+    assert (word["status"], word["cause"]) == ("failed", "serialization")
+    assert word["error"].get("path", "").endswith(path)
+    assert word["body_length"]  # the rest of it, with a text for the lock
 
 
 @pytest.mark.parametrize(
