@@ -10,7 +10,6 @@ import copyreg
 import functools
 import io
 import operator
-import random as random_
 import sys
 import threading
 import typing
@@ -320,7 +319,7 @@ def made_anew(it: Any, given: Container[int] = ()) -> tuple[Any, ...] | None:
     if kind is ContextVar:
         default, value = Context().run(_value, it), _value(it)
         return _context_var, (it.name, default), value or None, None, None, _set_context_var
-    if kind is random_.SystemRandom:
+    if kind.__name__ == "SystemRandom" and kind.__module__ == "random":  # 5 ms to import, for few jobs
         return kind, ()
     if kind is Struct:
         return kind, (it.format,)
