@@ -69,6 +69,14 @@ def choose(
     return Image(container_image, installs=False, has_base=False, note="")
 
 
+# What base packages bring with all that they need, as of JAX 0.10 and Keras 3.13.
+BROUGHT_BY_BASE = (
+    *("jax", "jaxlib", "ml-dtypes", "numpy", "opt-einsum", "scipy"),
+    *("keras", "absl-py", "h5py", "namex", "optree", "packaging", "rich", "markdown-it-py", "mdurl", "pygments"),
+    "typing-extensions",
+)
+
+
 def base_packages(kind: str, named: Collection[str]) -> tuple[str, ...]:
     """Return what a job finds without naming it: JAX for its hardware, and Keras; what the project names, it brings."""
     return tuple(line for name, line in (("jax", _JAX[kind]), ("keras", "keras")) if name not in named)

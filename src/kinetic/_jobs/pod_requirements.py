@@ -306,13 +306,13 @@ def _dependencies(
 ) -> Dependencies:
     """Return what is installed in the pod, with base packages, and report where that comes from."""
     if not image.installs and not image.repository:
-        expected, found = "the project's dependencies", Dependencies(None, "image")  # where no file can be read
+        expected, found = "the project's dependencies", Dependencies(None, "none")  # where no file can be read
         with contextlib.suppress(OptionError):
             found = find_dependencies(function, plan, base=base, environ=environ)
             expected = f"the dependencies in {found.source}" if found.lines or found.filtered else ""
         if expected:
             output.report_once(f"nothing is installed into the image {image.uri}: it must hold {expected}")
-        return replace(found, kind="image", lines=())
+        return replace(found, lines=(), brought=None)
     export = functools.partial(_export, environ=environ)
     found = find_dependencies(function, plan, base=base, export=export, environ=environ)
     found.check_python(python_runtime.python_version())
@@ -325,7 +325,9 @@ def _dependencies(
     if from_git and not image.repository and not image.has_base:  # said before the job waits for its machine
         shown = re.sub(_USER, r"\g<scheme>://***@", from_git)
         output.warn_once(f"{image.uri} has no git, which is needed to install {shown}: choose an image that has it")
-    return replace(found, lines=(*found.lines, *packages))
+    brought = image_choice.BROUGHT_BY_BASE if base or image.has_base else ()
+    own = image.repository and read_variable("KINETIC_BASE_IMAGE", environ)  # which may hold anything
+    return replace(found, lines=(*found.lines, *packages), brought=None if own else brought)
 
 
 def base_note(packages: Sequence[str], *, base: bool) -> tuple[str, ...]:

@@ -195,7 +195,8 @@ def environment_for(function: Callable[..., Any], plan: Plan, context: SubmitCon
             base=packages,
             source=found.source,
         )
-    return Environment(str(built.python), built.lock, replace(found, lines=(*found.lines, *packages)))
+    brought = image_choice.BROUGHT_BY_BASE if base else ()
+    return Environment(str(built.python), built.lock, replace(found, brought=brought))
 
 
 @functools.cache

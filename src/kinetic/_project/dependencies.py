@@ -369,7 +369,7 @@ def _invalid(file: Path, why: str, number: int = 0, next_: str = "correct the fi
 
 # --------------------------------------------------------------------------------------------------------- the project
 
-Kind = Literal["none", "requirements", "pyproject", "lock", "script", "image"]
+Kind = Literal["none", "requirements", "pyproject", "lock", "script"]
 Export = Callable[[Path, Sequence[str]], Sequence[str]]  # folder with a uv.lock, extras → lines of a requirements file
 
 _FILES = ("requirements.txt", "pyproject.toml")  # the first wins
@@ -380,12 +380,14 @@ class Dependencies:
     """What is to be installed for a job."""
 
     source: Path | None  # the file that says so; None if there is none
-    kind: Kind  # what kind of file; "image" where the job's image must have everything
+    kind: Kind  # what kind of file
     lines: tuple[str, ...] = ()  # requirements and options as in a requirements file, one line each, without comments
     filtered: tuple[str, ...] = ()  # lines that were taken out, because the base environment brings JAX
     notes: tuple[str, ...] = ()  # sentences for the user, each once
     requires_python: str | None = None  # which Pythons the file wants; None if it does not say
     projects: tuple[str, ...] = ()  # folders of other projects that it names, whose files are sent
+    # packages that the job has besides what the lines bring; None where its image is not known here
+    brought: tuple[str, ...] | None = ()
 
     @property
     def names(self) -> frozenset[str]:
@@ -473,7 +475,7 @@ def find(
 def _of_requirements(file: Path, notes: list[str], *, base: bool) -> Dependencies:
     """Read a requirements.txt; a line ``-e ../common`` stands for what that project needs, whose files are sent."""
     found, projects = _without_projects(entries(_text(file)), file.parent)
-    sent = {_name_of(folder) for folder, _ in projects}
+    sent = {name_of(folder) for folder, _ in projects}
     for folder, extras in projects:
         about = Path(folder, "pyproject.toml")
         is_there = about.is_file()
@@ -500,7 +502,7 @@ def _without_projects(found: Sequence[Entry], here: Path) -> tuple[list[Entry], 
         path, _, extras = unquote(re.sub(_FILE_SCHEME, "", target)).rstrip("]").partition("[")
         folder = os.path.normpath(here / path)
         if _local_reference(entry.text) and any(os.path.isfile(f"{folder}/{name}") for name in INSTALLABLE):
-            if _name_of(folder) not in python_runtime.NAMES:
+            if name_of(folder) not in python_runtime.NAMES:
                 projects.append((folder, [extra.strip() for extra in extras.split(",") if extra.strip()]))
         else:
             kept.append(entry)
@@ -531,7 +533,7 @@ def _of_project(
         locked = [Entry(0, entry.text, keep) for entry in entries("\n".join(export(file.parent, extras)))]
         locked, projects = _without_projects(locked, lock.parent)
         notes[0] = f"dependencies come from {lock}"
-        held = members.union((entry.name for entry in locked), (_name_of(folder) for folder, _ in projects))
+        held = members.union((entry.name for entry in locked), (name_of(folder) for folder, _ in projects))
         if absent := sorted({entry.name for entry in found.entries} - held):
             notes.append(f"{lock} does not hold {', '.join(absent)}: bring it up to date with uv lock")
         others = tuple(folder for folder, _ in projects)
@@ -551,13 +553,13 @@ def _lock_of(file: Path) -> tuple[Path, set[str]]:
         if lock.is_file():
             found = re.search(r"^\[manifest\]\nmembers = \[([^\]]*)", _text(lock, errors="replace"), re.MULTILINE)
             members = set(re.findall(r'"([^"]+)"', found[1])) if found else set()
-            if folder == file.parent or _name_of(file.parent) in members:
+            if folder == file.parent or name_of(file.parent) in members:
                 return lock, members
             break
     return file.with_name("uv.lock"), set()
 
 
-def _name_of(folder: str | Path) -> str:
+def name_of(folder: str | Path) -> str:
     """Return the normalized name of the project in a folder."""
     file = Path(folder, "pyproject.toml")
     name = _table(file, _toml(file, _text(file)), "project").get("name") if file.is_file() else None

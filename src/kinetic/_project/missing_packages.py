@@ -11,11 +11,11 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 
 from kinetic._project import modules, root
-from kinetic._project.dependencies import Dependencies, normalised, parsed
+from kinetic._project.dependencies import Dependencies, name_of, normalised, parsed
 from kinetic._project.root import Plan
 
 _NEED = r"^Requires-Dist:\s*([\w.-]+)\s*(?:\[([^\]]*)\])?([^\n]*)$"  # name, extras, version and marker
@@ -30,7 +30,7 @@ def warning(function: object, plan: Plan, found: Dependencies) -> tuple[str, str
     That is what is wrong, why, and what to do; None if nothing is known to be missing.
     """
     asked = plan.source or getattr(root.innermost(function), "__code__", None), found.lines
-    if found.kind == "image" or asked in _asked:
+    if found.brought is None or asked in _asked:
         return None
     _asked.add(asked)
     imports = dict(_Imports(plan).of_script(plan.source) if plan.source else _Imports(plan).of(function))
@@ -42,8 +42,9 @@ def warning(function: object, plan: Plan, found: Dependencies) -> tuple[str, str
     if not imports:
         return None
     here = _Installed()
-    roots = [(each.name, each.extras) for each in named if each is not None]
-    brought = here.all_of(roots, is_complete=found.kind == "lock")
+    known = {*found.brought, *map(name_of, found.projects)}
+    roots = [(each.name, each.extras) for each in named if each is not None and normalised(each.name) not in known]
+    brought = here.all_of([*roots, *((name, ()) for name in known)], known if found.kind != "lock" else None)
     missing = {name: by for name, by in imports.items() if brought is not None and not here.has(brought, name)}
     packages = sorted(filter(None, (here.package_of(name) for name in missing)))
     if not packages:
@@ -162,10 +163,10 @@ class _Installed:
                     if name.endswith(".dist-info"):
                         self._folders.setdefault(normalised(name.partition("-")[0]), f"{folder}/{name}")
 
-    def all_of(self, named: Iterable[tuple[str, Iterable[str]]], *, is_complete: bool) -> set[str] | None:
+    def all_of(self, named: Iterable[tuple[str, Iterable[str]]], known: Collection[str] | None) -> set[str] | None:
         """Return these packages, given with their extras, and all that they need; None if one is not installed here.
 
-        ``is_complete``: all are named, as in a lock, so it does not matter what is installed here.
+        That does not matter for those that are ``known`` to be complete, or for all where that is None, as of a lock.
         """
         waiting = [(normalised(name), frozenset(map(normalised, extras))) for name, extras in named]
         seen: set[tuple[str, frozenset[str]]] = set()
@@ -175,7 +176,7 @@ class _Installed:
                 continue
             seen.add((name, extras))
             if name not in self._folders:
-                if not is_complete:
+                if known is not None and name not in known:
                     return None
                 continue
             for need, inner, marker in re.findall(

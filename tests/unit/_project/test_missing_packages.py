@@ -82,10 +82,10 @@ def project(tmp_path, monkeypatch):
     modules.startup_path.cache_clear()
 
 
-def told(project, *lines, kind="requirements", name="train", source=True):
+def told(project, *lines, kind="requirements", name="train", source=True, **more):
     module = importlib.import_module("train")
     function = getattr(module, name)
-    found = Dependencies(project / "requirements.txt" if source else None, kind, lines)
+    found = Dependencies(project / "requirements.txt" if source else None, kind, lines, **more)
     return missing_packages.warning(function, find_root(function), found)
 
 
@@ -129,8 +129,22 @@ def test_nothing_is_told_where_a_line_may_bring_anything(project, line) -> None:
     assert told(project, "plots", line) is None
 
 
-def test_nothing_is_told_of_an_image_that_holds_everything(project) -> None:
-    assert told(project, kind="image") is None
+def test_nothing_is_told_of_an_image_that_is_not_known_here(project) -> None:
+    assert told(project, brought=None) is None
+
+
+def test_what_base_packages_bring_is_there_though_they_are_not_installed_here(project) -> None:
+    what, *_ = told(project, "jax[cuda12]", "image-tools", brought=("jax", "plots"))
+
+    assert what.endswith(": apart_module (imported by train)")
+
+
+def test_a_project_whose_files_are_sent_is_there(project) -> None:
+    apart = project.parent / "apart"
+    apart.mkdir()
+    (apart / "pyproject.toml").write_text('[project]\nname = "apart"\n')
+
+    assert told(project, "image-tools[draw]", projects=(str(apart),)) is None
 
 
 def test_a_project_without_a_file_is_told_to_write_one(project) -> None:
