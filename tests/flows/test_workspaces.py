@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import site
 import subprocess
 import sys
@@ -134,9 +135,12 @@ def test_a_member_of_a_workspace_imports_the_projects_that_its_lock_names_in_ano
     assert f"{workspace}/packages/common: left out because they look like secrets: .env (a line '!.env'" in done.stderr
     assert f'File "{workspace}/packages/common/src/common/late.py", line' in failed.stderr, failed.stderr
     assert "KeyError: 'from another project'" in failed.stderr
+    listed = submit(python, train, "-m", "kinetic", "package", "--dry-run", "src/train/main.py")
     sent = {line.rpartition("/")[2] for line in files.stdout.splitlines()}
     assert {"late.py", "words.txt", "flat.py"} <= sent, files.stderr
     assert sent.isdisjoint({".env", "large.bin", ".venv", "workspace"})
+    assert re.search(r"^yes +\d+ bytes +\.kinetic-beside/common/src/common/late\.py", listed.stdout, re.MULTILINE)
+    assert re.search(r"^no +\d+ bytes +\.kinetic-beside/common/\.env +", listed.stdout, re.MULTILINE)
 
 
 def test_a_workspace_that_is_sent_as_a_whole_holds_its_members_once(workspace, monkeypatch) -> None:

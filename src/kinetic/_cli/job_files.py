@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +18,7 @@ from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
 from kinetic._output.format import Column, age_text, count_text, names_text, size_text
 from kinetic._wire import keys
-from kinetic.errors import JobNotFoundError, OptionError, ProjectRootError
+from kinetic.errors import JobNotFoundError, KineticError, OptionError, ProjectRootError
 
 if TYPE_CHECKING:
     from kinetic._config.target import Target
@@ -193,7 +196,7 @@ def package(file: Path, dry_run: bool, as_json: bool) -> None:
 
     if not dry_run:
         raise click.UsageError("pass --dry-run: a package is built only when a job is submitted")
-    plan = root.plan_for_file(file)
+    plan = _with_other_projects(root.plan_for_file(file), file)
     listing = archive.list_project(plan, exclude=folders_not_sent(plan, None))
     if as_json:
         entries = [
@@ -225,6 +228,25 @@ def package(file: Path, dry_run: bool, as_json: bool) -> None:
             code="project-too-large",
         )
     click.echo(summary, err=True)
+
+
+def _with_other_projects(plan: Plan, file: Path) -> Plan:
+    """Return the plan with the other projects that dependencies name, where jobs run in another environment."""
+    from kinetic._backends import registry
+    from kinetic._config import target as settings
+
+    is_same = os.environ.get("KINETIC_LOCAL_ENV", "") in {"", "same"}
+    if is_same and registry.is_here(settings.resolve().backend.value):
+        return plan
+    from kinetic._jobs import pod_requirements
+    from kinetic._project import other_projects
+
+    script = replace(plan, source=str(file.absolute()))
+    with contextlib.suppress(KineticError):  # a submission will say what is wrong with the file
+        read_lock = functools.partial(pod_requirements.read_lock, environ=os.environ)
+        found = pod_requirements.find_dependencies(print, script, base=False, export=read_lock, environ=os.environ)
+        return other_projects.with_them(plan, found.projects)
+    return plan
 
 
 def folders_not_sent(plan: Plan, output_dir: str | None) -> tuple[Path, ...]:

@@ -313,7 +313,7 @@ def _dependencies(
         if expected:
             output.report_once(f"nothing is installed into the image {image.uri}: it must hold {expected}")
         return replace(found, lines=(), brought=None)
-    export = functools.partial(_export, environ=environ)
+    export = functools.partial(read_lock, environ=environ)
     found = find_dependencies(function, plan, base=base, export=export, environ=environ)
     found.check_python(python_runtime.python_version())
     packages = image_choice.base_packages(placement.kind, found.names) if base and not image.has_base else ()
@@ -337,7 +337,7 @@ def base_note(packages: Sequence[str], *, base: bool) -> tuple[str, ...]:
     return (f"base packages: {', '.join(packages)}",) if packages else ()
 
 
-def _export(folder: Path, extras: Sequence[str], *, environ: Mapping[str, str]) -> list[str]:
+def read_lock(folder: Path, extras: Sequence[str], *, environ: Mapping[str, str]) -> list[str]:
     """Read the uv.lock of a project."""
     from kinetic._images import lock_store  # only for projects with one
 
