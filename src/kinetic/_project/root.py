@@ -50,7 +50,7 @@ class Plan:
     def here(self, relative: str) -> str:
         """Return where a path of the job's copy is on this machine, absolute."""
         for name, folder in self.beside:
-            if (inside := below(relative, name)) is not None:
+            if (inside := _below(relative, name)) is not None:
                 return os.path.join(folder, inside).rstrip("/")
         return os.path.join(self.root, relative).rstrip("/")
 
