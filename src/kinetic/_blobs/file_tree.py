@@ -218,9 +218,10 @@ class _Scanner:
         """Take the target of a link under the link's name; it is also sent under its own."""
         try:
             about = entry.stat()
-        except OSError as error:
+            left = self._selection.link(entry, relative, about, folder)
+        except OSError as error:  # it may be gone meanwhile
             return self._selection.unreadable(entry.path, relative, error)
-        if (left := self._selection.link(entry, relative, about, folder)) is not None:
+        if left is not None:
             return left
         if stat.S_ISDIR(about.st_mode):
             _descend(entry, relative, folder, below)
