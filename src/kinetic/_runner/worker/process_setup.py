@@ -20,6 +20,7 @@ import re
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -340,6 +341,8 @@ def keep_flushing() -> None:
     A child that user code forks has no such thread, and writes each line at once.
     """
     if not _flushers:
+        if sys.version_info >= (3, 12):  # which warns at each fork of a process with threads, and this is one
+            warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_a_forked_child)
     _flushers.append(_Flusher())
 
