@@ -33,7 +33,11 @@ def warning(function: object, plan: Plan, found: Dependencies) -> tuple[str, str
     if found.brought is None or asked in _asked:
         return None
     _asked.add(asked)
-    imports = dict(_Imports(plan).of_script(plan.source) if plan.source else _Imports(plan).of(function))
+    imports: dict[str, str] = {}
+    with contextlib.suppress(
+        Exception
+    ):  # objects of strangers raise anything when they are looked at: then less is told
+        imports |= _Imports(plan).of_script(plan.source) if plan.source else _Imports(plan).of(function)
     named = [parsed(line) for line in found.lines if not line.startswith("-")]
     for requirement in named:
         if requirement is None:  # an address, and nothing tells what it brings

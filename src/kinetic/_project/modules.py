@@ -169,7 +169,7 @@ FOUND = ModuleOrigin("installed", "the job's Python finds it where this one does
 
 def classify(module: ModuleType, plan: Plan) -> ModuleOrigin:
     """Return how a module reaches the job that a plan describes."""
-    return _classifier(plan, _ignore_stamp(plan), tuple(map(str, sys.path))).classify(module)
+    return _classifier(plan, _ignore_stamps(plan), tuple(map(str, sys.path))).classify(module)
 
 
 def stale_modules(plan: Plan, *, since: float | None = None) -> list[str]:
@@ -323,10 +323,14 @@ def _classifier(plan: Plan, _ignore_stamp: object, path: tuple[str, ...]) -> _Cl
     return _Classifier(plan, path)
 
 
-def _ignore_stamp(plan: Plan) -> tuple[int, int] | None:
-    """Change when the project's ignore file does."""
+def _ignore_stamps(plan: Plan) -> tuple[tuple[int, int] | None, ...]:
+    """Change when the ignore file of a project that is sent does."""
+    return tuple(_stamp(f"{folder}/{ignore.FILE}") for _, folder in plan.sent())
+
+
+def _stamp(file: str) -> tuple[int, int] | None:
     try:
-        about = os.stat(f"{plan.root}/{ignore.FILE}")
+        about = os.stat(file)
     except OSError:
         return None
     return about.st_mtime_ns, about.st_size
@@ -394,7 +398,7 @@ def added_libraries(plan: Plan) -> list[str]:
     Those of the project that are not sent are among them: ``pip install --target`` a folder that .kineticignore names.
     """
     own, found = (sys.prefix, sys.base_prefix), []
-    project = _classifier(plan, _ignore_stamp(plan), tuple(map(str, sys.path)))
+    project = _classifier(plan, _ignore_stamps(plan), tuple(map(str, sys.path)))
     for entry in filter(None, map(str, sys.path)):
         folder = os.path.abspath(entry)
         if not any(root.below(folder, prefix) is not None for prefix in own) and (

@@ -44,7 +44,7 @@ def _imported(plan: Plan) -> Iterator[str]:
     alone = replace(plan, root=Path(os.devnull), sys_path_rel=(), same_python=True)
     libraries = tuple(f"{folder}/" for folder in map(str, sys.path) if root.is_installed(folder))
     for name, module in list(sys.modules.items()):  # some thousand
-        file = getattr(module, "__file__", None) if type(module) is ModuleType else None
+        file = vars(module).get("__file__") if type(module) is ModuleType else None
         if (
             not isinstance(file, str)
             or file.startswith(libraries)
@@ -54,7 +54,7 @@ def _imported(plan: Plan) -> Iterator[str]:
             continue
         if name == module.__name__ and modules.classify(module, alone) == modules.FOUND:
             folder = os.path.dirname(file)
-            for _ in range(name.count(".") + hasattr(module, "__path__")):
+            for _ in range(name.count(".") + ("__path__" in vars(module))):
                 folder = os.path.dirname(folder)
             yield folder
 

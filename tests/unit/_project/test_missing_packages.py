@@ -168,3 +168,15 @@ def test_what_a_script_imports_that_a_command_runs_is_told_too(project) -> None:
 
     names = [f"{name} (imported by train.py)" for name in ("apart_module", "pixels", "plots", "quick")]
     assert what.endswith(f": {', '.join(names)}")
+
+
+def test_an_object_that_raises_when_it_is_looked_at_stops_nothing(project) -> None:
+    class Unbound:
+        @property
+        def __class__(self):
+            raise RuntimeError("working outside of a request")
+
+    function = importlib.import_module("train").train
+    function.__globals__["load"] = Unbound()
+
+    assert told(project, "plots") is None
