@@ -183,9 +183,8 @@ class _Installed:
                 if known is not None and name not in known:
                     return None
                 continue
-            for need, inner, marker in re.findall(
-                _NEED, self._read(name, "METADATA").partition("\n\n")[0], re.MULTILINE
-            ):
+            fields = self._read(name, "METADATA").partition("\n\n")[0]  # and a description below
+            for need, inner, marker in re.findall(_NEED, fields, re.MULTILINE):
                 extra = re.search(_FOR_AN_EXTRA, marker)
                 if extra is None or normalised(extra[1]) in extras:
                     wanted = (normalised(each.strip()) for each in inner.split(",") if each.strip())

@@ -22,16 +22,21 @@ from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT
 from .conftest import JOB, KEY, WAITS, Bucket, Pods, act, children_of, ends_of, start_all
 
 
-def test_a_pod_that_is_taken_away_leaves_a_note_and_its_log_and_no_verdict(pods: Pods, tmp_path: Path) -> None:
-    pods.order(WAITS, str(tmp_path / "flag"))
-    pod = pods.start()
-    until((tmp_path / "flag").exists)
-
+def take_away_without_a_verdict(pods: Pods, pod: Any) -> None:
+    """Tell a pod to end, as before its node goes; it leaves the job to the next pod."""
     pod.send_signal(signal.SIGTERM)
     pod.communicate(timeout=30)
 
     assert pod.returncode == INFRASTRUCTURE_EXIT
     assert pods.outcome() is None
+
+
+def test_a_pod_that_is_taken_away_leaves_a_note_and_its_log_and_no_verdict(pods: Pods, tmp_path: Path) -> None:
+    pods.order(WAITS, str(tmp_path / "flag"))
+    pod = pods.start()
+    until((tmp_path / "flag").exists)
+
+    take_away_without_a_verdict(pods, pod)
     assert "taken away" in pods.note().details["why"]
     assert pods.log() == "waiting\n"
 
@@ -173,11 +178,7 @@ def test_leaving_by_sys_exit_when_told_to_end_is_no_success(pods: Pods, tmp_path
     pod = pods.start()
     until((tmp_path / "flag").exists)
 
-    pod.send_signal(signal.SIGTERM)
-    pod.communicate(timeout=30)
-
-    assert pod.returncode == INFRASTRUCTURE_EXIT
-    assert pods.outcome() is None
+    take_away_without_a_verdict(pods, pod)
 
 
 def test_a_value_that_is_returned_in_time_counts(pods: Pods, tmp_path: Path) -> None:
@@ -356,11 +357,7 @@ def test_a_pod_that_is_taken_away_while_arguments_are_opened_leaves_no_verdict(p
     pod = pods.start()
     until((tmp_path / "opening").exists)
 
-    pod.send_signal(signal.SIGTERM)
-    pod.communicate(timeout=30)
-
-    assert pod.returncode == INFRASTRUCTURE_EXIT
-    assert pods.outcome() is None
+    take_away_without_a_verdict(pods, pod)
 
 
 def test_a_worker_that_is_killed_before_the_function_began_may_be_repeated(pods: Pods, tmp_path: Path) -> None:
