@@ -167,11 +167,10 @@ def resolve(
     """
     with tempfile.TemporaryDirectory(prefix="kinetic-lock-") as name:
         folder = Path(name)
-        (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in lines))
-        (folder / "requirements.txt").chmod(0o600)  # an index address may hold a password
+        limits = python_runtime.write_requirements(lines, folder)
         if before:
             (folder / FILE).write_text(before)
-        done = _compile(folder, platform, say, stop)
+        done = _compile(folder, platform, say, stop, *limits)
         if done.status:
             raise _unresolved(done, lines, platform, source)
         text = _without_unlisted_files((folder / FILE).read_text(), lines)
@@ -399,13 +398,14 @@ def named(lines: Sequence[str]) -> tuple[str, ...]:
 
 def suggest_line(reason: str, lines: Sequence[str], source: Path | None) -> str:
     """Name the lines whose packages uv's explanation mentions, with their numbers."""
-    suspects = [line for line in lines if not line.startswith("-") and _mentions(reason, line)]
+    named = (line.removeprefix(python_runtime.CONSTRAINT) for line in lines)
+    suspects = [line for line in named if not line.startswith("-") and _mentions(reason, line)]
     place = str(source) if source else "the dependencies of the project"
     if not suspects:
         return f"check {place}"
     numbers = [_number(line, source) for line in suspects]
-    named = [f"line {number} ({line})" if number else line for number, line in zip(numbers, suspects, strict=True)]
-    return uv.without_logins(f"check {place}: {', '.join(named)}")
+    shown = [f"line {number} ({line})" if number else line for number, line in zip(numbers, suspects, strict=True)]
+    return uv.without_logins(f"check {place}: {', '.join(shown)}")
 
 
 def _mentions(text: str, line: str) -> bool:

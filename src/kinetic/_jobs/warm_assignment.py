@@ -259,7 +259,7 @@ def _lacking_lines(
 
     Where all is there already, the job is one like the pod's own, forked from what has imported their packages.
     """
-    from kinetic._project import dependencies  # only where packages have changed
+    from kinetic._project import requirements  # only where packages have changed
 
     if any("layers" in (each or {}) for each in (own, there)):
         return None
@@ -268,7 +268,7 @@ def _lacking_lines(
     lines, known = _lines_of(own, context.store), _lines_of(there, context.store) if there else []
     with context.backend.warm.turn(state) as connection:
         installed = connection.installed()
-    lacking = dependencies.not_satisfied(lines, known, installed)
+    lacking = requirements.not_satisfied(lines, known, installed)
     what = f"gets what it lacks: {', '.join(lacking)}" if lacking else "has all packages of this job"
     output.report(f"the warm pod {state.name} {what}")
     return {"lines": dict(own), "like": None if lacking or not there else dict(there)}

@@ -4,228 +4,28 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import Literal
 
+from kinetic._project import requirements
+from kinetic._project.requirements import Entry, entries, invalid, normalised, parsed, read_text
 from kinetic._project.root import INSTALLABLE, Plan, is_installed
 from kinetic._wire import NamedTuple, dataclass, digests, python_runtime
 from kinetic.errors import OptionError
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-
-# The accelerator decides which build of these is right, so the base environment brings them.
-BASE_NAMES = frozenset({"jax", "jaxlib", "libtpu", "libtpu-nightly"})
-
-# An address, or a variable that holds one.
-_REMOTE = r"(?i)(?:git|hg|bzr|svn)\+(?!file:|[./~])|(?!file:)[a-z][a-z0-9+.-]*://|\$\{(?!PROJECT_ROOT\b)"
-_SEPARATORS = r"[-_.]+"
-_COMMENT = r"(?:^|\s+)#.*$"
-_KEEP = r"#\s*kn:keep\b"
-_FILE_URL = r"(?i)(?:\A|[\s=@+\"'])file:"
-_NAME_BEFORE = r"\A[\w.-]+\s*@\s*"
-_FILE_SCHEME = r"(?i)^file:(?://(?:localhost)?(?=/))?"
-_PIP_OPTIONS = r"\s*(?<!\S)--.*\Z"  # options of pip behind a requirement: its hashes
-_EGG = r"[#&]egg=([A-Za-z0-9._-]+)"
-_REPOSITORY = r"(?i)(?:git|hg|bzr|svn)\+"
-_ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-
-_INCLUDING = {"-r": "--requirement", "-c": "--constraint"}
-_EDITABLE = "--editable"
-_SHORT = _INCLUDING | {"-e": _EDITABLE, "-f": "--find-links", "-i": "--index-url"}
-_OPTIONS = {*_SHORT.values(), "--extra-index-url"}
-_SENT_ANYWAY = (
-    "remove the line if it is code of your project, which is sent anyway; "
-    "else publish it and name it with a version or an address (https://…, git+https://…)"
-)
-
-
-# ------------------------------------------------------------------------------------------------ requirement lines
-
-
-class Entry(NamedTuple):
-    """One requirement or option."""
-
-    number: int  # the line on which it begins, from 1; 0 if it is in no file that a user wrote
-    text: str  # on one line, without comments
-    keep: bool = False  # whether ``# kn:keep`` is on it: it stays even if the base environment brings it
-
-    @property
-    def name(self) -> str:
-        """The normalized name of the package; "" for an option, an address or a path."""
-        requirement = parsed(self.text)
-        return normalised(requirement.name) if requirement else ""
-
-
-def normalised(name: str) -> str:
-    """Return the normalized name of a package (PEP 503); ``packaging`` does the same, and is read only for more."""
-    return re.sub(_SEPARATORS, "-", name).lower()
-
-
-def parsed(text: str) -> Requirement | None:
-    """Return a requirement (PEP 508); None for an option of pip, an address or a path."""
-    from packaging.requirements import InvalidRequirement, Requirement  # 15 ms; only where dependencies are read
-
-    try:
-        return Requirement(re.sub(_PIP_OPTIONS, "", text))
-    except InvalidRequirement:
-        return None
-
-
-def not_satisfied(lines: Sequence[str], known: Sequence[str], installed: Mapping[str, str]) -> list[str]:
-    """Return the requirements that what is installed does not satisfy, as far as names and versions tell.
-
-    What they do not tell (an address, an option, extras) is satisfied if it is among the known ones.
-    """
-    before = {entry.text for entry in entries("\n".join(known))}
-    found = []
-    for entry in entries("\n".join(lines)):
-        requirement = parsed(entry.text)
-        version = installed.get(entry.name)
-        is_known = entry.text in before or (requirement is not None and not requirement.extras and not requirement.url)
-        if requirement is None or version is None:
-            is_there = entry.text in before and (requirement is None or requirement.marker is not None)
-        else:
-            is_there = requirement.specifier.contains(version, prereleases=True)
-        if not (is_known and is_there):
-            shown = re.sub(_PIP_OPTIONS, "", entry.text) if requirement else entry.text
-            found.append(f"{shown} (has {version})" if version and not is_there else shown)
-    return found
-
-
-def entries(text: str) -> list[Entry]:
-    """Read a requirements file: continuation lines and the hashes below a requirement belong to it."""
-    found: list[Entry] = []
-    for number, line in _joined(text):
-        words, keep = " ".join(re.sub(_COMMENT, "", line).split()), re.search(_KEEP, line) is not None
-        if words.startswith("--hash") and found:
-            found[-1] = Entry(found[-1].number, f"{found[-1].text} {words}", found[-1].keep or keep)
-        elif words:
-            found.append(Entry(number, words, keep))
-    return found
-
-
-def _joined(text: str) -> Iterator[tuple[int, str]]:
-    """Yield logical lines and where they begin; a backslash at the end of a comment joins nothing."""
-    begin, parts = 0, list[str]()
-    for number, raw in enumerate(text.split("\n"), 1):
-        line = raw.rstrip()
-        begin = begin if parts else number
-        if line.lstrip().startswith("#"):
-            line = f" {line}"
-        elif line.endswith("\\"):
-            parts.append(line[:-1])
-            continue
-        yield begin, "".join([*parts, line])
-        parts = []
-    if parts:
-        yield begin, "".join(parts)
-
-
-def without_base(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """Separate what is to be installed from what the base environment brings."""
-    brought = [entry for entry in found if entry.name in BASE_NAMES and not entry.keep]
-    return [entry for entry in found if entry not in brought], brought
-
-
-def without_kinetic(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """Separate what is to be installed from what names kinetic itself: a job brings its own copy.
-
-    What an extra of kinetic brings for jobs stays, in the place of the line.
-    """
-    kept, ours = list[Entry](), list[Entry]()
-    for entry in found:
-        if not _is_kinetic(entry):
-            kept.append(entry)
-            continue
-        ours.append(entry)
-        if requirement := parsed(entry.text):
-            marker = f" ; {requirement.marker}" if requirement.marker else ""
-            wanted = {normalised(extra) for extra in requirement.extras} & python_runtime.EXTRAS_OF_JOBS.keys()
-            kept += [Entry(entry.number, python_runtime.EXTRAS_OF_JOBS[extra] + marker) for extra in sorted(wanted)]
-    return kept, ours
-
-
-def _is_kinetic(entry: Entry) -> bool:
-    """Return whether a line would install kinetic: by name, as an archive, or from a repository of that name."""
-    if entry.name:
-        return entry.name in python_runtime.NAMES
-    words = entry.text.split()
-    if words[0].startswith("-"):
-        words = [value for option, value in _options(entry.text) if option == _EDITABLE]
-    if not words:
-        return False
-    if egg := re.search(_EGG, words[0]):
-        return normalised(egg[1]) in python_runtime.NAMES
-    path = re.split(r"[?#]", words[0])[0].rstrip("/")
-    name = path.rpartition("/")[2]
-    if name.lower().endswith(".whl"):
-        stem = name.partition("-")[0]
-    elif name.lower().endswith(_ARCHIVES):
-        stem = name.rpartition("-")[0] or path.partition("/archive/")[0].rpartition("/")[2]
-    else:
-        stem = name.partition("@")[0].removesuffix(".git") if re.match(_REPOSITORY, path) else ""
-    return normalised(stem) in python_runtime.NAMES
-
-
-def reject_local(found: Sequence[Entry], source: object) -> None:
-    """Reject the first entry that names something which only this machine has; the message names file and line."""
-    for entry in found:
-        if problem := _local_reference(entry.text):
-            reason, advice = problem
-            line = f", line {entry.number}" if entry.number else ""
-            raise OptionError(
-                f"{source}{line} cannot be installed in a job: {entry.text}",
-                why=f"{reason}; an environment is built from this one file, here as on a cluster",
-                next=advice,
-                code="dependency",
-            )
-
-
-def _local_reference(text: str) -> tuple[str, str] | None:
-    """Return why a line cannot be installed elsewhere, and what to do; None if it can."""
-    if re.search(_FILE_URL, text):
-        return "it names a file of this machine", _SENT_ANYWAY
-    if not text.startswith("-"):
-        return ("it names a path of this machine", _SENT_ANYWAY) if _is_path(text) else None
-    for option, value in _options(text):
-        if option in _INCLUDING.values():
-            return "it includes another file", "write the lines of that file into this one"
-        if option == _EDITABLE and not re.match(_REMOTE, value):
-            return "it installs from a folder of this machine", _SENT_ANYWAY
-        if not re.match(_REMOTE, value):
-            return "it looks into a folder of this machine", "name the address of an index or a page"
-    return None
-
-
-def _options(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the options of a line by their long names, with their values: ``-rx``, ``-r x``, ``--requirement=x``."""
-    words = iter(text.split())
-    for word in words:
-        option, _, value = word.partition("=")
-        if word[:2] in _SHORT:
-            option, value = _SHORT[word[:2]], word[2:].lstrip("=")
-        if option in _OPTIONS:
-            yield option, (value or next(words, "")).strip("\"'")
-
-
-def _is_path(text: str) -> bool:
-    requirement = parsed(text)
-    url = requirement.url if requirement else None
-    target = url or text.split(maxsplit=1)[0].partition(";")[0]
-    if re.match(_REMOTE, target):
-        return False
-    if url or target.lower().endswith(_ARCHIVES):
-        return True
-    return requirement is None and (target[0] in ".~" or "/" in target or "\\" in target)
-
 
 # --------------------------------------------------------------------------------- pyproject.toml and script metadata
 
 # The regular expression of PEP 723, with "script" for the type.
 _SCRIPT = r"(?m)^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$"
+
+
+# Where build backends are told in which files dynamic dependencies are.
+_DYNAMIC = (
+    ("tool", "setuptools", "dynamic", "dependencies", "file"),
+    ("tool", "hatch", "metadata", "hooks", "requirements_txt", "files"),
+)
 
 
 class Declared(NamedTuple):
@@ -242,10 +42,11 @@ def in_project(file: Path, text: str, extras: Sequence[str], *, locked: bool, se
     project = _table(file, page, "project")
     optional = _table(file, project, "optional-dependencies", "project.")
     named = _strings(file, project, "dependencies", "project") + _wanted(file, project, optional, extras)
-    found = [entry for entry in _entries(file, text, named) if entry.name not in sent]
+    in_files = [entry for name in _files_of(file, page) for entry in requirements.read_included(file.parent / name)]
+    found = [entry for entry in [*_entries(file, text, named), *in_files] if entry.name not in sent]
     if not locked:
         _reject_sources(file, page, found)
-    return Declared(found, tuple(_unread(page, project)), _python(file, project))
+    return Declared(found, tuple(_unread(page, project, is_dynamic=not in_files)), _python(file, project))
 
 
 def in_script(file: Path, text: str) -> Declared | None:
@@ -254,7 +55,7 @@ def in_script(file: Path, text: str) -> Declared | None:
     if not blocks:
         return None
     if len(blocks) > 1:
-        _invalid(file, "it has more than one block '# /// script'")
+        invalid(file, "it has more than one block '# /// script'")
     lines = blocks[0]["content"].splitlines(keepends=True)
     page = _toml(file, "".join(line[2:] if line.startswith("# ") else line[1:] for line in lines))
     found = _entries(file, text, _strings(file, page, "dependencies"))
@@ -268,27 +69,27 @@ def _toml(file: Path, text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        _invalid(file, f"it is not TOML: {error}")
+        invalid(file, f"it is not TOML: {error}")
 
 
 def _table(file: Path, page: Mapping[str, object], name: str, above: str = "") -> Mapping[str, object]:
     found = page.get(name, {})
     if not isinstance(found, dict):
-        _invalid(file, f"[{above}{name}] is not a table")
+        invalid(file, f"[{above}{name}] is not a table")
     return found
 
 
 def _strings(file: Path, table: Mapping[str, object], name: str, where: str = "") -> list[str]:
     found = table.get(name, [])
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        _invalid(file, f"{name!r}{f' of [{where}]' if where else ''} is not a list of strings")
+        invalid(file, f"{name!r}{f' of [{where}]' if where else ''} is not a list of strings")
     return found
 
 
 def _python(file: Path, table: Mapping[str, object]) -> str | None:
     found = table.get("requires-python")
     if found is not None and not isinstance(found, str):
-        _invalid(file, "'requires-python' is not a string")
+        invalid(file, "'requires-python' is not a string")
     return found
 
 
@@ -330,21 +131,37 @@ def _entries(file: Path, text: str, named: Sequence[str]) -> list[Entry]:
         number = places[0] if places else 0
         for entry in entries(" ".join(requirement.splitlines())):
             if entry.text.startswith("-"):
-                _invalid(file, f"{entry.text!r} is an option of pip and not a requirement", number)
-            kept = entry.keep or any(re.search(_KEEP, lines[place - 1]) for place in places)
+                invalid(file, f"{entry.text!r} is an option of pip and not a requirement", number)
+            kept = entry.keep or any(requirements.keeps(lines[place - 1]) for place in places)
             found.append(Entry(number, entry.text, kept))
     return found
 
 
-def _unread(page: Mapping[str, object], project: Mapping[str, object]) -> list[str]:
-    """Name the tables that hold dependencies and are not read."""
+def _files_of(file: Path, page: Mapping[str, object]) -> list[str]:
+    """Return the requirements files that setuptools, or a plugin of hatchling, takes for dynamic dependencies."""
+    project = _table(file, page, "project")
+    if "dependencies" not in _strings(file, project, "dynamic", "project"):
+        return []
+    found = list[str]()
+    for *above, key in _DYNAMIC:
+        table, name = page, ""
+        for each in above:
+            table, name = _table(file, table, each, name), f"{name}{each}."
+        named = table.get(key)
+        found += [named] if isinstance(named, str) else _strings(file, table, key, name.rstrip("."))
+    return found
+
+
+def _unread(page: Mapping[str, object], project: Mapping[str, object], *, is_dynamic: bool) -> list[str]:
+    """Name the tables that hold dependencies and are not read; ``is_dynamic``: none of dynamic ones was."""
     tool = page.get("tool")
     poetry = tool.get("poetry") if isinstance(tool, dict) else None
     found = ["[tool.poetry.dependencies]"] if isinstance(poetry, dict) and poetry.get("dependencies") else []
     found += ["[dependency-groups]"] if page.get("dependency-groups") else []
     found += ["[project.optional-dependencies]"] if project.get("optional-dependencies") else []
     dynamic = project.get("dynamic")
-    found += ['dynamic = ["dependencies"]'] if isinstance(dynamic, list) and "dependencies" in dynamic else []
+    is_dynamic = is_dynamic and isinstance(dynamic, list) and "dependencies" in dynamic
+    found += ['dynamic = ["dependencies"]'] if is_dynamic else []
     return found
 
 
@@ -360,11 +177,6 @@ def _reject_sources(file: Path, page: Mapping[str, object], found: Sequence[Entr
                 next="run uv lock beside a pyproject.toml; or write the address itself: name @ git+https://…",
                 code="dependency",
             )
-
-
-def _invalid(file: Path, why: str, number: int = 0, next_: str = "correct the file") -> NoReturn:
-    place = f"{file}, line {number}," if number else str(file)
-    raise OptionError(f"the dependencies in {place} cannot be read", why=why, next=next_, code="dependency")
 
 
 # --------------------------------------------------------------------------------------------------------- the project
@@ -449,7 +261,7 @@ def find(
         OptionError: A file cannot be read, or a line names what only this machine has.
     """
     if script is not None and not is_installed(script):
-        text = _text(Path(script), errors="replace")  # another encoding is possible; the block itself is UTF-8
+        text = read_text(Path(script), errors="replace")  # another encoding is possible; the block itself is UTF-8
         declared = in_script(Path(script), text) if "# /// script" in text else None
         if declared is not None:
             notes = [f"dependencies come from the metadata of {script}"]
@@ -474,12 +286,12 @@ def find(
 
 def _of_requirements(file: Path, notes: list[str], *, base: bool) -> Dependencies:
     """Read a requirements.txt; a line ``-e ../common`` stands for what that project needs, whose files are sent."""
-    found, projects = _without_projects(entries(_text(file)), file.parent)
+    found, projects = _without_projects(requirements.read(file), file.parent)
     sent = {name_of(folder) for folder, _ in projects}
     for folder, extras in projects:
         about = Path(folder, "pyproject.toml")
         is_there = about.is_file()
-        declared = in_project(about, _text(about), extras, locked=False, sent=sent) if is_there else Declared([])
+        declared = in_project(about, read_text(about), extras, locked=False, sent=sent) if is_there else Declared([])
         found += [Entry(0, entry.text, entry.keep) for entry in declared.entries]
         if not declared.entries:
             unread = f" ({', '.join(declared.unread)} is not read)" if declared.unread else ""
@@ -493,20 +305,22 @@ def _without_projects(found: Sequence[Entry], here: Path) -> tuple[list[Entry], 
 
     What installs kinetic itself is in neither: every job brings its own.
     """
-    from urllib.parse import unquote  # only where dependencies are read
-
     kept, projects = list[Entry](), list[tuple[str, list[str]]]()
     for entry in found:
-        editable = [value for option, value in _options(entry.text) if option == _EDITABLE]
-        target = re.sub(_NAME_BEFORE, "", (editable or [entry.text])[0].partition(";")[0].strip())
-        path, _, extras = unquote(re.sub(_FILE_SCHEME, "", target)).rstrip("]").partition("[")
-        folder = os.path.normpath(here / path)
-        if _local_reference(entry.text) and any(os.path.isfile(f"{folder}/{name}") for name in INSTALLABLE):
-            if name_of(folder) not in python_runtime.NAMES:
-                projects.append((folder, [extra.strip() for extra in extras.split(",") if extra.strip()]))
-        else:
+        path, extras = requirements.local_path(entry) or ("", [])
+        # Pip looks from the current folder, which is mostly that of the first file.
+        places = [entry.file.parent, here] if entry.file else [here]
+        folders = [os.path.normpath(place / path) for place in places] if path else []
+        folder = next(filter(_is_project, folders), None)
+        if folder is None:
             kept.append(entry)
+        elif name_of(folder) not in python_runtime.NAMES:
+            projects.append((folder, extras))
     return kept, projects
+
+
+def _is_project(folder: str) -> bool:
+    return any(os.path.isfile(f"{folder}/{name}") for name in INSTALLABLE)
 
 
 def _nearest(entry: Path, home: str) -> tuple[Path, list[str], bool]:
@@ -526,10 +340,10 @@ def _of_project(
 ) -> Dependencies:
     lock, members = _lock_of(file)
     has_lock = lock.is_file()
-    found = in_project(file, _text(file), extras, locked=has_lock and export is not None)
+    found = in_project(file, read_text(file), extras, locked=has_lock and export is not None)
     if has_lock and export is not None:
         # Whoever keeps one package of JAX keeps them all: they are locked to fit each other.
-        keep = any(entry.keep and entry.name in BASE_NAMES for entry in found.entries)
+        keep = any(entry.keep and entry.name in requirements.BASE_NAMES for entry in found.entries)
         locked = [Entry(0, entry.text, keep) for entry in entries("\n".join(export(file.parent, extras)))]
         locked, projects = _without_projects(locked, lock.parent)
         notes[0] = f"dependencies come from {lock}"
@@ -551,7 +365,7 @@ def _lock_of(file: Path) -> tuple[Path, set[str]]:
     for folder in (file.parent, *file.parent.parents):
         lock = folder / "uv.lock"
         if lock.is_file():
-            found = re.search(r"^\[manifest\]\nmembers = \[([^\]]*)", _text(lock, errors="replace"), re.MULTILINE)
+            found = re.search(r"^\[manifest\]\nmembers = \[([^\]]*)", read_text(lock, errors="replace"), re.MULTILINE)
             members = set(re.findall(r'"([^"]+)"', found[1])) if found else set()
             if folder == file.parent or name_of(file.parent) in members:
                 return lock, members
@@ -562,7 +376,7 @@ def _lock_of(file: Path) -> tuple[Path, set[str]]:
 def name_of(folder: str | Path) -> str:
     """Return the normalized name of the project in a folder."""
     file = Path(folder, "pyproject.toml")
-    name = _table(file, _toml(file, _text(file)), "project").get("name") if file.is_file() else None
+    name = _table(file, _toml(file, read_text(file)), "project").get("name") if file.is_file() else None
     return normalised(str(name or os.path.basename(folder)))
 
 
@@ -579,23 +393,15 @@ def _finished(
     *,
     base: bool,
 ) -> Dependencies:
-    found, ours = without_kinetic(found)
+    found, ours = requirements.without_kinetic(found)
     if ours:
         named = ", ".join(dict.fromkeys(entry.text for entry in ours))
         notes = [*notes, f"not installed from {source}, because every job brings its own kinetic: {named}"]
-    reject_local(found, source)
-    kept, brought = without_base(found) if base else (found, [])
+    requirements.reject_local(found, source)
+    kept, brought = requirements.without_base(found) if base else (found, [])
     filtered = tuple(entry.text for entry in brought)
     if filtered:
         text = f"not installed from {source}, because the base environment brings its own JAX: {', '.join(filtered)}"
         notes = [*notes, f"{text} ('# kn:keep' on the line keeps it)"]
     lines = tuple(entry.text for entry in kept)
     return Dependencies(source, kind, lines, filtered, tuple(dict.fromkeys(notes)), requires_python)
-
-
-def _text(file: Path, errors: str = "strict") -> str:
-    try:
-        return file.read_text(encoding="utf-8-sig", errors=errors)
-    except (OSError, UnicodeDecodeError) as error:
-        why = f"{type(error).__name__}: {error}"
-        _invalid(file, why, next_="correct the file: it must be readable, and UTF-8")

@@ -15,7 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 
 from kinetic._project import modules, root
-from kinetic._project.dependencies import Dependencies, name_of, normalised, parsed
+from kinetic._project.dependencies import Dependencies, name_of
+from kinetic._project.requirements import normalised, parsed
 from kinetic._project.root import Plan
 
 _NEED = r"^Requires-Dist:\s*([\w.-]+)\s*(?:\[([^\]]*)\])?([^\n]*)$"  # name, extras, version and marker

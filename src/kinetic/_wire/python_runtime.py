@@ -13,7 +13,10 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Lock = TypeVar("Lock")
 
@@ -22,6 +25,8 @@ FOREIGN_NAME = "kinetic"
 NAMES = frozenset({NAME, FOREIGN_NAME})
 # What our extras bring that a job can need; the rest of them serves clients only.
 EXTRAS_OF_JOBS = {"debug": "debugpy>=1.8", "hf": "datasets>=3"}
+
+CONSTRAINT = "-c "  # begins a line with a version that counts only if something else asks for the package
 
 # The documented way to take a package out of a resolution: it is replaced by a requirement that never holds.
 OVERRIDES = "".join(f'{name} ; python_version < "0"\n' for name in sorted(NAMES))
@@ -33,6 +38,17 @@ _METADATA = re.compile(r"kinetic-(?P<version>[^-]+)(?:-py[0-9.]+)?\.(?:dist|egg)
 def with_overrides(environ: dict[str, str], file: str) -> dict[str, str]:
     """Return variables with which uv leaves our names out, even of indirect dependencies; the file has OVERRIDES."""
     return {**environ, "UV_OVERRIDE": " ".join(filter(None, (environ.get("UV_OVERRIDE"), file)))}
+
+
+def write_requirements(lines: Iterable[str], folder: Path) -> list[str]:
+    """Write lines into ``requirements.txt`` for uv; return its options for the constraints among them."""
+    files: dict[str, list[str]] = {"requirements.txt": [], "constraints.txt": []}
+    for line in lines:
+        files["constraints.txt" if line.startswith(CONSTRAINT) else "requirements.txt"].append(line)
+    for name, found in files.items():
+        (folder / name).touch(0o600)  # the address of an index may hold a password
+        (folder / name).write_text("".join(f"{line.removeprefix(CONSTRAINT)}\n" for line in found))
+    return ["-c", str(folder / "constraints.txt")] if files["constraints.txt"] else []
 
 
 def foreign_distribution(folders: Iterable[str]) -> str:

@@ -20,14 +20,14 @@ from kinetic._wire.task import FAILED_EXIT
 from .conftest import SOURCE, Pods
 
 
-def wheel(folder: Path, name: str, code: str, *requires: str) -> Path:
+def wheel(folder: Path, name: str, code: str, *requires: str, version: str = "1.0") -> Path:
     """Build a package by hand, as small as one can be."""
-    path = folder / f"{name}-1.0-py3-none-any.whl"
-    about = f"{name}-1.0.dist-info"
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    about = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr(f"{name}.py", code)
         needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
-        file.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}")
+        file.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
         file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         file.writestr(f"{about}/RECORD", "")
     return path
@@ -79,6 +79,23 @@ def test_requirements_go_into_a_folder_of_the_job_where_the_image_is_closed(imag
     assert code == 0, out
     assert image.value() == (42, 42)
     assert not list((tmp_path / "image").rglob("tiny_theirs.py"))
+
+
+def test_a_constraint_limits_what_another_package_brings_and_installs_nothing_itself(
+    image: Pods, tmp_path: Path
+) -> None:
+    wheel(tmp_path, "brought", "ANSWER = 1")
+    wheel(tmp_path, "brought", "ANSWER = 2", version="2.0")
+    wheel(tmp_path, "alone", "ANSWER = 3")
+    file = wheel(tmp_path, "theirs", "from brought import ANSWER", "brought")
+    lines = f"--no-index\n--find-links {tmp_path}\n{file}\n-c brought<2\n-c alone==1.0\n"
+    requiring(image, lines).order("def ask():\n    import theirs\n    return theirs.ANSWER")
+
+    code, out = image.run()
+
+    assert code == 0, out
+    assert image.value() == 1
+    assert not list((tmp_path / "image").rglob("alone.py"))
 
 
 def test_requirements_that_cannot_be_installed_are_a_verdict_with_its_phase(image: Pods, tmp_path: Path) -> None:

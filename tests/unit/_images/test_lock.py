@@ -83,6 +83,20 @@ def test_a_change_of_one_line_keeps_the_versions_of_all_others(publish) -> None:
     assert versions(resolved("alpha", "beta")) == {"alpha": "2.0", "beta": "1.0"}
 
 
+def test_a_constraint_limits_what_another_package_brings_and_brings_nothing_itself(publish) -> None:
+    publish("alpha", "1.0", needs="beta")
+    publish("beta", "1.0")
+    publish("beta", "2.0")
+    publish("gamma", "1.0")
+
+    assert versions(resolved("alpha", "-c beta<2", "-c gamma==1.0")) == {"alpha": "1.0", "beta": "1.0"}
+
+    with pytest.raises(ImageBuildError, match="have no solution") as caught:
+        resolved("alpha", "-c beta>=7")
+
+    assert "beta>=7" in str(caught.value).partition("next:")[2]
+
+
 def test_lines_without_a_solution_are_named(publish) -> None:
     publish("alpha", "1.0")
 

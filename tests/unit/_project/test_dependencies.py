@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from kinetic._output import terminal as output
-from kinetic._project import dependencies
+from kinetic._project import dependencies, requirements
 from kinetic._project.root import Plan
 from kinetic.errors import OptionError
 
@@ -267,11 +267,10 @@ def test_one_line_names_everything_that_was_removed(tree):
 # ------------------------------------------------------------------------------------------------------ what is refused
 
 PATH, FOLDER = "it names a path of this machine", "it installs from a folder of this machine"
-URL, INCLUDE, LOOK = (
-    "it names a file of this machine",
-    "it includes another file",
-    "it looks into a folder of this machine",
-)
+URL, LOOK = "it names a file of this machine", "it looks into a folder of this machine"
+ABSENT = "the file that it includes is not there"
+ELSEWHERE = "the file that it includes is not on this machine"
+BESIDE = "it includes another file beside something else"
 
 
 @pytest.mark.parametrize(
@@ -287,15 +286,17 @@ URL, INCLUDE, LOOK = (
         ("-e git+/srv/lib", FOLDER),
         ("-e file:///srv/lib", URL),
         ("-e git+file:///srv/lib", URL),
-        ("-r other.txt", INCLUDE),
-        ("-rother.txt", INCLUDE),
-        ("--requirement other.txt", INCLUDE),
-        ("--requirement=other.txt", INCLUDE),
-        ("-r https://host/other.txt", INCLUDE),
-        ("-c limits.txt", INCLUDE),
-        ("-climits.txt", INCLUDE),
-        ("--constraint limits.txt", INCLUDE),
-        ("--pre -r other.txt", INCLUDE),
+        ("-r other.txt", ABSENT),
+        ("-rother.txt", ABSENT),
+        ("--requirement other.txt", ABSENT),
+        ("--requirement=other.txt", ABSENT),
+        ("-r https://host/other.txt", ELSEWHERE),
+        ("-c limits.txt", ABSENT),
+        ("-climits.txt", ABSENT),
+        ("--constraint limits.txt", ABSENT),
+        ("--pre -r other.txt", BESIDE),
+        ("-r '../my files/other.txt'", ABSENT),
+        ("-c ${LIMITS}/limits.txt", ELSEWHERE),
         ("-f ./wheels", LOOK),
         ("-f./wheels", LOOK),
         ("--find-links wheels", LOOK),
@@ -341,7 +342,8 @@ def test_what_only_this_machine_has_is_refused_with_file_and_line(tree, line, re
     what, why, next_ = refused(tree.find)
 
     assert what == f"{file}, line 3 cannot be installed in a job: {line} [dependency]"
-    assert why == f"why:   {reason}; an environment is built from this one file, here as on a cluster"
+    assert why.startswith(f"why:   {reason}")
+    assert why.endswith("; a job elsewhere has only what comes from an index, from an address, or with your project")
     assert next_.startswith("next:  ")
 
 
@@ -380,7 +382,111 @@ def test_a_line_begins_where_its_first_part_stands(tree):
     assert refused(tree.find)[0] == f"{file}, line 3 cannot be installed in a job: x @ ./x [dependency]"
 
 
+# ------------------------------------------------------------------------------------------------- files in other files
+
+
+def test_a_file_that_another_one_includes_is_read_in_its_place(tree):
+    tree.write("app/requirements.txt", "first\n-r requirements/base.txt  # what all need\nlast\n")
+    tree.write("app/requirements/base.txt", "six==1.16 \\\n  --hash=sha256:ab\n--requirement=../more.txt\njaxlib\n")
+    tree.write("app/more.txt", "idna; python_version > '3'\n")
+
+    found = tree.find()
+
+    assert found.lines == ("first", "six==1.16 --hash=sha256:ab", "idna; python_version > '3'", "last")
+    assert found.filtered == ("jaxlib",)
+
+
+def test_files_that_include_each_other_are_read_once(tree):
+    tree.write("app/requirements.txt", "-r base.txt\nsix\n")
+    tree.write("app/base.txt", "idna\n-r requirements.txt\n")
+
+    assert tree.find().lines == ("idna", "six")
+
+
+def test_a_file_of_constraints_gives_constraints(tree):
+    tree.write("app/requirements.txt", "six\n-c limits.txt\n")
+    limits = "six<2\n# a comment\njax==0.4\nkinetic-jobs==1\nlibtpu==1 # kn:keep\n--pre\n-r more.txt\n"
+    tree.write("app/limits.txt", limits)
+    tree.write("app/more.txt", "idna>=3\n")
+
+    found = tree.find()
+
+    assert found.lines == ("six", "-c six<2", "-c libtpu==1", "--pre", "-c idna>=3")
+    assert found.filtered == ("-c jax==0.4",)
+    assert found.names == {"six", ""}  # a constraint brings nothing
+
+
+def test_a_line_that_cannot_be_installed_is_named_with_the_file_that_has_it(tree):
+    tree.write("app/requirements.txt", "six\n-r base.txt\n")
+    base = tree.write("app/base.txt", "\nidna\n./lib\n")
+
+    assert refused(tree.find)[0] == f"{base}, line 3 cannot be installed in a job: ./lib [dependency]"
+
+    base.write_text("-r gone.txt\n")
+
+    what, why, _ = refused(tree.find)
+    assert what == f"{base}, line 1 cannot be installed in a job: -r gone.txt [dependency]"
+    assert str(tree.entry / "gone.txt") in why
+
+    base.write_text("-c limits.txt\n")
+    limits = tree.write("app/limits.txt", "x @ file:///conda/x\n")
+
+    assert refused(tree.find)[0] == f"{limits}, line 1 cannot be installed in a job: x @ file:///conda/x [dependency]"
+
+
+def test_another_project_is_found_from_the_included_file_and_from_the_first_one(tree):
+    """Pip looks from the folder where it was started, uv users write paths from the file."""
+    tree.write("app/requirements.txt", "-r requirements/all.txt\n")
+    tree.write("app/requirements/all.txt", "-e ../common\n-e ../../tools\n")
+    tree.write("common/pyproject.toml", '[project]\nname = "common"\ndependencies = ["six"]\n')
+    tree.write("tools/pyproject.toml", '[project]\nname = "tools"\ndependencies = ["idna"]\n')
+
+    found = tree.find()
+
+    assert found.projects == (str(tree.root / "common"), str(tree.root / "tools"))
+    assert found.lines == ("six", "idna")
+
+
 # ------------------------------------------------------------------------------------------------------- pyproject.toml
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        '[tool.setuptools.dynamic]\ndependencies = { file = ["main.txt", "more/other.txt"] }\n',
+        '[tool.hatch.metadata.hooks.requirements_txt]\nfiles = ["main.txt", "more/other.txt"]\n',
+    ],
+)
+def test_dynamic_dependencies_come_from_the_files_that_the_build_backend_is_told(tree, table):
+    file = tree.write("app/pyproject.toml", f'[project]\nname = "x"\ndynamic = ["version", "dependencies"]\n{table}')
+    tree.write("app/main.txt", "six # all\n-r more/base.txt\n")
+    tree.write("app/more/other.txt", "numpy\n")
+    tree.write("app/more/base.txt", "idna\n")
+
+    found = tree.find()
+
+    assert (found.source, found.lines) == (file, ("six", "idna", "numpy"))
+    assert found.notes == (f"dependencies come from {file}",)
+
+    tree.write("app/main.txt", "six\n./lib\n")
+
+    assert refused(tree.find)[0].startswith(f"{tree.entry}/main.txt, line 2 cannot be installed")
+
+    (tree.entry / "main.txt").unlink()
+
+    assert refused(tree.find)[0].startswith(f"the dependencies in {tree.entry}/main.txt cannot be read")
+
+
+def test_a_file_of_setuptools_is_named_as_one_text_too_and_counts_for_dynamic_dependencies_only(tree):
+    table = '[tool.setuptools.dynamic]\ndependencies = { file = "main.txt" }\n'
+    tree.write("app/main.txt", "six\n")
+    tree.write("app/pyproject.toml", f'[project]\ndynamic = ["dependencies"]\n{table}')
+
+    assert tree.find().lines == ("six",)
+
+    tree.write("app/pyproject.toml", f'[project]\ndependencies = ["idna"]\n{table}')
+
+    assert tree.find().lines == ("idna",)
 
 
 def test_a_pyproject_gives_its_main_dependencies(tree):
@@ -931,10 +1037,12 @@ def test_our_own_name_is_taken_off_a_lock(tree):
         (["jax[cpu]", "beta @ https://example.com/beta.zip"], ["jax[cpu]", "beta @ https://example.com/beta.zip"]),
         (["--index-url https://example.com", "git+https://example.com/a"], ["--index-url https://example.com", "git+https://example.com/a"]),
         (["other; python_version < '3'"], ["other; python_version < '3'"]),
+        (["alpha", "-c alpha<2", "-c absent==3", "-c beta>=1"], []),
+        (["-c alpha>=2"], ["-c alpha>=2 (has 1.0)"]),
     ],
 )  # fmt: skip
 def test_lines_that_what_is_installed_satisfies_are_known_by_names_and_versions(lines, left):
     installed = {"alpha": "1.0", "beta": "2.0rc1", "gamma-one": "1.5", "jax": "0.6", "zeta": "1"}
     known = ["jax[tpu]", "zeta @ https://example.com/zeta.zip", "--no-index", "never; python_version < '3'"]
 
-    assert dependencies.not_satisfied(lines, known, installed) == left
+    assert requirements.not_satisfied(lines, known, installed) == left

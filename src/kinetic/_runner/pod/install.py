@@ -45,13 +45,12 @@ def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) 
         os.environ["PATH"] = f"{programs}:{os.environ.get('PATH', os.defpath)}"
         add_to_path(packages)
         return
-    file = base / _REQUIREMENTS
-    file.write_bytes(_fetch_lines(store, artifact))
-    lines = (line.strip() for line in file.read_text(errors="replace").splitlines())
-    if all(not line or line.startswith("#") for line in lines):
+    lines = _fetch_lines(store, artifact)
+    if all(not line.strip() or line.lstrip().startswith("#") for line in lines):
         return
+    limits = python_runtime.write_requirements(lines, base)
     folder = Path(sysconfig.get_path("purelib"))
-    words = ["pip", "install", "--python", sys.executable, "--requirements", str(file)]
+    words = ["pip", "install", "--python", sys.executable, "--requirements", str(base / _REQUIREMENTS), *limits]
     if os.access(folder, os.W_OK):
         words.append("--break-system-packages")  # the image is this job's own
     else:
@@ -61,8 +60,9 @@ def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) 
     add_to_path(folder)
 
 
-def _fetch_lines(store: Store, artifact: Mapping[str, Any]) -> bytes:
-    return function_call.fetch_artifact(store, Artifact(**artifact), "the file with the requirements")
+def _fetch_lines(store: Store, artifact: Mapping[str, Any]) -> list[str]:
+    data = function_call.fetch_artifact(store, Artifact(**artifact), "the file with the requirements")
+    return data.decode(errors="replace").splitlines()
 
 
 class Missing(NamedTuple):
@@ -83,10 +83,9 @@ class Missing(NamedTuple):
 
 def find_missing(store: Store, artifact: Mapping[str, Any], base: Path) -> Missing:
     """Ask uv what it would install for the lines of a job, with their dependencies, and what it would replace."""
-    file = base / _REQUIREMENTS
-    file.write_bytes(_fetch_lines(store, artifact))
+    limits = python_runtime.write_requirements(_fetch_lines(store, artifact), base)
     words = [*uv(base), *"pip install --dry-run --color never --break-system-packages --python".split(), sys.executable]
-    words += ["--requirements", str(file)]
+    words += ["--requirements", str(base / _REQUIREMENTS), *limits]
     done = subprocess.run(words, env=_without(base), stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         print_line(" ".join(words))

@@ -1,0 +1,305 @@
+"""Lines of a requirements file: read, with those that they include, and rejected where only this machine has them.
+
+A line ``-c NAME<2`` here is a constraint: a version that counts only if something else asks for the package. Users
+write it into a file of its own, which ``-c FILE`` includes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from kinetic._wire import NamedTuple, python_runtime
+from kinetic._wire.python_runtime import CONSTRAINT
+from kinetic.errors import OptionError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+# The accelerator decides which build of these is right, so the base environment brings them.
+BASE_NAMES = frozenset({"jax", "jaxlib", "libtpu", "libtpu-nightly"})
+
+# An address, or a variable that holds one.
+_REMOTE = r"(?i)(?:git|hg|bzr|svn)\+(?!file:|[./~])|(?!file:)[a-z][a-z0-9+.-]*://|\$\{(?!PROJECT_ROOT\b)"
+_SEPARATORS = r"[-_.]+"
+_COMMENT = r"(?:^|\s+)#.*$"
+_KEEP = r"#\s*kn:keep\b"
+_FILE_URL = r"(?i)(?:\A|[\s=@+\"'])file:"
+_NAME_BEFORE = r"\A[\w.-]+\s*@\s*"
+_FILE_SCHEME = r"(?i)^file:(?://(?:localhost)?(?=/))?"
+_PIP_OPTIONS = r"\s*(?<!\S)--.*\Z"  # options of pip behind a requirement: its hashes
+_EGG = r"[#&]egg=([A-Za-z0-9._-]+)"
+_REPOSITORY = r"(?i)(?:git|hg|bzr|svn)\+"
+_ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+
+_INCLUDING = {"-r": "--requirement", "-c": "--constraint"}
+_INCLUDE = r"(?:-(?P<short>[rc])\s*|--(?:requirement|(?P<long>constraint))(?:\s+|=))(?P<file>\S.*)"
+_EDITABLE = "--editable"
+_SHORT = _INCLUDING | {"-e": _EDITABLE, "-f": "--find-links", "-i": "--index-url"}
+_OPTIONS = {*_SHORT.values(), "--extra-index-url"}
+_WRITE_HERE = "write the lines of that file into this one, or copy it beside this one"
+_SENT_ANYWAY = (
+    "remove the line if it is code of your project, which is sent anyway; "
+    "else publish it and name it with a version or an address (https://…, git+https://…)"
+)
+
+
+class Entry(NamedTuple):
+    """One requirement or option."""
+
+    number: int  # the line on which it begins, from 1; 0 if it is in no file that a user wrote
+    text: str  # on one line, without comments
+    keep: bool = False  # whether ``# kn:keep`` is on it: it stays even if the base environment brings it
+    file: Path | None = None  # the file that it is in, if another one includes that
+
+    @property
+    def name(self) -> str:
+        """The normalized name of the package; "" for a constraint, an option, an address or a path."""
+        requirement = parsed(self.text)
+        return normalised(requirement.name) if requirement else ""
+
+    @property
+    def about(self) -> str:
+        """The name of the package, also of a constraint."""
+        return self._replace(text=self.text.removeprefix(CONSTRAINT)).name
+
+
+def normalised(name: str) -> str:
+    """Return the normalized name of a package (PEP 503); ``packaging`` does the same, and is read only for more."""
+    return re.sub(_SEPARATORS, "-", name).lower()
+
+
+def parsed(text: str) -> Requirement | None:
+    """Return a requirement (PEP 508); None for an option of pip, an address or a path."""
+    from packaging.requirements import InvalidRequirement, Requirement  # 15 ms; only where dependencies are read
+
+    try:
+        return Requirement(re.sub(_PIP_OPTIONS, "", text))
+    except InvalidRequirement:
+        return None
+
+
+def not_satisfied(lines: Sequence[str], known: Sequence[str], installed: Mapping[str, str]) -> list[str]:
+    """Return the requirements that what is installed does not satisfy, as far as names and versions tell.
+
+    What they do not tell (an address, an option, extras) is satisfied if it is among the known ones. What is not
+    installed satisfies a constraint.
+    """
+    before = {entry.text for entry in entries("\n".join(known))}
+    found = []
+    for entry in entries("\n".join(lines)):
+        requirement = parsed(entry.text.removeprefix(CONSTRAINT))
+        version = installed.get(entry.about)
+        if entry.text.startswith(CONSTRAINT) and version is None:
+            continue
+        is_known = entry.text in before or (requirement is not None and not requirement.extras and not requirement.url)
+        if requirement is None or version is None:
+            is_there = entry.text in before and (requirement is None or requirement.marker is not None)
+        else:
+            is_there = requirement.specifier.contains(version, prereleases=True)
+        if not (is_known and is_there):
+            shown = re.sub(_PIP_OPTIONS, "", entry.text) if requirement else entry.text
+            found.append(f"{shown} (has {version})" if version and not is_there else shown)
+    return found
+
+
+def read(file: Path) -> list[Entry]:
+    """Read a requirements file, with what its lines ``-r FILE`` and ``-c FILE`` include in their places.
+
+    Raises:
+        OptionError: A file cannot be read, or an included one is not on this machine.
+    """
+    return list(_with_included(file, file, frozenset()))
+
+
+def read_included(file: Path) -> list[Entry]:
+    """Read a requirements file that another file includes: each line says where it is."""
+    return [entry if entry.file else entry._replace(file=file) for entry in read(file)]
+
+
+def _with_included(file: Path, top: Path, above: frozenset[str]) -> Iterator[Entry]:
+    above |= {os.path.realpath(file)}
+    for found in entries(read_text(file)):
+        entry = found if file == top else found._replace(file=file)
+        include = re.fullmatch(_INCLUDE, entry.text)
+        if include is None:
+            yield entry
+            continue
+        target = include["file"].strip("\"'")
+        if re.match(_REMOTE, target):
+            _reject(entry, top, "the file that it includes is not on this machine", _WRITE_HERE)
+        included = Path(os.path.normpath(file.parent / os.path.expanduser(re.sub(_FILE_SCHEME, "", target))))
+        if not included.is_file():
+            _reject(entry, top, f"the file that it includes is not there: {included}", "correct the path")
+        if os.path.realpath(included) in above:  # it is being read
+            continue
+        is_limit = include["short"] == "c" or include["long"]
+        for each in _with_included(included, top, above):
+            is_plain = not each.text.startswith("-")
+            yield each._replace(text=f"{CONSTRAINT}{each.text}") if is_limit and is_plain else each
+
+
+def keeps(line: str) -> bool:
+    """Return whether ``# kn:keep`` is on a line."""
+    return re.search(_KEEP, line) is not None
+
+
+def entries(text: str) -> list[Entry]:
+    """Read a requirements file: continuation lines and the hashes below a requirement belong to it."""
+    found: list[Entry] = []
+    for number, line in _joined(text):
+        words, keep = " ".join(re.sub(_COMMENT, "", line).split()), keeps(line)
+        if words.startswith("--hash") and found:
+            found[-1] = Entry(found[-1].number, f"{found[-1].text} {words}", found[-1].keep or keep)
+        elif words:
+            found.append(Entry(number, words, keep))
+    return found
+
+
+def _joined(text: str) -> Iterator[tuple[int, str]]:
+    """Yield logical lines and where they begin; a backslash at the end of a comment joins nothing."""
+    begin, parts = 0, list[str]()
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.rstrip()
+        begin = begin if parts else number
+        if line.lstrip().startswith("#"):
+            line = f" {line}"
+        elif line.endswith("\\"):
+            parts.append(line[:-1])
+            continue
+        yield begin, "".join([*parts, line])
+        parts = []
+    if parts:
+        yield begin, "".join(parts)
+
+
+def without_base(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """Separate what is to be installed from what the base environment brings."""
+    brought = [entry for entry in found if entry.about in BASE_NAMES and not entry.keep]
+    return [entry for entry in found if entry not in brought], brought
+
+
+def without_kinetic(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """Separate what is to be installed from what names kinetic itself: a job brings its own copy.
+
+    What an extra of kinetic brings for jobs stays, in the place of the line.
+    """
+    kept, ours = list[Entry](), list[Entry]()
+    for entry in found:
+        if not _is_kinetic(entry):
+            kept.append(entry)
+            continue
+        ours.append(entry)
+        if requirement := parsed(entry.text):
+            marker = f" ; {requirement.marker}" if requirement.marker else ""
+            wanted = {normalised(extra) for extra in requirement.extras} & python_runtime.EXTRAS_OF_JOBS.keys()
+            kept += [Entry(entry.number, python_runtime.EXTRAS_OF_JOBS[extra] + marker) for extra in sorted(wanted)]
+    return kept, ours
+
+
+def _is_kinetic(entry: Entry) -> bool:
+    """Return whether a line would install kinetic: by name, as an archive, or from a repository of that name."""
+    if entry.about:
+        return entry.about in python_runtime.NAMES
+    words = entry.text.split()
+    if words[0].startswith("-"):
+        words = [value for option, value in _options(entry.text) if option == _EDITABLE]
+    if not words:
+        return False
+    if egg := re.search(_EGG, words[0]):
+        return normalised(egg[1]) in python_runtime.NAMES
+    path = re.split(r"[?#]", words[0])[0].rstrip("/")
+    name = path.rpartition("/")[2]
+    if name.lower().endswith(".whl"):
+        stem = name.partition("-")[0]
+    elif name.lower().endswith(_ARCHIVES):
+        stem = name.rpartition("-")[0] or path.partition("/archive/")[0].rpartition("/")[2]
+    else:
+        stem = name.partition("@")[0].removesuffix(".git") if re.match(_REPOSITORY, path) else ""
+    return normalised(stem) in python_runtime.NAMES
+
+
+def reject_local(found: Sequence[Entry], source: Path) -> None:
+    """Reject the first entry that names something which only this machine has; the message names file and line."""
+    for entry in found:
+        if problem := _local_reference(entry.text):
+            _reject(entry._replace(text=entry.text.removeprefix(CONSTRAINT)), source, *problem)
+
+
+def _reject(entry: Entry, source: Path, reason: str, advice: str) -> NoReturn:
+    line = f", line {entry.number}" if entry.number else ""
+    raise OptionError(
+        f"{entry.file or source}{line} cannot be installed in a job: {entry.text}",
+        why=f"{reason}; a job elsewhere has only what comes from an index, from an address, or with your project",
+        next=advice,
+        code="dependency",
+    )
+
+
+def _local_reference(text: str) -> tuple[str, str] | None:
+    """Return why a line cannot be installed elsewhere, and what to do; None if it can."""
+    text = text.removeprefix(CONSTRAINT)
+    if re.search(_FILE_URL, text):
+        return "it names a file of this machine", _SENT_ANYWAY
+    if not text.startswith("-"):
+        return ("it names a path of this machine", _SENT_ANYWAY) if _is_path(text) else None
+    for option, value in _options(text):
+        if option in _INCLUDING.values():
+            return "it includes another file beside something else", "write -r FILE or -c FILE on a line of its own"
+        if option == _EDITABLE and not re.match(_REMOTE, value):
+            return "it installs from a folder of this machine", _SENT_ANYWAY
+        if not re.match(_REMOTE, value):
+            return "it looks into a folder of this machine", "name the address of an index or a page"
+    return None
+
+
+def local_path(entry: Entry) -> tuple[str, list[str]] | None:
+    """Return what a line installs from this machine, as it names it, with its extras; None if it installs nothing."""
+    from urllib.parse import unquote  # only where dependencies are read
+
+    if not _local_reference(entry.text):
+        return None
+    editable = [value for option, value in _options(entry.text) if option == _EDITABLE]
+    target = re.sub(_NAME_BEFORE, "", (editable or [entry.text])[0].partition(";")[0].strip())
+    path, _, extras = unquote(re.sub(_FILE_SCHEME, "", target)).rstrip("]").partition("[")
+    return path, [extra.strip() for extra in extras.split(",") if extra.strip()]
+
+
+def _options(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the options of a line by their long names, with their values: ``-rx``, ``-r x``, ``--requirement=x``."""
+    words = iter(text.split())
+    for word in words:
+        option, _, value = word.partition("=")
+        if word[:2] in _SHORT:
+            option, value = _SHORT[word[:2]], word[2:].lstrip("=")
+        if option in _OPTIONS:
+            yield option, (value or next(words, "")).strip("\"'")
+
+
+def _is_path(text: str) -> bool:
+    requirement = parsed(text)
+    url = requirement.url if requirement else None
+    target = url or text.split(maxsplit=1)[0].partition(";")[0]
+    if re.match(_REMOTE, target):
+        return False
+    if url or target.lower().endswith(_ARCHIVES):
+        return True
+    return requirement is None and (target[0] in ".~" or "/" in target or "\\" in target)
+
+
+def invalid(file: Path, why: str, number: int = 0, next_: str = "correct the file") -> NoReturn:
+    """Raise the error of a file with dependencies that cannot be read."""
+    place = f"{file}, line {number}," if number else str(file)
+    raise OptionError(f"the dependencies in {place} cannot be read", why=why, next=next_, code="dependency")
+
+
+def read_text(file: Path, errors: str = "strict") -> str:
+    """Return the text of a file with dependencies."""
+    try:
+        return file.read_text(encoding="utf-8-sig", errors=errors)
+    except (OSError, UnicodeDecodeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        invalid(file, why, next_="correct the file: it must be readable, and UTF-8")
