@@ -226,14 +226,16 @@ def reject_local(found: Sequence[Entry], source: Path) -> None:
     """Reject the first entry that names something which only this machine has; the message names file and line."""
     for entry in found:
         if problem := _local_reference(entry.text):
-            _reject(entry._replace(text=entry.text.removeprefix(CONSTRAINT)), source, *problem)
+            reason, advice = problem
+            why = f"{reason}; a job elsewhere has only what comes from an index, from an address, or with your project"
+            _reject(entry._replace(text=entry.text.removeprefix(CONSTRAINT)), source, why, advice)
 
 
-def _reject(entry: Entry, source: Path, reason: str, advice: str) -> NoReturn:
+def _reject(entry: Entry, source: Path, why: str, advice: str) -> NoReturn:
     line = f", line {entry.number}" if entry.number else ""
     raise OptionError(
         f"{entry.file or source}{line} cannot be installed in a job: {entry.text}",
-        why=f"{reason}; a job elsewhere has only what comes from an index, from an address, or with your project",
+        why=why,
         next=advice,
         code="dependency",
     )
