@@ -141,6 +141,50 @@ def test_a_host_that_fails_is_noticed_while_the_others_run_and_is_named(
     wait_until(lambda: len(living_processes(home)) <= 1, "no process but an idle supervisor survives")
 
 
+def test_several_machines_with_gpus_are_processes_that_find_each_other_by_jax_and_by_what_pytorch_reads(
+    project,
+) -> None:
+    project.write(
+        "meeting.py",
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="gpu-l4x1x2")
+        def meet():
+            import os
+            import socket
+
+            import jax
+
+            where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            rank = int(os.environ["NODE_RANK"])
+            if rank == 0:
+                with socket.create_server(where) as server:
+                    server.settimeout(60)
+                    with server.accept()[0] as other:
+                        heard = other.makefile().read()
+            else:
+                heard = ""
+                while True:
+                    try:
+                        with socket.create_connection(where) as other:
+                            other.sendall(f"rank {rank}".encode())
+                        break
+                    except ConnectionRefusedError:
+                        pass
+            return heard, rank, jax.process_count(), kinetic.current().host_count
+
+        if __name__ == "__main__":
+            print(meet())
+        """,
+    )
+
+    said = project.run("meeting.py")
+
+    assert said.stdout.splitlines()[-1] == "('rank 1', 0, 2, 2)"
+    assert "this machine has no gpu-l4x1x2: 2 processes, joined by jax.distributed, run on the CPU" in said.stderr
+
+
 def test_a_slice_is_one_slot(home, project) -> None:
     project.write(
         "wide.py",

@@ -126,6 +126,7 @@ def _explain(name: str, place: Mapping[str, str | None] | None, *, as_json: bool
         ["chips", str(placement.chips) if placement.kind == "tpu" else ""],
         ["GPUs", str(placement.chips) if placement.kind == "gpu" else ""],
         ["chips per host", str(placement.chips_per_host) if placement.kind == "tpu" else ""],
+        ["GPUs per host", str(placement.chips_per_host) if placement.kind == "gpu" and placement.hosts > 1 else ""],
         ["topology", placement.topology or ""],
         ["machine type", placement.machine_type or ""],
         ["spot", "yes: it can be preempted at short notice" if placement.spot else ""],
@@ -154,7 +155,8 @@ def _meaning(placement: Placement) -> str:
     if placement.kind == "cpu":
         return "any machine; no accelerator is requested"
     count = count_text(placement.chips, "GPU" if placement.kind == "gpu" else "TPU chip")
-    hosts = "one host" if placement.hosts == 1 else f"{placement.hosts} hosts of one slice"
+    hosts = "one host" if placement.hosts == 1 else f"{placement.hosts} hosts"
+    hosts += " of one slice" if placement.hosts > 1 and placement.kind == "tpu" else ""
     return f"{count} of the kind {placement.family}, on {hosts}"
 
 

@@ -66,9 +66,10 @@ def check_options(wanted: Placement, options: PoolOptions, *, slices: int = 1) -
         raise OptionError(
             "a node pool is added for an accelerator", why="CPU jobs run on any node", next="kinetic pool add l4"
         )
-    if slices > 1 and wanted.hosts == 1:
+    is_slice = wanted.kind == "tpu" and wanted.hosts > 1
+    if slices > 1 and not is_slice:
         raise OptionError(
-            f"--slices {slices} does not fit {wanted.name}, which has one host",
+            f"--slices {slices} does not fit {wanted.name}, which is not a slice of several hosts",
             why="one pool holds many nodes of it",
             next=f"kinetic pool add {wanted.name} --max {slices}",
         )
@@ -79,7 +80,7 @@ def check_options(wanted: Placement, options: PoolOptions, *, slices: int = 1) -
             why="the largest number of nodes must be at least 1, and not below the smallest",
             next=f"kinetic pool add {wanted.name} --max {max(1, least)}",
         )
-    if wanted.hosts > 1 and most is not None and most != wanted.hosts:
+    if is_slice and most is not None and most != wanted.hosts:
         raise OptionError(
             f"--max {most} does not fit {wanted.name}, which has {wanted.hosts} hosts",
             why="a pool of a slice of several hosts is exactly that slice",

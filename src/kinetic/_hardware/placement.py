@@ -6,7 +6,7 @@ The grammar, after trimming and lower-casing:
     what     = "cpu" [ ":" number ]                              the number is ignored
              | "gpu" | "tpu"                                     l4 x1, v5litepod with 4 chips
              | number                                            a GPU with that count first, else a TPU
-             | gpu [ "x" count ]                                 "l4", "l4x4", "nvidia-l4"
+             | gpu [ "x" count [ "x" machines ] ]                "l4", "l4x4", "nvidia-l4"; "h100x8x2" is two machines
              | tpu [ "-" chips | "-" topology ]                  "v5e", "v5e-8", "v5litepod-2x4"
 
 Without a prefix a GPU comes first. A TPU number counts CHIPS. Google's own names for v3, v4, v5p and tpu7x count
@@ -31,6 +31,7 @@ Toleration = dict[str, str]
 SLUG_LENGTH = 16  # characters; a job id carries a function name, a date and a hash as well, and must fit 63
 _SPOT = ":spot"
 _GOOGLE_V3_HOST = 8  # TensorCores; "v3-8" is the common name of one v3 host
+_MOST_MACHINES = 256  # with GPUs, of one job; more is a typing error
 
 
 class HardwareName(NamedTuple):
@@ -40,9 +41,10 @@ class HardwareName(NamedTuple):
     canonical: str  # the one spelling of this hardware, e.g. "tpu-v5litepod-2x4", "gpu-l4x4", "cpu"; without spot
     kind: Kind  # "cpu", "gpu" or "tpu"
     family: str  # key in ``catalog.GPUS`` or ``catalog.TPUS``; "cpu" for a CPU
-    chips: int  # GPUs, or TPU chips of the whole slice (count); 0 for a CPU
+    chips: int  # GPUs of all machines, or TPU chips of the whole slice (count); 0 for a CPU
     topology: str | None  # TPU chips per axis, e.g. "2x4"; None otherwise
     slug: str  # a short DNS-safe word for job ids, e.g. "v5e1"
+    machines: int = 1  # with GPUs (count); the hosts of a TPU slice follow from its topology
     spot: bool = False  # whether the name ends in ":spot"; never for a CPU
     notes: tuple[str, ...] = ()  # sentences for the user where the name may not mean what they think
 
@@ -53,6 +55,8 @@ class HardwareName(NamedTuple):
 
 def parse(accelerator: str) -> HardwareName:
     """Read an accelerator name, e.g. "tpu-v5litepod-2x4" (chips per axis), "tpu-v5e-8" (chips), "gpu-l4x4" (GPUs).
+
+    "gpu-h100x8x2" is two machines with eight GPUs each.
 
     Raises:
         OptionError: Unknown name (the message has the three nearest), or a count or topology that the named
@@ -130,13 +134,24 @@ def _read_gpu(written: str, word: str) -> HardwareName | None:
         found = _gpu(written, family, count)
         only = f"{family.name} only comes in machines of {count}: {found.canonical} asks for all of them"
         return found if count == 1 else found.note(only)
-    head, _, size = word.rpartition("x")
-    family = catalog.find_gpu(head)
-    if family is None or not is_number(size):
-        return None
-    if int(size) not in family.machines:
-        raise _no_such_gpu_count(written, family, int(size))
-    return _gpu(written, family, int(size))
+    for splits in (1, 2):
+        head, *sizes = word.rsplit("x", splits)
+        family = catalog.find_gpu(head)
+        if family is not None and sizes and all(map(is_number, sizes)):
+            return _gpu_of(written, family, *map(int, sizes))
+    return None
+
+
+def _gpu_of(written: str, family: GpuFamily, count: int, machines: int = 1) -> HardwareName:
+    if count not in family.machines:
+        raise _no_such_gpu_count(written, family, count)
+    if machines not in range(1, _MOST_MACHINES + 1):
+        raise OptionError(
+            f"{_quoted(written)} asks for {machines} machines with {_counted(count, 'GPU')} each",
+            why=f"a job has at most {_MOST_MACHINES} of them",
+            next=_write([f"gpu-{family.name}x{count}x2"]),
+        )
+    return _gpu(written, family, count, machines)
 
 
 def _read_tpu(written: str, word: str) -> HardwareName | None:
@@ -159,9 +174,10 @@ def _read_tpu(written: str, word: str) -> HardwareName | None:
     return _tpu_of_chips(written, family, int(size)).note(*_note_on_google_number(family, int(size)))
 
 
-def _gpu(written: str, family: GpuFamily, count: int) -> HardwareName:
-    word = family.name if count == 1 else f"{family.name}x{count}"
-    return HardwareName(written, f"gpu-{word}", "gpu", family.name, count, None, _cut(word))
+def _gpu(written: str, family: GpuFamily, count: int, machines: int = 1) -> HardwareName:
+    word = family.name if count == machines == 1 else f"{family.name}x{count}"
+    word = word if machines == 1 else f"{word}x{machines}"
+    return HardwareName(written, f"gpu-{word}", "gpu", family.name, count * machines, None, _cut(word), machines)
 
 
 def _tpu_of_chips(written: str, family: TpuFamily, chips: int) -> HardwareName:
@@ -313,18 +329,21 @@ def _spellings(wanted: str) -> Iterator[tuple[str, str]]:
 
 
 def _split_size(word: str) -> tuple[str, str]:
-    """Split "v5x-2x4" into "v5x" and "-2x4", "l5x4" into "l5" and "x4"; the size may be empty."""
+    """Split "v5x-2x4" into "v5x" and "-2x4", "l5x4x2" into "l5" and "x4x2"; the size may be empty."""
     stem, _, size = word.rpartition("-")
     if stem and (is_number(size) or catalog.is_topology(size)):
         return stem, f"-{size}"
     stem, _, size = word.rpartition("x")
-    return (stem, f"x{size}") if stem and is_number(size) else (word, "")
+    if not stem or not is_number(size):
+        return word, ""
+    above, _, count = stem.rpartition("x")
+    return (above, f"x{count}x{size}") if above and is_number(count) else (stem, f"x{size}")
 
 
 def _suggestion(spelling: str, family: str, size: str) -> str:
     """Return a known spelling as a user would write it, with the size they asked for where that family has it."""
     if family in catalog.GPUS:
-        fits = size.startswith("x") and int(size[1:]) in catalog.GPUS[family].machines
+        fits = size.startswith("x") and int(size.split("x")[1]) in catalog.GPUS[family].machines
         return f"gpu-{spelling}{size if fits else ''}"
     if family not in catalog.TPUS:
         return spelling
@@ -378,8 +397,8 @@ class Placement(NamedTuple):
     kind: Kind  # "cpu", "gpu" or "tpu"
     family: str  # key in ``catalog.GPUS`` or ``catalog.TPUS``; "cpu" for a CPU
     chips: int  # GPUs, or TPU chips, of all hosts together (count); 0 for a CPU
-    hosts: int  # machines, and so pods (count); 1 for anything but a TPU slice
-    chips_per_host: int  # chips that each pod asks for (count): all that its host has, as the TPU device plugin demands
+    hosts: int  # machines, and so pods (count); 1 but for a TPU slice and for several machines with GPUs
+    chips_per_host: int  # that each pod asks for (count): of TPUs all that its host has, as their plugin demands
     topology: str | None  # TPU chips per axis, e.g. "2x4"; None otherwise
     machine_type: str | None  # Compute Engine's machine type; None for a CPU, where any will do
     node_selector: dict[str, str]  # labels that a node must carry
@@ -418,8 +437,8 @@ def place(accelerator: str, *, spot: bool = False, multi_host: bool = False) -> 
         kind=wanted.kind,
         family=wanted.family,
         chips=wanted.chips,
-        hosts=1,
-        chips_per_host=wanted.chips,
+        hosts=wanted.machines,
+        chips_per_host=wanted.chips // wanted.machines,
         topology=wanted.topology,
         machine_type=None,
         node_selector={},
@@ -446,7 +465,7 @@ def place(accelerator: str, *, spot: bool = False, multi_host: bool = False) -> 
 
 
 def _place_gpu(plain: Placement, *, spot: bool) -> Placement:
-    family, count = catalog.GPUS[plain.family], plain.chips
+    family, count = catalog.GPUS[plain.family], plain.chips_per_host
     selector, tolerations, notes = {_GPU_LABEL: family.label}, [_tolerate(_GPU_RESOURCE)], [*plain.notes]
     if family.arm64:
         # GKE taints every Arm node, so that an x86 image does not land there by accident.

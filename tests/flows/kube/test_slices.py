@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from cluster import nodes
 from cluster.plane import wait_for
 from flows.programs import FAKE_TORCH
 
@@ -299,6 +300,37 @@ def test_a_slice_is_refused_by_the_backend_of_one_host(team: Any) -> None:
     """)
 
     assert "has 2 hosts" in found
+
+
+def test_several_machines_with_gpus_are_hosts_on_any_nodes_that_find_each_other_by_the_first_ones_name(
+    team: Any, site: Any, kind: str, add_node: Any, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINETIC_REQUIRE_ACCELERATOR", "0")  # the test's nodes have labels, and no GPU
+    for number in range(HOSTS):
+        add_node(nodes.gpu(f"gpu-{number}-{namespace}", "nvidia-l4", 2))
+
+    found = team.run("""
+        import os, socket
+
+        @kinetic.run(accelerator="gpu-l4x2x2")
+        def meet():
+            import jax
+            count = jax.process_count()  # all hosts meet
+            where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            if os.environ["NODE_RANK"] == "0":
+                with socket.create_server(where) as server, server.accept()[0] as other:
+                    return other.makefile().read(), count
+            while True:
+                try:
+                    with socket.create_connection(where) as other:
+                        return other.sendall(b"hello")
+                except OSError:
+                    time.sleep(0.05)
+
+        tell(meet())
+    """)
+
+    assert found == ["hello", 2]
 
 
 # What GKE tells JAX about a slice of TPUs nobody tells it on CPUs; here another cluster that JAX knows is played to it.

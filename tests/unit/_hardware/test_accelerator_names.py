@@ -166,6 +166,32 @@ def test_a_gpu_is_named_by_word_or_label_with_an_optional_count(name: str, canon
     assert parse(name).canonical == canonical
 
 
+@pytest.mark.parametrize(
+    ("name", "canonical", "gpus", "machines"),
+    [
+        ("gpu-h100x8x2", "gpu-h100x8x2", 16, 2),
+        ("H100x8x16:spot", "gpu-h100x8x16", 128, 16),
+        ("nvidia-l4x1x3", "gpu-l4x1x3", 3, 3),
+        ("a100-80gbx4x1", "gpu-a100-80gbx4", 4, 1),
+        ("rtx-pro-6000x8x2", "gpu-rtx-pro-6000x8x2", 16, 2),
+        ("h100-megax8x2", "gpu-h100-megax8x2", 16, 2),
+    ],
+)
+def test_a_second_number_counts_machines_with_gpus(name: str, canonical: str, gpus: int, machines: int) -> None:
+    reading = parse(name)
+
+    assert (reading.canonical, reading.chips, reading.machines) == (canonical, gpus, machines)
+    assert parse(canonical) == reading._replace(written=canonical, spot=False)
+
+
+@pytest.mark.parametrize("name", ["l4x1x0", "l4x1x257", "l4x1x100000"])
+def test_a_job_has_from_one_to_256_machines(name: str) -> None:
+    error = refusal(name)
+
+    assert error.why == "a job has at most 256 of them"
+    assert suggestions(error) == ["gpu-l4x1x2"]
+
+
 @pytest.mark.parametrize("name", ["h200", "b200", "h100-mega", "gb200", "gb300"])
 def test_a_gpu_that_is_sold_in_one_size_means_that_size_and_says_so(name: str) -> None:
     (size,) = GPUS[name].machines
@@ -258,6 +284,7 @@ def test_an_unknown_name_lists_the_three_nearest(name: str) -> None:
     [
         ("gpu-l5", "gpu-l4"),
         ("l5x4", "gpu-l4x4"),
+        ("l5x4x2", "gpu-l4x4x2"),
         ("gpu-a10", "gpu-a100"),
         ("tpu-v5x-2x4", "tpu-v5e-2x4"),
         ("v5lightpod-4", "tpu-v5litepod-4"),
@@ -287,6 +314,7 @@ def test_a_gpu_with_a_dash_before_its_count_is_told_about_the_x() -> None:
     [
         ("l4x3", "1, 2, 4 or 8", ["gpu-l4x2", "gpu-l4x4"]),
         ("gpu-l4x0", "1, 2, 4 or 8", ["gpu-l4"]),
+        ("gpu-l4x3x2", "1, 2, 4 or 8", ["gpu-l4x2", "gpu-l4x4"]),
         ("gpu-a100-80gbx16", "1, 2, 4 or 8", ["gpu-a100-80gbx8"]),
         ("h200x1", "8", ["gpu-h200x8"]),
     ],

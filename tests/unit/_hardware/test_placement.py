@@ -120,6 +120,14 @@ def test_a_gpu_asks_for_its_label_and_its_count_on_one_host(name: str) -> None:
     assert tolerates(placement, "nvidia.com/gpu", "present")
 
 
+def test_several_machines_with_gpus_are_as_many_hosts_with_the_count_of_one() -> None:
+    one, three = place("gpu-l4x4"), place("gpu-l4x4x3")
+
+    assert (three.hosts, three.chips, three.chips_per_host, three.resource_count) == (3, 12, 4, 4)
+    same = one._replace(accelerator="gpu-l4x4x3", name="gpu-l4x4x3", hosts=3, chips=12)
+    assert three == same
+
+
 def test_an_ordinary_gpu_asks_for_nothing_more() -> None:
     placement = place("gpu-l4")
 

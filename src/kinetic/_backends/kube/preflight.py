@@ -377,7 +377,7 @@ def _matching_nodes(client: Client, placement: Placement, labels: dict[str, str]
         try:
             for node in _nodes(client, labels, PAGE):
                 labelled += 1
-                fitting += _accepts(node, placement)
+                fitting += _room_in(node, placement)
                 if fitting >= placement.hosts:
                     break
         except AccessDeniedError:
@@ -390,17 +390,19 @@ def _matching_nodes(client: Client, placement: Placement, labels: dict[str, str]
     return discovery.cache_of(client).ask(_key(placement, labels), count, seconds)
 
 
-def _accepts(node: Mapping[str, Any], placement: Placement) -> bool:
-    """Return whether a node has what a pod asks for, and no taint against it, as one that is cordoned has."""
+def _room_in(node: Mapping[str, Any], placement: Placement) -> int:
+    """Return for how many pods a node has what they ask for; 0 if it has a taint against them, as a cordoned one."""
     for each in (node.get("spec") or {}).get("taints") or ():
         taint = (str(each.get("key")), str(each.get("value") or ""), str(each.get("effect")))
         if taint[2] in _REPELLING:
             from kinetic._google.clusters import is_tolerated  # 10 ms, with what speaks to Google; many have no taint
 
             if not is_tolerated(taint, placement.tolerations):
-                return False
+                return 0
     has = str(((node.get("status") or {}).get("allocatable") or {}).get(placement.resource or "", "0"))
-    return placement.resource is None or (has.isdecimal() and int(has) >= placement.resource_count)
+    if placement.resource is None:
+        return 1
+    return int(has) // placement.resource_count if has.isdecimal() else 0
 
 
 def may_grow(client: Client) -> bool:

@@ -291,7 +291,7 @@ class LocalBackend:
 
     def _gpus_of(self, placement: Placement) -> int:
         """Return how many devices a job needs; 0 where it runs on the CPU instead."""
-        return placement.chips_per_host if placement.kind == "gpu" and self.limits.gpus else 0
+        return placement.chips if placement.kind == "gpu" and self.limits.gpus else 0
 
     # ------------------------------------------------------------------------------------------------ Observer
 

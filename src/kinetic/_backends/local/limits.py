@@ -123,16 +123,19 @@ def check(placement: Placement, environ: Mapping[str, str], gpus: tuple[str, ...
             why=f"{free / 2**30:.1f} GiB are free, and each host needs about {_BYTES_PER_HOST / 2**30:.1f} GiB",
             next="use a smaller slice, or free some memory",
         )
-    if placement.kind == "gpu" and chips > len(gpus):
+    if placement.kind == "gpu" and placement.chips > len(gpus):
         variable = variable_of_gpus(environ)
         setting = f"{variable}={environ[variable]}" if variable else ""
         if gpus or strict:
             raise CapacityError(
-                f"{name} needs {chips} GPU(s), and this machine has {len(gpus)}",
+                f"{name} needs {placement.chips} GPU(s), and this machine has {len(gpus)}",
                 why=f"looked at {setting or '/dev/nvidia*'}",
                 next=f'ask for fewer{f", change {variable}," if variable else ","} or use accelerator="cpu"',
             )
-        return (f"this machine has no {name}: the job runs on the CPU{setting and f' ({setting})'}",)
+        runs = "the job runs" if hosts == 1 else f"{hosts} processes, joined by jax.distributed, run"
+        return (f"this machine has no {name}: {runs} on the CPU{setting and f' ({setting})'}",)
+    if placement.kind == "gpu" and hosts > 1:
+        return (f"{name} is emulated: {hosts} processes with {chips} GPU(s) each, joined by jax.distributed",)
     if placement.kind == "tpu":
         devices = f"{chips} virtual CPU device{'s' if chips > 1 else ''}"
         many = f"{hosts} processes with {devices} each, joined by jax.distributed"

@@ -318,14 +318,23 @@ def tasks_of(
     runner: str = "",
     more: Mapping[str, str] | None = None,
     coordinator: str = "",
+    gpus: Sequence[str] = (),
 ) -> tuple[Task, ...]:
-    """Return the tasks of the hosts of one attempt, the leader's first; an observer gets the same file names."""
+    """Return the tasks of the hosts of one attempt, the leader's first; an observer gets the same file names.
+
+    The hosts share ``gpus``, each has as many.
+    """
     from dataclasses import replace  # as above
+
+    def own(host: int) -> dict[str, str]:
+        count = len(gpus) // task.hosts
+        visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[host * count : (host + 1) * count])} if gpus else {}
+        return {**task.environment, **(more or {}), **visible, "KINETIC_HOST_INDEX": str(host)}
 
     return tuple(
         replace(
             task,
-            environment={**task.environment, **(more or {}), "KINETIC_HOST_INDEX": str(host)},
+            environment=own(host),
             attempt=attempt,
             host=host,
             base=str(paths.job(task.job_id)),

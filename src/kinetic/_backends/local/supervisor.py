@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from kinetic._backends.local import limits, notifier, recovery, runtime_files, scheduler
+from kinetic._backends.local import limits, notifier, queue, recovery, runtime_files, scheduler
 from kinetic._backends.local.queue import JobRow, Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner import processes
@@ -367,15 +367,19 @@ class QueueSource:
                 return ()
         function_call.keep_shared(self.store, self.task)
         marks = {recovery.SUPERVISOR_VARIABLE: process.name, "KINETIC_ATTEMPT": str(note.attempt)}
-        if self._row.devices:
-            marks["CUDA_VISIBLE_DEVICES"] = self._row.devices
         self._completion = runtime_files.CompletionWriter(self._paths.completion_pipe(job_id))
         coordinator = _free_address() if self.task.hosts > 1 else ""
         task = process.with_workspace(self.task)
         if values is not None:
             task = replace(task, values=values)
         tasks = runtime_files.tasks_of(
-            self._paths, task, note.attempt, runner=process.runner, more=marks, coordinator=coordinator
+            self._paths,
+            task,
+            note.attempt,
+            runner=process.runner,
+            more=marks,
+            coordinator=coordinator,
+            gpus=queue.split_devices(self._row.devices),
         )
         process.supervisor.early = process.spare_for(tasks[0])
         return tasks
@@ -489,12 +493,16 @@ class QueueSource:
 
 
 def _free_address() -> str:
-    """Return a free ``address:port`` on this machine, at which the hosts of an emulated slice can meet."""
-    import socket  # only slices need it
+    """Return a free ``address:port`` on this machine, at which the hosts of a job meet; the next port is free, too."""
+    import socket  # only jobs of several hosts need it
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    while True:
+        with socket.socket() as probe, socket.socket() as other:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                other.bind(("127.0.0.1", port + 1))
+                return f"127.0.0.1:{port}"
 
 
 def _use_credentials_of(task: Task) -> None:

@@ -153,6 +153,8 @@ def work(
             if task.pod is None and preloaded.changed_file():
                 worker_process.exec_worker(task, pipe)
             preloaded.hidden.install()
+        if ":" in task.coordinator:
+            _name_meeting_point(task)
         os.environ["KINETIC_PROGRESS_FILE"] = str(task.progress)  # see _wire/progress.py, which few jobs load
         os.environ.setdefault("PYTHONUNBUFFERED", "1")  # of interpreters that the function starts
         if not is_ready:
@@ -390,6 +392,14 @@ def _hook_imports(task: Task, order: Order, store: Store) -> import_hooks.Import
     hooks.install()
     _at_the_end.append(hooks.finish)
     return hooks
+
+
+def _name_meeting_point(task: Task) -> None:
+    """Set the variables by which launchers of PyTorch on several machines find each other, beside JAX's port."""
+    address, _, port = task.coordinator.rpartition(":")
+    found = {"MASTER_ADDR": address, "MASTER_PORT": str(int(port) + 1), "NODE_RANK": str(task.host)}
+    for name, value in found.items():
+        os.environ.setdefault(name, value)
 
 
 def _preloaded() -> Any:

@@ -486,6 +486,13 @@ def test_a_slice_needs_all_its_hosts(cluster, client) -> None:
     assert notes(client, "tpu-v5e-4x4") == ()
 
 
+def test_a_node_has_room_for_as_many_hosts_with_gpus_as_it_has_gpus_for(cluster, client) -> None:
+    cluster.nodes = [node(nvidia_gpu="1"), node(nvidia_gpu="2")]
+
+    assert notes(client, "gpu-l4x1x3") == ()
+    assert "too few have 1 nvidia.com/gpu" in notes(client, "gpu-l4x1x4")[0]
+
+
 def test_many_nodes_come_in_pages_and_no_more_of_them_than_are_needed(cluster, client) -> None:
     cluster.nodes = [node(nvidia_gpu="0")] * 600 + [node(nvidia_gpu="1")] * 1000
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._backends.local import limits, scheduler
+from kinetic._backends.local import limits, runtime_files, scheduler
 from kinetic._hardware import place
 from kinetic._wire.order import Artifact, Order
+from kinetic._wire.task import Task
 from kinetic.errors import CapacityError
 
 ORDER = Order("gpu-f-1", "f", Artifact.within(b""), Artifact.within(b""), output_dir="/outputs", hosts=1)
@@ -58,6 +59,29 @@ def test_what_the_user_says_of_jobs_counts_more_than_what_cuda_shows_the_client(
 
     assert limits.read_gpus(environ, devices) == ("1",)
     assert limits.read_gpus(environ | {"KINETIC_LOCAL_GPUS": "none"}, devices) == ()
+
+
+def test_several_machines_share_the_gpus_of_this_one_where_there_are_enough() -> None:
+    wanted = place("gpu-l4x2x2")
+
+    with pytest.raises(CapacityError, match="needs 4"):
+        limits.check(wanted, {}, ("0", "1"), strict=False)
+    assert limits.check(wanted, {}, tuple("0123"), strict=False) == (
+        "gpu-l4x2x2 is emulated: 2 processes with 2 GPU(s) each, joined by jax.distributed",
+    )
+    assert limits.check(wanted, {}, (), strict=False) == (
+        "this machine has no gpu-l4x2x2: 2 processes, joined by jax.distributed, run on the CPU",
+    )
+
+
+def test_each_host_sees_its_own_share_of_the_gpus_of_a_job(tmp_path) -> None:
+    paths = runtime_files.Paths(tmp_path)
+    task = Task("gpu-f-1", "0" * 64, "memory:", "key-id", 0o22, None, {}, hosts=2)
+
+    tasks = runtime_files.tasks_of(paths, task, 0, gpus=("0", "GPU-5d1c", "5", "7"))
+
+    assert [each.environment["CUDA_VISIBLE_DEVICES"] for each in tasks] == ["0,GPU-5d1c", "5,7"]
+    assert "CUDA_VISIBLE_DEVICES" not in runtime_files.tasks_of(paths, task, 0)[0].environment
 
 
 def test_an_error_about_too_few_gpus_names_what_took_the_others() -> None:
