@@ -148,7 +148,7 @@ def _gpu_of(written: str, family: GpuFamily, count: int, machines: int = 1) -> H
     if machines not in range(1, _MOST_MACHINES + 1):
         raise OptionError(
             f"{_quoted(written)} asks for {machines} machines with {_counted(count, 'GPU')} each",
-            why=f"a job has at most {_MOST_MACHINES} of them",
+            why=f"a job has from 1 to {_MOST_MACHINES} of them",
             next=_write([f"gpu-{family.name}x{count}x2"]),
         )
     return _gpu(written, family, count, machines)
@@ -247,11 +247,16 @@ def _no_such_number(written: str, wanted: str) -> OptionError:
 
 
 def _no_such_gpu_count(written: str, family: GpuFamily, count: int) -> OptionError:
-    near = _around(count, family.machines)
+    near = [
+        f"gpu-{family.name}" if size == 1 else f"gpu-{family.name}x{size}" for size in _around(count, family.machines)
+    ]
+    largest = max(family.machines)
+    if count > largest and count % largest == 0:
+        near.append(f"gpu-{family.name}x{largest}x{count // largest}")
     return OptionError(
         f"{_quoted(written)} asks for {_counted(count, 'GPU')}, and no {family.name} machine has that many",
         why=f"{family.name} comes in machines of {_listed(family.machines)}",
-        next=_write(f"gpu-{family.name}" if size == 1 else f"gpu-{family.name}x{size}" for size in near),
+        next=_write(near),
     )
 
 

@@ -188,7 +188,7 @@ def test_a_second_number_counts_machines_with_gpus(name: str, canonical: str, gp
 def test_a_job_has_from_one_to_256_machines(name: str) -> None:
     error = refusal(name)
 
-    assert error.why == "a job has at most 256 of them"
+    assert error.why == "a job has from 1 to 256 of them"
     assert suggestions(error) == ["gpu-l4x1x2"]
 
 
@@ -315,7 +315,8 @@ def test_a_gpu_with_a_dash_before_its_count_is_told_about_the_x() -> None:
         ("l4x3", "1, 2, 4 or 8", ["gpu-l4x2", "gpu-l4x4"]),
         ("gpu-l4x0", "1, 2, 4 or 8", ["gpu-l4"]),
         ("gpu-l4x3x2", "1, 2, 4 or 8", ["gpu-l4x2", "gpu-l4x4"]),
-        ("gpu-a100-80gbx16", "1, 2, 4 or 8", ["gpu-a100-80gbx8"]),
+        ("gpu-a100-80gbx16", "1, 2, 4 or 8", ["gpu-a100-80gbx8", "gpu-a100-80gbx8x2"]),
+        ("l4x9", "1, 2, 4 or 8", ["gpu-l4x8"]),
         ("h200x1", "8", ["gpu-h200x8"]),
     ],
 )
