@@ -280,11 +280,14 @@ def test_a_lock_is_read_without_the_network_and_without_groups_that_nobody_wants
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "empty"))  # and what it knows from locking is out of its reach
 
     plain = dependencies.find(Plan(tmp_path, "", None, ("",)), export=uv.export_lock)
-    more = dependencies.find(Plan(tmp_path, "", None, ("",)), extras=["x"], export=uv.export_lock)
+    more = dependencies.find(Plan(tmp_path, "", None, ("",)), wanted=dependencies.Wanted(["x"]), export=uv.export_lock)
 
     assert plain.kind == "lock"
     assert [line.partition("==")[0] for line in plain.lines] == ["six"]
     assert [line.partition("==")[0] for line in more.lines] == [PACKAGE, "six"]
+    with_group = dependencies.Wanted(groups=["dev"])
+    found = dependencies.find(Plan(tmp_path, "", None, ("",)), wanted=with_group, export=uv.export_lock)
+    assert [line.partition("==")[0] for line in found.lines] == ["idna", "six"]
 
 
 def test_a_lock_that_cannot_be_read_is_told(tmp_path):

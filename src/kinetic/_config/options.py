@@ -255,6 +255,7 @@ _PROJECT_KINDS: dict[str, tuple[type, ...]] = {
     **{option.name: option.kinds for option in JOB_OPTIONS},
     "by_value": (list,),  # of names of modules that are pickled by value
     "extras": (list,),  # of names in [project.optional-dependencies] that an environment gets as well
+    "groups": (list,),  # of names in [dependency-groups], likewise
 }
 _KIND_NAMES: dict[type, str] = {
     bool: "true or false",
@@ -292,6 +293,11 @@ class ProjectOptions(NamedTuple):
     def extras(self) -> tuple[str, ...]:
         """Names of optional dependencies that an environment for this project gets as well."""
         return tuple(cast("list[str]", self.values.get("extras", [])))
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of dependency groups that an environment for this project gets as well."""
+        return tuple(cast("list[str]", self.values.get("groups", [])))
 
 
 def read_project_options(root: Path) -> ProjectOptions:

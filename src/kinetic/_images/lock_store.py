@@ -205,29 +205,30 @@ def _built_at(source: Source, lock: Lock) -> str:
     return keys.lock(f"built-{digests.of_bytes(about.encode())}")
 
 
-def exported(project: Path, extras: Sequence[str], *, environ: Mapping[str, str]) -> list[str]:
+def exported(project: Path, extras: Sequence[str], groups: Sequence[str], *, environ: Mapping[str, str]) -> list[str]:
     """Return a project's uv.lock as lines of a requirements file; uv is started only after a change.
 
     Raises:
         ImageBuildError: uv is missing, or cannot read the lock.
     """
-    of = _digest_of_project(project, extras, environ)
-    file = folder(environ) / f"export-{digests.of_bytes(f'{project} {extras}'.encode())[:32]}"
+    wanted = [*extras], [*groups]
+    of = _digest_of_project(project, wanted, environ)
+    file = folder(environ) / f"export-{digests.of_bytes(f'{project} {wanted}'.encode())[:32]}"
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         page = json.loads(file.read_bytes())
         if page["of"] == of:
             return [str(line) for line in page["lines"]]
-    lines = uv.export_lock(project, extras)
+    lines = uv.export_lock(project, *wanted)
     if not any(locks.secret_in(word) for line in lines for word in line.split()):
         with contextlib.suppress(OSError):
             folders.write_whole(file, json.dumps({"of": of, "lines": lines}).encode())
     return lines
 
 
-def _digest_of_project(project: Path, extras: Sequence[str], environ: Mapping[str, str]) -> str:
+def _digest_of_project(project: Path, wanted: tuple[list[str], list[str]], environ: Mapping[str, str]) -> str:
     """Return the digest of all that decides what uv exports: files, settings, and uv itself."""
     settings = {name: value for name, value in environ.items() if name.startswith("UV_") and not _SECRET.search(name)}
-    parts = [json.dumps([sorted(settings.items()), list(extras), uv.EXPORT]).encode()]
+    parts = [json.dumps([sorted(settings.items()), wanted, uv.EXPORT]).encode()]
     root = next((each for each in (project, *project.parents) if (each / "uv.lock").is_file()), project)
     for name in (project / "pyproject.toml", *(root / name for name in ("uv.lock", "pyproject.toml", "uv.toml"))):
         try:

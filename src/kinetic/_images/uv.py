@@ -155,7 +155,7 @@ def run_uv(
 EXPORT = "export --frozen --offline --no-default-groups --no-header --no-annotate"
 
 
-def export_lock(folder: Path, extras: Sequence[str]) -> list[str]:
+def export_lock(folder: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> list[str]:
     """Read the uv.lock of a project, as lines of a requirements file.
 
     ``uv export --frozen`` changes no lock, and needs neither the network nor an interpreter: versions and files
@@ -165,13 +165,15 @@ def export_lock(folder: Path, extras: Sequence[str]) -> list[str]:
     Args:
         folder: Of the pyproject.toml; uv.lock is beside it, or at the root of its workspace.
         extras: Optional dependencies that are wanted as well.
+        groups: Dependency groups that are wanted as well.
 
     Raises:
         ImageBuildError: uv is missing, or cannot read the lock.
     """
-    wanted = [word for extra in extras for word in ("--extra", extra)]
+    words = [word for extra in extras for word in ("--extra", extra)]
+    words += [word for group in groups for word in ("--group", group)]
     done = subprocess.run(
-        [*uv_command(), *EXPORT.split(), *wanted],
+        [*uv_command(), *EXPORT.split(), *words],
         cwd=folder,
         env=_uv_environment(),
         stdin=subprocess.DEVNULL,

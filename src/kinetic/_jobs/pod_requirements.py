@@ -21,7 +21,7 @@ from kinetic._images import image_choice, uv
 from kinetic._jobs import job_options, locate, status
 from kinetic._output import terminal as output
 from kinetic._project import dependencies, root
-from kinetic._project.dependencies import Dependencies
+from kinetic._project.dependencies import Dependencies, Wanted
 from kinetic._version import __version__
 from kinetic._wire import digests, keys, python_runtime
 from kinetic._wire.order import INLINE_BYTES, Artifact
@@ -285,10 +285,11 @@ def find_dependencies(
     function: Callable[..., Any], plan: Plan, *, base: bool, export: Export | None = None, environ: Mapping[str, str]
 ) -> Dependencies:
     """Find what the project of a function, whose own file may say so as well, needs installed."""
+    options = config_options.read_project_options(plan.root)
     return dependencies.find(
         plan,
         script=root.source_file(root.innermost(function)) if plan.source is None else plan.source or None,
-        extras=config_options.read_project_options(plan.root).extras,
+        wanted=Wanted(options.extras, options.groups),
         export=export,
         base=base,
         environ=environ,
@@ -337,7 +338,7 @@ def base_note(packages: Sequence[str], *, base: bool) -> tuple[str, ...]:
     return (f"base packages: {', '.join(packages)}",) if packages else ()
 
 
-def read_lock(folder: Path, extras: Sequence[str], *, environ: Mapping[str, str]) -> list[str]:
+def read_lock(folder: Path, extras: Sequence[str], groups: Sequence[str], *, environ: Mapping[str, str]) -> list[str]:
     """Read the uv.lock of a project."""
     from kinetic._images import lock_store  # only for projects with one
 
@@ -347,7 +348,7 @@ def read_lock(folder: Path, extras: Sequence[str], *, environ: Mapping[str, str]
         raise ImageBuildError(
             f"{folder / 'uv.lock'} cannot be read without uv, which is not installed", why=error.why, next=error.next
         ) from None
-    return lock_store.exported(folder, extras, environ=environ)
+    return lock_store.exported(folder, extras, groups, environ=environ)
 
 
 def _artifact(data: bytes, store: Store) -> Artifact:

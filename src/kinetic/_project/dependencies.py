@@ -36,17 +36,29 @@ class Declared(NamedTuple):
     requires_python: str | None = None  # which Pythons it wants; None if it does not say
 
 
-def in_project(file: Path, text: str, extras: Sequence[str], *, locked: bool, sent: Collection[str] = ()) -> Declared:
-    """Read ``[project]`` of a pyproject.toml, without the packages whose files are ``sent``."""
+class Wanted(NamedTuple):
+    """What a project wants besides ``dependencies`` of ``[project]``; names as written, however they are spelled."""
+
+    extras: Sequence[str] = ()  # of [project.optional-dependencies]
+    groups: Sequence[str] = ()  # of [dependency-groups]
+
+    def __str__(self) -> str:
+        return ", ".join([*self.extras, *self.groups])
+
+
+def in_project(file: Path, text: str, wanted: Wanted, *, locked: bool, sent: Collection[str] = ()) -> Declared:
+    """Read a pyproject.toml, without the packages whose files are ``sent``."""
     page = _toml(file, text)
     project = _table(file, page, "project")
     optional = _table(file, project, "optional-dependencies", "project.")
-    named = _strings(file, project, "dependencies", "project") + _wanted(file, project, optional, extras)
+    named = _strings(file, project, "dependencies", "project")
+    named += _of_extras(file, project, optional, wanted.extras) + _of_groups(file, page, wanted.groups)
     in_files = [entry for name in _files_of(file, page) for entry in requirements.read_included(file.parent / name)]
     found = [entry for entry in [*_entries(file, text, named), *in_files] if entry.name not in sent]
     if not locked:
         _reject_sources(file, page, found)
-    return Declared(found, tuple(_unread(page, project, is_dynamic=not in_files)), _python(file, project))
+    unread = _unread(page, project, wanted, is_dynamic=not in_files)
+    return Declared(found, tuple(unread), _python(file, project))
 
 
 def in_script(file: Path, text: str) -> Declared | None:
@@ -93,7 +105,7 @@ def _python(file: Path, table: Mapping[str, object]) -> str | None:
     return found
 
 
-def _wanted(
+def _of_extras(
     file: Path, project: Mapping[str, object], optional: Mapping[str, object], extras: Sequence[str]
 ) -> list[str]:
     """Return the requirements of extras; one that names the project's own extras means those."""
@@ -119,6 +131,34 @@ def _wanted(
                 queue += sorted(map(normalised, requirement.extras))
             else:
                 found.append(line)
+    return found
+
+
+def _of_groups(file: Path, page: Mapping[str, object], groups: Sequence[str]) -> list[str]:
+    """Return the requirements of dependency groups, with those that they include (PEP 735)."""
+    table = _table(file, page, "dependency-groups")
+    known = {normalised(name): name for name in table}
+    queue, seen, found = [*groups], set[str](), list[str]()
+    while queue:
+        group = normalised(queue.pop(0))
+        if group not in known:
+            raise OptionError(
+                f"{file} has no dependency group {group!r}",
+                why=f"'groups' of [tool.kinetic] wants it; [dependency-groups] has {', '.join(table) or 'none'}",
+                next="correct 'groups', or add the group",
+                code="dependency",
+            )
+        if group in seen:
+            continue
+        seen.add(group)
+        listed = table[known[group]]
+        for item in listed if isinstance(listed, list) else [None]:
+            if isinstance(item, str):
+                found.append(item)
+            elif isinstance(item, dict) and isinstance(item.get("include-group"), str):
+                queue.append(item["include-group"])
+            else:
+                invalid(file, f"{known[group]!r} of [dependency-groups] is not a list of requirements and groups")
     return found
 
 
@@ -152,13 +192,15 @@ def _files_of(file: Path, page: Mapping[str, object]) -> list[str]:
     return found
 
 
-def _unread(page: Mapping[str, object], project: Mapping[str, object], *, is_dynamic: bool) -> list[str]:
+def _unread(
+    page: Mapping[str, object], project: Mapping[str, object], wanted: Wanted, *, is_dynamic: bool
+) -> list[str]:
     """Name the tables that hold dependencies and are not read; ``is_dynamic``: none of dynamic ones was."""
     tool = page.get("tool")
     poetry = tool.get("poetry") if isinstance(tool, dict) else None
     found = ["[tool.poetry.dependencies]"] if isinstance(poetry, dict) and poetry.get("dependencies") else []
-    found += ["[dependency-groups]"] if page.get("dependency-groups") else []
-    found += ["[project.optional-dependencies]"] if project.get("optional-dependencies") else []
+    found += ["[dependency-groups]"] if page.get("dependency-groups") and not wanted.groups else []
+    found += ["[project.optional-dependencies]"] if project.get("optional-dependencies") and not wanted.extras else []
     dynamic = project.get("dynamic")
     is_dynamic = is_dynamic and isinstance(dynamic, list) and "dependencies" in dynamic
     found += ['dynamic = ["dependencies"]'] if is_dynamic else []
@@ -182,9 +224,11 @@ def _reject_sources(file: Path, page: Mapping[str, object], found: Sequence[Entr
 # --------------------------------------------------------------------------------------------------------- the project
 
 Kind = Literal["none", "requirements", "pyproject", "lock", "script"]
-Export = Callable[[Path, Sequence[str]], Sequence[str]]  # folder with a uv.lock, extras → lines of a requirements file
+# Folder with a uv.lock, extras, groups → lines of a requirements file.
+Export = Callable[[Path, Sequence[str], Sequence[str]], Sequence[str]]
 
 _FILES = ("requirements.txt", "pyproject.toml")  # the first wins
+_NOTHING_MORE = Wanted()
 
 
 @dataclass(frozen=True)
@@ -242,7 +286,7 @@ def find(
     plan: Plan,
     *,
     script: str | None = None,
-    extras: Sequence[str] = (),
+    wanted: Wanted = _NOTHING_MORE,
     export: Export | None = None,
     base: bool = True,
     environ: Mapping[str, str] = os.environ,
@@ -252,7 +296,7 @@ def find(
     Args:
         plan: Where the project and its entry folder are; the file may be above the project.
         script: The file of the function's module; its own metadata wins over every file.
-        extras: Optional dependencies that ``[tool.kinetic]`` wants.
+        wanted: Extras and groups that ``[tool.kinetic]`` names.
         export: Turns a uv.lock into lines. Without it, a lock is ignored with a note.
         base: Base packages are installed as well, JAX among them, so lines that name JAX are taken out.
         environ: Where HOME is read.
@@ -278,9 +322,9 @@ def find(
         above = plan.root / plan.entry_rel
         notes.append(f"{file} is in a folder above {above}, and no .git shows that the two belong together")
     if file.name == "pyproject.toml":
-        return _of_project(file, extras, export, notes, base=base)
-    if extras:
-        notes.append(f"extras have no meaning for {file}: {', '.join(extras)}")
+        return _of_project(file, wanted, export, notes, base=base)
+    if any(wanted):
+        notes.append(f"extras and groups have no meaning for {file}: {wanted}")
     return _of_requirements(file, notes, base=base)
 
 
@@ -291,7 +335,9 @@ def _of_requirements(file: Path, notes: list[str], *, base: bool) -> Dependencie
     for folder, extras in projects:
         about = Path(folder, "pyproject.toml")
         is_there = about.is_file()
-        declared = in_project(about, read_text(about), extras, locked=False, sent=sent) if is_there else Declared([])
+        declared = (
+            in_project(about, read_text(about), Wanted(extras), locked=False, sent=sent) if is_there else Declared([])
+        )
         found += [Entry(0, entry.text, entry.keep) for entry in declared.entries]
         if not declared.entries:
             unread = f" ({', '.join(declared.unread)} is not read)" if declared.unread else ""
@@ -335,16 +381,14 @@ def _nearest(entry: Path, home: str) -> tuple[Path, list[str], bool]:
         folder = folder.parent
 
 
-def _of_project(
-    file: Path, extras: Sequence[str], export: Export | None, notes: list[str], *, base: bool
-) -> Dependencies:
+def _of_project(file: Path, wanted: Wanted, export: Export | None, notes: list[str], *, base: bool) -> Dependencies:
     lock, members = _lock_of(file)
     has_lock = lock.is_file()
-    found = in_project(file, read_text(file), extras, locked=has_lock and export is not None)
+    found = in_project(file, read_text(file), wanted, locked=has_lock and export is not None)
     if has_lock and export is not None:
         # Whoever keeps one package of JAX keeps them all: they are locked to fit each other.
         keep = any(entry.keep and entry.name in requirements.BASE_NAMES for entry in found.entries)
-        locked = [Entry(0, entry.text, keep) for entry in entries("\n".join(export(file.parent, extras)))]
+        locked = [Entry(0, entry.text, keep) for entry in entries("\n".join(export(file.parent, *wanted)))]
         locked, projects = _without_projects(locked, lock.parent)
         notes[0] = f"dependencies come from {lock}"
         held = members.union((entry.name for entry in locked), (name_of(folder) for folder, _ in projects))

@@ -28,6 +28,7 @@ def test_a_project_may_say_how_its_jobs_run(project):
             container_image = "python:3.12"
             deadline = "2h"
             extras = ["train"]
+            groups = ["gpu"]
             retries = 3
             spot = true
             [tool.kinetic.resources]
@@ -41,12 +42,13 @@ def test_a_project_may_say_how_its_jobs_run(project):
         "container_image": "python:3.12",
         "deadline": "2h",
         "extras": ["train"],
+        "groups": ["gpu"],
         "retries": 3,
         "spot": True,
         "resources": {"memory": "8Gi"},
     }
     assert options.by_value == ("helpers", "lib.deep")
-    assert options.extras == ("train",)
+    assert (options.extras, options.groups) == (("train",), ("gpu",))
 
 
 @pytest.mark.parametrize("text", ["", "[project]\nname = 'x'\n", "[tool.ruff]\n", "# kinetic\n[tool.ruff]\n"])
@@ -55,7 +57,7 @@ def test_a_project_that_says_nothing_sets_nothing(project, text):
 
     assert options.values == {}
     assert options.by_value == ()
-    assert options.extras == ()
+    assert options.extras == options.groups == ()
 
 
 def test_a_project_without_the_file_sets_nothing(tmp_path):
@@ -101,7 +103,7 @@ def test_a_misspelt_option_is_refused_with_the_nearest(project):
             "[settings]"
         ),
         (
-            "why:   options: accelerator, base_packages, by_value, compile_cache, container_image, deadline, extras, "
+            "why:   options: accelerator, base_packages, by_value, compile_cache, container_image, deadline, extras, groups, "
             "keep_warm, "
             "max_cost, require_accelerator, resources, retries, spot, wait_image"
         ),

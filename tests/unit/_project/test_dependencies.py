@@ -8,6 +8,7 @@ import pytest
 
 from kinetic._output import terminal as output
 from kinetic._project import dependencies, requirements
+from kinetic._project.dependencies import Wanted
 from kinetic._project.root import Plan
 from kinetic.errors import OptionError
 
@@ -184,7 +185,7 @@ def test_a_file_that_is_not_text_is_told(tree):
 def test_extras_say_nothing_about_a_requirements_file(tree):
     file = tree.write("app/requirements.txt", "six\n")
 
-    assert tree.find(extras=["train"]).notes[1] == f"extras have no meaning for {file}: train"
+    assert tree.find(wanted=Wanted(["train"])).notes[1] == f"extras and groups have no meaning for {file}: train"
 
 
 # ------------------------------------------------------------------------------------------------------ what is removed
@@ -587,13 +588,67 @@ all = ["the-project[deep-learning, data]", "the_project[all]"]
 def test_extras_that_the_project_wants_are_installed(tree, extras, lines):
     tree.write("app/pyproject.toml", EXTRAS)
 
-    assert tree.find(extras=extras).lines == lines
+    assert tree.find(wanted=Wanted(extras)).lines == lines
+
+
+GROUPS = """
+[project]
+dependencies = ["six"]
+[dependency-groups]
+dev = ["pytest", { include-group = "train" }]
+Train = ["torch>=2", {include-group = "com_mon"}, {include-group = "dev"}]
+com-mon = ["polars", "six"]
+odd = [{ include = "train" }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("groups", "lines"),
+    [
+        ([], ("six",)),
+        (["common"], None),
+        (["com.mon"], ("six", "polars")),
+        (["train"], ("six", "torch>=2", "polars", "pytest")),
+    ],
+)
+def test_dependency_groups_that_the_project_wants_are_installed_with_those_that_they_include(tree, groups, lines):
+    file = tree.write("app/pyproject.toml", GROUPS)
+
+    if lines is None:
+        assert refused(lambda: tree.find(wanted=Wanted(groups=groups))) == [
+            f"{file} has no dependency group 'common' [dependency]",
+            "why:   'groups' of [tool.kinetic] wants it; [dependency-groups] has dev, Train, com-mon, odd",
+            "next:  correct 'groups', or add the group",
+        ]
+    else:
+        assert tree.find(wanted=Wanted(groups=groups)).lines == lines
+
+
+def test_a_group_that_is_no_list_of_requirements_is_told_where_it_is_wanted(tree):
+    tree.write("app/pyproject.toml", GROUPS)
+
+    told = refused(lambda: tree.find(wanted=Wanted(groups=["odd"])))
+
+    assert told[1] == "why:   'odd' of [dependency-groups] is not a list of requirements and groups"
+
+
+def test_tables_that_are_wanted_are_not_named_as_unread(tree):
+    tree.write(
+        "app/pyproject.toml", "[project]\n[project.optional-dependencies]\nx = []\n[dependency-groups]\ny = []\n"
+    )
+
+    notes = [
+        tree.find(wanted=wanted).notes[1].partition("not read: ")[2]
+        for wanted in (Wanted(), Wanted(groups=["y"]), Wanted(["x"], ["y"]))
+    ]
+
+    assert notes == ["[dependency-groups], [project.optional-dependencies]", "[project.optional-dependencies]", ""]
 
 
 def test_an_extra_that_there_is_not_is_refused(tree):
     file = tree.write("app/pyproject.toml", EXTRAS)
 
-    assert refused(lambda: tree.find(extras=["train"])) == [
+    assert refused(lambda: tree.find(wanted=Wanted(["train"]))) == [
         f"{file} has no extra 'train' [dependency]",
         ("why:   'extras' of [tool.kinetic] wants it; [project.optional-dependencies] has Deep_Learning, data, all"),
         "next:  correct 'extras', or add the extra",
@@ -683,7 +738,7 @@ def lock(tree, *lines, declared='"six", "jax"'):
     tree.write("app/uv.lock", "version = 1\n")
     calls = []
 
-    def export(folder, extras):
+    def export(folder, extras, groups):
         calls.append((folder, list(extras)))
         return lines
 
@@ -693,7 +748,7 @@ def lock(tree, *lines, declared='"six", "jax"'):
 def test_a_lock_beside_a_pyproject_decides_the_versions(tree):
     export, calls = lock(tree, "six==1.16.0", "jax==0.10.2 ; python_version < '3.12'", "jaxlib==0.10.2")
 
-    found = tree.find(extras=["x"], export=export)
+    found = tree.find(wanted=Wanted(["x"]), export=export)
 
     assert calls == [(tree.entry, ["x"])]
     assert (found.source, found.kind) == (tree.entry / "uv.lock", "lock")
