@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
-from kinetic._runner.supervisor import attempts, placements
+from kinetic._runner.supervisor import attempts, bindings
 from kinetic._wire import documents, keys, outcomes, records
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import CACHE_KEY_FILE, KEY_FILE
@@ -26,7 +26,7 @@ _UNTAKEN_SECONDS = 180.0  # of a pod that runs and has not taken a task: then it
 
 def take(store: Store, key: bytes, job_id: str, ended: str = "") -> bool:
     """Make a job one of a pod of its own; False where a warm pod has it. ``ended``: one that is gone for good."""
-    taken = placements.take(store, job_id, "", key, ended=ended)
+    taken = bindings.bind(store, job_id, "", key, ended=ended)
     step("client:placed-cold")
     return taken
 
@@ -34,9 +34,9 @@ def take(store: Store, key: bytes, job_id: str, ended: str = "") -> bool:
 def find_without_job(job: JobRecord) -> Observation | None:
     """Observe a job whose Job somebody deleted in the cluster, if a warm pod has it: it runs there all the same."""
     store = locate.store_of(job)
-    if store.size(keys.placement(job.job_id, 0)) is None:  # then no key is needed, which a colleague would not have
+    if store.size(keys.binding(job.job_id, 0)) is None:  # then no key is needed, which a colleague would not have
         return None
-    found = placements.placement_of(store, job.job_id, locate.key_to_read(job))
+    found = bindings.binding_of(store, job.job_id, locate.key_to_read(job))
     backend: Any = locate.backend_of(job)  # as below
     return backend.observe_without_job(job.job_id, found.pod) if found is not None and found.pod else None
 
@@ -55,7 +55,7 @@ def start_if_left(job: JobRecord, observation: Observation) -> Observation:
         is_old = observation.submitted is not None and observation.submitted <= latest
         if not is_old and not observation.may_come_back:
             return observation
-        found = placements.placement_of(store, job.job_id, locate.key_to_read(job))
+        found = bindings.binding_of(store, job.job_id, locate.key_to_read(job))
         if (found is not None and found.pod) or not (is_old or found):
             return observation
         why = f"gave it back: {found.why}" if found is not None and found.why else "has not taken it"

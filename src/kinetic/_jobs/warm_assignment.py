@@ -1,6 +1,6 @@
 """Warm pods from the client's side: a job is given to one that fits, or starts one; and what none carries out, cold.
 
-Every decision is a key of the store that is created once, see ``_runner/supervisor/placements.py``; what follows it can
+Every decision is a key of the store that is created once, see ``_runner/supervisor/bindings.py``; what follows it can
 be repeated by any process.
 """
 
@@ -25,7 +25,7 @@ from kinetic._jobs import cold_start, job_cost, locate
 from kinetic._output import notebook
 from kinetic._output import terminal as output
 from kinetic._output.format import duration_text
-from kinetic._runner.supervisor import placements
+from kinetic._runner.supervisor import bindings
 from kinetic._wire import NamedTuple, documents, folders, keys, warm_pods
 from kinetic._wire.failpoints import step
 from kinetic._wire.fields import seconds_of
@@ -146,10 +146,10 @@ def _end_what_starts_for_nothing(wanted: Launch, context: Place, found: list[War
     """
     store, job_id, name = context.store, wanted.order.job_id, wanted.placement.name
     for state in [each for each in found if not each.pod and each.fits.get("accelerator") == name]:
-        key, sequence = _pod_key(context, state.name), placements.next_sequence(store, state.name)
-        if not sequence or not _is_decided(store, placements.assigned(store, state.name, sequence - 1, key)):
+        key, sequence = _pod_key(context, state.name), bindings.next_sequence(store, state.name)
+        if not sequence or not _is_decided(store, bindings.assigned(store, state.name, sequence - 1, key)):
             continue
-        if placements.assign(store, state.name, sequence, job_id, key):  # so that no other client gives it a job now
+        if bindings.assign(store, state.name, sequence, job_id, key):  # so that no other client gives it a job now
             context.backend.warm.end_pod(state, delete=True)
             output.report(
                 f"the warm {state.what} {state.name} is still starting, and its job is over: a new one replaces it"
@@ -331,7 +331,7 @@ def _try(
                 refused, made = backend.warm.tell(connection, held, job_id, make)
                 step("client:task-held")
             backend.add(wanted, made)
-            if not refused and not placements.assign(context.store, state.name, greeting.sequence, job_id, key):
+            if not refused and not bindings.assign(context.store, state.name, greeting.sequence, job_id, key):
                 refused = f"{state.name} has taken another job meanwhile"
             step("client:task-assigned")
             if not refused and is_slice:  # before any host begins: if one is lost, all find the task again
@@ -366,14 +366,14 @@ def _give_to_starting(wanted: Launch, context: Place, found: list[WarmState], fi
     backend, store, job_id = context.backend, context.store, wanted.order.job_id
     # A pod that runs would hear of it by its kubelet only, which may take two minutes.
     for state in [each for each in found if each.is_started and not each.pod and each.fits == fits]:
-        key, sequence = _pod_key(context, state.name), placements.next_sequence(store, state.name)
-        if not sequence or not _is_decided(store, placements.assigned(store, state.name, sequence - 1, key)):
+        key, sequence = _pod_key(context, state.name), bindings.next_sequence(store, state.name)
+        if not sequence or not _is_decided(store, bindings.assigned(store, state.name, sequence - 1, key)):
             continue
         assignment = _assignment(wanted, backend.warm.task_of(wanted, context.mask), sequence, state.restarts)
         made = backend.warm.make_task(wanted, context.mask, state)
         backend.add(wanted, made)
         refused = ""
-        if placements.assign(store, state.name, sequence, job_id, key):
+        if bindings.assign(store, state.name, sequence, job_id, key):
             try:
                 backend.warm.write_assignment(state, assignment.to_bytes(key), key)
                 output.report(f"waits for the warm {state.what} {state.name}, which is being started")
@@ -441,7 +441,7 @@ def _start_with(wanted: Launch, context: Place, keep: float, most: float) -> Non
     try:
         made = backend.warm.make_task(wanted, context.mask, state)
         backend.add(wanted, made)
-        placements.assign(context.store, name, 0, wanted.order.job_id, key)
+        bindings.assign(context.store, name, 0, wanted.order.job_id, key)
         step("client:task-assigned")
         if not _is_started(wanted.order.job_id, lambda: backend.warm.start_pod(state)):
             return

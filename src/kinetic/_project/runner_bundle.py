@@ -250,7 +250,7 @@ SELDOM = (
     "kinetic._runner.pod.warm_clients",
     "kinetic._runner.pod.warm_pod",
     "kinetic._runner.pod.warm_slice",
-    "kinetic._runner.supervisor.placements",
+    "kinetic._runner.supervisor.bindings",
     "kinetic._runner.worker.command",
     "kinetic._runner.worker.command_cache",
     "kinetic._runner.worker.compile_cache",

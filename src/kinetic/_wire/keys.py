@@ -73,9 +73,9 @@ logs: _Of3 = "{}/logs/{}/{}/".format
 # Runner or supervisor: part of a log, by the offset of its first byte; twelve digits keep key order the order of bytes.
 log_segment: _Of4 = "{}/logs/{}/{}/{:012d}".format
 usage: _Of3 = "{}/usage/{}/{}".format  # runner or supervisor, while the job runs: what one host used, sealed
-# (job_id, number), warm pod or client: who carries the job out. The first is created once; the next only when the warm
-# pod that it names is gone for good.
-placement: _Of2 = "{}/placements/{}".format
+# (job_id, number), warm pod or client: which pod the job is bound to. The first is created once; the next only when the
+# warm pod that it names is gone for good. Stores have it under an older name.
+binding: _Of2 = "{}/placements/{}".format
 # Client, before the history record: the end of the log of a collected job. history/~clock, empty: the store's time.
 history_log: _Of3 = (HISTORY_LOGS + "{}.{}.{}.gz").format
 

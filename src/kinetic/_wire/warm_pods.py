@@ -1,7 +1,7 @@
 """What client and warm pod tell each other: the page of the pod, the assignment of a task, and who carries a job out.
 
 A warm pod takes tasks by their numbers. Whoever creates the key of a number has assigned its job; whoever creates the
-placement of a job carries it out. See docs/design/decisions/0028-warm-pods.md.
+binding of a job carries it out. See docs/design/decisions/0028-warm-pods.md.
 
 The hosts of a slice talk to their leader over the network of pods, which may be read by others: so what the leader
 hands over is encrypted.
@@ -257,12 +257,12 @@ _GREETING_READERS = {
 }
 _READY_READERS = {"host": fields.integer(0, 100_000), "sequence": _SEQUENCE, "nonce": fields.text(fields.NAME)}
 
-# ---------------------------------------------------------------------------------------------------------- placements
+# ------------------------------------------------------------------------------------------------------------ bindings
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Who carries a job out."""
+class Binding:
+    """Which pod a job is bound to: that one carries it out."""
 
     pod: str  # a warm pod; "" for a pod of the job's own
     placed: float = 0.0  # Unix time, by the clock of whoever decided it
@@ -279,11 +279,11 @@ class Numbered:
 
 
 _TEXT_OR_NONE = fields.text(63, re.compile(rf"(?:{_POD.pattern})?"))
-PLACEMENT = PageKind(
-    "placement",
-    "the placement",
+BINDING = PageKind(
+    "placement",  # the name in its seal, as in its key
+    "the binding",
     fields.builder(
-        Placement, {"pod": _TEXT_OR_NONE, "placed": _SPAN, "attempts": _SEQUENCE, "why": fields.text(fields.LINE)}
+        Binding, {"pod": _TEXT_OR_NONE, "placed": _SPAN, "attempts": _SEQUENCE, "why": fields.text(fields.LINE)}
     ),
     4096,
 )

@@ -40,16 +40,16 @@ AWAY = (
     import os, time
     from kinetic._backends.kube import client, transport
     from kinetic._jobs import cold_start
-    from kinetic._runner.supervisor import placements
+    from kinetic._runner.supervisor import bindings
     client.Client.__init__.__defaults__ = (transport.DEFAULT_RETRY._replace(attempts=int(words[1])),)
     cold_start._UNTAKEN_SECONDS = 3.0
-    done = placements.assign
+    done = bindings.assign
     def assign(*arguments):
         open(words[0] + "/assigned", "w").close()
         while not os.path.exists(words[0] + "/away"):
             time.sleep(0.02)
         return done(*arguments)
-    placements.assign = assign
+    bindings.assign = assign
 """
     + ADD
 )

@@ -198,8 +198,8 @@ def test_an_idle_pod_that_is_deleted_costs_the_next_job_a_start_and_nothing_else
 LATE = """
     import os, time
     from kinetic._backends.kube.warm_launcher import WarmLauncher
-    from kinetic._runner.supervisor import placements
-    where, name = (WarmLauncher, "tell") if words[1:] == [] else (placements, words[1])
+    from kinetic._runner.supervisor import bindings
+    where, name = (WarmLauncher, "tell") if words[1:] == [] else (bindings, words[1])
     do = getattr(where, name)
     def later(*arguments):
         open(words[0] + "/waits", "w").close()

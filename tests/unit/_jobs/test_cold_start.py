@@ -13,7 +13,7 @@ from kinetic._backends.kube.job_manifests import CONTAINER
 from kinetic._backends.kube.warm_launcher import WarmLauncher
 from kinetic._backends.protocol import Observation
 from kinetic._jobs import cold_start, locate
-from kinetic._runner.supervisor import placements
+from kinetic._runner.supervisor import bindings
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
 from kinetic.job_status import JobStatus
@@ -90,8 +90,8 @@ def test_a_job_that_its_warm_pod_gave_back_is_started_cold_at_once_if_it_could_b
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, comes_back: bool
 ) -> None:
     store, started = MemoryStore("a"), list[str]()
-    placements.take(store, JOB_ID, WARM, KEY)
-    placements.take(store, JOB_ID, "", KEY, ended=WARM, why="no index")
+    bindings.bind(store, JOB_ID, WARM, KEY)
+    bindings.bind(store, JOB_ID, "", KEY, ended=WARM, why="no index")
     warm = SimpleNamespace(start_cold=lambda name, _: started.append(name) or True, now=now)
     monkeypatch.setattr(locate, "store_of", lambda _: store)
     monkeypatch.setattr(locate, "backend_of", lambda _: SimpleNamespace(warm=warm))
@@ -117,7 +117,7 @@ def test_a_job_that_is_gone_from_its_cluster_is_looked_for_in_its_warm_pod_and_n
         return seen
 
     def key_to_read(_: object) -> bytes:
-        assert store.size(keys.placement(JOB_ID, 0)) is not None, "a colleague would not have it"
+        assert store.size(keys.binding(JOB_ID, 0)) is not None, "a colleague would not have it"
         return KEY
 
     monkeypatch.setattr(locate, "store_of", lambda _: store)
@@ -125,9 +125,9 @@ def test_a_job_that_is_gone_from_its_cluster_is_looked_for_in_its_warm_pod_and_n
     monkeypatch.setattr(locate, "key_to_read", key_to_read)
 
     before = cold_start.find_without_job(JOB)  # type: ignore[arg-type] # of a record, what is read
-    placements.take(store, JOB_ID, WARM, KEY)
+    bindings.bind(store, JOB_ID, WARM, KEY)
     found = cold_start.find_without_job(JOB)  # type: ignore[arg-type] # as above
-    placements.take(store, JOB_ID, "", KEY, ended=WARM)
+    bindings.bind(store, JOB_ID, "", KEY, ended=WARM)
     after = cold_start.find_without_job(JOB)  # type: ignore[arg-type] # as above
 
     assert (before, found, after) == (None, seen, None)

@@ -362,20 +362,20 @@ class PodSource:
 
     def _has_the_job(self, key: bytes) -> bool:
         """Return whether this pod's job is its own to carry out: of a warm slice the leader takes it for all hosts."""
-        from kinetic._runner.supervisor import placements  # most pods have one job
+        from kinetic._runner.supervisor import bindings  # most pods have one job
 
         task, warm = self.task, self.settings.warm
         if warm and not self.place.host:
             if not self._is_confirmed():
                 return False
-            taken = placements.take(self.store, task.job_id, warm, key)
+            taken = bindings.bind(self.store, task.job_id, warm, key)
             if task.hosts > 1:
                 step("leader:took")
-            if not taken and (found := placements.placement_of(self.store, task.job_id, key)) and not found.pod:
+            if not taken and (found := bindings.binding_of(self.store, task.job_id, key)) and not found.pod:
                 self._start_cold()  # a supervisor or a client died before it could
             return taken
         limit, pause = time.monotonic() + _UNTAKEN_SECONDS, _FIRST_LOOK_SECONDS
-        while (found := placements.placement_of(self.store, task.job_id, key)) is None:
+        while (found := bindings.binding_of(self.store, task.job_id, key)) is None:
             if time.monotonic() > limit:
                 raise StoreError("the first host of this slice has not taken the job")
             self.wait(pause)  # it is about to: both were told at the same time
@@ -600,11 +600,11 @@ class PodSource:
     def leave_to_own_pod(self, verdict: Outcome, log: Path) -> None:
         """Make the job one of a pod of its own, and start that, or leave it to the next that looks at it."""
         from kinetic._runner.pod import fork_server  # as above
-        from kinetic._runner.supervisor import placements
+        from kinetic._runner.supervisor import bindings
 
         message = (str(verdict.error.get("message") or "").splitlines() or [verdict.cause])[0]
         job_id, warm, key = self.task.job_id, self.settings.warm, self.key()
-        store_patiently(self, lambda: placements.take(self.store, job_id, "", key, ended=warm, why=message))
+        store_patiently(self, lambda: bindings.bind(self.store, job_id, "", key, ended=warm, why=message))
         step("supervisor:gave-back")
         folders.append(log, f"kinetic: the warm pod {warm} gave it back: {message}\n")
         self.leave(f"the packages that it lacks could not be installed into this warm pod: {message}")

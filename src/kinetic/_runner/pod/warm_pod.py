@@ -471,7 +471,7 @@ class WarmProcess:
 
         A pod that was started again finds by the same question where it was.
         """
-        from kinetic._runner.supervisor import placements  # what opens a store stays out of the first process
+        from kinetic._runner.supervisor import bindings  # what opens a store stays out of the first process
         from kinetic._stores import open_store
 
         if not is_loaded(self.page.store_url):
@@ -480,7 +480,7 @@ class WarmProcess:
             if not kept_packages.use_client(self.task):
                 return 2  # no task has brought it yet
         store = open_store(self.page.store_url)
-        following = placements.next_sequence(store, self.page.pod, self._sequence)
+        following = bindings.next_sequence(store, self.page.pod, self._sequence)
         folders.write_whole(self.base / "following", str(following).encode())
         return 1 if following > self._sequence else 0
 
@@ -714,10 +714,10 @@ def _preload(store_url: str) -> None:
     import sysconfig
     import tempfile
 
-    from kinetic._runner.supervisor import placements
+    from kinetic._runner.supervisor import bindings
     from kinetic._runner.worker import compile_cache
 
-    _ = (tempfile, placements, compile_cache)
+    _ = (tempfile, bindings, compile_cache)
     sysconfig.get_path("purelib")
     worker.preload()
     preload(store_url)

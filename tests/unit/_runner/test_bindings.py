@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kinetic._runner.supervisor import placements
+from kinetic._runner.supervisor import bindings
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
 from kinetic._wire.warm_pods import Assignment
@@ -17,56 +17,56 @@ JOB, KEY = "cpu-train-20261121-120000-abcdef0", bytes(range(32))
 
 @pytest.fixture
 def store() -> MemoryStore:
-    return MemoryStore("placements-of-a-test")
+    return MemoryStore("bindings-of-a-test")
 
 
 def test_a_job_that_a_warm_pod_has_is_not_started_cold(store: MemoryStore) -> None:
-    assert placements.take(store, JOB, "warm-1", KEY)
+    assert bindings.bind(store, JOB, "warm-1", KEY)
 
-    assert placements.take(store, JOB, "warm-1", KEY)  # the same pod, started again
-    assert not placements.take(store, JOB, "", KEY)
-    assert not placements.take(store, JOB, "warm-2", KEY)
+    assert bindings.bind(store, JOB, "warm-1", KEY)  # the same pod, started again
+    assert not bindings.bind(store, JOB, "", KEY)
+    assert not bindings.bind(store, JOB, "warm-2", KEY)
 
 
 def test_a_job_that_was_started_cold_is_left_by_a_warm_pod(store: MemoryStore) -> None:
-    assert placements.take(store, JOB, "", KEY)
+    assert bindings.bind(store, JOB, "", KEY)
 
-    assert not placements.take(store, JOB, "warm-1", KEY)
-    assert placements.take(store, JOB, "", KEY)  # by a client that repeats what another one began
+    assert not bindings.bind(store, JOB, "warm-1", KEY)
+    assert bindings.bind(store, JOB, "", KEY)  # by a client that repeats what another one began
 
 
 def test_a_job_is_started_cold_once_its_warm_pod_is_gone(store: MemoryStore) -> None:
-    placements.take(store, JOB, "warm-1", KEY)
+    bindings.bind(store, JOB, "warm-1", KEY)
 
-    assert not placements.take(store, JOB, "", KEY, ended="warm-2")
-    assert placements.take(store, JOB, "", KEY, ended="warm-1")
-    assert not placements.take(store, JOB, "warm-1", KEY)
-    found = placements.placement_of(store, JOB, KEY)
+    assert not bindings.bind(store, JOB, "", KEY, ended="warm-2")
+    assert bindings.bind(store, JOB, "", KEY, ended="warm-1")
+    assert not bindings.bind(store, JOB, "warm-1", KEY)
+    found = bindings.binding_of(store, JOB, KEY)
     assert found is not None
     assert found.pod == ""
 
 
 def test_of_many_that_decide_at_once_one_wins(store: MemoryStore) -> None:
     with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda number: placements.take(store, JOB, f"warm-{number}", KEY), range(8)))
-        tasks = list(pool.map(lambda number: placements.assign(store, "warm", 3, f"job-{number}", KEY), range(8)))
+        won = list(pool.map(lambda number: bindings.bind(store, JOB, f"warm-{number}", KEY), range(8)))
+        tasks = list(pool.map(lambda number: bindings.assign(store, "warm", 3, f"job-{number}", KEY), range(8)))
 
     assert (sum(won), sum(tasks)) == (1, 1)
-    assert placements.assigned(store, "warm", 3, KEY) == f"job-{tasks.index(True)}"
+    assert bindings.assigned(store, "warm", 3, KEY) == f"job-{tasks.index(True)}"
 
 
-def test_a_placement_of_somebody_else_is_not_believed(store: MemoryStore) -> None:
-    placements.take(store, JOB, "warm-1", bytes(32))
+def test_a_binding_of_somebody_else_is_not_believed(store: MemoryStore) -> None:
+    bindings.bind(store, JOB, "warm-1", bytes(32))
 
     with pytest.raises(IntegrityError):
-        placements.take(store, JOB, "", KEY)
+        bindings.bind(store, JOB, "", KEY)
 
 
 def test_the_next_number_follows_the_last_one_and_old_keys_go(store: MemoryStore) -> None:
     for number in range(10):
-        placements.assign(store, "warm", number, JOB, KEY)
+        bindings.assign(store, "warm", number, JOB, KEY)
 
-    assert placements.next_sequence(store, "warm", 10) == 10
+    assert bindings.next_sequence(store, "warm", 10) == 10
     assert [entry.key for entry in store.entries("warm/warm/")] == [
         keys.warm_task("warm", 8),
         keys.warm_task("warm", 9),
@@ -85,12 +85,12 @@ def test_an_assignment_is_read_with_the_key_and_the_nonce_that_sealed_it() -> No
 
 
 def test_attempts_that_follow_those_of_a_slice_which_is_gone_have_other_numbers(store: MemoryStore) -> None:
-    placements.take(store, JOB, "warm-1", KEY)
+    bindings.bind(store, JOB, "warm-1", KEY)
     for attempt in range(3):
         store.put(keys.attempt(JOB, attempt), b"a note")
 
-    placements.take(store, JOB, "", KEY, ended="warm-1")
+    bindings.bind(store, JOB, "", KEY, ended="warm-1")
 
-    found = placements.placement_of(store, JOB, KEY)
+    found = bindings.binding_of(store, JOB, KEY)
     assert found is not None
     assert (found.pod, found.attempts) == ("", 3)

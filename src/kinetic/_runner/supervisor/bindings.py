@@ -1,4 +1,4 @@
-"""Who carries a job out, a warm pod or one of its own, and which job a warm pod takes next: keys, created once."""
+"""Which pod a job is bound to, a warm one or its own, and which job a warm pod takes next: keys, created once."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ import time
 
 from kinetic._stores.protocol import Store
 from kinetic._wire import documents, keys
-from kinetic._wire.warm_pods import NUMBERED, PLACEMENT, Placement
+from kinetic._wire.warm_pods import BINDING, NUMBERED, Binding
 from kinetic.errors import KeyMissingError
 
 _LONGEST_WHY = 500
 _KEPT = 2  # keys of old assignments
 
 
-def take(store: Store, job_id: str, pod: str, key: bytes, *, ended: str = "", why: str = "") -> bool:
-    """Make a job one of a warm pod, or of a pod of its own if ``pod`` is ""; return whether it is.
+def bind(store: Store, job_id: str, pod: str, key: bytes, *, ended: str = "", why: str = "") -> bool:
+    """Bind a job to a warm pod, or to a pod of its own if ``pod`` is ""; return whether it is bound to that one.
 
     ``ended`` is a warm pod that is gone for good, or gives the job back, so that another may follow it; ``why``: why it
     gives it back.
     """
-    last: Placement | None = None
+    last: Binding | None = None
     number = 0
     while True:
-        at = keys.placement(job_id, number)
+        at = keys.binding(job_id, number)
         if last is None or (ended and last.pod == ended != pod):
             attempts = _attempts(store, job_id) if ended else 0
             about = {"pod": pod, "placed": time.time(), "attempts": attempts, "why": why[:_LONGEST_WHY]}
-            page = documents.seal_page(PLACEMENT, about, at, key)
+            page = documents.seal_page(BINDING, about, at, key)
             if store.put(at, page, if_absent=True):
                 return True
         try:
-            last = documents.open_page(PLACEMENT, store, at, key)
+            last = documents.open_page(BINDING, store, at, key)
         except KeyMissingError:
             return last is not None and last.pod == pod
         number += 1
 
 
-def placement_of(store: Store, job_id: str, key: bytes | None) -> Placement | None:
-    """Return who carries a job out, or None while that is not decided."""
-    last: Placement | None = None
+def binding_of(store: Store, job_id: str, key: bytes | None) -> Binding | None:
+    """Return which pod a job is bound to, or None while that is not decided."""
+    last: Binding | None = None
     number = 0
     while True:
         try:
-            last = documents.open_page(PLACEMENT, store, keys.placement(job_id, number), key)
+            last = documents.open_page(BINDING, store, keys.binding(job_id, number), key)
         except KeyMissingError:
             return last
         number += 1
