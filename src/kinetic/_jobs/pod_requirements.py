@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import threading
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from kinetic._config import options as config_options
@@ -172,35 +172,72 @@ def requirements_of(
         python=python_runtime.python_minor(),
     )
     found = _dependencies(function, plan, image, placement, environ, base=is_wanted("base_packages"))
-    lines = found.lines
+    packages = _Packages(
+        found.lines,
+        asked,
+        image,
+        bool(options.container_image),
+        functools.partial(choose, image_choice.PYTHON),
+        is_wanted,
+        placement.machine,
+        store,
+        str(plan.root),
+        environ,
+        remotes,
+    )
+    return Unfinished(packages.bring, found, beside=packages.takes_long)
 
-    def installing(image: Image) -> PodRequirements:
+
+@dataclass(frozen=True)
+class _Packages:
+    """The packages of a job, and the ways into its pods: from an index as they start, as layers, or in the image."""
+
+    lines: Sequence[str]  # of a requirements file
+    asked: PodRequirements  # of the job, without its image
+    image: Image
+    is_chosen: bool  # the user asked for this image
+    plain_image: Callable[[], Image]  # of jobs that install what they need
+    is_wanted: Callable[[str], bool]  # an option, by its name
+    machine: str
+    store: Store
+    root: str
+    environ: Mapping[str, str]
+    remotes: Callable[[], Sequence[RemoteBuilder]]
+
+    @property
+    def takes_long(self) -> bool:
+        """Return whether packages are locked, and fetched or built here, before the job can start."""
+        return bool(self.image.repository or (self.image.unpacks and self.lines))
+
+    def bring(self, unfinished: Unfinished) -> PodRequirements:
+        """Make them ready, and return what the job asks for."""
+        if not self.takes_long:
+            return self._when_it_starts(self.image)
+        return self._in_image(unfinished) if self.image.repository else self._as_layers(unfinished)
+
+    def _when_it_starts(self, image: Image) -> PodRequirements:
         """Return what a job asks for that installs its packages when it starts."""
-        _warn_of_secrets(lines)
-        text = "".join(f"{line}\n" for line in lines).encode()
-        return replace(asked, image=image.uri, requirements=asdict(_artifact(text, store)) if lines else None)
+        _warn_of_secrets(self.lines)
+        text = "".join(f"{line}\n" for line in self.lines).encode()
+        requirements = asdict(_artifact(text, self.store)) if self.lines else None
+        return replace(self.asked, image=image.uri, requirements=requirements)
 
-    def request(unfinished: Unfinished) -> LockRequest:
-        from kinetic._images.lock_store import LockRequest  # here and below: only for images
-
-        python, machine = python_runtime.python_minor(), placement.machine
-        return LockRequest(lines, python, machine, store, environ, str(plan.root), unfinished.stop)
-
-    def unpacking(unfinished: Unfinished) -> PodRequirements:
+    def _as_layers(self, unfinished: Unfinished) -> PodRequirements:
         """Bring the packages into the store, from where pods unpack them."""
-        from kinetic._images import bundled, stored_layers, wheels
+        from kinetic._images import bundled, stored_layers, wheels  # here and below: only for images
         from kinetic._images import lock as locks
 
         try:
-            lock, key = bundled.lock_without_image(request(unfinished))
-            logins = wheels.with_indexes(environ, locks.indexes(lines, environ))
-            layers = stored_layers.page_of(stored_layers.ensure(lock, store, logins))
+            lock, key = bundled.lock_without_image(self._lock_request(unfinished))
+            logins = wheels.with_indexes(self.environ, locks.indexes(self.lines, self.environ))
+            layers = stored_layers.page_of(stored_layers.ensure(lock, self.store, logins))
         except ImageBuildError as error:
             output.report_once(f"packages are installed when jobs start: {error.why or error.what}".splitlines()[0])
-            return installing(image)
-        return replace(asked, image=image.uri, lock=key, requirements={"layers": asdict(_artifact(layers, store))})
+            return self._when_it_starts(self.image)
+        requirements = {"layers": asdict(_artifact(layers, self.store))}
+        return replace(self.asked, image=self.image.uri, lock=key, requirements=requirements)
 
-    def in_image(unfinished: Unfinished) -> PodRequirements:
+    def _in_image(self, unfinished: Unfinished) -> PodRequirements:
         """Find or build an image with the packages in it."""
         from kinetic._google import login
         from kinetic._images import bundled
@@ -208,31 +245,32 @@ def requirements_of(
 
         try:
             found = bundled.ensure(
-                request(unfinished),
-                image.repository,
-                google_token=login.token_source(environ),
-                base=read_variable("KINETIC_BASE_IMAGE", environ) or "",
-                remotes=unfinished.after_packing(remotes),
-                waits=is_wanted("wait_image"),
+                self._lock_request(unfinished),
+                self.image.repository,
+                google_token=login.token_source(self.environ),
+                base=read_variable("KINETIC_BASE_IMAGE", self.environ) or "",
+                remotes=unfinished.after_packing(self.remotes),
+                waits=self.is_wanted("wait_image"),
             )
         except KineticError as error:
-            plain = choose(image_choice.PYTHON)
+            plain = self.plain_image()
             if isinstance(error, NotWaitingError):
                 then = f"meanwhile this job starts in the image {plain.uri} and installs its packages"
                 output.report(f"{error.what}; {then}")
-            elif options.container_image or error.code not in _DOES_WITHOUT:
+            elif self.is_chosen or error.code not in _DOES_WITHOUT:
                 raise
             else:  # nobody asked for an image: the job can still do without
                 then = f"jobs start in {plain.uri} and install what they need"
                 output.report_once(f"no image is built: {error.what}; {then}")
-            return installing(plain)
-        return replace(asked, image=found.uri, lock=found.lock_key)
+            return self._when_it_starts(plain)
+        return replace(self.asked, image=found.uri, lock=found.lock_key)
 
-    if image.repository:
-        return Unfinished(in_image, found, beside=True)
-    if image.unpacks and lines:
-        return Unfinished(unpacking, found, beside=True)
-    return Unfinished(lambda _: installing(image), found, beside=False)
+    def _lock_request(self, unfinished: Unfinished) -> LockRequest:
+        from kinetic._images.lock_store import LockRequest
+
+        return LockRequest(
+            self.lines, self.asked.python, self.machine, self.store, self.environ, self.root, unfinished.stop
+        )
 
 
 def _warn_of_secrets(lines: Sequence[str]) -> None:
