@@ -139,7 +139,8 @@ test-node: $(ENV_READY)
 # Which of them need PyTorch is said beside each: in tests/flows/test_examples.py, and above a block of a page.
 test-torch: $(TORCH_READY)
 	@$(TORCH)/bin/python -m pytest -n 0 tests/flows/test_examples.py tests/flows/test_docs_snippets.py \
-	  tests/flows/test_programs_compiled_once.py tests/flows/test_what_can_run.py tests/flows/test_preloaded_libraries.py \
+	  tests/flows/test_programs_compiled_once.py tests/flows/test_objects_of_libraries.py tests/flows/test_settings_of_scripts.py \
+	  tests/flows/test_preloaded_libraries.py \
 	  -k 'torch or lora or wandb or peft' $(ARGS)
 
 # Skips with the reason where there is no GPU, and its pods where there is no test cluster.

@@ -50,7 +50,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         f"{FLOWS}/test_what_can_run.py::test_the_scripts_own_functions_and_classes_run_and_come_back_as_themselves",
     ),
     "Captured values never lie in the store": (
-        f"{FLOWS}/test_what_can_run.py::test_a_captured_value_is_in_no_byte_of_the_store_and_nowhere_once_the_job_is_gone",
+        f"{FLOWS}/test_surroundings_of_jobs.py::test_a_captured_value_is_in_no_byte_of_the_store_and_nowhere_once_the_job_is_gone",
     ),
     "The command line submits, shows and collects": (
         f"{FLOWS}/test_kinetic_run.py::test_an_undecorated_function_runs_and_its_log_and_value_are_printed",

@@ -128,6 +128,11 @@ def _by_ps(wanted: set[bytes]) -> list[int]:
     return [int(line.split(None, 1)[0]) for line in listing.splitlines() if wanted & set(line.split())]
 
 
+def last_json(text: str) -> Any:
+    """Return the last line that a program printed, as JSON."""
+    return json.loads(text.splitlines()[-1])
+
+
 class Told(NamedTuple):
     """How a command of kinetic ended."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flows.conftest import last_json
 
 LINES = 300
 
@@ -84,7 +85,7 @@ class Pair:
         """Run code in a process of its own, and return what it said as JSON on its last line."""
         done = self.project.run(self.write(code).name, *words)
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        return last_json(done.stdout)
 
     def start(self, code: str, *words: str) -> Any:
         return self.project.start(self.write(code).name, *words)

@@ -6,13 +6,13 @@ follows has succeeded, never runs twice, and never waits for ever. Points are dr
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flows.conftest import last_json
 
 from kinetic._wire import failpoints
 
@@ -101,7 +101,7 @@ class Site(KillSite):
     def ask(self, job_id: str) -> dict[str, Any]:
         done = self.project.run("ask.py", job_id)
         assert done.returncode == 0, done.stderr
-        return dict(json.loads(done.stdout.splitlines()[-1]))
+        return dict(last_json(done.stdout))
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ All are where captured values are, and so is what Django was set up with.
 from __future__ import annotations
 
 import base64
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flows.conftest import last_json
 
 WORD = "--hook=https://hooks.test/T0-s3cr3t-c0ffee"
 THEIRS = """
@@ -91,7 +91,7 @@ def test_every_job_of_a_script_has_the_words_and_no_variable_of_them(project: An
         print(json.dumps([found, theirs.dies_once.with_options(retries=1)()]))
     """
 
-    found, again = json.loads(project.out(script, *odd).splitlines()[-1])
+    found, again = last_json(project.out(script, *odd))
 
     assert found == [[odd, []]] * 3
     assert again == odd
@@ -215,7 +215,7 @@ def test_flags_of_absl_have_in_jobs_the_values_that_the_script_gave_them(project
 
     assert done.returncode == 0, done.stderr
     described = [7, ["x", "y"], 1.5, False]
-    (trained, described_here), again, others = json.loads(done.stdout.splitlines()[-1])
+    (trained, described_here), again, others = last_json(done.stdout)
     assert trained == [2, 0.5, 0.5, 0.5, True, False, ["a", "b"], *described]
     assert described_here == described
     assert again == [3, 0.25, 0.25, 0.25, True, False, ["a", "b"], *described]

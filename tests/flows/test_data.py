@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from flows.conftest import last_json
 from servers.gcs import GcsServer
 from servers.moto_s3 import MotoServer
 
@@ -110,9 +111,7 @@ def project(project):
 
 
 def test_data_is_found_anywhere_in_the_arguments_and_is_a_path_in_the_job(project, store_url):
-    import json
-
-    found = json.loads(project.out(SCRIPT).splitlines()[-1])
+    found = last_json(project.out(SCRIPT))
 
     assert found["tree"] == {
         "deep/": "", "hollow/": "", "deep/er/": "",

@@ -6,11 +6,11 @@ Where the copy of the reference is at hand, the list below is compared with it.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
+from flows.conftest import last_json
 from servers.gcs import GcsServer
 
 from kinetic._stores import open_store
@@ -95,6 +95,6 @@ def test_an_example_of_the_reference_gives_the_job_what_it_says(project, example
         pytest.importorskip("datasets")
     there = example.replace("hf://", f"hf://{project.root}/")  # no hub is reachable here: these lie on the disk
 
-    found = json.loads(project.out(SCRIPT, there).splitlines()[-1])
+    found = last_json(project.out(SCRIPT, there))
 
     assert found == FOUND[example]

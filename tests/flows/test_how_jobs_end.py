@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from flows.conftest import last_json
 from servers import fuse
 
 import kinetic
@@ -197,7 +198,7 @@ def test_an_exception_of_any_make_arrives_or_is_told(project) -> None:
         """
     )
 
-    assert json.loads(out.splitlines()[-1]) == []
+    assert last_json(out) == []
 
 
 def test_what_can_be_pickled_of_a_value_is_kept_in_the_error(submit) -> None:
@@ -886,7 +887,7 @@ def test_a_large_array_peaks_at_little_more_than_twice_its_size_on_either_side(p
         """
     )
 
-    here, log = json.loads(out.splitlines()[-1])
+    here, log = last_json(out)
     there = int(re.search(r"PEAK (\d+)", log)[1])
     assert here <= 2.2 * size, f"here: {here / size:.2f} times"
     assert there <= 2.2 * size, f"in the job: {there / size:.2f} times"

@@ -7,7 +7,6 @@ the name of each test; KINETIC_KILL_SEED=<seed> draws the same ones again. `make
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flows.conftest import last_json
 
 from kinetic._backends.local import expired_files
 from kinetic._backends.local.queue import Queue
@@ -148,7 +148,7 @@ class Site(KillSite):
     def ask(self, job_id: str = "") -> dict[str, Any]:
         done = self.project.run("ask.py", job_id or self.job_id)
         assert done.returncode == 0, done.stderr
-        return dict(json.loads(done.stdout.splitlines()[-1]))
+        return dict(last_json(done.stdout))
 
     @property
     def job_id(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flows.conftest import last_json
 
 from kinetic._runner import processes
 
@@ -49,7 +49,7 @@ def test_a_job_that_eats_more_memory_than_it_asked_for_fails_as_out_of_memory(pr
 
     out = project.out(EATS, "1000", who)
 
-    code, said, took = json.loads(out.splitlines()[-1])
+    code, said, took = last_json(out)
     assert code == "memory"
     assert "the job ran out of memory: it asked for 200 MiB, and its processes held " in said
     assert 'resources = { memory = "32Gi" }' in said

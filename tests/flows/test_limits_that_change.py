@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flows.conftest import last_json
 
 JOBS = """
     import json
@@ -68,7 +69,7 @@ class Clients:
         self.project.write("client.py", HEAD + code)
         done = self.project.run("client.py", *words, timeout=100)
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        return last_json(done.stdout)
 
     def file(self, name: str) -> str:
         return str(self.folder / name)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from flows.conftest import last_json
 
 from kinetic._backends.local.queue import JobRow, Queue, SupervisorRow
 
@@ -93,7 +94,7 @@ class Crowd:
         self._write(code)
         done = self.project.run("client.py", str(self.notes), str(self.until), *words)
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        return last_json(done.stdout)
 
     def _write(self, code: str) -> None:
         head = "import json, os, sys, time\nimport kinetic\nfrom jobs import *\nnotes, until, *words = sys.argv[1:]\n"
@@ -159,7 +160,7 @@ def test_two_clients_with_fifty_jobs_each_lose_double_and_reorder_none(crowd: Cr
     told = [client.communicate(timeout=110) for client in clients]
 
     assert [client.returncode for client in clients] == [0, 0], told
-    results = [json.loads(out.splitlines()[-1]) for out, _ in told]
+    results = [last_json(out) for out, _ in told]
     for who, found in zip(("one", "two"), results, strict=True):
         assert [value for _, value in found] == [[who, number] for number in range(EACH)]
     begun = Counter(crowd.begun())

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from flows.conftest import Told
+from flows.conftest import Told, last_json
 from servers.gcs import GcsServer
 from servers.moto_s3 import MotoServer
 
@@ -191,7 +191,7 @@ def test_a_child_of_a_batch_that_failed_goes_on_from_its_own_checkpoint(project,
             print(json.dumps([batch.group_id, [job.job_id for job in batch.jobs], found]))
     """
 
-    group, jobs, found = json.loads(project.out(script).splitlines()[-1])
+    group, jobs, found = last_json(project.out(script))
 
     assert [child["steps"] for child in found] == [list(range(start, start + 6)) for start in (10, 20, 30)]
     assert [child["attempts"] for child in found] == [2, 1, 2]

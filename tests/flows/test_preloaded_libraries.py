@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flows.conftest import last_json
 
 from kinetic._runner import processes
 
@@ -232,7 +233,7 @@ def run(project, library) -> Callable[[str], Any]:
 
     def run(lines: str, condition: str = 'look()["preloaded"]') -> Any:
         code = textwrap.dedent(WARM).format(condition=condition) + textwrap.dedent(lines)
-        return json.loads(project.out(code).splitlines()[-1])
+        return last_json(project.out(code))
 
     return run
 
@@ -368,9 +369,9 @@ def test_a_file_that_changes_while_it_is_imported_ahead_is_read_by_the_job(
     project.write("jobs.py", JOBS)
     look = "from jobs import *\nprint(json.dumps(look()))"
 
-    first = json.loads(project.out(look).splitlines()[-1])
+    first = last_json(project.out(look))
     wait_until(lambda: int(counted.read_text() or 0) >= 2, "the import ahead", seconds=60)
-    second = json.loads(project.out(look).splitlines()[-1])
+    second = last_json(project.out(look))
 
     assert first["value"] == 1
     assert second["value"] > 2
@@ -592,11 +593,11 @@ def test_a_library_after_which_no_process_can_be_forked_is_imported_by_each_job(
     (library / "__init__.py").write_text(LIBRARY + line + "\n")
     look = "from jobs import *\nprint(json.dumps(look()))"
 
-    first = json.loads(project.out(look).splitlines()[-1])
+    first = last_json(project.out(look))
     wait_until(
         lambda: any(why in log.read_text() for log in home.glob("run/*/supervisors/*.log")), "the reason", seconds=40
     )
-    found = [json.loads(project.out(look).splitlines()[-1]) for _ in range(2)]
+    found = [last_json(project.out(look)) for _ in range(2)]
 
     assert [each["preloaded"] for each in (first, *found)] == [False] * 3
 
@@ -889,7 +890,7 @@ def test_what_a_library_starts_while_it_is_imported_ahead_ends_with_the_supervis
         "    child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
         f"    open({str(found)!r}, 'w').write(str(child.pid))\n    time.sleep(600)\n"
     )
-    supervisor = json.loads(project.out("from jobs import *\nprint(look()['supervisor'])").splitlines()[-1])
+    supervisor = last_json(project.out("from jobs import *\nprint(look()['supervisor'])"))
     wait_until(lambda: found.exists() and found.read_text(), "a process of the library")
 
     os.kill(supervisor, signal.SIGTERM)
@@ -902,7 +903,7 @@ def hurried(project, home, wait_until) -> Callable[[float, float], None]:
     """Return what sets how long supervisors wait for a job, and how long with libraries, in the code that they run."""
 
     def hurry(seconds: float, with_libraries: float) -> None:
-        found = json.loads(project.out("from jobs import *\nother()\nprint(json.dumps(who()))").splitlines()[-1])
+        found = last_json(project.out("from jobs import *\nother()\nprint(json.dumps(who()))"))
         os.kill(found, signal.SIGTERM)
         wait_until(lambda: not os.path.exists(f"/proc/{found}"), "its end")
         [path] = home.glob("run/*/runners/*/kinetic/_backends/local/supervisor.py")
@@ -918,7 +919,7 @@ def hurried(project, home, wait_until) -> Callable[[float, float], None]:
 @pytest.mark.own_runner
 def test_an_idle_supervisor_with_libraries_stays_longer_and_ends_by_itself(run, project, hurried, wait_until) -> None:
     hurried(0.5, 3.0)
-    plain = json.loads(project.out("from jobs import *\nprint(json.dumps(who()))").splitlines()[-1])
+    plain = last_json(project.out("from jobs import *\nprint(json.dumps(who()))"))
     wait_until(lambda: not os.path.exists(f"/proc/{plain}"), "the end of one without libraries")
 
     supervisor = run('print(look()["supervisor"])')

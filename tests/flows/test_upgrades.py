@@ -22,6 +22,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from flows.conftest import last_json
 
 import kinetic
 from kinetic._jobs import locate, wait
@@ -136,7 +137,7 @@ class Installed:
         client = self.start(code)
         out, err = client.communicate(timeout=60)
         assert client.returncode == 0, err
-        return json.loads(out.splitlines()[-1]), err
+        return last_json(out), err
 
     def kinetic(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -251,7 +252,7 @@ def test_clients_that_have_waited_need_no_file_of_kinetic_more_and_others_are_to
     site.until.touch()
     (value, _), (values, _), (_, told) = (each.communicate(timeout=50) for each in (call, batch, late))
 
-    assert json.loads(value.splitlines()[-1])["version"] == OLD
+    assert last_json(value)["version"] == OLD
     assert [each["version"] for each in json.loads(values)] == [OLD]
     assert "ImportError" in told
     assert f"kinetic {OLD} was removed while this process ran. Start it again" in told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flows.conftest import last_json
 
 YEAR = 365 * 86_400
 JUMPS = {"ten years on": 10 * YEAR, "an hour back": -3600, "ten years back": -10 * YEAR, "a minute on": 60}
@@ -45,7 +45,7 @@ def jump(project: Any, home: Path, preloaded: Callable[..., str], tmp_path: Path
 def ask(project: Any, code: str) -> Any:
     done = project.run("-c", f"import json, kinetic\nfrom jobs import work\nprint(json.dumps({code}))")
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return last_json(done.stdout)
 
 
 def command(project: Any, *words: str) -> str:

@@ -6,7 +6,6 @@ KINETIC_TEST_SAMPLE_SEED draws which of the places run; `make nightly` has all.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import struct
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flows.conftest import last_json
 
 PLACES = 24
 SEED = int(
@@ -78,7 +78,7 @@ def disk(project: Any, home: Path, preloaded: Callable[..., str], tmp_path: Path
 def tell(project: Any, word: str) -> dict[str, Any]:
     done = project.run("job.py", word, timeout=100)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return dict(last_json(done.stdout))
 
 
 @pytest.mark.sampled(5)

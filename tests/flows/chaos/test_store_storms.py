@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from flows.conftest import last_json
 from servers.faults import Fault, FaultyProxy
 from servers.gcs import GcsServer
 
@@ -83,6 +83,6 @@ def test_every_value_arrives_once_and_no_function_runs_twice(
 
     count = 6 if what == "jobs" else 12
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [number * 2 for number in range(count)]
+    assert last_json(done.stdout) == [number * 2 for number in range(count)]
     assert sorted(map(int, notes.read_text().split())) == [*range(count)]
     assert storm.harmed > 5  # otherwise it was a breeze

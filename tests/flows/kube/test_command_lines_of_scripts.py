@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cluster.plane import wait_for
+from flows.conftest import last_json
 from flows.kube.test_warm_pods import is_idle, says
 
 WORD = "--hook=https://hooks.test/T0-s3cr3t-c0ffee"
@@ -40,7 +41,7 @@ def out(clients: Any, lines: str, *words: str) -> Any:
     clients.project.write("script.py", SCRIPT + lines)
     done = clients.project.run("script.py", *words, timeout=100)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return json.loads(done.stdout.splitlines()[-1])
+    return last_json(done.stdout)
 
 
 @pytest.mark.real_node

@@ -1,0 +1,567 @@
+"""Functions, classes and types that a script defines travel, are made once in the job, and come back as themselves."""
+
+from __future__ import annotations
+
+from flows.conftest import last_json
+
+
+def test_values_of_the_scripts_classes_reach_jobs_that_follow_and_other_programs(project) -> None:
+    text = """
+        import enum
+        import sys
+        from dataclasses import dataclass
+        import kinetic
+
+        class Color(enum.Enum):
+            RED = 1
+
+        @dataclass
+        class Trained:
+            rate: float
+            color: Color = Color.RED
+
+        @kinetic.run(accelerator="cpu")
+        def train(rate):
+            return Trained(rate)
+
+        @kinetic.run(accelerator="cpu")
+        def best(trained):  # names none of the classes
+            return min(trained, key=lambda each: each.rate)
+
+        @kinetic.run(accelerator="cpu")
+        def compare(one, other):
+            return [one == other, isinstance(one, Trained), one.color is Color.RED, type(one) is type(other)]
+
+        if sys.argv[1] == "submit":
+            print(train.run_async(3).job_id, file=open(sys.argv[2], "w"))
+        else:
+            first, second = (kinetic.attach(open(name).read().strip()) for name in sys.argv[2:])
+            assert compare.run_async(first, second).result() == [True] * 4
+            assert best.run_async([first, train.run_async(2)]).result() == Trained(2)
+            kept = kinetic.attach(first.job_id)
+            print(best.run_async([train.run_async(1), kept]).job_id)
+        """
+
+    project.out(text, "submit", "first")
+    project.out(text, "submit", "second")  # the same classes of another process
+    job_id = project.out(text, "follow", "first", "second").strip()
+
+    assert "Trained(rate=1" in project.out(f"import kinetic; print(kinetic.attach({job_id!r}).result())")
+
+
+def test_the_scripts_classes_travel_whose_bases_are_told_of_them_by_keywords(project) -> None:
+    out = project.out(
+        """
+        import kinetic
+
+        MODELS = {}
+
+        class Root:
+            def __init_subclass__(cls, **others):
+                super().__init_subclass__(**others)
+
+        class Model(Root):
+            def __init_subclass__(cls, /, name, **others):
+                super().__init_subclass__(**others)
+                assert cls.layers, "a model has layers"
+                MODELS[name] = cls
+
+        class Plain(Root): pass
+
+        class ResNet(Plain, Model, name="resnet"):
+            layers = 50
+
+        class Wide(ResNet, name="wide"):
+            layers = 101
+
+        @kinetic.run(accelerator="cpu")
+        def train(name):
+            return MODELS[name](), sorted(MODELS), [each.layers for each in MODELS.values()]
+
+        if __name__ == "__main__":
+            made, names, layers = train("wide")
+            print(type(made) is Wide, names, layers)
+
+            class Later(Model, name="later"):
+                layers = 3
+            print(sorted(MODELS))
+        """
+    )
+
+    assert out == "True ['resnet', 'wide'] [50, 101]\n['later', 'resnet', 'wide']\n"
+
+
+def test_what_the_script_notes_of_its_classes_is_noted_once_in_the_job_and_what_a_library_notes_as_well(
+    project,
+) -> None:
+    project.write(
+        "plugins.py",
+        "class Plugin:\n    known = []\n    def __init_subclass__(cls): Plugin.known.append(cls.__name__)\n",
+    )
+    out = project.out(
+        """
+        import abc
+        import kinetic
+        import plugins
+
+        MODELS = []
+
+        class Model(plugins.Plugin):
+            def __init_subclass__(cls):
+                super().__init_subclass__()
+                MODELS.append(cls)
+
+        class Small(Model): pass
+        class Large(Model): pass
+
+        class Checked(abc.ABCMeta):
+            made = []
+
+            def __new__(kind, name, bases, space, tag=None):
+                assert not bases or "layers" in space, f"{name} has no layers"
+                return super().__new__(kind, name, bases, space)
+
+            def __init__(cls, name, bases, space, tag=None):
+                super().__init__(name, bases, space)
+                Checked.made.append(tag)
+
+        class Net(metaclass=Checked):
+            @abc.abstractmethod
+            def run(self): ...
+
+        class Deep(Net, tag="deep"):
+            layers = 50
+            def run(self): return super().run(), self.layers
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            assert Deep.__abstractmethods__ == frozenset()
+            return [each.__name__ for each in MODELS], Checked.made, sorted(plugins.Plugin.known), Deep().run()
+
+        if __name__ == "__main__":
+            print(train() == train.local(), train())
+        """
+    )
+
+    assert out == "True (['Small', 'Large'], [None, 'deep'], ['Large', 'Model', 'Small'], (None, 50))\n"
+
+
+def test_a_class_made_in_a_job_by_a_metaclass_with_new_comes_back(project) -> None:
+    out = project.out(
+        """
+        import kinetic
+
+        class Meta(type):
+            def __new__(kind, name, bases, space):
+                return super().__new__(kind, name, bases, space)
+
+        @kinetic.run(accelerator="cpu")
+        def make():  # as pydantic makes Page[int]
+            kind = Meta("Page[int]", (), {"size": 3})
+            return kind, kind()
+
+        if __name__ == "__main__":
+            kind, page = make()
+            print(type(page) is kind, type(kind) is Meta, page.size)
+        """
+    )
+
+    assert out == "True True 3\n"
+
+
+def test_the_scripts_classes_with_slots_come_back_as_themselves(project) -> None:
+    out = project.out(
+        """
+        import enum, json
+        from dataclasses import dataclass
+        from typing import NamedTuple
+        import kinetic
+
+        class Meta(type): pass
+
+        @dataclass(slots=True)
+        class Point:
+            x: int
+
+        @dataclass(slots=True, weakref_slot=True)
+        class Deep(Point):
+            y: int = 2
+
+        class Private(metaclass=Meta):
+            __slots__ = ("__kept", "kind")
+
+            def __init__(self):
+                self.__kept, self.kind = 3, Private
+
+            def kept(self):
+                return self.__kept
+
+        class Single:
+            __slots__ = "only"
+
+        class Open:
+            __slots__ = ("x", "__dict__")
+
+        class Pair(NamedTuple):
+            x: int
+
+        class Color(enum.Enum):
+            __slots__ = ()
+            RED = 1
+
+        class Mistake(Exception):
+            __slots__ = ("hint",)
+
+            def __init__(self):
+                self.hint = 4
+
+        @kinetic.run(accelerator="cpu")
+        def back(values):
+            return values, [hasattr(value, "__dict__") for value in values]
+
+        single, open_, mistake = Single(), Open(), Mistake()
+        single.only, open_.x, open_.free = 1, 2, 3
+        sent = [Point(1), Deep(1), Private(), single, Pair(1), Color.RED, open_, mistake]
+        (p, d, private, single, pair, red, open_, mistake), dicts = back(sent)
+        print(json.dumps([
+            p == Point(1), d == Deep(1), private.kept(), private.kind is Private, single.only, pair == Pair(1),
+            type(pair) is Pair, red is Color.RED, open_.x, open_.free, mistake.hint, dicts[:4],
+        ]))
+        """
+    )
+
+    assert last_json(out) == [True, True, 3, True, 1, True, True, True, 2, 3, 4, [False] * 4]
+
+
+def test_caches_generic_functions_and_names_of_types_of_a_script_run(project) -> None:
+    project.write(
+        "wrappers.py",
+        """
+        import functools, threading
+        LOCK, CALLS = threading.Lock(), []
+
+        def counted(function):
+            @functools.wraps(function)
+            def wrapper(*args):
+                with LOCK:
+                    CALLS.append(args)
+                return function(*args)
+            return wrapper
+        """,
+    )
+    out = project.out(
+        """
+        import functools, json, sys, weakref
+        from typing import NewType, ParamSpec, TypeVarTuple
+        import kinetic, wrappers
+
+        P, Ts, Count = ParamSpec("P"), TypeVarTuple("Ts"), NewType("Count", int)
+        if sys.version_info >= (3, 12):
+            exec("type Row = list[Row] | dict[str, Row] | Some[int]\\ntype Some[T] = list[T] | None")
+        else:
+            Row = list
+
+        @functools.cache
+        def fibonacci(n):
+            return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+        short = functools.lru_cache(maxsize=3)(functools.partial(max, 4))
+
+        @functools.singledispatch
+        def kind(value):
+            return "other"
+
+        @kind.register
+        def _(value: int):
+            return "int"
+
+        @wrappers.counted
+        def typed(count: Count, *rest: P.args, row: Row = 0) -> tuple[*Ts]:
+            return Count(count)
+
+        class Model:
+            names = weakref.WeakValueDictionary(own=fibonacci)
+
+            @functools.cached_property
+            def size(self):
+                return 7
+
+            @functools.lru_cache
+            def twice(self, n):
+                return 2 * n
+
+            @functools.singledispatchmethod
+            def tell(self, value):
+                return kind(value)
+
+        @kinetic.run(accelerator="cpu")
+        def train(model):
+            assert fibonacci.cache_info().currsize == 0 and short.cache_parameters()["maxsize"] == 3
+            assert model.names["own"] is fibonacci
+            if sys.version_info >= (3, 12):
+                row = Row.__value__
+                assert str(row) == "list[Row] | dict[str, Row] | Some[int]" and row.__args__[0].__args__[0] is Row
+                assert Row.__module__ == "__main__"
+                assert Some.__type_params__ == Some.__value__.__parameters__ and str(Some[int]) == "Some[int]"
+            values = fibonacci(60), short(3), model.size, model.twice(4), model.tell(1), model.tell(""), typed(9)
+            return values, len(wrappers.CALLS), model
+
+        fibonacci(5)
+        values, calls, model = train(Model())
+        print(json.dumps([*values, calls, type(model) is Model, model.size]))
+        """
+    )
+
+    assert last_json(out) == [1548008755920, 4, 7, 8, "int", "other", 9, 1, True, 7]
+
+
+def test_what_decorators_and_metaclasses_make_and_cannot_be_pickled_is_made_again_in_the_job(project) -> None:
+    project.write(
+        "kernels.py",  # as Triton, torch.library and Numba make them
+        """
+        import threading
+
+        class Kernel:
+            def __init__(self, fn):
+                self.fn, self.lock, self.fakes = fn, threading.Lock(), []
+
+            def __call__(self, *args):
+                return self.fn(*args)
+
+            def register_fake(self, fn):
+                self.fakes.append(fn)
+
+        def kernel(block):
+            return Kernel
+
+        class Compiled(type):
+            def __init__(kind, *args):
+                kind.lock = threading.Lock()
+        """,
+    )
+
+    out = project.out(
+        """
+        import json
+        import kinetic
+        from kernels import Compiled, kernel
+
+        SCALE = 3
+
+        @kernel(block=SCALE)
+        def scaled(x):
+            return helper(x)
+
+        @scaled.register_fake
+        def _(x):
+            return x
+
+        @kernel(block=1)
+        def helper(x):
+            return SCALE * x if x else scaled(1)
+
+        class Touchy:
+            @property
+            def __class__(self):
+                raise RuntimeError("not bound")
+
+            def __getattr__(self, name):
+                raise LookupError(name)
+
+        touchy = Touchy()  # is there and does not matter
+
+        class Particle(metaclass=Compiled):
+            def __init__(self, mass):
+                self.mass = mass
+
+            def moved(self):
+                return scaled(self.mass)
+
+        @kinetic.run(accelerator="cpu")
+        def train(particle):
+            return scaled(0), len(scaled.fakes), particle.moved(), Particle(5).moved()
+
+        print(json.dumps(train(Particle(2))))
+        """
+    )
+
+    assert last_json(out) == [3, 1, 6, 15]
+
+
+def test_functions_of_a_script_keep_what_decorators_of_wrapt_have_put_around_them(project) -> None:
+    project.write(
+        "wrappers.py",
+        """
+        import wrapt
+
+        class Wrapper(wrapt.FunctionWrapper):  # as the package Deprecated makes one
+            pass
+        """,
+    )
+    out = project.out(
+        """
+        import kinetic, wrapt
+        from wrappers import Wrapper
+
+        def around(wrapped, _instance, args, kwargs):
+            return ["around", wrapped(*args, **kwargs)]
+
+        twice = wrapt.decorator(lambda wrapped, _instance, args, _kwargs: wrapped(*args) * 2)
+
+        @kinetic.run(accelerator="cpu")
+        @twice
+        def count(n):
+            return n if n < 2 else count.local(n - 1)
+
+        @twice
+        def helper(n):
+            return n if n < 2 else helper(n - 1)
+
+        class Model:
+            @kinetic.run(accelerator="cpu")
+            @wrapt.decorator(around)
+            def fit(self, n):
+                return self.plain(n), helper(n), wrapped(n)
+
+            @twice
+            def plain(self, n):
+                return n
+
+        wrapped = Wrapper(lambda n: n, around)
+
+        assert (count(3), Model().fit(3)) == (count.local(3), Model().fit.local(3))
+        print(count(3), Model().fit(3))
+        """
+    )
+
+    assert out.splitlines()[-1] == "8 ['around', (6, 8, ['around', 3])]"
+
+
+def test_a_struct_of_a_script_as_msgspec_makes_it_comes_back_as_itself(project) -> None:
+    project.write("msgspec/__init__.py", "from msgspec._core import Struct")
+    project.write(
+        "msgspec/_core.py",  # as it is in 0.20: it adds slots, and takes none
+        """
+        class StructMeta(type):
+            def __new__(kind, name, bases, body):
+                if "__slots__" in body:
+                    raise TypeError("Struct types cannot define __slots__")
+                fields = tuple(body.get("__annotations__", ()))
+                return super().__new__(kind, name, bases, {**body, "__slots__": fields})
+
+        class Struct(metaclass=StructMeta):
+            def __init__(self, *values):
+                for name, value in zip(self.__slots__, values, strict=True):
+                    setattr(self, name, value)
+
+            def __reduce__(self):
+                return type(self), tuple(getattr(self, name) for name in self.__slots__)
+        """,
+    )
+
+    out = project.out(
+        """
+        from __future__ import annotations
+        import kinetic, msgspec
+
+        class Options(msgspec.Struct):
+            rate: float
+
+        class Config(msgspec.Struct):
+            options: Options
+            layers: list[int]
+
+            def size(self):
+                return len(self.layers)
+
+        @kinetic.run(accelerator="cpu")
+        def train(config):
+            return type(config) is Config, config.size(), Config(Options(config.options.rate * 2), [])
+
+        *found, back = train(Config(Options(0.5), [1, 2]))
+        print(*found, type(back) is Config, back.options.rate)
+        """
+    )
+
+    assert out == "True 2 True 1.0\n"
+
+
+def test_a_class_of_a_cell_that_keeps_its_methods_as_numba_does_is_made_again_in_the_job(project) -> None:
+    project.write(
+        "classes.py",
+        """
+        import functools, threading, types
+
+        class JitClass(type):
+            def __new__(kind, name, bases, body):
+                made = super().__new__(kind, name, bases, {"__module__": body["__module__"], "lock": threading.Lock()})
+                methods = {name: types.SimpleNamespace(py_func=each) for name, each in body.items() if callable(each)}
+                made.class_type = types.SimpleNamespace(jit_methods=methods)
+                return made
+
+            def __call__(kind, *args):
+                return functools.partial(kind.class_type.jit_methods["get"].py_func, *args)
+        """,
+    )
+
+    out = project.out(
+        """
+        import linecache
+        import kinetic
+        from classes import JitClass
+
+        cell = "class Particle(metaclass=JitClass):\\n    def get(x):\\n        return 2 * x\\n"
+        linecache.cache["<cell 1>"] = (len(cell), None, cell.splitlines(keepends=True), "<cell 1>")
+        exec(compile(cell, "<cell 1>", "exec"), globals())
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            return Particle(4)()
+
+        print(train())
+        """
+    )
+
+    assert last_json(out) == 8
+
+
+def test_a_class_or_mark_of_a_module_is_that_one_in_the_job_whatever_it_says_of_its_name(project) -> None:
+    project.write(
+        "shapes.py",
+        """
+        import collections, enum
+        import makers
+
+        Point = collections.namedtuple("P", "x y")
+        Color = enum.Enum("C", "RED BLUE")
+        Box = makers.make_class()
+        UNSET = object()
+        Late = None
+        """,
+    )
+    project.write("makers.py", "def make_class():\n    class Made:\n        size = 1\n    return Made\n")
+    out = project.out(
+        """
+        import json
+        import kinetic
+        import makers, shapes
+        from shapes import UNSET, Box, Color, Point
+
+        shapes.Late = makers.make_class()  # the job's module has none
+
+        @kinetic.run(accelerator="cpu")
+        def same(point, color, box, late, given=UNSET):
+            values = [point, color, box, Point(1, 2), Color.BLUE, Box()]
+            own = [shapes.Point, shapes.Color, shapes.Box] * 2
+            is_unset = given is UNSET is shapes.UNSET
+            kept = [isinstance(each, kind) for each, kind in zip(values, own)]
+            return kept, color is Color.RED, values, late, is_unset, UNSET
+
+        said, is_red, values, late, is_unset, unset = same(Point(3, 4), Color.RED, Box(), shapes.Late())
+        kinds = [Point, Color, Box] * 2
+        back = [isinstance(each, kind) for each, kind in zip(values, kinds)]
+        print(json.dumps([said, is_red, back, late.size, is_unset, unset is UNSET]))
+        """
+    )
+
+    assert last_json(out) == [[True] * 6, True, [True] * 6, 1, True, True]
