@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kinetic._backends import registry
 from kinetic._backends.local import runtime_files
-from kinetic._backends.local.queue import ACTIVE, VERDICTS, JobRow, Queue, is_of_parent
+from kinetic._backends.local.queue import ACTIVE, VERDICTS, JobRow, Queue
+from kinetic._backends.local.queue_connection import is_of_parent
 from kinetic._backends.local.runtime_files import HOUR, SWEPT, CompletionReader, Paths, ProcessLock
 from kinetic._config import home
 from kinetic._wire import folders, python_runtime

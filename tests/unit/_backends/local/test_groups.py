@@ -61,8 +61,8 @@ def test_living_jobs_of_one_batch_are_seen_and_no_others(backend):
 def test_looking_and_watching_ask_the_queue_as_often_for_a_thousand_as_for_ten(backend, count):
     backend.queue.add([(f"job-{number}", "grp-00000001", 0) for number in range(count)], *TEMPLATE)
     asked = []
-    read = backend.queue._read
-    backend.queue._read = lambda question, values=(): asked.append(question) or read(question, values)
+    read = backend.queue.read
+    backend.queue.read = lambda question, values=(): asked.append(question) or read(question, values)
 
     found = backend.observe_group("grp-00000001")
     backend.watch_group("grp-00000001", seconds=0)

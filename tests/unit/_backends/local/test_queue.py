@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._backends.local import lock_holders, queue_database, recovery
-from kinetic._backends.local import queue as queues
+from kinetic._backends.local import lock_holders, queue_connection, queue_database, recovery
 from kinetic._backends.local.limits import Limits
 from kinetic._backends.local.queue import Queue
 from kinetic._output import terminal
@@ -459,7 +458,7 @@ def test_whoever_waits_for_the_queue_waits_as_long_as_for_a_store_and_says_for_w
             held.execute("ROLLBACK")
         return mine.execute("BEGIN IMMEDIATE")
 
-    queues._patiently(tmp_path / "queue.db", attempt, clock=lambda: now[0])
+    queue_connection._patiently(tmp_path / "queue.db", attempt, clock=lambda: now[0])
     held.close()
     mine.close()
 

@@ -14,7 +14,8 @@ import pytest
 
 from kinetic._backends.local import queue_process
 from kinetic._backends.local.limits import Limits
-from kinetic._backends.local.queue import JobRow, Queue, is_of_parent
+from kinetic._backends.local.queue import JobRow, Queue
+from kinetic._backends.local.queue_connection import is_of_parent
 from kinetic._backends.local.queue_process import QueueOfParent
 from kinetic.errors import BackendUnavailableError
 
