@@ -284,7 +284,7 @@ def _wait_to_begin(descriptor: int, begin_again: Callable[[str], object]) -> Non
             preloaded_modules.preload(preloaded_modules.imports_from(page.get("libraries")), os.environ, forks=False)
         if not orders.readline():
             raise SystemExit(0)
-    if preloaded_modules.changed_file():
+    if preloaded_modules.trace.changed_file():
         begin_again("a library has changed")
     if any(name in sys.modules and _is_in_this_folder(name) for name in _LIBRARIES):
         begin_again("one is the project's own now")

@@ -256,6 +256,7 @@ SELDOM = (
     "kinetic._runner.worker.compile_cache",
     "kinetic._runner.worker.compilers",
     "kinetic._runner.worker.debug_server",
+    "kinetic._runner.worker.import_trace",
     "kinetic._runner.worker.mount_namespace",
     "kinetic._runner.worker.preloaded_modules",
     "kinetic._runner.worker.small_programs",

@@ -18,6 +18,7 @@ from kinetic._backends.local.preloader import Preloader
 from kinetic._runner.supervisor.supervise import Supervisor
 from kinetic._runner.supervisor.worker_process import EarlyWorker
 from kinetic._runner.worker import preloaded_modules, worker
+from kinetic._runner.worker.import_trace import OF_ONE_JOB
 from kinetic._runner.worker.preloaded_modules import Imports
 from kinetic._wire import NamedTuple, digests
 from kinetic._wire.order import WORDS_VARIABLE
@@ -193,5 +194,5 @@ def _name_of(task: Task) -> tuple[str, str]:
 
 def _shared(environment: Mapping[str, str]) -> str:
     """Return the digest of the variables that are not one job's own."""
-    found = sorted(item for item in environment.items() if item[0] not in preloaded_modules.OF_ONE_JOB)
+    found = sorted(item for item in environment.items() if item[0] not in OF_ONE_JOB)
     return digests.of_bytes(json.dumps(found).encode())

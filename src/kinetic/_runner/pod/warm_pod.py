@@ -37,7 +37,7 @@ from kinetic._runner.pod import cleanup, container
 from kinetic._runner.pod.fork_server import ForkServer, GetReady
 from kinetic._runner.pod.log_pump import say
 from kinetic._runner.pod.warm_clients import CONFIRMED, Clients, read_line
-from kinetic._runner.worker import preloaded_modules, worker
+from kinetic._runner.worker import import_trace, preloaded_modules, worker
 from kinetic._stores import is_loaded, preload
 from kinetic._wire import documents, folders, make_dataclasses, warm_pods
 from kinetic._wire import task as wire_task
@@ -725,4 +725,4 @@ def _preload(store_url: str) -> None:
 
 
 def _is_of_one_task(name: str) -> bool:
-    return name == "JOB_ID" or name in preloaded_modules.OF_ONE_JOB
+    return name == "JOB_ID" or name in import_trace.OF_ONE_JOB

@@ -11,32 +11,23 @@ says which package that was, and the next one leaves it to the tasks.
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import copy
-import functools
 import gc
-import io
 import itertools
 import json
-import math
 import os
-import random
-import signal
-import stat
 import sys
 import time
 import typing
-import warnings
 from _thread import RLock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import MethodType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kinetic._runner import processes
-from kinetic._runner.worker import process_setup
+from kinetic._runner.worker import import_trace, process_setup
 from kinetic._wire import NamedTuple, folders, python_runtime
 
 if TYPE_CHECKING:
@@ -45,36 +36,16 @@ else:
     Loader = object  # as in ``import_hooks``
 
 IMPORTS_FILE = "imports.json"  # in the folder of a job: what its worker had imported of installed packages
-_SAFE_THREADS = frozenset({"jemalloc_bg_thd"})
 _READ_BY_ONE = frozenset({"_RJEM_MALLOC_CONF"})  # set by Polars for its own allocator
 _STREAMS = 1, 2  # the numbers of standard output and errors
 _OF_PYTHON = f"{os.path.dirname(os.__file__)}/"
 _FOLDERS = ("site-packages", "dist-packages")  # of installed packages
 _NEVER = ("kinetic", "obstore", "cloudpickle", "__main__", "antigravity")  # obstore starts threads
 _MOST_NAMES, _MOST_BYTES, _MOST_PRINTED = 20_000, 2 << 20, 1 << 20
-_Stamp = tuple[int, int, int]  # of a file: time of its last change in nanoseconds, size and inode
-_FOLDER = (-2, -2, -2)  # of a folder that was only looked for, whatever is in it
-_CHANGED = (-1, -1, -1)  # the stamp of a file that changed while something was imported, which may have read it before
-_TICK_NS = 20_000_000  # by which the clock of a file system may be late
-OF_ONE_JOB = frozenset(
-    {"KINETIC_JOB_ID", "KINETIC_ATTEMPT", "KINETIC_OUTPUT_DIR", "KINETIC_CHECKPOINT_DIR", "KINETIC_SCRIPT_WORDS"}
-)
-_OF_ONE_WORKER = frozenset({"KINETIC_PROGRESS_FILE", "KINETIC_PACKAGE_ROOT", "KINETIC_PACKAGE_ORIGIN"})  # set by itself
 _loaded: set[str] = set()  # all modules that were imported here before the fork
-_stamps: dict[str, _Stamp | None] = {}  # of all files and folders that importing them depended on; None: not there
 _of_python: set[str] = set()  # modules of Python that importing them brought
-_looked_for: list[str] = []  # files that importing them looked for in the folder of the process, where they were not
-_read: set[str] | None = None  # while something is imported: the files that it has opened or looked for
-_listed: set[str] = set()  # folders whose entries importing them depended on
-_asked: set[str] = set()  # what is one job's own, such as variables, and was read by importing them
-_copied: list[str] = []  # variables that are read next only because somebody copies all, as for a process
-_generators: list[random.Random] = []  # that drew their seed while something was imported
-_of_numpy: list[Any] = []  # generators of its kinds that did so
+trace = import_trace.ImportTrace()  # of all that was imported here before the fork
 _left_out: set[str] = set()  # packages that each task imports itself
-_made: list[str] = []  # temporary folders that importing them made
-_LOOKS = (os.path, "exists"), (os.path, "isfile"), (os.path, "isdir"), (os.path, "lexists"), (Path, "stat")
-_LISTS = (os, "listdir"), (os, "scandir")
-_MOST_CHOSEN_SEED = 1 << 64  # NumPy draws a seed of 128 bits where it gets none
 
 
 class Imports(NamedTuple):
@@ -115,20 +86,15 @@ def preload(
     """
     _left_out.update(left_out)
     hidden.set_before, hidden.settings = imports.set_before, imports.settings
-    begun = time.time_ns() - _TICK_NS
     names = [name for name in imports.names if name.partition(".")[0] not in left_out]
-    with _printing_into_files(), _settings_of(imports), _noting_files() as read:
-        before = _state_of_process() if forks else None
+    with _printing_into_files(), _settings_of(imports), trace.noting() as read:
+        before = import_trace.state_of_process() if forks else None
         spoiler = _import_all(names, _applied(variables, imports.set_before), packages, before)
         _empty_caches()
-        if forks:
-            _of_numpy.extend(_generators_of_numpy())
+        if forks and (numbers := hidden.module("numpy.random")):
+            trace.find_generators(numbers)
     files = [_origin_of(module) for group in hidden.groups for module in group.modules.values()]
-    _listed.update(filter(_is_of_packages, sys.path))
-    read |= {*(path for path in files if path.startswith("/")), *_listed}
-    _stamps.update({path: _stamp_of(path, begun) for path in read})
-    here = os.getcwd()
-    _looked_for.extend(os.path.basename(path) for path in read if os.path.dirname(path) == here and not _stamps[path])
+    trace.keep((*read, *(path for path in files if path.startswith("/"))), filter(_is_of_packages, sys.path))
     return spoiler
 
 
@@ -150,145 +116,6 @@ def _settings_of(imports: Imports) -> Iterator[None]:
         process_setup.library_settings.clear()
 
 
-@contextlib.contextmanager
-def _noting_files() -> Iterator[set[str]]:
-    """Collect the paths of files that are opened or looked for.
-
-    Not with an audit hook, which nothing removes: with one, each ``id`` of the next jobs takes six times as long.
-    """
-    global _read  # noqa: PLW0603 - of this process
-    import tempfile  # 4 ms, and most processes import nothing ahead
-
-    found = _read = set[str]()
-    wrapped: list[tuple[Any, str, Any]] = [(place, name, _noting(getattr(place, name))) for place, name in _LOOKS]
-    # As a function of C, none of them becomes a method of a class that keeps it.
-    wrapped += [(place, name, MethodType(_list, getattr(place, name))) for place, name in _LISTS]
-    wrapped += [(place, "open", MethodType(_open, open)) for place in (builtins, io)]
-    wrapped += [(tempfile, "mkdtemp", MethodType(_make_folder, tempfile.mkdtemp))]
-    wrapped += [(random.Random, "seed", _noting_seed(random.Random.seed))]
-    variables: Any = type(os.environ)
-    wrapped += [(variables, "__getitem__", _noting_variable(variables.__getitem__))]
-    wrapped += [(variables, "__iter__", _copying(variables.__iter__))]
-    was = [getattr(place, name) for place, name, _ in wrapped]
-    for place, name, noting in wrapped:
-        setattr(place, name, noting)
-    try:
-        yield found
-    finally:
-        _read = None
-        for (place, name, _), look in zip(wrapped, was, strict=True):
-            setattr(place, name, look)
-
-
-def _noting(look: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(look)
-    def noting(path: Any, *arguments: Any, **named: Any) -> Any:
-        _note(path)
-        return look(path, *arguments, **named)
-
-    return noting
-
-
-def _open(was: Callable[..., Any], file: Any, mode: str = "r", *arguments: Any, **named: Any) -> Any:
-    if "r" in mode:
-        _note(file)
-    return was(file, mode, *arguments, **named)
-
-
-def _list(was: Callable[..., Any], path: Any = ".") -> Any:
-    _note(path, _listed)
-    if isinstance(path, str | os.PathLike) and _read is not None and os.path.abspath(path) == os.getcwd():
-        _asked.add("the working folder")
-    return was(path)
-
-
-def _noting_variable(look: Callable[..., str]) -> Callable[..., str]:
-    @functools.wraps(look)
-    def noting(variables: Any, name: str) -> str:
-        if name in _copied:
-            _copied.remove(name)
-        elif _read is not None and (name in OF_ONE_JOB or name in _OF_ONE_WORKER):
-            _asked.add(name)
-        return look(variables, name)
-
-    return noting
-
-
-def _copying(iterate: Callable[[Any], Iterator[str]]) -> Callable[[Any], Iterator[str]]:
-    @functools.wraps(iterate)
-    def copying(variables: Any) -> Iterator[str]:
-        for name in iterate(variables):
-            if name in OF_ONE_JOB:
-                _copied.append(name)
-            yield name
-
-    return copying
-
-
-def _make_folder(was: Callable[..., str], *arguments: Any, **named: Any) -> str:
-    made = was(*arguments, **named)
-    if _read is not None:
-        _made.append(made)
-    return made
-
-
-def _noting_seed(seed: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(seed)
-    def noting(generator: random.Random, a: Any = None, *arguments: Any, **named: Any) -> None:
-        _generators[:] = [each for each in _generators if each is not generator]
-        if a is None and _read is not None:
-            _generators.append(generator)
-        seed(generator, a, *arguments, **named)
-
-    return noting
-
-
-def _note(path: object, *also: set[str]) -> None:
-    """Note a file; bytecode belongs to a module, whose source is looked at."""
-    if _read is not None and isinstance(path, str | bytes | os.PathLike):
-        found = os.path.abspath(os.fsdecode(path))
-        if not found.endswith(".pyc") and not found.startswith(("/proc/", "/dev/", "/sys/")):
-            for each in (_read, *also):
-                each.add(found)
-
-
-def _state_of_process() -> set[str]:
-    """Return what a worker has otherwise than this process, and each open file, which it has not, in words."""
-    os.umask(umask := os.umask(0))
-    found = {f"set the working folder to {os.getcwd()}", f"set the umask to {umask:o}"}
-    found |= {f"set what {number.name} does to {signal.getsignal(number)}" for number in signal.Signals}
-    with contextlib.suppress(FileNotFoundError):  # macOS, where nothing is forked
-        for number in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(FileNotFoundError):  # that of this list
-                found.add(f"opened {os.readlink(f'/proc/self/fd/{number}')} as descriptor {number}")
-        for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
-            _, rights, *_, place = line.split(None, 5)
-            if "w" in rights and "s" in rights:  # as of a lock of multiprocessing, which all jobs would have in common
-                found.add(f"shared the memory {place}")
-    return found
-
-
-def _what_it_did(before: set[str]) -> str:
-    """Return in words what importing did to this process that a forked worker has not, or ""; before: its state."""
-    made = filter(os.path.lexists, _made)  # and not removed again, as by who only tried something
-    did = {f"made the temporary folder {folder}, which the first task would remove" for folder in made}
-    did |= _state_of_process() - before
-    if _asked:
-        did.add(f"read {', '.join(sorted(_asked))}, another one in each job")
-    if processes.children_of(os.getpid()):
-        did.add("started processes")
-    if _threads():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            pid = os.fork()
-            if pid == 0:
-                os._exit(0)
-        os.waitpid(pid, 0)
-    if threads := _threads():
-        did.add(f"started threads: {', '.join(sorted(threads))}")
-    return "; ".join(f"importing {each}" for each in sorted(did))
-
-
 def _strange_module(modules: Mapping[str, object]) -> str:
     """Say which of some modules is of no installed package, as of a project, of which each job has its own copy."""
     for name, module in modules.items():
@@ -298,65 +125,13 @@ def _strange_module(modules: Mapping[str, object]) -> str:
     return ""
 
 
-def _threads() -> set[str]:
-    """Return the names of threads that a fork would leave behind."""
-    found = set()
-    for thread in os.listdir("/proc/self/task"):
-        if int(thread) != os.getpid():
-            with contextlib.suppress(OSError):
-                found.add(Path(f"/proc/self/task/{thread}/comm").read_text().strip())
-    return found - _SAFE_THREADS
-
-
 def _is_of_packages(path: str) -> bool:
     return any(folder in path for folder in _FOLDERS)
-
-
-def _stamp_of(path: str, begun: float = math.inf) -> _Stamp | None:
-    """Return what tells a file from another one; what it never is again, if it has changed since a time."""
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    if stat.S_ISDIR(found.st_mode) and path not in _listed:
-        return _FOLDER
-    return (found.st_mtime_ns, found.st_size, found.st_ino) if found.st_ctime_ns < begun else _CHANGED
-
-
-def changed_file() -> str:
-    """Return a file that is another one than when these modules were imported, or "".
-
-    Some 10 ms for JAX and Keras, which take seconds to import.
-    """
-    return next((path for path, was in _stamps.items() if _stamp_of(path) != was), "")
 
 
 def variables_of_imports() -> list[str]:
     """Return the names of the variables that these modules set or removed when they were imported."""
     return sorted({name for group in hidden.groups for name in group.changed})
-
-
-def _generators_of_numpy() -> list[Any]:
-    """Return all generators of NumPy that are there, and that nobody gave a seed, as modules of libraries keep them."""
-    numbers: Any = hidden.module("numpy.random")
-    if numbers is None:
-        return []
-    kinds = getattr(numbers, "Generator", None), getattr(numbers, "RandomState", None)  # it may be half imported
-    return [each for each in gc.get_objects() if type(each) in kinds and _has_drawn_seed(each)]
-
-
-def _has_drawn_seed(generator: Any) -> bool:
-    seed = getattr(getattr(generator, "_bit_generator", None), "_seed_seq", None)  # ``numpy.random.seed`` leaves None
-    entropy = getattr(seed, "entropy", None)
-    return isinstance(entropy, int) and entropy >= _MOST_CHOSEN_SEED
-
-
-def _draw_seed(generator: Any) -> None:
-    bits = generator._bit_generator  # noqa: SLF001 - the name that both kinds have for it
-    new = type(bits)()
-    bits.state = new.state
-    with contextlib.suppress(Exception):  # NumPy 1 has no way to say what it spawns others from
-        bits.__setstate__((new.state, new.seed_seq))
 
 
 def get_ready_to_fork() -> None:
@@ -422,14 +197,14 @@ def _import_all(
         for name in names:  # filters of warnings that they add are the next task's, as if it had imported them
             if name not in sys.modules:
                 there, variables, lengths = set(sys.modules), dict(os.environ), _lengths()
-                _copied.clear()
+                trace.forget_copied()
                 with contextlib.suppress(BaseException):  # of a library that does not like it: it is imported later
                     __import__(name)
                 new = {name: sys.modules[name] for name in list(sys.modules) if name not in there}
                 found = {name: module for name, module in new.items() if _may_be_hidden(name)}
                 _of_python.update(new.keys() - found.keys())
                 hidden.groups.append(_Group(found, _changes(variables), _printed_since(lengths)))
-                if state is not None and (why := _strange_module(found) or _what_it_did(state)):
+                if state is not None and (why := _strange_module(found) or trace.what_it_did(state)):
                     return Spoiler(name.partition(".")[0], why)
     finally:
         for group in hidden.groups:
@@ -520,10 +295,7 @@ class _HiddenModules:
         if self.groups:
             sys.meta_path.insert(0, self)
             python_runtime.free_in_child(self._lock)
-            for generator in _generators:
-                random.Random.seed(generator)  # else each task would draw the same numbers
-            for generator_of_numpy in _of_numpy:
-                _draw_seed(generator_of_numpy)
+            trace.draw_seeds()
             with contextlib.suppress(Exception):  # somebody's own module of that name
                 self.module("torch").default_generator.seed()  # type: ignore[union-attr]
             self.root_handlers = list(getattr(getattr(sys.modules.get("logging"), "root", None), "handlers", ()))
@@ -542,7 +314,7 @@ class _HiddenModules:
             self._variables, self._begin_again, self._shown = dict(os.environ), begin_again, shown
             self._variables = _applied(self._variables, self.set_before)
             self._path = list(sys.path)
-            if file := next(filter(os.path.lexists, _looked_for), ""):
+            if file := next(filter(os.path.lexists, trace.looked_for), ""):
                 begin_again(f"libraries were imported ahead of it without the file {file}, which is in its folder")
             if self.settings is not None and self.settings != process_setup.library_settings:
                 begin_again("libraries were imported ahead of it with other settings than the script has told them")

@@ -150,7 +150,7 @@ def work(
             process_setup.prepare()
         process_setup.apply_environment(task.environment, task.umask)
         if (preloaded := _preloaded()) is not None:
-            if task.pod is None and preloaded.changed_file():
+            if task.pod is None and preloaded.trace.changed_file():
                 worker_process.exec_worker(task, pipe)
             preloaded.hidden.install()
         if ":" in task.coordinator:
