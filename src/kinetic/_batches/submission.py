@@ -426,15 +426,7 @@ def _write(
     rows = [index for index, row in enumerate(packed.rows) if row.arguments is not None]
     if seconds := _seconds_of_first(order, group, len(rows), shipment):
         group = replace(group, first_seconds=seconds, first_index=rows[0])
-    kept = {  # beside the batch, for its owner only, so that another process can take it over
-        "pod": shipment.pod.to_json() if shipment.pod is not None else None,
-        "captured": shipment.variables(),
-        "cache_key": shipment.cache_key().hex(),
-        "environ": dict(context.backend.environ),
-        "interpreter": shipment.interpreter or ("" if python_runtime.is_overlay() else sys.executable),
-        "addresses": sorted({context.store.url, *(ref.uri for ref in data), *table.addresses()}),
-        **({"followed": base64.b64encode(followed.keys).decode()} if followed.after else {}),
-    }
+    kept = _kept(shipment, {*(ref.uri for ref in data), *table.addresses()}, followed)
     first_attempts = [group.child_id(index, 0) for index in range(group.total_expected)]
     context.backend.keep(
         group_id, kept, lambda: [documents.job_key(context.key, job_id, group.store) for job_id in first_attempts]
@@ -449,6 +441,20 @@ def _write(
     context.store.put(keys.group_manifest(group_id), group.to_bytes(group_key))
     step("driver:manifest-written")
     return ChildLauncher(group, table, order, context.store, context.backend, context.placement, context.key, kept)
+
+
+def _kept(shipment: Shipment, addresses: set[str], followed: Followed) -> dict[str, Any]:
+    """Return what is kept beside the batch, for its owner only, so that another process can take it over."""
+    context = shipment.context
+    return {
+        "pod": shipment.pod.to_json() if shipment.pod is not None else None,
+        "captured": shipment.variables(),
+        "cache_key": shipment.cache_key().hex(),
+        "environ": dict(context.backend.environ),
+        "interpreter": shipment.interpreter or ("" if python_runtime.is_overlay() else sys.executable),
+        "addresses": sorted({context.store.url, *addresses}),
+        **({"followed": base64.b64encode(followed.keys).decode()} if followed.after else {}),
+    }
 
 
 def _seconds_of_first(order: Order, group: Group, count: int, shipment: Shipment) -> float:

@@ -190,8 +190,6 @@ def run(
 
     Example: kinetic run --after @last -- python evaluate.py
     """
-    from kinetic._cli import function_arguments, target_function
-
     reporter = _Reporter(report_to)
     if report_to is not None:
         ctx.info_name = "dev"  # what was typed, for usage and errors
@@ -212,18 +210,43 @@ def run(
         how = run_command.Submission(data, sweeps, max_concurrent, dry_run, detach, as_json)
         run_command.run(command, options, how)
         return
-    for flag, is_given, instead in (
-        ("--data", data, "a function takes kinetic.Data as an argument"),
-        ("--sweep", sweeps, "a function is mapped over its inputs with run_async_map in Python"),
-        ("--max-concurrent", max_concurrent, "run_async_map in Python has max_concurrent"),
-        ("--dry-run", dry_run, "kinetic package --dry-run shows what would be sent with a function"),
-    ):
-        if is_given:
-            raise OptionError(
-                f"{flag} is for commands, and {target} is a function",
-                why=instead,
-                next=f"kinetic run {flag} … -- python {target.partition('::')[0]}",
-            )
+    _refuse_options_of_commands(
+        target, {"--data": data, "--sweep": sweeps, "--max-concurrent": max_concurrent, "--dry-run": dry_run}
+    )
+    _run_function(ctx, target, words, reporter, given, captured, detach=detach, as_json=as_json)
+
+
+_INSTEAD = {  # of an option for commands, with a function
+    "--data": "a function takes kinetic.Data as an argument",
+    "--sweep": "a function is mapped over its inputs with run_async_map in Python",
+    "--max-concurrent": "run_async_map in Python has max_concurrent",
+    "--dry-run": "kinetic package --dry-run shows what would be sent with a function",
+}
+
+
+def _refuse_options_of_commands(target: str, given: Mapping[str, object]) -> None:
+    for flag in filter(given.get, given):
+        raise OptionError(
+            f"{flag} is for commands, and {target} is a function",
+            why=_INSTEAD[flag],
+            next=f"kinetic run {flag} … -- python {target.partition('::')[0]}",
+        )
+
+
+def _run_function(
+    ctx: click.Context,
+    target: str,
+    words: Sequence[str],
+    reporter: _Reporter,
+    given: dict[str, Any],
+    captured: Sequence[str],
+    *,
+    detach: bool,
+    as_json: bool,
+) -> None:
+    """Submit a call of a function, and follow it unless it is detached."""
+    from kinetic._cli import function_arguments, target_function
+
     with reporter:
         reporter.file = target.partition("::")[0]
         with advice_in_python(ctx):
