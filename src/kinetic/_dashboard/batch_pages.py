@@ -46,18 +46,21 @@ class BatchPages:
 
     def list_page(self) -> Page:
         """Return the batches of all places, newest first, as ``kinetic batch list --json`` has them."""
-        pages, problems = [], []
+        pages: list[Page] = []
+        problems: list[Page] = []
         for place in self._feed.places:
             try:
                 names = [name for name in place.store.folders(keys.GROUPS) if keys.is_group_id(name)]
-                for name in names:
-                    try:
-                        pages.append(self._page(name, place))
-                    except KineticError as error:  # removed this moment, unverified or damaged: the others are shown
-                        if not isinstance(error, BatchNotFoundError):
-                            problems.append(problem_page(place.name, error))
             except KineticError as error:
                 problems.append(problem_page(place.name, error))
+                continue
+            for name in names:
+                try:
+                    pages.append(self._page(name, place))
+                except BatchNotFoundError:  # removed this moment
+                    pass
+                except KineticError as error:  # unverified or damaged: the others are shown
+                    problems.append(problem_page(place.name, error))
         pages.sort(key=lambda page: (page["created_at"], page["group_id"]), reverse=True)
         return {"batches": pages, "problems": problems}
 

@@ -170,18 +170,25 @@ def glibc_of(base: BaseImage, registry: Registry) -> str:
         with tempfile.TemporaryFile() as sink:
             registry.read_blob(layer["digest"], sink)
             sink.seek(0)
-            with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=sink, mode="r:*") as archive:
-                for member in archive:
-                    if member.isfile() and _C_LIBRARY.search(member.name) and member.size <= _MOST_OF_A_LIBRARY:
-                        file = archive.extractfile(member)
-                        if found := _VERSION.search(file.read() if file else b""):
-                            return f"2_{min(int(found[1]), NEWEST_GLIBC)}"
+            if version := _glibc_in(sink):
+                return f"2_{min(version, NEWEST_GLIBC)}"
     raise ImageError(
         f"{registry.host}/{registry.name}@{base.digest[:19]} cannot be a base image",
         why="no C library of GNU (glibc) was found in it, and packages are made for that one",
         next="choose an image of Debian, Ubuntu or Red Hat's: KINETIC_BASE_IMAGE=REGISTRY/python:3.12-slim",
         code="base-glibc",
     )
+
+
+def _glibc_in(layer: IO[bytes]) -> int:
+    """Return the minor version of the C library in a layer; 0 where there is none."""
+    with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=layer, mode="r:*") as archive:
+        for member in archive:
+            if member.isfile() and _C_LIBRARY.search(member.name) and member.size <= _MOST_OF_A_LIBRARY:
+                file = archive.extractfile(member)
+                if found := _VERSION.search(file.read() if file else b""):
+                    return int(found[1])
+    return 0
 
 
 def copy_layer(layer: Mapping[str, Any], source: Registry, target: Registry, scratch: Path, report: Report) -> int:

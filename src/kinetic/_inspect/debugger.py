@@ -61,11 +61,8 @@ def wait_for_server(
             if seen.status.is_final:
                 raise _ended(job, seen.status)
             is_running = seen.status is JobStatus.RUNNING
-            if is_running:
-                # A store or a cluster that does not answer is asked again; the reader knows how long that lasts.
-                with contextlib.suppress(StoreUnreachableError, BackendUnavailableError):
-                    if (found := port_forward.debug_addresses(job, [host]).get(host)) is not None:
-                        return found
+            if is_running and (found := _address_of(job, host)) is not None:
+                return found
             if limit is not None and clock.monotonic() >= limit:
                 what = f"the debug server of {job.job_id} was not there within {timeout:g} s"
                 raise JobTimeoutError(what, why="the job keeps running", next=f"kinetic jobs explain {job.job_id}")
@@ -74,6 +71,16 @@ def wait_for_server(
         if not backend.is_here:
             backend.stop_watching(job.job_id)
     raise DebugError(f"waiting for the debug server of {job.job_id} was given up")
+
+
+def _address_of(job: JobRecord, host: int) -> DebugAddress | None:
+    """Return where a host's debug server is, or None while it is not there.
+
+    A store or a cluster that does not answer is asked again; the reader of the status knows how long that lasts.
+    """
+    with contextlib.suppress(StoreUnreachableError, BackendUnavailableError):
+        return port_forward.debug_addresses(job, [host]).get(host)
+    return None
 
 
 def _pause(

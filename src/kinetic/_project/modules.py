@@ -366,17 +366,21 @@ def startup_path(here: str) -> tuple[list[str], list[Any]]:
     """
     named = _python_path(here)
     words: set[str] = set()
-    for folder in filter(root.is_installed, map(str, sys.path)):
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(".pth"):
-                    with open(entry.path, encoding="utf-8", errors="replace") as file:
-                        lines = file.read().splitlines()
-                    named += [os.path.normpath(os.path.join(folder, line.rstrip())) for line in lines if line]
-                    words.update(re.findall(r"\w+", "\n".join(line for line in lines if line.startswith("import"))))
+    for folder, name in _in_package_folders(".pth"):
+        with contextlib.suppress(OSError), open(f"{folder}/{name}", encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+            named += [os.path.normpath(os.path.join(folder, line.rstrip())) for line in lines if line]
+            words.update(re.findall(r"\w+", "\n".join(line for line in lines if line.startswith("import"))))
     taken = set(sys.path)
     folders = [path for path in named if path in taken and not sys.prefix.startswith(path)]
     return folders, [finder for finder in sys.meta_path if getattr(finder, "__module__", "") in words]
+
+
+def _in_package_folders(suffix: str) -> Iterator[tuple[str, str]]:
+    """Name what the folders of installed packages hold with a suffix: folder, and entry."""
+    for folder in filter(root.is_installed, map(str, sys.path)):
+        with contextlib.suppress(OSError):
+            yield from ((folder, name) for name in os.listdir(folder) if name.endswith(suffix))
 
 
 def _python_path(here: str, *, relative: bool = False) -> list[str]:
@@ -429,13 +433,11 @@ def own_distributions(plan: Plan) -> dict[str, dict[str, str]]:
     with contextlib.suppress(OSError), open(plan.root / "pyproject.toml", encoding="utf-8", errors="replace") as file:
         if line := re.search(r"""^name\s*=\s*["']([^"']+)""", file.read(), re.MULTILINE):  # of [project], or Poetry's
             own = re.sub(r"[-_.]+", "_", line.group(1)).lower()
-    for folder in filter(root.is_installed, map(str, sys.path)):
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(".dist-info") and entry.name not in found:
-                    is_named = entry.name.partition("-")[0].lower() == own
-                    if is_named or _is_sent(plan, f"{entry.path}/direct_url.json"):
-                        found[entry.name] = {name: text for name in _ABOUT if (text := _fields(f"{entry.path}/{name}"))}
+    for folder, name in _in_package_folders(".dist-info"):
+        path = f"{folder}/{name}"
+        is_own = name.partition("-")[0].lower() == own
+        if name not in found and (is_own or _is_sent(plan, f"{path}/direct_url.json")):
+            found[name] = {each: text for each in _ABOUT if (text := _fields(f"{path}/{each}"))}
     return found
 
 

@@ -300,11 +300,7 @@ class Informer:
                     elif event.kind == "deleted":
                         self._delete(event.object)
                     else:
-                        # A watch that was away reports no end of what this process added. What was created after the
-                        # list goes as well; the server is asked for it until the watch reports it.
-                        for uid, found in list(self._objects.items()):
-                            if found.get("kind") == kind.name and uid not in watch.known:
-                                self._delete(found)
+                        self._drop_unlisted(kind, watch)
                         self._listed[at] = True
                     self._changed.notify_all()
         except Exception as error:  # noqa: BLE001 - waiting threads ask the server then, and get the error again
@@ -312,17 +308,29 @@ class Informer:
         finally:
             self.end()
 
+    def _drop_unlisted(self, kind: Kind, watch: Watch) -> None:
+        """Remove what a new list does not have: a watch that was away reports no end of what this process added.
+
+        What was created after the list goes as well; the server is asked for it until the watch reports it.
+        """
+        for uid, found in list(self._objects.items()):
+            if found.get("kind") == kind.name and uid not in watch.known:
+                self._delete(found)
+
     def _follow_pods(self) -> None:
         """Count the ends of pods; where that is not possible, the Jobs tell, a second later."""
         with contextlib.suppress(Exception):  # we may not watch pods, say
             for event in EndedPods(self._client, self.selector).events(self._is_unused):
                 owners = (event.object.get("metadata") or {}).get("ownerReferences") or ()
                 with self._changed:
-                    for uid in {each.get("uid") for each in owners} & self._objects.keys() - self._ended_early:
-                        if not object_status.status_of(self._objects[uid]).is_final:
-                            self._ended_early.add(uid)
-                            self.ends += 1
-                            self._changed.notify_all()
+                    self._count_ends({each.get("uid") for each in owners})
+
+    def _count_ends(self, owners: set[str]) -> None:
+        for uid in owners & self._objects.keys() - self._ended_early:
+            if not object_status.status_of(self._objects[uid]).is_final:
+                self._ended_early.add(uid)
+                self.ends += 1
+                self._changed.notify_all()
 
     def _update(self, found: Object) -> None:
         uid, job_id = found["metadata"]["uid"], object_status.job_id_of(found)
