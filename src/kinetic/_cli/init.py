@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kinetic._backends import registry
 from kinetic._cli import shared_options
 from kinetic._cli.error_output import ERROR
 from kinetic._config.options import read_variable
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from kinetic._google.api import Page
 
 _OURS = {"managed-by": "kinetic"}
-_NEW = "kinetic-cluster"  # as kinetic up names one
 
 
 @click.command
@@ -139,7 +139,7 @@ def _make(project: str, cluster: str | None, namespace: str | None) -> Page:
     """Make a cluster as ``kinetic up`` does, with its plan and its question, and return it."""
     from kinetic._cli.up import up
 
-    name = cluster or shared_options.ask("Name of the new cluster", _NEW)
+    name = cluster or shared_options.ask("Name of the new cluster", registry.CLUSTER.defaults["cluster"])
     click.get_current_context().invoke(up, project=project, cluster=name, namespace=namespace)
     with output.phase("listing clusters", summary=False):
         made = [each for each in _clusters(project) if each["name"] == name]

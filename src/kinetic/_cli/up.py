@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kinetic._backends import registry
 from kinetic._cli import error_output, shared_options
 from kinetic._cli.error_output import ERROR, print_parts
 from kinetic._config.options import read_variable
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from kinetic._cluster.teardown import RemovalPlan
     from kinetic._hardware import Placement
 
-_CLUSTER = "kinetic-cluster"  # as the registry of backends has it, which jobs use without a setting
 _BILLING_ACCOUNT = re.compile(r"[0-9A-F]{6}(-[0-9A-F]{6}){2}")
 _PROJECT = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
 _PARENT = re.compile(r"(folders|organizations)/[0-9]+")
@@ -304,7 +304,8 @@ def _spec(given: dict[str, Any], wanted: tuple[Placement, ...], *, everything: b
         raise OptionError(f"{project} is the number of a project, not its id", why=why, next=step)
     named = given["cluster"] or read_variable("KINETIC_CLUSTER", environ)
     is_its = profile is not None and profile.project == project and (not named or profile.cluster == named)
-    cluster = named or (profile.cluster if profile is not None and is_its else "") or _CLUSTER
+    its_own = profile.cluster if profile is not None and is_its else ""
+    cluster = named or its_own or registry.CLUSTER.defaults["cluster"]
     location = given["location"] or read_variable("KINETIC_ZONE", environ)
     namespace = given["namespace"] or read_variable("KINETIC_NAMESPACE", environ)
     namespace = namespace or (profile.namespace if profile is not None and is_its else "") or "default"

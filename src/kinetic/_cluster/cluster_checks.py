@@ -14,7 +14,7 @@ from kinetic._backends.kube.connection import ClusterAddress, client_of, pools_o
 from kinetic._cluster import node_pools, policies, quotas, rights
 from kinetic._cluster.accounts import Services
 from kinetic._cluster.checks import Check, Problem, texts_of
-from kinetic._cluster.project_apis import COMPUTE, CONTAINER, PROJECTS, STORAGE, ProjectApis, check_operation
+from kinetic._cluster.project_apis import BILLING, COMPUTE, CONTAINER, PROJECTS, STORAGE, ProjectApis, check_operation
 from kinetic._cluster.resource import KUBERNETES_MARK, Setup, Spec
 from kinetic._cluster.storage import OBJECT_ROLE, pod_member
 from kinetic._config import cluster as cluster_settings
@@ -40,7 +40,6 @@ _RETRY = Retry(attempts=2, first_seconds=0.5, most_seconds=2.0)  # somebody wait
 _LEAST_VERSION = (1, 29)  # Autopilot makes TPU nodes by itself from there on
 _PROBE_SECONDS = 5.0  # for a connection to the cluster; jobs wait a minute, and somebody waits for this answer
 _LIKELY = 0.3  # of Google's 0 to 1; below it a node is seldom given
-_BILLING = "cloudbilling.googleapis.com"
 
 
 class ClusterChecks:
@@ -127,7 +126,7 @@ class ClusterChecks:
         return f"project {self._project}" + (f" (number {self.apis.number})" if self.apis.number else "")
 
     def _billing(self) -> str:
-        service = api.Service(_BILLING, self.apis.tokens, _RETRY, environ=self._environ)
+        service = api.Service(BILLING, self.apis.tokens, _RETRY, environ=self._environ)
         page = service.get(f"v1/projects/{self._project}/billingInfo")
         if not page.get("billingEnabled"):
             link = f"https://console.cloud.google.com/billing/linkedaccount?project={self._project}"

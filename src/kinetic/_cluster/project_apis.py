@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+from kinetic._google import artifacts, clusters
 from kinetic._google.api import ApiError, Page, Service, constraints_text
 from kinetic._google.login import Tokens
 from kinetic._stores.parallel import Retry
@@ -24,12 +25,12 @@ from kinetic.errors import AccessDeniedError, BackendUnavailableError, ClusterEr
 
 BILLING = "cloudbilling.googleapis.com"
 COMPUTE = "compute.googleapis.com"
-CONTAINER = "container.googleapis.com"
+CONTAINER = clusters.CONTAINER_API
 IAM = "iam.googleapis.com"
 PROJECTS = "cloudresourcemanager.googleapis.com"
 SERVICES = "serviceusage.googleapis.com"
 STORAGE = "storage.googleapis.com"
-ARTIFACTS = "artifactregistry.googleapis.com"
+ARTIFACTS = artifacts.API
 QUOTAS = "cloudquotas.googleapis.com"
 _ALL = (BILLING, COMPUTE, CONTAINER, IAM, PROJECTS, SERVICES, STORAGE, ARTIFACTS, QUOTAS)
 

@@ -28,6 +28,7 @@ from typing import IO, Any
 from kinetic._images import base_image, bytecode, layers
 from kinetic._images.base_image import BaseImage
 from kinetic._images.container_registry import MANIFEST, Registry
+from kinetic._images.image_choice import GPU_DRIVER
 from kinetic._images.layers import Layer, Wheel, WrittenLayer
 from kinetic._images.lock import Lock
 from kinetic._images.wheels import WheelCache, disk_full
@@ -43,9 +44,6 @@ LOCK_FILE = f"{layers.PREFIX}/kinetic-lock.json"
 SIDE_BY_SIDE = 4  # requests, and layers that are written and sent
 WAITING = 64  # layers that wait for their wheels, or are compiled: all of an image
 _ENVIRONMENT = (("VIRTUAL_ENV", f"/{layers.PREFIX}"), ("KERAS_BACKEND", "jax"), ("PYTHONDONTWRITEBYTECODE", "1"))
-# Where GKE mounts the driver of a GPU, as images made for CUDA know. Elsewhere there is no such folder.
-# Source: cloud.google.com/kubernetes-engine/docs/how-to/gpus, "About the NVIDIA CUDA-X libraries", read 2026-11.
-_DRIVER = "/usr/local/nvidia/lib64"
 
 
 class Part(NamedTuple):
@@ -86,7 +84,7 @@ class Progress:
 
 def tag_of(lock: Lock, base: BaseImage) -> str:
     """Return the tag of the image of a lock on a base: the same for everybody who builds the same."""
-    page = [layers.FORMAT, lock.digest, base.digest, _DRIVER, *_ENVIRONMENT]
+    page = [layers.FORMAT, lock.digest, base.digest, GPU_DRIVER, *_ENVIRONMENT]
     return f"env-{hashlib.sha256(json.dumps(page).encode()).hexdigest()[:32]}"
 
 
@@ -366,8 +364,8 @@ def _with_environment(config: dict[str, Any]) -> dict[str, Any]:
     """Return what containers get: as the base has it, the environment first on the path, and the driver of GPUs."""
     given = dict(line.partition("=")[::2] for line in config.get("Env", ()))
     path = given.get("PATH") or "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    libraries = [each for each in given.get("LD_LIBRARY_PATH", "").split(":") if each not in {"", _DRIVER}]
-    given |= {"PATH": f"/{layers.PREFIX}/bin:{path}", "LD_LIBRARY_PATH": ":".join([*libraries, _DRIVER])}
+    libraries = [each for each in given.get("LD_LIBRARY_PATH", "").split(":") if each not in {"", GPU_DRIVER}]
+    given |= {"PATH": f"/{layers.PREFIX}/bin:{path}", "LD_LIBRARY_PATH": ":".join([*libraries, GPU_DRIVER])}
     given |= dict(_ENVIRONMENT)
     return {**config, "Env": [f"{name}={value}" for name, value in given.items()]}
 

@@ -18,6 +18,9 @@ from kinetic._wire import NamedTuple
 from kinetic.errors import OptionError
 
 DEFAULT_REPOSITORY = "kinetic"
+# Where GKE mounts the driver of a GPU. Images made for CUDA know it, and Python's own do not.
+# Source: cloud.google.com/kubernetes-engine/docs/how-to/gpus, "About the NVIDIA CUDA-X libraries", read 2026-11.
+GPU_DRIVER = "/usr/local/nvidia/lib64"
 BUNDLED, PREBUILT, PYTHON = "bundled", "prebuilt", "python"
 _JAX = {"cpu": "jax", "gpu": "jax[cuda12]", "tpu": "jax[tpu]"}
 _KEYWORDS = (BUNDLED, PREBUILT, PYTHON)

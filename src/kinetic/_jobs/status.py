@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 WAS_CANCELLED = "it was cancelled"  # the reason of a cancelled job that is still stored, whose status is NOT_FOUND
 _NOTES = 10  # so many are tried: others than ours may have put something there
 _CODES = {"": "lost", "unknown": "lost", "failed": "job-failed"}  # of a cluster, where errors have other ones
-_LOG_BYTES = 8192
 _NEARLY_ALL = 0.8  # of the memory
-_LOG_LINES = 20  # of the log of a job whose runner was killed: as many as a runner puts into its verdict
 
 
 @dataclass(frozen=True)
@@ -340,7 +338,8 @@ def _explain_failure(job: JobRecord, backend: Backend, observation: Observation)
     with contextlib.suppress(KineticError):
         store, attempt = locate.store_of(job), observation.attempt
         attempt = logs.latest_noted_attempt(store, job.job_id) if attempt is None else attempt
-        log = logs.tail(logs.store_last_log(backend, store, job.job_id, attempt=attempt), _LOG_LINES, most=_LOG_BYTES)
+        last = logs.store_last_log(backend, store, job.job_id, attempt=attempt)
+        log = logs.tail(last, outcomes.LOG_LINES, most=outcomes.LOG_BYTES)  # its runner was killed
     error = {"message": observation.reason, "next": found.next if found else "", "log": log}
     outcome = Outcome(
         job_id=job.job_id,

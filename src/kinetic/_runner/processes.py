@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from kinetic._wire import python_runtime
 CHECK_SECONDS = 1.0
 TOLERANCE = 0.1  # of the limit: a job that runs at its limit is not ended for an error of measurement
 
-_PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 4, 15, 36
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 _NAME_BYTES = 15  # the kernel cuts a name there
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _MOUNTS = "/proc/self/mountinfo"
@@ -61,6 +62,12 @@ def adopt_orphans(libc: Any, *, on: bool = True) -> None:
     """Become the parent of every descendant whose own parent ends, so that none escapes; or stop being that."""
     if libc is not None:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+
+
+def end_with_parent(libc: Any) -> None:
+    """Have the kernel kill this process when its parent ends."""
+    if libc is not None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def hide_memory(libc: Any, *, on: bool = True) -> None:

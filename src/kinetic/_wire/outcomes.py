@@ -29,6 +29,7 @@ SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 MAKE_ROOM = "free some space there, as with: kinetic disk --clean     then submit the job again"
 OF_THE_FUNCTION = frozenset({"value", "exception", "exit"})  # causes: it returned, or raised
 REMOVED = "removed"  # what became of a job of which only the history is left, if it has not succeeded
+LOG_LINES, LOG_BYTES = 20, 8192  # at most so much of the end of its log is in the verdict of a job that failed
 PREDECESSOR = "predecessor"  # the cause where a job that it follows did not succeed
 
 

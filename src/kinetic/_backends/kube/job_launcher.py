@@ -23,6 +23,7 @@ from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, 
 from kinetic._backends.kube.job_manifests import GROUP, QUEUE_LABEL, RUNNER_PATH, BucketVolume, JobRequest
 from kinetic._config.cluster import PodRequirements
 from kinetic._data.remote_refs import fuse_mount
+from kinetic._images.image_choice import GPU_DRIVER
 from kinetic._project import runner_bundle
 from kinetic._stores import obstore_client
 from kinetic._stores.protocol import PUBLIC_VARIABLES
@@ -48,9 +49,6 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.client import Kind, Object
     from kinetic._backends.protocol import Launch
 
-# Where GKE puts the driver's libraries. Images made for CUDA know it, and Python's own do not.
-# Source: cloud.google.com/kubernetes-engine/docs/how-to/gpus, "About the NVIDIA CUDA-X libraries", read 2026-11.
-_DRIVER = "/usr/local/nvidia/lib64"
 _PYTHON = "python:"  # Python's own images, whose user is root; others may have one of their own
 _MOST_ARGUMENT_BYTES = 131_071  # MAX_ARG_STRLEN of Linux, less the zero at the end
 _SETUP_SECONDS = 1800  # beside the function's own time: installing, fetching data, and sealing at the end
@@ -274,7 +272,7 @@ def request_of(
     if order.cpu is not None:
         environment |= python_runtime.thread_count_variables(order.cpu)
     if launch.placement.kind == "gpu" and is_python:
-        environment["LD_LIBRARY_PATH"] = _DRIVER
+        environment["LD_LIBRARY_PATH"] = GPU_DRIVER
     if settings.store_secret and launch.store_url.startswith("gs://"):
         environment["GOOGLE_APPLICATION_CREDENTIALS"] = f"{STORE_SECRET_FOLDER}/{STORE_KEY_FILE}"
     non_root = security == "restricted"

@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET
-from kinetic._config.cluster import PodRequirements
+from kinetic._config.cluster import DAY_SECONDS, PodRequirements
 from kinetic._hardware.placement import COUNT_LABEL
 from kinetic._wire import NamedTuple, dataclass, keys
 from kinetic._wire.task import (
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 Manifest = dict[str, Any]
 
-DAY_SECONDS = 86_400
 SPOT_GRACE_SECONDS = 15  # of the 30 s after the notice the first 15 belong to us; a larger number changes nothing
 GRACE_SECONDS = 30  # what Kubernetes gives by default
 RUNNER_FILE = "runner.zip"  # the one entry of the ConfigMap

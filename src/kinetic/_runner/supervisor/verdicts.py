@@ -38,8 +38,6 @@ _PHASE_BYTES = 64  # of the page that names a phase: the next one covers it
 _MOST_BYTES = 8 << 20  # of a final report: the longest traceback that is kept, escaped
 _SCALARS = (str, int, float, type(None))
 _C_STACK = "Current thread's C stack trace"  # from Python 3.14 on, below those of Python that say more
-_LOG_LINES = 20
-_LOG_BYTES = 8192
 _KILLED_BY_MEMORY = 0.7  # of the memory here: above it, an unexpected SIGKILL was most likely the kernel's
 OUT_OF_REACH = "its store was out of reach"  # how the reason begins of an attempt that could not fetch what it needs
 PREEMPTED = "preempted"  # how a host of a slice ended that was taken away; never the status of the job's Outcome
@@ -365,15 +363,15 @@ def final_report(task: Task, ending: Ending) -> dict[str, Any] | None:
 
 
 def last_lines(log: Path) -> str:
-    """Return the last 20 lines of a log, at most 8 KiB, without reading the rest, and without the stack of C."""
+    """Return the last lines of a log for its verdict, without reading the rest, and without the stack of C."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _LOG_BYTES))
-            text = file.read(_LOG_BYTES).decode(errors="replace")
+            file.seek(max(0, size - outcomes.LOG_BYTES))
+            text = file.read(outcomes.LOG_BYTES).decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.partition(_C_STACK)[0].splitlines()[-_LOG_LINES:])
+    return "\n".join(text.partition(_C_STACK)[0].splitlines()[-outcomes.LOG_LINES :])
 
 
 def _without_final_report(task: Task, ending: Ending, machine_bytes: int) -> dict[str, Any]:

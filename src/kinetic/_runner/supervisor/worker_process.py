@@ -25,7 +25,6 @@ SPARE = "kinetic-spare"  # what `top` shows of a worker that has no task yet: at
 
 _CLOUD_CLIENT = "kinetic._stores.obstore_client"  # starts threads with its first request, and none when imported
 _MOST_DESCRIPTORS = 4096  # where the system does not list them
-_PR_SET_PDEATHSIG = 1
 _LENGTH_BYTES = 8  # of a task that a worker receives
 
 
@@ -228,7 +227,7 @@ def die_with(supervisor: int, libc: Any, life: int = -1) -> None:
         os.killpg(os.getpgid(0), signal.SIGKILL)
 
     if libc is not None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        processes.end_with_parent(libc)
     else:
         import threading
 

@@ -8,6 +8,7 @@ the supervisor says why the job ended.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -29,7 +30,6 @@ from kinetic.errors import CommandError
 NOT_EXECUTABLE, NOT_FOUND, BY_SIGNAL = 126, 127, 128  # exit codes of shells; the last one plus the signal's number
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
-_PR_SET_PDEATHSIG = 1
 _LOOK_SECONDS = 0.05
 
 
@@ -188,10 +188,6 @@ def _start(words: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen
     except (io.UnsupportedOperation, ValueError):  # a fake backend collects it
         output = subprocess.PIPE
 
-    def die_with_worker() -> None:
-        assert libc is not None  # noqa: S101 - else it is not called
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
     with warnings.catch_warnings(action="ignore"):  # of other threads: what runs between fork and exec takes no lock
         return subprocess.Popen(
             words,
@@ -200,7 +196,7 @@ def _start(words: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
             process_group=0,
-            preexec_fn=die_with_worker if libc is not None else None,  # noqa: PLW1509 - as above
+            preexec_fn=functools.partial(processes.end_with_parent, libc) if libc else None,  # noqa: PLW1509 - as above
         )
 
 
