@@ -55,7 +55,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "The command line submits, shows and collects": (
         f"{FLOWS}/test_kinetic_run.py::test_an_undecorated_function_runs_and_its_log_and_value_are_printed",
         f"{FLOWS}/commands/test_results.py::test_a_result_is_printed_and_everything_is_kept",
-        f"{FLOWS}/commands/test_looking.py::test_a_job_is_listed_with_its_status_and_its_place",
+        f"{FLOWS}/commands/test_job_list.py::test_a_job_is_listed_with_its_status_and_its_place",
     ),
     "Libraries are imported before the job begins, which notices nothing else of that": (
         f"{FLOWS}/test_preloaded_libraries.py::test_a_call_finds_imported_what_the_function_imported_before_and_is_a_child_like_any",
@@ -107,7 +107,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         f"{FLOWS}/test_debugger.py::test_a_breakpoint_set_by_its_local_path_is_hit_and_the_result_arrives",
     ),
     "A job that hangs says where": (
-        f"{FLOWS}/commands/test_visiting.py::test_a_job_that_hangs_in_c_says_where_and_no_call_of_its_own_is_interrupted",
+        f"{FLOWS}/commands/test_stacks_and_shells.py::test_a_job_that_hangs_in_c_says_where_and_no_call_of_its_own_is_interrupted",
     ),
     "A pod brings its value into the store, and the next pod takes over from one that was taken away": (
         f"{FLOWS}/pods/test_pod_runner.py::test_a_pod_brings_the_value_into_the_store_and_ends_with_0",
