@@ -15,11 +15,14 @@ import gc
 import json
 import os
 import signal
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from kinetic._runner import processes
+from kinetic._runner.pod.log_pump import say
 from kinetic._runner.supervisor import worker_process
 from kinetic._runner.worker import preloaded_modules, process_setup
 from kinetic._runner.worker.preloaded_modules import Imports
@@ -27,7 +30,7 @@ from kinetic._runner.worker.preloaded_modules import Imports
 CarryOut = Callable[[list[str], str, str], NoReturn]  # the arguments of a container, a folder, and that with our code
 GetReady = Callable[[], CarryOut]  # what a supervisor does before it knows its task, and then with it
 
-_PR_SET_PDEATHSIG = 1
+_IMPORT_SECONDS = 120.0
 _AHEAD = b"ahead"  # an order to fork what the next task needs; any other one is the folder of a task
 _reports = -1  # in a supervisor: where its parents read that its task is decided
 
@@ -119,11 +122,78 @@ class ForkServer:
             os.waitpid(self.pid, 0)
 
 
+class ForkServers:
+    """The fork server of a warm pod, and the one that follows it once it has imported what the last task had."""
+
+    def __init__(self, get_ready: GetReady, runner: str, libc: Any) -> None:
+        self._make = partial(ForkServer, get_ready, runner, libc)
+        self.current = self._make()
+        self._next: ForkServer | None = None  # which still imports
+        self._variables = ""  # the file that it reads
+        self._limit = 0.0
+        self._useless: tuple[str, frozenset[str]] = ("", frozenset())  # what cannot be imported before a fork
+        self._spoilers: set[str] = set()  # packages that are the reason for that, and that each task imports itself
+
+    def __iter__(self) -> Iterator[ForkServer]:
+        yield from filter(None, (self.current, self._next))
+
+    @property
+    def variables(self) -> str:
+        """The name of a file that is still to be read, or ""."""
+        return self._variables if self._next is not None else ""
+
+    def renew(self) -> None:
+        """Begin again with a fork server that has imported nothing, so it is soon ready."""
+        self._replace(self._make())
+
+    def start(self, folder: Path, environment: str) -> None:
+        """Have one that fits a task's variables fork its supervisor."""
+        if self.current.is_over or (self.current.environment and self.current.environment != environment):
+            self.renew()
+        self.current.start(folder)
+
+    def prepare(self, imports: Sequence[str], environment: str, variables: Path, packages: str) -> None:
+        """Begin to import what the last task imported, unless that is there."""
+        known = self.current.imports if self.current.environment == environment else frozenset()
+        imports = [name for name in imports if name.partition(".")[0] not in self._spoilers]
+        wanted = list(dict.fromkeys([*imports, *sorted(known)]))
+        is_useless = self._useless == (environment, frozenset(wanted))
+        if imports and not is_useless and not known.issuperset(imports) and self._next is None:
+            self._limit, self._variables = time.monotonic() + _IMPORT_SECONDS, variables.name
+            self._next = self._make(environment, wanted, str(variables), packages)
+        else:
+            variables.unlink(missing_ok=True)
+
+    def read(self, *, is_idle: bool) -> None:
+        """Take in what they have reported; between two tasks, the next one follows as soon as it is ready."""
+        self.current.read()
+        if self.current.is_over and is_idle:
+            self.renew()
+        server = self._next
+        if server is None:
+            return
+        server.read()
+        is_late = time.monotonic() > self._limit
+        if server.is_ready and is_idle:
+            self._next = None
+            self._replace(server)
+        elif server.trouble or server.is_over or is_late:
+            why = server.trouble or ("it took too long" if is_late else "the process that imports it ended")
+            say(f"the next task imports {server.spoiler or 'its packages'} itself: {why}")
+            self._spoilers.add(server.spoiler)
+            self._next = None
+            server.end()
+            self._useless = (server.environment, server.imports)
+
+    def _replace(self, server: ForkServer) -> None:
+        was, self.current = self.current, server
+        was.end()
+
+
 def _become_child(parent: int, libc: Any, *kept: int) -> None:
     """Drop what belongs to the first process; end when that does."""
     worker_process.close_all_but(*kept)
-    if libc is not None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    processes.end_with_parent(libc)
     if os.getppid() != parent:
         os._exit(70)
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT):

@@ -26,7 +26,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kinetic._runner import processes
 from kinetic._runner.pod import cleanup, container
-from kinetic._runner.pod.fork_server import ForkServer, GetReady
+from kinetic._runner.pod.fork_server import ForkServers, GetReady
 from kinetic._runner.pod.log_pump import say
 from kinetic._runner.pod.warm_clients import CONFIRMED, Clients, read_line
 from kinetic._runner.worker import import_trace, preloaded_modules, worker
@@ -54,7 +54,6 @@ _SECRET_SECONDS = 2.0  # between two looks at the mounted Secret: no request, th
 _CHECK_SECONDS = 20.0  # for the end of a task that was cancelled
 _HARSH_SECONDS = 3.0  # of them, until a supervisor is asked to end that has not by itself
 _TERM_SECONDS = 25.0  # for a supervisor's last words, of the 30 s that a pod has
-_IMPORT_SECONDS = 120.0
 _TRIES = 4  # supervisors for one task that end without a verdict, and more if it has retries
 _PAUSE = 0.02
 _READY_SECONDS = 15.0  # for the other hosts of a slice after a task, until clients hear that they are not ready
@@ -87,7 +86,6 @@ class WarmProcess:
     """The first process; single-threaded."""
 
     def __init__(self, page: WarmPod, base: Path, runner: str, get_ready: GetReady) -> None:
-        self._get_ready = get_ready
         self.page, self.base, self.runner = page, base, runner
         self.task, self.inbox = base / "task", base / "inbox"
         self.inbox.mkdir(mode=0o700, exist_ok=True)
@@ -105,19 +103,15 @@ class WarmProcess:
         self._cleaner = cleanup.Cleaner(base, runner, self.libc)
         self._children: dict[int, Callable[[int], None]] = {}  # that hear or look, and what follows their end
         self._decided = ""  # the last job that has its verdict
-        self._server = self._new_server()
-        self._next_server: ForkServer | None = None  # which still imports
-        self._next_variables = ""  # the file that it reads
+        self._servers = ForkServers(get_ready, runner, self.libc)
         self._sequence = 0  # of the task that it has or takes next
         self._about: dict[str, Any] = {}  # of the task that it has; empty while it is idle
         self._tries = self._tasks = 0
         self._began = self._idle_since = time.monotonic()
-        self._next_look = self._next_stat = self._import_limit = 0.0
+        self._next_look = self._next_stat = 0.0
         self._is_asking = False  # whether a child of ours asks the store
         self._secret_stamp: object = None
         self._strange_since: float | None = None  # since when the next number is another client's
-        self._useless: tuple[str, frozenset[str]] = ("", frozenset())  # what cannot be imported before a fork
-        self._spoilers: set[str] = set()  # packages that are the reason for that, and that each task imports itself
         self._kept: dict[str, object] = {}  # the packages that are kept, and what tells whether a task changed them
         self._host = container.host_of(page.hosts, os.environ)
         self._restarts = container.restarts_of(os.environ) or 0  # of the slice
@@ -144,7 +138,7 @@ class WarmProcess:
         self._look_into_secret()
         while True:
             self._reap()
-            self._see_servers()
+            self._servers.read(is_idle=not self._about)
             if self.end_requested:
                 return self._end()
             if self._trouble:
@@ -163,7 +157,7 @@ class WarmProcess:
                     self._wait_for_leader()
             self._greet_all()
             if not self._about and self._tasks:  # before that, the first one is on its way
-                self._server.fork_ahead()
+                self._servers.current.fork_ahead()
             self._wait()
 
     def _why_end(self) -> str:
@@ -188,9 +182,8 @@ class WarmProcess:
         self.end_requested = True
 
     def _descriptors(self) -> Iterator[int]:
-        yield from (self.wake, self._server.reports)
-        if self._next_server is not None:
-            yield self._next_server.reports
+        yield self.wake
+        yield from (server.reports for server in self._servers)
         if self._leader is not None:
             yield from self._leader.descriptors()
         if self._clients is not None:
@@ -207,7 +200,7 @@ class WarmProcess:
             seconds = max(0.0, min(_SECRET_SECONDS, left, self.page.most_seconds - (now - self._began)))
             if self.page.hosts > 1:
                 seconds = seconds or 1.0
-        elif self._next_server is not None:
+        elif self._servers.variables:
             seconds = 1.0
         ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000)}
         if self.wake in ready:
@@ -227,8 +220,7 @@ class WarmProcess:
                 signal.set_wakeup_fd(-1)
                 for number in (signal.SIGTERM, signal.SIGCHLD):
                     signal.signal(number, signal.SIG_DFL)
-                if self.libc is not None:
-                    self.libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+                processes.end_with_parent(self.libc)
                 if os.getppid() == me:
                     code = do()
             except (KineticError, OSError, ValueError) as error:
@@ -246,19 +238,16 @@ class WarmProcess:
                 if not pid:
                     return
                 if os.WIFSTOPPED(status):  # by a task: of our own, none is ever stopped
-                    if pid in self._children or pid in [server.pid for server in self._servers()]:
+                    if pid in self._children or pid in [server.pid for server in self._servers]:
                         os.kill(pid, signal.SIGCONT)
                     continue
                 if pid in self._children:
                     self._children.pop(pid)(os.waitstatus_to_exitcode(status))
-                for server in self._servers():
+                for server in self._servers:
                     server.is_over = server.is_over or server.pid == pid
 
     def _key(self) -> contextlib.AbstractContextManager[bytes]:
         return documents.temporary_key(Path(self.page.secret, wire_task.KEY_FILE))
-
-    def _servers(self) -> list[ForkServer]:
-        return [each for each in (self._server, self._next_server) if each is not None]
 
     # -------------------------------------------------------------------------------------------------------- clients
 
@@ -268,7 +257,7 @@ class WarmProcess:
         return warm_pods.IDLE if self._leader is None or self._leader.is_complete else warm_pods.STARTING
 
     def _greet_all(self) -> None:
-        if self._about and self._server.is_decided:
+        if self._about and self._servers.current.is_decided:
             self._decided = self._about["job_id"]
         if self._clients is not None:
             self._clients.greet_all((self._state(), self._sequence, self._tasks, self._decided))
@@ -342,7 +331,7 @@ class WarmProcess:
     def _check(self, job_id: str) -> str:
         """Have the supervisor of a cancelled task look into the store, and wait for its end."""
         begun = time.monotonic()
-        pid = self._server.supervisor
+        pid = self._servers.current.supervisor
         if self._about.get("job_id") != job_id:
             return ""
         if pid <= 0:
@@ -533,43 +522,12 @@ class WarmProcess:
 
     def _start(self) -> None:
         """Have a fork server that fits fork the supervisor of the task at hand."""
-        wanted = self._about.get("environment")
-        if self._server.is_over or (self._server.environment and self._server.environment != wanted):
-            self._replace(self._new_server())
         self._tries += 1
-        self._server.start(self.task)
-
-    def _new_server(self) -> ForkServer:
-        """Start a fork server that imports nothing, so it is soon ready."""
-        return ForkServer(self._get_ready, self.runner, self.libc)
-
-    def _replace(self, server: ForkServer) -> None:
-        was, self._server = self._server, server
-        was.end()
-
-    def _see_servers(self) -> None:
-        self._server.read()
-        if self._server.is_over and not self._about:
-            self._replace(self._new_server())
-        server = self._next_server
-        if server is None:
-            return
-        server.read()
-        is_late = time.monotonic() > self._import_limit
-        if server.is_ready and not self._about:
-            self._next_server = None
-            self._replace(server)
-        elif server.trouble or server.is_over or is_late:
-            why = server.trouble or ("it took too long" if is_late else "the process that imports it ended")
-            say(f"the next task imports {server.spoiler or 'its packages'} itself: {why}")
-            self._spoilers.add(server.spoiler)
-            self._next_server = None
-            server.end()
-            self._useless = (server.environment, server.imports)
+        self._servers.start(self.task, self._about["environment"])
 
     def _see_task(self) -> str | None:
         """Look how the task at hand is; return "" if this pod must be started again, else why it ends, or None."""
-        server, about = self._server, self._about
+        server, about = self._servers.current, self._about
         if server.code is None and not server.is_over:
             return None
         code = os.waitstatus_to_exitcode(server.code) if server.code is not None else -signal.SIGKILL
@@ -600,7 +558,7 @@ class WarmProcess:
         if self.page.hosts == 1 and (why := self._why_end()):
             return why
         say(f"the warm pod {self.page.pod} is idle; it ends in {self.page.idle_seconds:g} s")
-        self._prepare(imports, about["environment"], variables, packages)
+        self._servers.prepare(imports, about["environment"], variables, packages)
         return None
 
     def _forget_task(self) -> None:
@@ -639,32 +597,18 @@ class WarmProcess:
                 say(f"{self._about.get('job_id')} changed the packages that this pod keeps; they are removed")
                 shutil.rmtree(root, ignore_errors=True)
                 self._kept.clear()
-                self._replace(self._new_server())
+                self._servers.renew()
                 return ""
         return str(root / name) if name in self._kept else ""
-
-    def _prepare(self, imports: Sequence[str], environment: str, variables: Path, packages: str) -> None:
-        """Begin to import what the last task imported, unless that is there."""
-        known = self._server.imports if self._server.environment == environment else frozenset()
-        imports = [name for name in imports if name.partition(".")[0] not in self._spoilers]
-        wanted = list(dict.fromkeys([*imports, *sorted(known)]))
-        is_useless = self._useless == (environment, frozenset(wanted))
-        if imports and not is_useless and not known.issuperset(imports) and self._next_server is None:
-            self._import_limit, self._next_variables = time.monotonic() + _IMPORT_SECONDS, variables.name
-            self._next_server = ForkServer(
-                self._get_ready, self.runner, self.libc, environment, wanted, str(variables), packages
-            )
-        else:
-            variables.unlink(missing_ok=True)
 
     def _clean(self, *kept: str) -> str:
         if (data := AttemptFiles(str(self.task), "").data).is_dir():
             from kinetic._runner.data import mounted_data  # only jobs with data
 
             mounted_data.remove_links(data, self.task / "cache")
-        spared = {*self._children, *(each.pid for each in self._servers())}
-        if self._next_server is not None:
-            kept = (*kept, self._next_variables)
+        spared = {*self._children, *(each.pid for each in self._servers)}
+        if self._servers.variables:
+            kept = (*kept, self._servers.variables)
         if self._about.get("keeps") or self._kept:
             from kinetic._runner.pod import kept_packages  # as above
 
@@ -692,20 +636,20 @@ class WarmProcess:
         """Pass the cluster's request on to the supervisor of the task at hand, and wait for its last words."""
         if not self._about and self.page.hosts == 1:
             return self._leave("it was asked to")
-        limit = time.monotonic() + _TERM_SECONDS
+        server, limit = self._servers.current, time.monotonic() + _TERM_SECONDS
         is_told = False
-        while self._about and time.monotonic() < limit and self._server.code is None and not self._server.is_over:
-            if self._server.supervisor > 0 and not is_told:
+        while self._about and time.monotonic() < limit and server.code is None and not server.is_over:
+            if server.supervisor > 0 and not is_told:
                 is_told = True
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._server.supervisor, signal.SIGTERM)
-            select.select([self._server.reports, self.wake], [], [], 0.5)
+                    os.kill(server.supervisor, signal.SIGTERM)
+            select.select([server.reports, self.wake], [], [], 0.5)
             with contextlib.suppress(BlockingIOError):
                 os.read(self.wake, 4096)
-            self._server.read()
+            server.read()
         if self.page.hosts > 1:
             return INFRASTRUCTURE_EXIT  # a host that ended well would be missing, and the others would wait for it
-        code = os.waitstatus_to_exitcode(self._server.code) if self._server.code is not None else INFRASTRUCTURE_EXIT
+        code = os.waitstatus_to_exitcode(server.code) if server.code is not None else INFRASTRUCTURE_EXIT
         return INFRASTRUCTURE_EXIT if code not in {0, FAILED_EXIT} else 0
 
 
