@@ -55,7 +55,7 @@ def codes_in(tree: ast.AST) -> Iterator[str]:
                 if keyword.arg == "code":
                     yield from constants(keyword.value)
             told = getattr(node.func, "id", "") == "_failed" and len(node.args) > 1
-            if told or getattr(node.func, "attr", "") == "_give_up":  # _runner/pod/entrypoint.py
+            if told or getattr(node.func, "attr", "") == "_give_up":  # _runner/pod/pod_source.py
                 yield from constants(node.args[0])
         elif isinstance(node, ast.Dict):
             pairs = {key.value: value for key, value in zip(node.keys, node.values, strict=True) if is_text(key)}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kinetic._runner.pod import rendezvous
-from kinetic._runner.pod.entrypoint import Poller
+from kinetic._runner.pod.pod_source import Poller
 from kinetic._runner.pod.rendezvous import Notifier
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import documents, keys

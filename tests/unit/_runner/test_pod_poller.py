@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from kinetic._runner.pod.entrypoint import Poller
+from kinetic._runner.pod.pod_source import Poller
 
 
 def test_a_look_that_goes_wrong_in_an_unforeseen_way_is_followed_by_another() -> None:

@@ -25,6 +25,7 @@ SEGMENT_BYTES = 1 << 20
 QUICK_SECONDS, SLOW_SECONDS = 2.0, 30.0
 QUICK_UNTIL_SECONDS = 600.0
 MOST_WAITING_BYTES = 256 << 20  # what a job printed while its store was out of reach; more is not kept
+DRAIN_SECONDS = 2.0  # at the end, for a reader of the container's output
 MOST_BEHIND = 64 << 20  # bytes that wait for a reader of the container's output; the store has more
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2

@@ -185,7 +185,7 @@ class Peers:
 
 
 class Host(Source, Protocol):
-    """What is needed here of a host's source: ``PodSource`` in ``entrypoint.py``."""
+    """What is needed here of a host's source: ``PodSource`` in ``pod_source.py``."""
 
     settings: PodSettings
     place: HostInPod

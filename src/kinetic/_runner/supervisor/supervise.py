@@ -1,7 +1,7 @@
 """One attempt at a job, from its claim to its verdict: claim, fork, watch, judge, seal, or leave it to another attempt.
 
 The same for every place where jobs run. A *source* brings the task, and learns the result: the row of a queue
-(``_backends/local/supervisor.py``), or the only argument of a container (``_runner/pod/entrypoint.py``).
+(``_backends/local/supervisor.py``), or the only argument of a container (``_runner/pod/pod_source.py``).
 
 A supervisor stays small and single-threaded, so that forking it is safe and fast. It holds the job's key only after the
 fork: user code never has it in memory.
