@@ -26,7 +26,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -384,26 +384,33 @@ class WarmProcess:
             "environment": hashlib.sha256(json.dumps([sorted(own.items()), packages]).encode()).hexdigest(),
             "held_by": os.getpid() if found.is_held else 0,
         }
-        beside = self.inbox / f".{found.sequence}-{os.getpid()}"
+        files = {
+            f"{_SECRET_FOLDER}/{wire_task.KEY_FILE}": found.key,
+            f"{_SECRET_FOLDER}/{wire_task.ENVIRONMENT_FILE}": json.dumps(found.environment).encode(),
+            f"{_SECRET_FOLDER}/{wire_task.CACHE_KEY_FILE}": found.cache_key,
+            _VARIABLES: json.dumps(own).encode(),
+            _PAGE: replace(task, pod=settings).to_bytes(),
+            _ABOUT: json.dumps(about).encode(),
+            _ASSIGNMENT: found.to_bytes(key) if self._leader is not None else b"",
+        }
+        if self._put(found.sequence, {name: data for name, data in files.items() if data}) or not found.is_held:
+            return ""  # one that is not held may have come by another way before
+        return f"this pod is about to begin with another task {found.sequence}"
+
+    def _put(self, sequence: int, files: Mapping[str, bytes]) -> bool:
+        """Put the files of a task into the inbox, all at once; False if one with its number is there."""
+        beside = self.inbox / f".{sequence}-{os.getpid()}"
         try:
             (beside / _SECRET_FOLDER).mkdir(parents=True, mode=0o700)
-            (beside / _SECRET_FOLDER / wire_task.KEY_FILE).write_bytes(found.key)
-            (beside / _SECRET_FOLDER / wire_task.ENVIRONMENT_FILE).write_text(json.dumps(found.environment))
-            if found.cache_key:
-                (beside / _SECRET_FOLDER / wire_task.CACHE_KEY_FILE).write_bytes(found.cache_key)
-            (beside / _VARIABLES).write_text(json.dumps(own))
-            (beside / _PAGE).write_bytes(replace(task, pod=settings).to_bytes())
-            (beside / _ABOUT).write_text(json.dumps(about))
-            if self._leader is not None:
-                (beside / _ASSIGNMENT).write_bytes(found.to_bytes(key))
+            for name, data in files.items():
+                (beside / name).write_bytes(data)
             try:
-                beside.rename(self.inbox / f"{found.sequence}")
+                beside.rename(self.inbox / f"{sequence}")
             except OSError:
-                if found.is_held:  # else it came by another way before
-                    return f"this pod is about to begin with another task {found.sequence}"
+                return False
         finally:
             shutil.rmtree(beside, ignore_errors=True)  # of a full disk: the next task must not find its key
-        return ""
+        return True
 
     def _place(self) -> container.HostInPod:
         return container.HostInPod(self._host, None, self.task, self.runner)
