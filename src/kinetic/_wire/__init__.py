@@ -55,20 +55,17 @@ if not TYPE_CHECKING:
         def make() -> None:
             nonlocal is_made
             with _making:
-                if not is_made:
-                    from dataclasses import dataclass
+                if is_made:
+                    return
+                from dataclasses import dataclass
 
-                    own = dict(vars(cls))
-                    try:
-                        dataclass(**options)(cls)
-                        is_made = True
-                    except BaseException:  # as Ctrl-C: half made, it would have other defaults the next time
-                        for name in vars(cls).keys() - own.keys():
-                            delattr(cls, name)
-                        for name, value in own.items():
-                            if vars(cls).get(name) is not value:
-                                setattr(cls, name, value)
-                        raise
+                own = dict(vars(cls))
+                try:
+                    dataclass(**options)(cls)
+                    is_made = True
+                except BaseException:  # as Ctrl-C: half made, it would have other defaults the next time
+                    _restore(cls, own)
+                    raise
 
         class Fields:
             def __get__(self, _instance: object, _owner: type) -> object:
@@ -83,6 +80,13 @@ if not TYPE_CHECKING:
         cls.__new__, cls.__dataclass_fields__ = new, Fields()
         _lazy.append(make)
         return cls
+
+    def _restore(cls, own):  # noqa: ANN001, ANN202 - as above
+        for name in vars(cls).keys() - own.keys():
+            delattr(cls, name)
+        for name, value in own.items():
+            if vars(cls).get(name) is not value:
+                setattr(cls, name, value)
 
     class _NamedTupleType(type):
         def __new__(cls, name, bases, namespace):  # noqa: ANN001, ANN204 - typing.NamedTuple has the types
