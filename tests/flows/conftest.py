@@ -19,6 +19,7 @@ import pytest
 from servers import terminal
 from waiting import until
 
+from kinetic import JobHandle, attach
 from kinetic._config.home import runtime_folder
 
 Done: TypeAlias = "subprocess.CompletedProcess[str]"
@@ -211,6 +212,28 @@ def environment() -> dict[str, str]:
 def project(home: Path, tmp_path: Path) -> Project:
     """Give the test an empty project beside its home."""
     return Project(tmp_path / "project")
+
+
+SOON = 5.0  # seconds within which a finished job is collected, whatever it left behind
+HEAD_OF_SCRIPTS = """
+import os, sys, time
+import kinetic
+
+on_cpu = kinetic.run(accelerator="cpu")
+"""
+
+
+@pytest.fixture
+def submit(project: Project) -> Callable[..., JobHandle]:
+    """Return a function that submits ``train`` of a script from a process of its own, and attaches here."""
+
+    def submit_(text: str, call: str = "train.run_async()") -> JobHandle:
+        project.write("script.py", text)
+        body = (project.root / "script.py").read_text()
+        called = f"if __name__ == '__main__': print({call}.job_id)"
+        return attach(project.out(f"{HEAD_OF_SCRIPTS}\n{body}\n{called}").split()[-1])
+
+    return submit_
 
 
 @pytest.fixture
