@@ -33,9 +33,25 @@ def is_stale(module: ModuleType, since: float) -> bool:
         code = compile(page, file, "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError):  # gone or broken: certainly not what was imported
         return True
-    written = {(inner.co_qualname, _essence(inner)) for inner in inner_code(code)}
-    live = ((_qualname(function), _essence(function.__code__)) for function in _live_functions(module))
+    inside = list(inner_code(code))
+    written = {(inner.co_qualname, _essence(inner)) for inner in inside} | {_position(inner) for inner in inside}
+    live = (
+        _position(function.__code__)
+        if _is_rewritten(function.__code__)
+        else (_qualname(function), _essence(function.__code__))
+        for function in _live_functions(module)
+    )
     return any(each not in written for each in live) or _constants_differ(module, page)
+
+
+def _is_rewritten(code: CodeType) -> bool:
+    """Return whether pytest has rewritten an ``assert`` in some code, or in a function inside of it."""
+    return any("@pytest_ar" in each.co_names for each in (code, *inner_code(code)))
+
+
+def _position(code: CodeType) -> tuple[object, ...]:
+    """Return what pytest leaves of a function whose ``assert`` it has rewritten."""
+    return code.co_qualname, code.co_firstlineno, code.co_freevars
 
 
 def _qualname(function: FunctionType) -> str:
@@ -69,9 +85,7 @@ def as_written(code: CodeType) -> CodeType:
             whole = compile(source.read(), code.co_filename, "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError):
         return code
-    place = (code.co_qualname, code.co_firstlineno, code.co_freevars)
-    same = (each for each in inner_code(whole) if (each.co_qualname, each.co_firstlineno, each.co_freevars) == place)
-    return next(same, code)
+    return next((each for each in inner_code(whole) if _position(each) == _position(code)), code)
 
 
 def inner_code(code: CodeType) -> Iterator[CodeType]:

@@ -249,6 +249,17 @@ def test_an_unchanged_project_has_no_stale_modules(project):
     assert stale_modules(plan_of(project), since=0) == []
 
 
+@pytest.mark.parametrize(("added", "stale"), [("", []), ("\n\n", ["kn_asserts"])])
+def test_a_module_whose_asserts_pytest_has_rewritten_counts_as_edited_only_after_an_edit(project, added, stale):
+    pytest.register_assert_rewrite("kn_asserts")
+    text = "def test(x=1):\n    assert x\n\ndef outer():\n    def inner():\n        assert outer\n"
+    write(project, "kn_asserts.py", text)
+    assert "@pytest_ar" in importlib.import_module("kn_asserts").test.__code__.co_names
+    write(project, "kn_asserts.py", added + text)
+
+    assert stale_modules(plan_of(project), since=0) == stale
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
