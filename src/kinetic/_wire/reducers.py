@@ -309,7 +309,7 @@ def made_anew(it: Any, given: Container[int] = ()) -> tuple[Any, ...] | None:
     """
     kind = type(it)
     if id(it) in given or any(f"{base.__module__}.{base.__name__}" in _CONNECTED for base in kind.__mro__):
-        error = TypeError("a copy of it in the job would not be connected with it")
+        error = TypeError("a copy of it would not be connected with it")
         vars(error)["culprit"] = it
         raise error
     if kind is _LOCK and not it.locked():
