@@ -29,7 +29,7 @@ from kinetic._hardware.placement import Placement
 from kinetic._runner.supervisor import attempts, predecessors
 from kinetic._runner.worker import function_call
 from kinetic._stores import open_store
-from kinetic._wire import documents, keys, outcomes, references
+from kinetic._wire import documents, keys, outcomes, python_runtime, references
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic.errors import BackendError, JobNotFoundError, KineticError, LaunchError, RunnerError
 from kinetic.job_status import JobStatus
@@ -378,7 +378,7 @@ class _Roles:
         begun = min(job.begins, now)  # the clock may have been moved far beyond it
         job.started = self.clock.time() - (now - begun)
         job.ends = begun + min(self.running_seconds, launch.order.deadline or math.inf)
-        note = AttemptNote(job.job_id, job.attempt, MACHINE, job.started)
+        note = AttemptNote(job.job_id, job.attempt, MACHINE, job.started, python=python_runtime.python_version())
         open_store(launch.store_url).put(note.key, note.to_bytes(launch.key))
         self._change(job, JobStatus.RUNNING)
 

@@ -379,6 +379,13 @@ def test_a_fake_job_that_reads_data_says_where_it_can(tmp_path: Path, monkeypatc
     assert "temporary_home" in str(refused.value.next)
 
 
+def test_a_function_in_the_value_of_a_fake_job_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with testing.fake_backend(tmp_path):
+        module = user_module.imported(tmp_path, ADDS, monkeypatch)
+
+        assert module.add([lambda: 3], [])[0]() == 3
+
+
 def test_a_large_value_is_not_held_by_its_handle_besides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with testing.fake_backend(tmp_path):
         module = user_module.imported(tmp_path, ADDS, monkeypatch)
