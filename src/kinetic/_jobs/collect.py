@@ -136,6 +136,8 @@ def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, w
     that was collected before, its log is removed as well. Output directories are never touched.
     """
     locate.backend_of(job)  # raises before anything is changed
+    if not (resource or artifacts):
+        return
     store = locate.store_of(job)
     notifications.see(job, seen)
     notifications.forget(job.job_id)  # of a job that runs: who removes it knows of its end

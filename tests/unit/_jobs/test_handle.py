@@ -386,6 +386,19 @@ def test_a_function_in_the_value_of_a_fake_job_is_opened(tmp_path: Path, monkeyp
         assert module.add([lambda: 3], [])[0]() == 3
 
 
+def test_a_job_of_which_nothing_is_to_be_removed_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with testing.fake_backend(tmp_path):
+        job = user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, 2)
+        job.wait()
+
+        job.cleanup(k8s=False, gcs=False)
+
+        assert job.status() is kinetic.JobStatus.SUCCEEDED
+        assert job.history()["removed_at"] is None
+
+
 def test_a_large_value_is_not_held_by_its_handle_besides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with testing.fake_backend(tmp_path):
         module = user_module.imported(tmp_path, ADDS, monkeypatch)
