@@ -497,8 +497,11 @@ class JobHandle(JobRecord, Generic[R]):
                 next=f"kinetic jobs logs {self.job_id}     and what it wrote: kinetic outputs ls {self.job_id}",
                 code="collected",
             )
+        removed = "it was removed together with its result, or it was never launched"
+        if past := seen.past:
+            removed = f"its status was {past.get('status')} when it was removed at {format_utc(float(past['removed']))}"
         why = {
-            JobStatus.NOT_FOUND: "it was removed after its result had been collected, or it was never launched",
+            JobStatus.NOT_FOUND: removed,
             JobStatus.FAILED: "its process ended without a result",
             JobStatus.SUCCEEDED: "it succeeded, and its result is not in the store",
         }[seen.status]

@@ -32,6 +32,7 @@ from kinetic.errors import (
     DebugError,
     OptionError,
     OptionTypeError,
+    ResultMissingError,
     RunnerError,
 )
 
@@ -397,6 +398,17 @@ def test_a_job_of_which_nothing_is_to_be_removed_stays_as_it_is(
 
         assert job.status() is kinetic.JobStatus.SUCCEEDED
         assert job.history()["removed_at"] is None
+
+
+def test_a_result_that_was_removed_is_not_called_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with testing.fake_backend(tmp_path):
+        job = user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, 2)
+        job.wait()
+        job.cleanup()
+        with pytest.raises(ResultMissingError, match="has no result") as raised:
+            job.result()
+
+    assert str(raised.value.why).startswith("its status was SUCCEEDED when it was removed at 20")
 
 
 def test_a_large_value_is_not_held_by_its_handle_besides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
