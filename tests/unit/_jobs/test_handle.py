@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import asdict
@@ -218,6 +219,16 @@ def test_a_job_that_never_was_is_not_found_and_has_no_result() -> None:
     assert isinstance(job.exception(), RuntimeError)
     assert job.logs() == ""
     assert job.tail() == ""
+
+
+def test_a_process_that_outlives_its_home_finds_no_job_there_any_more(tmp_path: Path) -> None:
+    job = handle()
+    assert job.status() is kinetic.JobStatus.NOT_FOUND
+    shutil.rmtree(tmp_path / "home")
+
+    assert job.status() is kinetic.JobStatus.NOT_FOUND
+    assert job.tail() == ""
+    assert kinetic.list_jobs() == []
 
 
 def test_a_job_that_was_not_submitted_to_be_debugged_has_nothing_to_attach_to() -> None:

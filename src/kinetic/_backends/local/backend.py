@@ -93,6 +93,8 @@ class LocalBackend:
                 self.paths.make()
                 self._queue = self._open_queue()
                 atexit.register(self._queue.close)
+            elif not os.path.isdir(self.paths.runtime):  # it was removed, perhaps with the kinetic home
+                self.paths.make()
             return self._queue
 
     def _open_queue(self) -> Queue:
