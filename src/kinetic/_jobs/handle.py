@@ -16,7 +16,7 @@ from kinetic._output import tracebacks
 from kinetic._wire import records
 from kinetic._wire.keys import format_utc
 from kinetic._wire.records import JobRecord
-from kinetic.errors import JobCancelledError, KeyMissingError, OptionTypeError, ResultMissingError
+from kinetic.errors import JobCancelledError, KeyMissingError, KineticError, OptionTypeError, ResultMissingError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class JobHandle(JobRecord, Generic[R]):
     _exception = cast("BaseException | None", None)
     _ended = cast("Snapshot | None", None)
     _left = cast("Snapshot | None", None)  # where a removal broke off
+    _is_kept = False  # result() left the job where it is, so the next one may remove it
 
     @classmethod
     def from_job_context(cls, ctx: Any, backend_name: str, namespace: str, k8s_name: str) -> JobHandle:
@@ -365,15 +366,18 @@ class JobHandle(JobRecord, Generic[R]):
         most = job_wait.seconds_to_wait(cleanup_timeout, "cleanup_timeout") or 0.0
         if self._value is not _NOTHING:
             job_wait.notify(on_status_change, JobStatus.SUCCEEDED)
-            if self._left is not None and cleanup is not False:
-                self._remove_collected(self._left, wait=most)
+            if cleanup or (cleanup is None and not self.debug and self._is_kept):
+                self._remove_kept(wait=most)
             return self._value  # type: ignore[no-any-return] # what the function returned
         if self._exception is not None:
             job_wait.notify(on_status_change, JobStatus.FAILED)
+            if cleanup:
+                self._remove_kept(wait=most)
             raise self._exception
         follow = job_wait.BesideValue(self.job_id) if stream_logs else None
         with job_wait.detaching(self):
             seen = job_wait.wait(self, timeout=timeout, on_change=on_status_change, follow=follow)
+        self._is_kept = cleanup is False
         return self._deliver(seen, cleanup=cleanup, wait=most, body=seen.body)  # type: ignore[no-any-return] # as above
 
     def add_done_callback(self, fn: Callable[[JobHandle[R]], object]) -> None:
@@ -468,7 +472,7 @@ class JobHandle(JobRecord, Generic[R]):
         if not isinstance(failure, JobCancelledError):
             self._exception = failure
             if cleanup:
-                self._past = collect.after_collection(self, seen, wait=wait)
+                self._remove_collected(seen, wait=wait)
         raise failure
 
     def _remove_collected(self, seen: Snapshot, *, wait: float) -> None:
@@ -476,8 +480,19 @@ class JobHandle(JobRecord, Generic[R]):
         try:
             self._past, self._left = collect.after_collection(self, seen, wait=wait), None
         except BaseException:
-            self._left = seen
+            self._left, self._is_kept = seen, True
             raise
+        self._is_kept = False
+
+    def _remove_kept(self, *, wait: float) -> None:
+        """Remove a job that an earlier call left, unless it is gone; what this handle has is returned in any case."""
+        try:
+            seen = self._left or seen_if_ended(self)
+        except (KineticError, OSError) as error:
+            locate.log().warning("%s could not be removed: %s", self.job_id, error)
+            return
+        if seen is not None:
+            self._remove_collected(seen, wait=wait)
 
     def _taken_meanwhile(self, seen: Snapshot, error: BaseException | None = None) -> Any:
         """Return or raise what another thread has collected through this handle; if none has, say what is missing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import re
@@ -35,6 +36,7 @@ from kinetic.errors import (
     OptionTypeError,
     ResultMissingError,
     RunnerError,
+    StoreError,
 )
 
 JOB = "cpu-train-20261120-143000-1a2b3c4"
@@ -409,6 +411,59 @@ def test_a_job_of_which_nothing_is_to_be_removed_stays_as_it_is(
 
         assert job.status() is kinetic.JobStatus.SUCCEEDED
         assert job.history()["removed_at"] is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_removed"),
+    [(False, None, True), (False, True, True), (False, False, False), (None, False, True)],
+)
+def test_what_one_result_keeps_a_later_one_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool | None, second: bool | None, is_removed: bool
+) -> None:
+    with testing.fake_backend(tmp_path):
+        job = user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, 2)
+
+        assert [job.result(cleanup=first), job.result(cleanup=second)] == [3, 3]
+
+        assert job.status() is kinetic.JobStatus["NOT_FOUND" if is_removed else "SUCCEEDED"]
+        assert job.history()["status"] == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("first", [lambda job: job.result(), lambda job: job.exception()])
+def test_a_failed_job_is_removed_also_by_the_second_result_that_is_to_do_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Callable[[Any], object]
+) -> None:
+    with testing.fake_backend(tmp_path):
+        job = user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, "2")
+        with contextlib.suppress(TypeError):
+            first(job)
+        with pytest.raises(TypeError):
+            job.result()
+        assert job.status() is kinetic.JobStatus.FAILED
+
+        with pytest.raises(TypeError):
+            job.result(cleanup=True)
+
+        assert job.status() is kinetic.JobStatus.NOT_FOUND
+
+
+def test_a_value_is_returned_again_though_its_job_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with testing.fake_backend(tmp_path):
+        job = user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, 2)
+        job.result(cleanup=False)
+        monkeypatch.setattr(MemoryStore, "get", _raises(StoreError("the store is away")))
+
+        assert job.result() == 3
+        assert "could not be removed: the store is away" in caplog.text
+
+
+def _raises(error: Exception) -> Callable[..., Any]:
+    def method(*_: object, **__: object) -> Any:
+        raise error
+
+    return method
 
 
 def test_a_result_that_was_removed_is_not_called_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
