@@ -377,6 +377,10 @@ def report_another_host(job: JobRecord) -> None:
 def history_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None = None) -> dict[str, Any]:
     """Return what is remembered of a job: no payload, no secret."""
     outcome, emulation, reason = seen.outcome, None, ""
+    status = (seen.past or {}).get("status") or seen.status.value  # removed in part before, it is NOT_FOUND
+    if outcome is not None:
+        ended = job_status.decide(outcome=outcome, observation=None)
+        status = "CANCELLED" if outcome.status == CANCELLED else ended.value
     if outcome is not None and not outcome.succeeded:
         kind = outcome.error.get("type")
         reason = f"{kind}: {outcome.error.get('message', '')}" if kind else str(outcome.error.get("message", ""))
@@ -390,7 +394,7 @@ def history_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None 
         **records.plain(job),
         "created": recorded[0] if recorded else None,
         "emulation": emulation,
-        "status": "CANCELLED" if outcome is not None and outcome.status == CANCELLED else seen.status.value,
+        "status": status,
         "reason": reason.splitlines()[0][:500] if reason else "",
         "started": outcome.started if outcome else None,
         "ended": outcome.ended if outcome else None,

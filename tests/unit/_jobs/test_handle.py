@@ -466,6 +466,24 @@ def _raises(error: Exception) -> Callable[..., Any]:
     return method
 
 
+@pytest.mark.parametrize("number", [2, "2"])
+def test_a_job_that_was_removed_in_two_steps_is_remembered_as_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: object
+) -> None:
+    with testing.fake_backend(tmp_path):
+        job = user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, number)
+        how = job.wait().value
+        job.cleanup(gcs=False)
+        with contextlib.suppress(TypeError):
+            kinetic.attach(job.job_id).result(cleanup=True)
+
+        assert (job.history()["status"], bool(job.history()["collected_at"])) == (how, True)
+
+        job.cleanup()
+
+        assert job.history()["status"] == how
+
+
 def test_a_result_that_was_removed_is_not_called_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with testing.fake_backend(tmp_path):
         job = user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, 2)
