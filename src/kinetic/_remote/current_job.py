@@ -12,7 +12,8 @@ class CurrentJob(NamedTuple):
 
     Attributes:
         job_id: Its id; None outside of a job.
-        attempt: The number of the attempt, from 0: more than 0 after a retry or a preemption.
+        attempt: The number of the attempt, from 0: more than 0 after a retry or a preemption. Each attempt at an input
+            of a batch is a job of its own, and begins at 0.
         host_index: The index of this host in a slice, from 0.
         host_count: The number of hosts, 1 for most jobs.
     """
