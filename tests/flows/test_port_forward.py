@@ -130,8 +130,8 @@ def test_a_taken_port_is_refused_with_a_free_one_before_anything_is_started(job)
 
 
 def test_a_port_that_none_can_be_is_refused(job) -> None:
-    for port in (0, -1, 65_536):
-        with pytest.raises(OptionError, match=f"{port} is not a valid port"):
+    for port in (0, -1, 65_536, "5678", None):
+        with pytest.raises(OptionError, match=f"{port!r} is not a valid port"):
             port_forward.start(job, host=0, local_port=port)
 
 

@@ -89,9 +89,9 @@ def free_port() -> int:
 
 
 def _listen(port: int) -> socket.socket:
-    if not 0 < port <= _HIGHEST_PORT:
+    if not isinstance(port, int) or not 0 < port <= _HIGHEST_PORT:
         raise OptionError(
-            f"{port} is not a valid port", why=f"ports are 1 to {_HIGHEST_PORT}", next=f"use {free_port()}"
+            f"{port!r} is not a valid port", why=f"ports are 1 to {_HIGHEST_PORT}", next=f"use {free_port()}"
         )
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended do not count
