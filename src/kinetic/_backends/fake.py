@@ -395,7 +395,7 @@ class _Roles:
             missing = RunnerError(what, phase="data", why="functions run in the process of the test", next=advice)
             return _failure(missing, "runner"), b""
         ended: function_call.Value | function_call.Failure
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             try:
                 store = open_store(job.launch.store_url)
                 packed = function_call.fetch_artifact(store, order.function, "the function")

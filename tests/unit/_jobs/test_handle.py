@@ -393,6 +393,27 @@ def test_a_fake_job_that_reads_data_says_where_it_can(tmp_path: Path, monkeypatc
     assert "temporary_home" in str(refused.value.next)
 
 
+def test_the_log_of_a_fake_job_has_its_output_and_its_errors_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    says = """
+        import sys
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def say():
+            print("one")
+            print("two", file=sys.stderr)
+            print("three")
+    """
+    with testing.fake_backend(tmp_path):
+        job = user_module.imported(tmp_path, says, monkeypatch).say.run_async()
+        job.wait()
+
+        assert job.logs() == "one\ntwo\nthree\n"
+    assert "two" not in capfd.readouterr().err
+
+
 def test_a_function_in_the_value_of_a_fake_job_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with testing.fake_backend(tmp_path):
         module = user_module.imported(tmp_path, ADDS, monkeypatch)
