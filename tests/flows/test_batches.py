@@ -646,6 +646,20 @@ def test_a_collected_batch_that_is_attached_again_raises_with_true_counts(batche
     assert again == ["ResultMissingError", "ValueError", "ResultMissingError"]
 
 
+def test_a_batch_that_was_cleaned_up_does_not_say_that_it_was_collected(batches: Any) -> None:
+    text = batches.run("""
+        batch = run([plan(0), plan(1)])
+        batch.wait()
+        batch.cleanup()
+        try:
+            batch.results()
+        except kinetic.BatchError as error:
+            tell(message(error))
+    """)
+
+    assert text.splitlines()[0].endswith(": 0 of 2 jobs failed, 2 removed before")
+
+
 def test_cancelling_jobs_that_were_put_together_by_hand_leaves_ended_ones_alone(batches: Any) -> None:
     statuses, said = batches.both("""
         ended, failed, running = map(act.run_async, [plan(0), plan(1, fails=9), plan(2, until=go)])

@@ -103,7 +103,7 @@ def _kind(batch: Batch, index: int, error: BaseException) -> str:
     end = batch._get_tracker().end(index)
     if end is None or end.word == FAILED:
         return FAILED
-    return _COLLECTED_BEFORE if error.code == "collected" or end.word == SUCCEEDED else _REMOVED_BEFORE
+    return _COLLECTED_BEFORE if error.code == "collected" else _REMOVED_BEFORE
 
 
 REDRAW_SECONDS = 0.2
