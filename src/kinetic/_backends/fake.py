@@ -409,7 +409,7 @@ class _Roles:
             else:
                 ended = function_call.call_function(function, args, kwargs)
                 if isinstance(ended, function_call.Failure):
-                    print(ended.error["traceback"])  # noqa: T201 - into the log of the job
+                    printed.write(ended.error["traceback"])
         return ended, printed.getvalue().encode()
 
     def _end(self, job: _Job, ended: function_call.Value | function_call.Failure, printed: bytes = b"") -> None:

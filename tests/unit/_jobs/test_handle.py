@@ -411,6 +411,11 @@ def test_the_log_of_a_fake_job_has_its_output_and_its_errors_in_order(
         job.wait()
 
         assert job.logs() == "one\ntwo\nthree\n"
+
+        failed = user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, "2")
+        failed.wait()
+
+        assert failed.tail(1).startswith("TypeError: unsupported operand")
     assert "two" not in capfd.readouterr().err
 
 
