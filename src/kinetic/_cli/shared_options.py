@@ -396,8 +396,8 @@ job_or_row_argument = found_argument("job_id", "JOB_ID", complete_jobs, find_job
 def warn_if_unsupervised(rows: Sequence[Row]) -> None:
     """Warn when jobs of this machine wait and no process is there that would start them."""
     here = [row for row in rows if row.status == "PENDING" and row.where == "this machine"]
-    # No command starts those whose Python is gone.
-    waiting = len([row for row in here if not (row.reason or "").startswith("waits for its Python")])
+    # No command starts those whose Python or home is gone.
+    waiting = len([row for row in here if not (row.reason or "").startswith("waits for its ")])
     if not waiting:
         return
     from kinetic._jobs import locate

@@ -100,7 +100,7 @@ def _explain_live(handle: JobRecord, seen: Snapshot, diagnosis: Diagnosis | None
     why, next_ = diagnosis.why, diagnosis.next
     if diagnosis.code == "image-missing" and job_status.lock_key(handle):
         why, next_ = "it was removed from the registry; who waits builds it again", f"kinetic jobs wait {handle.job_id}"
-    is_startable = seen.status.value == "PENDING" and not what.startswith("waits for its Python")
+    is_startable = seen.status.value == "PENDING" and not what.startswith("waits for its ")
     if locate.is_here(handle) and is_startable and not locate.is_supervised():
         why = "no supervisor is running; the next command starts one"
     if seen.status.value == "RUNNING" and not why:

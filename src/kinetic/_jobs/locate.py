@@ -360,18 +360,26 @@ def open_claimed(kind: PageKind[T], store: Store, at: str, name: str) -> T | Unt
         return untrusted(why, "look at who can write to the store", code="seal")
     if not _is_same_store(store.url, written_for):
         why = f"it was written for another store, {escaped(written_for)}, and is in {store.url}"
-        return untrusted(why, _way_to(written_for, store.url), code="other-store")
+        return untrusted(why, _way_to(written_for, store.url, at), code="other-store")
     return documents.verify(kind, page, at, key)
 
 
-def _way_to(written_for: str, found_in: str) -> str:
-    """Return the command that reaches a store; of a home that was moved, the one that links it."""
+def _way_to(written_for: str, found_in: str, at: str) -> str:
+    """Return the command that reaches a store; of a store or home that was moved, the one that links it.
+
+    What ran meanwhile has made the old place again, with its results only.
+    """
     import shlex  # on the way to an error
 
     old, new = (Path(url.removeprefix("file://")) for url in (written_for, found_in))
-    if not written_for.startswith("file:///") or not found_in.startswith("file:///") or old.exists():
+    if not written_for.startswith("file:///") or not found_in.startswith("file:///") or (old / at).exists():
         return f"KINETIC_STORE={shlex.quote(plain(written_for))} kinetic jobs list"
-    above, old_, new_ = (shlex.quote(plain(str(path))) for path in (old.parent, old, new))
+    has_old = old.exists()
+    if new.parent == home() and new.name == old.name and not old.parent.exists():
+        old, new = old.parent, new.parent  # with the runtime folder in it, which queued jobs name
+    above, old_, new_, aside = (shlex.quote(plain(str(path))) for path in (old.parent, old, new, f"{old}.before"))
+    if has_old:
+        return f"if it was moved here: mv {old_} {aside} && ln -s {new_} {old_} && cp -Rp {aside}/. {new_}"
     return f"if it was moved here: mkdir -p {above} && ln -s {new_} {old_}"
 
 

@@ -178,3 +178,37 @@ def test_jobs_of_a_home_that_was_moved_are_there_after_the_command_of_the_error(
     assert job in listed.stdout
     assert "unverified" not in listed.stderr
     assert value["file"].endswith("jobs.py")
+
+
+@pytest.mark.parametrize("linked_late", [False, True], ids=["linked-at-once", "linked-after-the-running-job-ended"])
+def test_jobs_that_run_and_wait_while_their_home_is_moved_end_with_their_values_after_the_commands_of_the_errors(
+    clients: Any, tmp_path: Path, wait_until: Callable[..., None], *, linked_late: bool
+) -> None:
+    clients.more["KINETIC_LOCAL_SLOTS"] = "1"
+    runs, waits = clients.submit(), clients.submit()
+    wait_until(clients.sign.exists, "the first job", 20)
+    old, moved = clients.home, tmp_path / "a home that moved"
+    old.rename(moved)
+    clients.home, clients.more["KINETIC_HOME"] = moved, str(moved)
+
+    if linked_late:
+        clients.until.touch()
+        wait_until(lambda: clients.kinetic("jobs", "list") and [*old.glob("store/*/result.pkl")], "its end", 30)
+    later = clients.submit()  # looks after the queue, too
+    _follow_advice(clients.kinetic("jobs", "status", runs).stderr)
+    explained = clients.kinetic("jobs", "explain", waits).stdout
+    if linked_late:
+        _follow_advice(explained)
+    clients.until.touch()
+    values = [clients.collect(job) for job in (runs, waits, later)]
+
+    assert ("waits for its kinetic home: " in explained) is linked_late
+    assert all(value["written"] for value in values)
+    assert [state for _, state in clients.rows()] == ["ended"] * 3
+
+
+def _follow_advice(said: str) -> None:
+    (advice,) = [line for line in said.splitlines() if line.startswith("next:")]
+    command = advice.partition("moved here: ")[2].partition("     or ")[0]
+    assert command, said
+    subprocess.run(["sh", "-c", command], check=True)

@@ -454,7 +454,16 @@ class LocalBackend:
             names = self.queue.waits_for(name)
             show = predecessors.command_about(names[0]) if names else ""
             return Diagnosis(f"{name} {self._waits_for(row)}", followers.states(self.queue, name), show)
-        if row.state == "queued" and self.queue.missing_python(row.template_id):
+        if row.state == "queued" and (gone := self.queue.missing_python(row.template_id)):
+            if gone.endswith(f"/{self.paths.runners.name}"):
+                import shlex  # on the way to an advice
+
+                old = Path(gone).parent
+                above, old_, new = (shlex.quote(str(path)) for path in (old.parent, old, self.paths.runtime))
+                why = "the kinetic home was moved while the job was pending, or its disk is not mounted"
+                link = f"if it was moved here: mkdir -p {above} && ln -s {new} {old_}"
+                again = f"{link}     or cancel the job: kinetic jobs cancel {name}"
+                return Diagnosis(f"{name} {self._waits_for(row)}", why=why, next=again)
             why = "the environment that it was submitted from was moved or removed, or its disk is not mounted"
             again = f"make that environment again, or cancel the job: kinetic jobs cancel {name}"
             return Diagnosis(f"{name} {self._waits_for(row)}", why=why, next=again)
@@ -481,6 +490,8 @@ class LocalBackend:
 
             return followers.reason(self.queue, row.job_id)
         if gone := self.queue.missing_python(row.template_id):
+            if gone.endswith(f"/{self.paths.runners.name}"):
+                return f"waits for its kinetic home: {os.path.dirname(gone)} is gone"
             what = f"'s packages: {gone} is" if gone.endswith(".py") else f", {gone}, which is"
             return f"waits for its Python{what} gone"
         what = f"{row.gpus} of {len(row.limits.gpus)} GPUs" if row.gpus else f"one of {row.slots} slots"

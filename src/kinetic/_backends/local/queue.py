@@ -195,7 +195,7 @@ class Queue(QueueConnection):
         return dict(json.loads(found[0][0])) if found else {}
 
     def missing_python(self, template_id: str) -> str:
-        """Return what of the Python that a template names is gone with its environment; "" where nothing is."""
+        """Return what a template needs and is gone, with its environment or a home that was moved; else ""."""
         found = self.read("SELECT template FROM templates WHERE template_id = ?", (template_id,))
         return _missing_python(found[0][0]) if found else ""
 
@@ -384,7 +384,7 @@ def _startable(db: sqlite3.Connection, own: str = "") -> list[JobRow]:
 
     Strictly in order within each class: a small job does not overtake a large one, nor a job with many slots one that
     wants to run alone. A GPU job that has to wait holds back the devices that it may use, and no others. What waits for
-    a Python that is gone holds back nothing; a supervisor that runs, of the template ``own``, still has it.
+    a Python or a home that is gone holds back nothing; a supervisor that runs, of the template ``own``, still has it.
     """
     busy = db.execute(_HOLDS_A_SLOT).fetchone()[0]
     found: list[JobRow] = []
@@ -414,11 +414,13 @@ def _missing_python(template: str) -> str:
 
 @functools.lru_cache(64)
 def _files_of(template: str) -> list[str]:
-    """Return the Python of a template, and what must be there besides."""
+    """Return the Python of a template, what must be there besides, and the folder of runners of its home."""
     import json  # as above
 
     found = json.loads(template)
-    return [str(path) for path in [*found.get("arguments", ())[:1], *found.get("needs", ())]]
+    words = found.get("arguments", ())
+    runners = (os.path.dirname(os.path.dirname(word)) for word in words[1:][-1:])
+    return [str(path) for path in [*words[:1], *found.get("needs", ()), *runners]]
 
 
 def _startable_on_gpus(db: sqlite3.Connection, own: str) -> Iterator[JobRow]:
