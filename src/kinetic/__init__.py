@@ -77,11 +77,18 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'kinetic' has no attribute {name!r}")
     from kinetic._wire import loading  # first: a user's file must not replace a module of Python's
 
-    with loading():
-        from importlib import import_module
+    try:
+        with loading():
+            from importlib import import_module
 
-        module = import_module(f"kinetic.{_MODULE_OF.get(name, name)}")
-    found = globals()[name] = module if name in _SUBMODULES else getattr(module, name)
+            module = import_module(f"kinetic.{_MODULE_OF.get(name, name)}")
+        found = globals()[name] = module if name in _SUBMODULES else getattr(module, name)
+    except (ImportError, AttributeError) as error:
+        from kinetic._output import tracebacks
+
+        if why := tracebacks.why_replaced():
+            error.add_note(why)
+        raise
     return found
 
 
