@@ -340,7 +340,9 @@ def _check_project_option(name: str, key: str, value: object) -> None:
         raise SettingsError(
             f"{name} is not an option that a project can set",
             why=f"options: {', '.join(sorted(_PROJECT_KINDS))}",
-            next=f"write {near[0]}, or remove the line" if near else "remove the line",
+            next=f"write {near[0]}, or remove the line"
+            if near
+            else "remove the line; if a newer kinetic has this option: pip install --upgrade kinetic-jobs",
         )
     kinds = _PROJECT_KINDS[key]
     fits = type(value) in kinds if isinstance(value, bool) else isinstance(value, kinds)  # True is also an int

@@ -414,13 +414,13 @@ def _missing_python(template: str) -> str:
 
 @functools.lru_cache(64)
 def _files_of(template: str) -> list[str]:
-    """Return the Python of a template, what must be there besides, and the folder of runners of its home."""
+    """Return the folder of runners of a template's home, its Python, and what must be there besides."""
     import json  # as above
 
     found = json.loads(template)
     words = found.get("arguments", ())
     runners = (os.path.dirname(os.path.dirname(word)) for word in words[1:][-1:])
-    return [str(path) for path in [*words[:1], *found.get("needs", ()), *runners]]
+    return [str(path) for path in [*runners, *words[:1], *found.get("needs", ())]]
 
 
 def _startable_on_gpus(db: sqlite3.Connection, own: str) -> Iterator[JobRow]:
