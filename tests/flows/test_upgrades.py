@@ -241,22 +241,25 @@ def test_clients_that_have_waited_need_no_file_of_kinetic_more_and_others_are_to
     gone, go = site.home.parent / "gone", f"{str(site.notes)!r}, {str(site.until)!r}"
     call = installed.start(f"print(json.dumps(tell({go})))")
     batch = installed.start(f"print(json.dumps(list(tell.run_async_map([({go})]).results())))")
-    late = installed.start(
-        f"job = tell.run_async({go})\nwhile not os.path.exists({str(gone)!r}):\n    time.sleep(0.01)\njob.result()"
-    )
-    lazy = installed.start(f"while not os.path.exists({str(gone)!r}):\n    time.sleep(0.01)\nkinetic.list_jobs()")
-    wait_until(lambda: len(site.begun()) == 3, "three jobs", 20)
+    until_gone = f"while not os.path.exists({str(gone)!r}):\n    time.sleep(0.01)\n"
+    late = [
+        installed.start(f"job = tell.run_async({go})\n{until_gone}job.result()"),
+        installed.start(f"batch = tell.run_async_map([({go})])\n{until_gone}batch.results()"),
+        installed.start(f"{until_gone}kinetic.list_jobs()"),
+    ]
+    wait_until(lambda: len(site.begun()) == 4, "four jobs", 20)
     time.sleep(wait._LONG_SECONDS + 1.5)
 
     installed.folder.rename(installed.folder.with_name("old"))
     gone.touch()
     site.until.touch()
-    (value, _), (values, _), *told = (each.communicate(timeout=50) for each in (call, batch, late, lazy))
+    (value, _), (values, _), *told = (each.communicate(timeout=50) for each in (call, batch, *late))
 
     assert last_json(value)["version"] == OLD
     assert [each["version"] for each in json.loads(values)] == [OLD]
     for _, error in told:
         assert "ImportError" in error or "ModuleNotFoundError" in error
+        assert "failed" not in error
         assert f"kinetic {OLD} was removed while this process ran. Start it again" in error
 
 

@@ -290,6 +290,8 @@ def _collect(
     except Exception as error:
         if isinstance(error, wait.OUT_OF_REACH) and error.code != "key-missing-here":  # it says nothing of the job
             raise
+        if isinstance(error, ImportError | AttributeError) and tracebacks.why_replaced():  # neither does this
+            raise
         failed[index] = error  # removed, cancelled, cannot be opened here, or the mark was wrong
 
 
