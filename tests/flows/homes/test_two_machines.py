@@ -202,7 +202,7 @@ def test_jobs_that_run_and_wait_while_their_home_is_moved_end_with_their_values_
     clients.until.touch()
     values = [clients.collect(job) for job in (runs, waits, later)]
 
-    assert ("waits for its kinetic home: " in explained) is linked_late
+    assert ("waits for its kinetic home, " in explained) is linked_late
     assert all(value["written"] for value in values)
     assert [state for _, state in clients.rows()] == ["ended"] * 3
 
@@ -212,3 +212,27 @@ def _follow_advice(said: str) -> None:
     command = advice.partition("moved here: ")[2].partition("     or ")[0]
     assert command, said
     subprocess.run(["sh", "-c", command], check=True)
+
+
+def test_a_copy_of_a_home_neither_ends_nor_starts_the_jobs_of_the_first_one(
+    clients: Any, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    clients.more |= {"KINETIC_LOCAL_SLOTS": "1", "KINETIC_STORE": f"file://{tmp_path / 'store'}"}
+    runs, waits = clients.submit(), clients.submit()
+    wait_until(clients.sign.exists, "the first job", 20)
+    copy = {"KINETIC_HOME": str(tmp_path / "copy")}
+    subprocess.run(["cp", "-a", str(clients.home), copy["KINETIC_HOME"]], check=True)
+
+    listed = [clients.kinetic("jobs", "list", **copy).stdout for _ in range(2)][-1]
+    explained = clients.kinetic("jobs", "explain", waits, **copy).stdout
+    before = [clients.status(job) for job in (runs, waits)]
+    clients.until.touch()
+    values = [clients.collect(job) for job in (runs, waits)]
+    own = clients.submit("work.run_async()", **copy)
+    clients.collect(own, **copy)
+
+    assert before == ["RUNNING", "PENDING"]
+    assert [line.split()[2] for line in listed.splitlines()[1:]] == ["PENDING", "RUNNING"]
+    assert f"waits for its kinetic home, {clients.home}" in explained
+    assert "this home is a copy" in explained
+    assert all(value["written"] for value in values)

@@ -456,13 +456,8 @@ class LocalBackend:
             return Diagnosis(f"{name} {self._waits_for(row)}", followers.states(self.queue, name), show)
         if row.state == "queued" and (gone := self.queue.missing_python(row.template_id)):
             if gone.endswith(f"/{self.paths.runners.name}"):
-                import shlex  # on the way to an advice
-
-                old = Path(gone).parent
-                above, old_, new = (shlex.quote(str(path)) for path in (old.parent, old, self.paths.runtime))
-                why = "the kinetic home was moved while the job was pending, or its disk is not mounted"
-                link = f"if it was moved here: mkdir -p {above} && ln -s {new} {old_}"
-                again = f"{link}     or cancel the job: kinetic jobs cancel {name}"
+                why, again = _way_home(Path(gone).parent, self.paths.runtime)
+                again += f"     or cancel the job: kinetic jobs cancel {name}"
                 return Diagnosis(f"{name} {self._waits_for(row)}", why=why, next=again)
             why = "the environment that it was submitted from was moved or removed, or its disk is not mounted"
             again = f"make that environment again, or cancel the job: kinetic jobs cancel {name}"
@@ -491,7 +486,7 @@ class LocalBackend:
             return followers.reason(self.queue, row.job_id)
         if gone := self.queue.missing_python(row.template_id):
             if gone.endswith(f"/{self.paths.runners.name}"):
-                return f"waits for its kinetic home: {os.path.dirname(gone)} is gone"
+                return f"waits for its kinetic home, {os.path.dirname(gone)}"
             what = f"'s packages: {gone} is" if gone.endswith(".py") else f", {gone}, which is"
             return f"waits for its Python{what} gone"
         what = f"{row.gpus} of {len(row.limits.gpus)} GPUs" if row.gpus else f"one of {row.slots} slots"
@@ -581,6 +576,17 @@ class LocalBackend:
 
     def forget_kept(self, group: str) -> None:
         self.paths.group_secrets(group).unlink(missing_ok=True)
+
+
+def _way_home(old: Path, runtime: Path) -> tuple[str, str]:
+    """Return why a job does not start in a runtime folder that was moved or copied, and what to do."""
+    import shlex  # on the way to an advice
+
+    above, old_, new = (shlex.quote(str(path)) for path in (old.parent, old, runtime))
+    if old.exists():
+        return "this home is a copy, and the job waits there as well", f"use the home with {old_}"
+    why = "the kinetic home was moved while the job was pending, or its disk is not mounted"
+    return why, f"if it was moved here: mkdir -p {above} && ln -s {new} {old_}"
 
 
 def _reason(row: JobRow) -> str:

@@ -19,10 +19,13 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kinetic._backends.local import runtime_files
 from kinetic._backends.local.queue_connection import QueueConnection, again_if_repaired
-from kinetic._wire import NamedTuple
+from kinetic._wire import NamedTuple, folders
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kinetic._backends.local.limits import Limits
 
 VERDICTS = ("succeeded", "failed", "ended")  # of rows; any other text is why no store has a verdict
@@ -106,6 +109,10 @@ _NEW_TEMPLATE = "INSERT OR IGNORE INTO templates (template_id, template) VALUES 
 class Queue(QueueConnection):
     """The rows of one machine, for any thread of one process."""
 
+    def __init__(self, path: Path) -> None:
+        self._runners = runtime_files.Paths(path.parent).runners
+        super().__init__(path)
+
     @again_if_repaired
     def _change_rows(self, statement: str, *values: object, forced: bool = True) -> bool:
         """Run one statement in a transaction; return whether it changed a row."""
@@ -182,7 +189,7 @@ class Queue(QueueConnection):
 
     def may_start(self, row: JobRow) -> bool:
         """Return whether a supervisor that claims a job now could get this one."""
-        startable = self.ask(lambda db: _startable(db, row.template_id))
+        startable = self.ask(lambda db: _startable(db, self._runners, row.template_id))
         return any(other.seq == row.seq for other in startable)
 
     def supervisors(self) -> list[SupervisorRow]:
@@ -195,9 +202,9 @@ class Queue(QueueConnection):
         return dict(json.loads(found[0][0])) if found else {}
 
     def missing_python(self, template_id: str) -> str:
-        """Return what a template needs and is gone, with its environment or a home that was moved; else ""."""
+        """Return what a template needs and is gone or not of this home, as after a move or in a copy; else ""."""
         found = self.read("SELECT template FROM templates WHERE template_id = ?", (template_id,))
-        return _missing_python(found[0][0]) if found else ""
+        return _missing_python(found[0][0], self._runners) if found else ""
 
     def templates_in_use(self) -> list[str]:
         """Return the templates that a supervisor or a job that has not ended needs, as JSON."""
@@ -259,7 +266,7 @@ class Queue(QueueConnection):
         with self.change(forced=False) as db:
             known = [SupervisorRow(*row) for row in db.execute(_SUPERVISORS)]
             working = {name for (name,) in db.execute(f"SELECT supervisor FROM jobs WHERE {ACTIVE}")}
-            wanted = Counter(row.template_id for row in _startable(db))
+            wanted = Counter(row.template_id for row in _startable(db, self._runners))
             if ready and not wanted[ready] and sum(each.state != "idle" for each in known) < slots:
                 wanted[ready] = 1
             for template_id, count in wanted.items():
@@ -279,7 +286,8 @@ class Queue(QueueConnection):
     def claim(self, supervisor: str, template_id: str) -> JobRow | None:
         """Give the oldest job that may start now to a supervisor of its kind."""
         with self.change(forced=False) as db:
-            row = next((row for row in _startable(db, template_id) if row.template_id == template_id), None)
+            startable = _startable(db, self._runners, template_id)
+            row = next((row for row in startable if row.template_id == template_id), None)
             if row is not None:
                 db.execute(
                     "UPDATE jobs SET state = 'claimed', supervisor = ?, devices = ?, started = ? WHERE seq = ?",
@@ -379,37 +387,41 @@ def split_devices(devices: str) -> tuple[str, ...]:
     return tuple(filter(None, devices.split(",")))
 
 
-def _startable(db: sqlite3.Connection, own: str = "") -> list[JobRow]:
+def _startable(db: sqlite3.Connection, runners: Path, own: str = "") -> list[JobRow]:
     """Return the queued rows that may start now, oldest first, with the devices that each would get.
 
     Strictly in order within each class: a small job does not overtake a large one, nor a job with many slots one that
     wants to run alone. A GPU job that has to wait holds back the devices that it may use, and no others. What waits for
     a Python or a home that is gone holds back nothing; a supervisor that runs, of the template ``own``, still has it.
+    Of another home, of which this one is a copy, nothing is started: there it starts as well.
     """
     busy = db.execute(_HOLDS_A_SLOT).fetchone()[0]
     found: list[JobRow] = []
-    with contextlib.closing(_queued(db, "gpus = 0", own)) as waiting:
+    with contextlib.closing(_queued(db, "gpus = 0", runners, own)) as waiting:
         for row in waiting:
             if busy + len(found) >= row.slots:
                 break
             found.append(row)
-    return sorted([*found, *_startable_on_gpus(db, own)])
+    return sorted([*found, *_startable_on_gpus(db, runners, own)])
 
 
-def _queued(db: sqlite3.Connection, which: str, own: str) -> Generator[JobRow, None, None]:
+def _queued(db: sqlite3.Connection, which: str, runners: Path, own: str) -> Generator[JobRow, None, None]:
     has_python = {own: True}
     with contextlib.closing(db.execute(f"{_QUEUED} AND {which} ORDER BY seq")) as rows:
         for row in map(JobRow._make, rows):
             name = row.template_id
             if name not in has_python:
                 found = db.execute("SELECT template FROM templates WHERE template_id = ?", (name,)).fetchone()
-                has_python[name] = not found or not _missing_python(found[0])
+                has_python[name] = not found or not _missing_python(found[0], runners)
             if has_python[name]:
                 yield row
 
 
-def _missing_python(template: str) -> str:
-    return next((path for path in _files_of(template) if os.path.isabs(path) and not os.path.exists(path)), "")
+def _missing_python(template: str, runners: Path) -> str:
+    theirs, *files = _files_of(template)
+    if os.path.isabs(theirs) and theirs != str(runners) and folders.file_id(theirs) != folders.file_id(runners):
+        return theirs
+    return next((path for path in files if os.path.isabs(path) and not os.path.exists(path)), "")
 
 
 @functools.lru_cache(64)
@@ -419,16 +431,16 @@ def _files_of(template: str) -> list[str]:
 
     found = json.loads(template)
     words = found.get("arguments", ())
-    runners = (os.path.dirname(os.path.dirname(word)) for word in words[1:][-1:])
-    return [str(path) for path in [*runners, *words[:1], *found.get("needs", ())]]
+    runners = os.path.dirname(os.path.dirname(words[-1])) if len(words) > 1 else ""
+    return [runners, *map(str, [*words[:1], *found.get("needs", ())])]
 
 
-def _startable_on_gpus(db: sqlite3.Connection, own: str) -> Iterator[JobRow]:
+def _startable_on_gpus(db: sqlite3.Connection, runners: Path, own: str) -> Iterator[JobRow]:
     named = _devices_in(db, "SELECT DISTINCT allowed FROM jobs WHERE state = 'queued' AND gpus > 0")
     if not named:
         return
     taken = _devices_in(db, f"SELECT devices FROM jobs WHERE {ACTIVE} AND devices != ''")
-    with contextlib.closing(_queued(db, "gpus > 0", own)) as waiting:
+    with contextlib.closing(_queued(db, "gpus > 0", runners, own)) as waiting:
         for row in waiting:
             if named <= taken:
                 break

@@ -62,12 +62,37 @@ def _recover_if_dead(paths: Paths, queue: Queue, row: SupervisorRow) -> None:
         _continue_if_stopped(paths, queue, row)
         return
     try:
+        if _is_of_another_home(lock, row.supervisor):
+            _leave_to_its_home(paths, queue, row.supervisor)
+            return
         step("observer:locked")
         kill_marked(row.supervisor)
         step("observer:ended-processes")
         _settle_jobs(paths, queue, row)
     finally:
         held.release(remove=True)
+
+
+def _is_of_another_home(lock: Path, supervisor: str) -> bool:
+    """Return whether a supervisor lives and holds its lock in another home, of which this one is a copy."""
+    for pid in _marked(supervisor):
+        with contextlib.suppress(OSError):  # it has ended
+            opened = [os.readlink(entry) for entry in os.scandir(f"/proc/{pid}/fd")]
+            locks = {folders.file_id(path) for path in opened if path.endswith(f"/{lock.name}")}
+            if locks - {(0, 0), folders.file_id(lock)}:
+                return True
+    return False
+
+
+def _leave_to_its_home(paths: Paths, queue: Queue, supervisor: str) -> None:
+    """End in a copied queue only what has its verdict; the rest takes what it takes of this machine."""
+    for row in _jobs_of(queue, supervisor):
+        with contextlib.suppress(KineticError):
+            task = runtime_files.read_task(paths, row.job_id)
+            if task is not None and open_store(task.store_url).size(keys.result(row.job_id)) is not None:
+                queue.end(row.job_id, "ended")
+    if not _jobs_of(queue, supervisor):
+        queue.forget_supervisor(supervisor)
 
 
 def _continue_if_stopped(paths: Paths, queue: Queue, supervisor: SupervisorRow) -> None:
