@@ -317,6 +317,33 @@ def test_jobs_whose_environment_is_gone_wait_for_it_and_hold_back_no_others(
     assert site.begun() == [runs, later, waits]
 
 
+def test_a_batch_that_was_pickled_by_another_cloudpickle_is_not_resumed_and_the_error_says_what_to_install(
+    site: Site, installed: Installed, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    one = f"({str(site.notes)!r}, {str(site.until)!r})"
+    driver = installed.start(f"print(tell.run_async_map([{one}, {one}], max_concurrent=1).group_id, flush=True)")
+    assert driver.stdout is not None
+    group = driver.stdout.readline().strip()
+    wait_until(site.begun, "the first child", 20)
+    driver.kill()
+    driver.communicate()
+    newer = Installed(tmp_path / "newer", site.project)
+    package = newer.folder / "cloudpickle"
+    shutil.copytree(Path(cloudpickle.__file__).parent, package)
+    text = (package / "__init__.py").read_text()
+    (package / "__init__.py").write_text(text.replace(cloudpickle.__version__, "9.9.9"))
+
+    refused = newer.kinetic("batch", "resume", group)
+    site.until.touch()
+    resumed = f"kinetic.attach_batch({group!r}, resume=True).results(timeout=40)"
+    values = installed.run(f"print(json.dumps({resumed}))")
+
+    own = cloudpickle.__version__
+    assert f"its pickles were made by cloudpickle {own}, and this is cloudpickle 9.9.9" in refused.stderr
+    assert f'after pip install "cloudpickle=={own}": kinetic batch resume {group}' in refused.stderr
+    assert [value["version"] for value in values] == [OLD, OLD]
+
+
 def test_either_version_cancels_and_removes_the_others_jobs(site: Site, installed: Installed, tmp_path: Path) -> None:
     newer = Installed(tmp_path / "newer", site.project)
     newer.install(NEW, SMALL)

@@ -600,14 +600,17 @@ def launcher_of(group: Group, tracker: BatchTracker) -> ChildLauncher:
 def _check_pickles(group: Group, order: Order) -> None:
     """Refuse to launch what this side's runner could not open: every input would fail, and use up its attempts."""
     theirs, ours = order.fingerprint, pickler.pickler_version()
-    why = python_runtime.version_mismatch(theirs.get("python", python_runtime.python_version()))
+    python = theirs.get("python", python_runtime.python_version())
+    why = python_runtime.version_mismatch(python)
+    first = f"with Python {python.rpartition('.')[0]} and the project's packages, as in a new environment"
     if not why and theirs.get("cloudpickle", ours) != ours:
         why = f"its pickles were made by cloudpickle {theirs['cloudpickle']}, and this is cloudpickle {ours}"
+        first = f'after pip install "cloudpickle=={theirs["cloudpickle"]}"'
     if why:
         raise OptionError(
             f"{group.group_id} cannot be driven by this Python",
             why=why,
-            next="resume it from the environment that made it",
+            next=f"{first}: kinetic batch resume {group.group_id}",
             code="python-mismatch",
         )
 
