@@ -250,15 +250,17 @@ def test_a_job_that_fails_is_tried_again_under_its_own_id(submit, project, failu
     assert job.logs() == log[-1]
 
 
-def test_a_job_that_failed_is_tried_again_though_its_supervisor_was_killed_before_it_saw_that(
-    submit, project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("place", ["supervisor:worker-ended", "supervisor:log-shipped"])
+def test_a_job_that_failed_is_tried_again_though_its_supervisor_was_killed_before_it_saw_to_that(
+    submit, project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
 ) -> None:
-    monkeypatch.setenv(failpoints.VARIABLE, f"supervisor:worker-ended@{tmp_path / 'killed'}")
+    monkeypatch.setenv(failpoints.VARIABLE, f"{place}@{tmp_path / 'killed'}")
     job = submit(FAILS.replace("FAILURES", "1").replace("RETRIES", "1"))
 
     assert job.result(cleanup=False) == 1
     assert (tmp_path / "killed").exists()
     log = project.kinetic("jobs", "logs", job.job_id, "--attempt", "0").stdout
+    assert "this is attempt 0\n" in log
     assert log.count("kinetic: attempt 0 failed: ValueError: attempt 0; trying again (retry 1 of 1)") == 1
 
 
@@ -282,6 +284,18 @@ def test_a_crash_is_tried_again_as_well(submit) -> None:
     )
 
     assert job.result() == "well"
+
+
+def test_a_job_that_is_cancelled_in_its_second_attempt_keeps_the_log_of_the_first(submit, project, wait_until) -> None:
+    job = submit(FAILS.replace("return attempt", "time.sleep(600)").replace("FAILURES", "1").replace("RETRIES", "1"))
+    wait_until(lambda: "this is attempt 1" in (job.logs() or ""), "the second attempt")
+
+    job.cancel()
+
+    log = [project.kinetic("jobs", "logs", job.job_id, "--attempt", str(number)).stdout for number in (0, 1)]
+    assert "this is attempt 0\n" in log[0]
+    assert "kinetic: attempt 0 failed: ValueError: attempt 0; trying again (retry 1 of 1)" in log[0]
+    assert log[1] == "this is attempt 1\n"
 
 
 def test_a_job_that_is_cancelled_is_not_tried_again(submit, wait_until) -> None:

@@ -218,13 +218,15 @@ def _settle(paths: Paths, queue: Queue, row: JobRow, log: str, why: str) -> None
         key = runtime_files.read_key(paths, row.job_id)
         # Not of a lost one: it is unknown whether its function failed.
         reason = "" if verdict.cause == "lost" else attempts.retry_reason(store, verdict, page.retries, key)
-        if reason and reason not in verdicts.last_lines(task.log):  # its supervisor may have come as far as this
+        is_noted = store.size(_log_key(task)) is not None  # its supervisor came as far as that
+        if reason and not is_noted and reason not in verdicts.last_lines(task.log):
             folders.append(task.log, f"kinetic: {reason}\n")
         verdict = replace(verdict, witness="observer", key_id=page.key_id, logs=log_digests(tasks))
         if reason:
-            attempts.note_failure(store, verdict, key)
+            if not is_noted:
+                attempts.note_failure(store, verdict, key)
             ship_usage(store, tasks, key)
-            requeue(paths, queue, tasks, str(row.supervisor), counted=False)
+            requeue(paths, queue, store, tasks, str(row.supervisor), counted=False)
             return
         step("observer:judged")
         attempts.seal_outcome(store, verdict, key, body=task.body, mark=page.mark)
@@ -250,7 +252,6 @@ def finish(
     if printed and queue.jobs([job_id]):
         for task in printed:
             ship_log(store, task)
-        step("supervisor:log-shipped")
     key = None
     with contextlib.suppress(OSError, KineticError):
         key = runtime_files.read_key(paths, job_id)
@@ -268,8 +269,14 @@ def finish(
         abandon(paths, store, job_id)
 
 
-def requeue(paths: Paths, queue: Queue, tasks: Sequence[Task], supervisor: str, *, counted: bool) -> None:
-    """Remove the files of an attempt, and put its job back to its old place, where any supervisor may take it."""
+def requeue(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Task], supervisor: str, *, counted: bool) -> None:
+    """Remove the files of an attempt, and put its job back to its old place, where any supervisor may take it.
+
+    Its log goes into the store: once the row waits, a client that cancels the job removes its folder.
+    """
+    for task in tasks:
+        if _has_text(task.log):
+            ship_log(store, task)
     for task in tasks:
         task.began.unlink(missing_ok=True)  # first: who finds the rest without it puts the job back as well
     clear_scratch(tasks)
@@ -344,7 +351,12 @@ def log_digests(tasks: Sequence[Task]) -> tuple[digests.LogDigest, ...]:
 def ship_log(store: Store, task: Task) -> None:
     """Make a finished log durable: by a rename where the store is on the same disk."""
     with contextlib.suppress(OSError, KineticError):
-        put_file(store, keys.log_segment(task.job_id, task.attempt, task.host, 0), task.log)
+        put_file(store, _log_key(task), task.log)
+    step("supervisor:log-shipped")
+
+
+def _log_key(task: Task) -> str:
+    return keys.log_segment(task.job_id, task.attempt, task.host, 0)
 
 
 def ship_usage(store: Store, tasks: Sequence[Task], key: bytes) -> None:

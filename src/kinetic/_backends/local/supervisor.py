@@ -456,7 +456,7 @@ class QueueSource:
     def _requeue(self, tasks: Sequence[Task], *, counted: bool) -> None:
         if self._is_measured:
             recovery.ship_usage(self.store, tasks, self.key())
-        recovery.requeue(self._paths, self._queue, tasks, self._process.name, counted=counted)
+        recovery.requeue(self._paths, self._queue, self.store, tasks, self._process.name, counted=counted)
 
     def wait(self, seconds: float) -> bool:
         select.select([self.wake], [], [], seconds)
