@@ -29,7 +29,9 @@ from kinetic._hardware.placement import Placement
 from kinetic._runner.supervisor import attempts, predecessors
 from kinetic._runner.worker import function_call
 from kinetic._stores import open_store
+from kinetic._stores.protocol import Store
 from kinetic._wire import documents, keys, outcomes, python_runtime, references
+from kinetic._wire.order import Predecessor
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic.errors import BackendError, JobNotFoundError, KineticError, LaunchError, RunnerError
 from kinetic.job_status import JobStatus
@@ -81,6 +83,7 @@ class _Job:
     status: JobStatus = JobStatus.PENDING
     reason: str = ""
     is_held: bool = False  # whether it waits for the programs of another one
+    is_lost: bool = False  # whether it ended without an outcome
     changes: int = 1
     log: Mapping[int, bytes] = field(default_factory=lambda: _NO_LOG)
 
@@ -336,7 +339,7 @@ class _Roles:
         for job in [*self._waiting.values()]:
             after, store = job.launch.order.after, open_store(job.launch.store_url)
             key_of = predecessors.key_finder(after, job.launch.followed)
-            found = [(each, predecessors.look(store, each, key_of)) for each in after]
+            found = [(each, self._look(store, each, key_of)) for each in after]
             failed = next((pair for pair in found if pair[1].is_over), None)
             if failed is None and not all(finding.status for _, finding in found):
                 continue
@@ -349,6 +352,13 @@ class _Roles:
             verdict = predecessors.verdict_of(job.job_id, job.launch.key_id, error, witness="supervisor")
             attempts.seal_outcome(store, verdict, job.launch.key, mark=job.launch.order.mark)
             self._change(job, JobStatus.FAILED, error.what)
+
+    def _look(self, store: Store, each: Predecessor, key_of: predecessors.KeyOf) -> predecessors.Finding:
+        """Return the state of a predecessor; a job that was lost has no outcome, and this is who knows of it."""
+        finding, last = predecessors.look(store, each, key_of), each.attempts - 1
+        names = [each.child_id(index, last) for index in range(each.inputs)] if each.inputs else [each.job_id]
+        lost = next((job for name in names if (job := self._jobs.get(name)) and job.is_lost), None)
+        return predecessors.Finding(outcomes.FAILED, lost.reason) if lost and not finding.status else finding
 
     def _next_due(self) -> float:
         while self._due:
@@ -532,6 +542,7 @@ class FakeBackend(_Roles):
     def lose(self, job_id: str, reason: str = "its machine was taken away") -> None:
         """Let a job disappear without an outcome."""
         with self._started(job_id) as job:
+            job.is_lost = True
             self._change(job, JobStatus.FAILED, reason)
 
     @contextlib.contextmanager

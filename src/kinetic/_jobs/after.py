@@ -220,7 +220,10 @@ def settle(job: JobRecord, has_ended: HasEnded) -> bool:
         for each in after:
             key_of = _own_keys(each, store)
             finding = predecessors.look(store, each, key_of)
-            if not finding.status and _look_further(each, store, has_ended):
+            if each.inputs and not finding.status:
+                if _has_lost_input(each, store, key_of, has_ended, locate.backend_of(job)):
+                    finding = predecessors.Finding("failed", "an input of it ended without a result")
+            elif not finding.status and _look_further(each, store, has_ended):
                 finding = predecessors.look(store, each, key_of)
                 if not finding.status and _is_lost(each, store):
                     finding = predecessors.Finding("failed", "it ended without a result")
@@ -285,8 +288,6 @@ def _start_held(group_id: str, store: Store, backend: Backend) -> None:
 
 def _look_further(each: Predecessor, store: Store, has_ended: HasEnded) -> bool:
     """Look at a predecessor without a verdict, and return whether it has ended; one that waits is started or closed."""
-    if each.inputs:
-        return False
     with contextlib.suppress(KeyMissingError):
         job = locate.verified_job(store, each.job_id)
         if job is None:
@@ -295,6 +296,35 @@ def _look_further(each: Predecessor, store: Store, has_ended: HasEnded) -> bool:
             return has_ended(job)
         return _now_and_then(store, each.job_id, locate.backend_of(job), lambda: has_ended(job))
     return False
+
+
+def _has_lost_input(
+    each: Predecessor, store: Store, key_of: predecessors.KeyOf, has_ended: HasEnded, backend: Backend
+) -> bool:
+    """Return whether the last attempt at an input of a batch has ended without a verdict, as where a pod was killed.
+
+    Such an attempt leaves no mark. Earlier ones count as little as elsewhere: the batch may be resumed.
+    """
+    last = each.attempts - 1
+
+    def is_lost(index: int) -> bool:
+        child = replace(each, job_id=each.child_id(index, last), group=each.job_id, inputs=0)
+        ended = _look_further(child, store, has_ended) and not predecessors.look(store, child, key_of).status
+        return ended and _is_lost(child, store)
+
+    def look() -> bool:
+        listed = (keys.parse_children(entry.key) for entry in store.entries(keys.children(each.job_id)))
+        ranges = [found[0] for found in listed if found and found[1] == last]
+        seen = backend.observe_group(each.job_id)
+        succeeded, ended = predecessors.read_marks(store, each, key_of)
+        for index in (index for found in ranges for index in found[: each.inputs]):
+            observation = seen.get(each.child_id(index, last))
+            is_marked = index in succeeded or ended.get(index, (-1, ""))[0] == last
+            if not is_marked and (observation is None or observation.status.is_final) and is_lost(index):
+                return True
+        return False
+
+    return _now_and_then(store, each.job_id, backend, look)
 
 
 def _is_lost(each: Predecessor, store: Store) -> bool:

@@ -168,6 +168,24 @@ tell([first.job_id, second.job_id])""",
     assert f"{first} (talk) failed" in error
 
 
+def test_a_job_that_follows_a_batch_of_which_one_was_lost_is_closed_by_whoever_looks(clients: Any, site: Any) -> None:
+    children, second = submit(
+        clients,
+        """
+batch = talk.run_async_map([(1, "/never"), (1,)], max_concurrent=None)
+second = add.with_options(after=batch).run_async(1, 1)
+tell([[job.job_id for job in batch.jobs], second.job_id])""",
+    )
+    site.running(children[0])
+    wait_for("its first attempt", lambda: site.bucket.names(f"{children[0]}/attempts/"))
+    site.api.delete(f"{site.batch}/jobs/kinetic-{children[0]}", propagationPolicy="Background")
+
+    error = clients.run(f"tell(repr(kinetic.attach({second!r}).exception(timeout=60)))")
+
+    assert error.startswith("PredecessorError(")
+    assert "(talk) failed" in error
+
+
 def test_a_job_that_follows_one_which_failed_before_its_attempt_is_closed_by_whoever_looks(
     clients: Any, agent: Any
 ) -> None:

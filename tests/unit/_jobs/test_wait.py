@@ -18,6 +18,7 @@ from kinetic.errors import (
     JobTimeoutError,
     OptionError,
     OptionTypeError,
+    PredecessorError,
     StoreUnreachableError,
 )
 from kinetic.job_status import JobStatus
@@ -125,6 +126,17 @@ def test_a_job_whose_machine_is_lost_has_failed_and_says_why(user, backend) -> N
 
     with pytest.raises(JobError, match="its node was shut down"):
         job.result()
+
+
+def test_what_follows_a_job_or_a_batch_that_was_lost_is_closed(user, backend) -> None:
+    job, batch = user.act.run_async(1), user.act.run_async_map([1, 2], max_concurrent=None)
+    following = [user.act.with_options(after=each).run_async(1) for each in (job, batch)]
+    for each in (job, batch.jobs[1]):
+        backend.lose(each.job_id, "its node was shut down")
+
+    for each in (*following, user.act.run_async(job)):
+        with pytest.raises(PredecessorError, match="its node was shut down"):
+            each.result(timeout=100_000)
 
 
 def test_a_cancelled_job_is_gone_and_nobody_calls_its_function(user, backend) -> None:

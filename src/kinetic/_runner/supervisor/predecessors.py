@@ -117,7 +117,7 @@ def _in_history(store: Store, job_id: str, key: bytes | None) -> Finding | None:
 
 def _look_at_batch(store: Store, each: Predecessor, key_of: KeyOf) -> Finding:
     """Read the marks of its children; of those that left no success, whether another attempt may still follow."""
-    succeeded, ended = _read_marks(store, each, key_of)
+    succeeded, ended = read_marks(store, each, key_of)
     if len(succeeded) == each.inputs:
         return Finding(SUCCEEDED)  # whether the values of all are still there is found when they are read
     last = each.attempts - 1
@@ -133,7 +133,7 @@ def _look_at_batch(store: Store, each: Predecessor, key_of: KeyOf) -> Finding:
     return Finding("", f"{so_many} have succeeded")
 
 
-def _read_marks(store: Store, each: Predecessor, key_of: KeyOf) -> tuple[dict[int, int], dict[int, tuple[int, str]]]:
+def read_marks(store: Store, each: Predecessor, key_of: KeyOf) -> tuple[dict[int, int], dict[int, tuple[int, str]]]:
     """Return which attempt at each input succeeded, and of the others the last one that ended, and how."""
     succeeded: dict[int, int] = {}
     ended: dict[int, tuple[int, str]] = {}
@@ -250,7 +250,7 @@ def check_ready(store: Store, after: Sequence[Predecessor], data: bytes) -> list
 def _value(store: Store, each: Predecessor, key_of: KeyOf) -> dict[str, Any]:
     if not each.inputs:
         return {"many": False, "parts": [_part(store, each, each.job_id, key_of)]}
-    succeeded, _ = _read_marks(store, each, key_of)
+    succeeded, _ = read_marks(store, each, key_of)
 
     def part(index: int) -> tuple[int, list[Any]]:
         return index, _part(store, each, each.child_id(index, succeeded[index]), key_of)
