@@ -311,6 +311,46 @@ def test_a_batch_that_was_attached_is_let_go_of_by_a_process_that_submits_nothin
     assert "this process stays" not in err
 
 
+@pytest.mark.parametrize("waits", ["time.sleep(60)", "f.run_async(batch).result()", "batch.results()"])
+def test_ctrl_c_says_once_that_the_process_stays_to_submit_a_batch_whatever_it_waited_for(
+    project: Any, tmp_path: Path, waits: str
+) -> None:
+    go = tmp_path / "go"
+    project.write(
+        "stays.py",
+        f"""
+        import os, time
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def f(number):
+            while not os.path.exists({str(go)!r}):
+                time.sleep(0.02)
+
+        if __name__ == "__main__":
+            batch = f.run_async_map([1, 2, 3], max_concurrent=1)
+            print(batch.group_id, flush=True)
+            {waits}
+        """,
+    )
+    client = project.start("stays.py")
+    group = client.stdout.readline().strip()
+
+    client.send_signal(signal.SIGINT)
+    said = ""
+    for line in iter(client.stderr.readline, ""):
+        said += line
+        if line.startswith("kinetic:           kinetic batch resume"):
+            break
+    go.touch()
+    said += client.communicate(timeout=30)[1]
+
+    assert (
+        said.count("kinetic: this process stays to submit the other inputs; Ctrl-C once more ends it, and then\n") == 1
+    )
+    assert said.count(f"kinetic:           kinetic batch resume {group}     submits the rest\n") == 1
+
+
 def test_the_command_that_watches_a_batch_says_the_same_without_a_traceback(batches: Any) -> None:
     group = batches.run("tell(run(plans(2, until=go), max_concurrent=None).group_id)")
     batches.project.write("watch.py", "from kinetic._cli.main import main; main()")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
 
 _POLL_SECONDS = 1.0  # watched, not polled: this only finds what no watch reported
+told_that_it_stays: set[str] = set()  # the batches of which Ctrl-C said that this process submits the rest
 _HERE_SECONDS = 2.0  # between two checks whether a driver on this machine lives
 _MANY = 10_000  # children: of more, a handle keeps nothing of how its job ended
 _TAKE_OVER_SECONDS = 1.0  # between the end of a driver and the lease of the next one
@@ -224,6 +225,11 @@ def detaching(batch: Batch) -> tracebacks.Detaching:
     return tracebacks.Detaching(functools.partial(report_detached, batch), again=True)
 
 
+def is_submitting(batch: Batch) -> bool:
+    """Return whether a thread of this process still submits inputs of a batch."""
+    return not batch._poll.attached and not batch._submission_complete.is_set()
+
+
 def report_detached(batch: Batch, *, ends: bool = False) -> str:
     """Print what keeps running, and return the most important of it in one line; ``ends``: this process does."""
     output.leave_line()
@@ -235,11 +241,12 @@ def report_detached(batch: Batch, *, ends: bool = False) -> str:
     output.report(f"detached: {group_id} keeps running")
     output.report(f"follow:   kinetic batch status {group_id}")
     output.report(f"cancel:   kinetic batch cancel {group_id}")
-    if not batch._poll.attached and (batch._submission_error or not batch._submission_complete.is_set()):
+    if is_submitting(batch) or (batch._submission_error and not batch._poll.attached):
         ends = ends or batch._submission_error is not None  # of this very Ctrl-C
         if not ends and hasattr(sys, "ps1"):  # a notebook or a console, which Ctrl-C does not end
             output.report("this session submits the other inputs; if it is closed or restarted before that,")
         elif not ends:
+            told_that_it_stays.add(group_id)
             output.report("this process stays to submit the other inputs; Ctrl-C once more ends it, and then")
         output.report(f"          kinetic batch resume {group_id}     submits the rest")
     return f"{group_id} keeps running; cancel it with: kinetic batch cancel {group_id}"

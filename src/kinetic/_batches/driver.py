@@ -453,13 +453,16 @@ class _AtExit:
     def _wait(cls) -> None:
         cls.has_come = True
         try:
+            is_interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
+            if is_interrupted and not hasattr(sys, "ps1"):  # in a wait for something else
+                for batch in filter(collection.is_submitting, cls._threads.values()):
+                    if batch.group_id not in collection.told_that_it_stays:
+                        collection.report_detached(batch)
             for thread in cls._threads:
                 thread.join()
         except KeyboardInterrupt:
-            for batch in cls._threads.values():
-                # Python counts the thread whose end was waited for as ended.
-                if not batch._poll.attached and not batch._submission_complete.is_set():
-                    collection.report_detached(batch, ends=True)
+            for batch in filter(collection.is_submitting, cls._threads.values()):  # threads waited for count as ended
+                collection.report_detached(batch, ends=True)
             atexit._run_exitfuncs()  # the program's own; there is no other way to run them and to end then
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(OSError, ValueError, AttributeError):
