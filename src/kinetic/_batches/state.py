@@ -104,7 +104,7 @@ class Batch(Generic[R]):
             slug=group.slug,
             created=group.created,
         )
-        return about, {**group.handle, "key_id": group.key_id}
+        return about, {**group.handle, "key_id": group.key_id, "output_dir": f"{group.outputs}/{group.group_id}"}
 
     def _get_tracker(self) -> Tracker:
         """Return the tracker; it is made here for a handle that was built by hand or unpickled."""

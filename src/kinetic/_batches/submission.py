@@ -297,7 +297,7 @@ def _store(request: BatchRequest, shipment: Shipment) -> tuple[ChildLauncher, di
         followed = after.resolve(packed.handed, request.options.after, shipment.here())
         for item in (packed.found, *packed.found_by_input.values()):
             after.refuse_early(followed, item.copied_paths(request.options.volumes), context.store)
-        data = _ship_data(packed, shipment)
+        data = _ship_data(packed, shipment, followed)
         shipment = shipment.finished()
         with output.phase("uploading"):
             if followed.after:
@@ -360,17 +360,17 @@ def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
     return _Packed(function, rows, shipped, errors, found, found_by_input, handed)
 
 
-def _ship_data(packed: _Packed, shipment: Shipment) -> tuple[DataRef, ...]:
+def _ship_data(packed: _Packed, shipment: Shipment, followed: Followed) -> tuple[DataRef, ...]:
     """Bring all data into the store, each only once however many inputs have it; note in the rows what they refer to.
 
     Returns:
         The data of the function and the volumes.
     """
-    shared = shipment.ship_data(packed.found, shipment.options.volumes)
+    shared = shipment.ship_data(packed.found, shipment.options.volumes, followed)
     together = data_refs.FoundData()
     for data in (data for item in packed.found_by_input.values() for data in item.data):
         together(data)
-    refs = shipment.ship_data(together, None)
+    refs = shipment.ship_data(together, None, followed)
     by_data = {id(data): ref for data, ref in zip(together.data, refs, strict=True)}
     for index, item in packed.found_by_input.items():
         packed.rows[index] = replace(packed.rows[index], data=tuple(by_data[id(data)] for data in item.data))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from kinetic._data import data as data_
 from kinetic._data.data import Data
@@ -34,20 +34,27 @@ class DataSet(NamedTuple):
         return f"hf://{quote(self.repo)}" + (f"?{urlencode(given, quote_via=quote, safe='')}" if given else "")
 
 
-def refer_to(data: Data, *, opener: Opener = open_store) -> DataRef:
-    """Refer to data in a bucket, or to a Hugging Face data set."""
+def refer_to(data: Data, *, opener: Opener = open_store, awaited: Collection[str] = ()) -> DataRef:
+    """Refer to data in a bucket, or to a Hugging Face data set.
+
+    ``awaited``: output folders of jobs that the new one waits for, which may write there until it starts.
+    """
     if data.is_hf:
         found = data_set(data.path)
         return _reference(data, "hf", found.uri, found.repo.rpartition("/")[2], is_dir=True)
+    bare = data.path.rstrip("/")
+    uri = f"{bare}/" if bare in awaited else data.path
     bucket, key = split(data.path)
     try:
-        _look_for(data, opener(bucket), key)
+        if not any(f"{bare}/".startswith(f"{folder}/") for folder in awaited):
+            _look_for(data, opener(bucket), key)
     except (CredentialsError, AccessDeniedError) as error:
         output.report_once(
             f"{data!r} cannot be checked from here; only the job will see whether it exists: {error.what}"
         )
     name = key.rstrip("/").rpartition("/")[2] or bucket.rpartition("/")[2]
-    return _reference(data, "prefix" if data.is_dir else "object", data.path, name, is_dir=data.is_dir)
+    is_dir = uri.endswith("/")
+    return _reference(data, "prefix" if is_dir else "object", uri, name, is_dir=is_dir)
 
 
 def split(uri: str) -> tuple[str, str]:

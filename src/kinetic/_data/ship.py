@@ -14,7 +14,7 @@ import functools
 import itertools
 import os
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -334,6 +334,7 @@ def ship_all(
     cache: Path,
     is_here: bool = False,
     opener: Opener = open_store,
+    awaited: Collection[str] = (),
 ) -> tuple[DataRef, ...]:
     """Bring everything that a job reads to where the job can get it; the same data is sent once.
 
@@ -344,6 +345,7 @@ def ship_all(
         cache: The folder of this machine in which kinetic remembers what it has seen.
         is_here: Whether the job runs on this very machine, where it can use files without a copy.
         opener: Opens the store of a bucket.
+        awaited: Output folders of the jobs that the new one follows.
 
     Returns:
         A reference for each argument, in order, and then one for each volume, with its mount path.
@@ -358,7 +360,7 @@ def ship_all(
             if data.is_local:
                 sent[which] = ship(data, store, cache=cache, is_here=is_here)
             else:
-                sent[which] = remote_refs.refer_to(data, opener=opener)
+                sent[which] = remote_refs.refer_to(data, opener=opener, awaited=awaited)
         _check_frozen(data, sent[which].hash)
         path, trust = data_.raw_of(data), data.hf_trust_remote_code
         references.append(replace(sent[which], path=path, trust=trust, mount=mount, writable=writable))

@@ -308,14 +308,17 @@ class Shipment(NamedTuple):
                 self.unfinished.give_up()
             raise
 
-    def ship_data(self, found: FoundData, volumes: Mapping[str, Data] | None) -> tuple[DataRef, ...]:
+    def ship_data(
+        self, found: FoundData, volumes: Mapping[str, Data] | None, followed: Followed | None
+    ) -> tuple[DataRef, ...]:
         """Bring data into the store; return what the order says of it: arguments by their numbers, then volumes."""
         if not found.data and not volumes:
             return ()
         from kinetic._data import ship  # hashing, for calls that read data
 
         context, cache = self.context, settings.kinetic_home(os.environ) / "cache"
-        return ship.ship_all(found.data, volumes or {}, context.store, cache=cache, is_here=context.backend.is_here)
+        is_here, awaited = context.backend.is_here, [*followed.outputs.values()] if followed is not None else ()
+        return ship.ship_all(found.data, volumes or {}, context.store, cache=cache, is_here=is_here, awaited=awaited)
 
     def here(self) -> Here:
         """Return where jobs of this submission run, for what they follow."""
@@ -534,7 +537,7 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
             followed = after.resolve(handed, options.after, shipment.here())
             order = replace(order, after=followed.after)
             after.refuse_early(followed, found.copied_paths(options.volumes), context.store)
-        data = shipment.ship_data(found, options.volumes)
+        data = shipment.ship_data(found, options.volumes, followed)
         order = replace(order, data=data)
         if data:
             step("client:data-sent")

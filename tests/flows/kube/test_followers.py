@@ -186,6 +186,30 @@ tell([[job.job_id for job in batch.jobs], second.job_id])""",
     assert "(talk) failed" in error
 
 
+def test_a_job_reads_the_output_folder_of_one_that_it_follows_and_that_has_not_begun(clients: Any, site: Any) -> None:
+    found = clients.run(
+        """
+from one import *
+import kinetic
+
+@kinetic.run(accelerator="cpu")
+def write(word):
+    with open(os.path.join(kinetic.output_dir(), "word"), "w") as file:
+        file.write(word)
+
+@kinetic.run(accelerator="cpu")
+def read(folder, after=None):
+    return open(os.path.join(folder, "word")).read()
+
+first = write.run_async("early")
+batch = read.with_options(after=first).run_async_map([(kinetic.Data(f"{first.output_dir}/"),)], max_concurrent=None)
+second = read.run_async(kinetic.Data(first.output_dir), first)
+tell([second.result(), *batch.results()])"""
+    )
+
+    assert found == ["early", "early"]
+
+
 def test_a_job_that_follows_one_which_failed_before_its_attempt_is_closed_by_whoever_looks(
     clients: Any, agent: Any
 ) -> None:

@@ -77,6 +77,20 @@ def test_what_is_not_there_is_missing_before_anything_starts(refer, path):
         refer(path)
 
 
+@pytest.mark.parametrize("path", ["gs://bucket/outputs/job", "gs://bucket/outputs/job/"])
+def test_the_output_folder_of_a_job_that_is_waited_for_need_not_be_there_yet(path):
+    def refer(path: str):
+        awaited = ["gs://bucket/outputs/job"]
+        return remote_refs.refer_to(Data(path), opener=lambda _: MemoryStore("a"), awaited=awaited)
+
+    found, below = refer(path), refer(f"{path.rstrip('/')}/model.pt")
+
+    assert (found.kind, found.uri, found.is_dir, found.name) == ("prefix", "gs://bucket/outputs/job/", True, "job")
+    assert (below.kind, below.uri) == ("object", "gs://bucket/outputs/job/model.pt")
+    with pytest.raises(DataMissingError):
+        refer("gs://bucket/outputs/job-2/")
+
+
 def test_a_bucket_that_does_not_exist_is_missing():
     class NoBucket(MemoryStore):
         def entry(self, key):
