@@ -330,6 +330,7 @@ def test_changes_of_a_job_and_lines_of_its_log_come_one_by_one_until_it_has_ende
     for event in job.events(timeout=120):
         seen.append(event.status)
         if event.status is JobStatus.RUNNING:
+            assert event.attempt == 0
             if not isinstance(place.backend, testing.FakeBackend):  # it runs a job when it is released
                 first = next(lines)
             place.release(job)

@@ -103,10 +103,8 @@ def wait(
                 waits.callback(tracebacks.note_wait(functools.partial(report_detached, job)))
                 _check_circle(job)
                 waits.enter_context(backend.without_slot())
-            looked = clock.monotonic()
-            load_what_the_end_needs(looked - began)
-            if seen.observation is not None and seen.observation.waits_for_others:
-                looked -= max(0.0, backend.poll_seconds - _FOLLOWER_SECONDS)
+            load_what_the_end_needs(clock.monotonic() - began)
+            looked = _looked(backend, seen)
             while not has_news(backend, job, pause=display.pause, looked=looked, limit=limit):
                 check()
                 display.keep_up(seen)
@@ -129,7 +127,8 @@ class JobEvent(NamedTuple):
     Attributes:
         at: Unix time at which it was seen.
         status: The status from then on.
-        attempt: Which attempt, from 0; None while that is not known, as on a cluster before it has begun.
+        attempt: Which attempt, from 0; None while that is not known, as on a cluster before it has begun, and of a job
+            that was closed before it began.
         reason: Why it waits, or how it failed; "" where there is nothing to say.
     """
 
@@ -143,11 +142,18 @@ def events(job: JobRecord, *, timeout: float | None = None) -> Iterator[JobEvent
     """Yield how a job is now, and each change, until it has ended."""
     last: JobEvent | None = None
     for seen in _looks(job, seconds_to_wait(timeout)):
-        times = seen.outcome or seen.observation
-        event = JobEvent(time.time(), seen.status, times.attempt if times is not None else None, seen.reason)
+        event = JobEvent(time.time(), seen.status, _attempt_of(job, seen), seen.reason)
         if last is None or event[1:] != last[1:]:
             last = event
             yield event
+
+
+def _attempt_of(job: JobRecord, seen: Snapshot) -> int | None:
+    times = seen.outcome or seen.observation
+    found = times.attempt if times is not None else None
+    if found is None and seen.status is JobStatus.RUNNING:  # a cluster does not know it
+        found = logs.latest_noted_attempt(locate.store_of(job), job.job_id)
+    return found if found is None or found >= 0 else None  # -1: it ended without an attempt
 
 
 def _looks(job: JobRecord, timeout: float | None) -> Iterator[Snapshot]:
@@ -162,13 +168,20 @@ def _looks(job: JobRecord, timeout: float | None) -> Iterator[Snapshot]:
             yield seen
             if seen.status.is_final:
                 return
-            looked = backend.clock.monotonic()
-            while not _has_news_without_slot(backend, job, pause=backend.poll_seconds, looked=looked, limit=limit):
+            looked = _looked(backend, seen)
+            pause = looked + backend.poll_seconds - backend.clock.monotonic()
+            while not _has_news_without_slot(backend, job, pause=pause, looked=looked, limit=limit):
                 pass
             if limit is not None and backend.clock.monotonic() >= limit:
                 raise _too_late(job, seen, timeout)
     finally:
         backend.stop_watching(job.job_id)
+
+
+def _looked(backend: Backend, seen: Snapshot) -> float:
+    """Return when a job was looked at, for ``has_news``; earlier for one on a cluster that a look may start."""
+    waits = seen.observation is not None and seen.observation.waits_for_others
+    return backend.clock.monotonic() - (max(0.0, backend.poll_seconds - _FOLLOWER_SECONDS) if waits else 0.0)
 
 
 def _has_news_without_slot(backend: Backend, job: JobRecord, **times: Any) -> bool:
@@ -560,7 +573,7 @@ def follow_logs(
             if is_over:
                 return seen
             look(seen)
-            looked = backend.clock.monotonic()
+            looked = _looked(backend, seen)
             while not _has_news_without_slot(backend, job, pause=backend.log_poll_seconds, looked=looked):
                 yield from news()
                 look(seen)

@@ -11,7 +11,9 @@ from servers import user_module
 import kinetic
 from kinetic import testing
 from kinetic._backends.fake import FakeClock
-from kinetic._jobs import status, wait
+from kinetic._backends.protocol import Observation
+from kinetic._jobs import locate, status, wait
+from kinetic._jobs.status import Snapshot
 from kinetic.errors import (
     BackendUnavailableError,
     JobError,
@@ -37,6 +39,34 @@ def test_news_count_whenever_they_come_and_silence_does_not(was_told) -> None:
     found = wait.has_news(place, SimpleNamespace(job_id="job"), pause=0.01, looked=clock.monotonic())
 
     assert found is was_told
+
+
+@pytest.mark.parametrize("follows", [wait.events, wait.follow_logs])
+def test_a_job_on_a_cluster_that_waits_for_another_one_is_looked_at_every_few_seconds(
+    user, monkeypatch, follows
+) -> None:
+    job = user.act.run_async(1)
+    clock, looks = FakeClock(), []
+
+    def watch(_: str, *, seconds: float) -> bool:
+        clock.sleep(seconds)
+        return False
+
+    def look(_: object) -> Snapshot:
+        looks.append(clock.monotonic())
+        if len(looks) < 3:
+            return Snapshot(JobStatus.PENDING, None, Observation("a", JobStatus.PENDING, waits_for_others=True))
+        return Snapshot(JobStatus.FAILED)
+
+    place = locate.backend_of(job)
+    for name, value in {"poll_seconds": 30.0, "log_poll_seconds": 0.1, "clock": clock, "watch": watch}.items():
+        monkeypatch.setattr(place, name, value)
+    monkeypatch.setattr(wait, "observe", look)
+
+    for _ in follows(job):
+        pass
+
+    assert looks == pytest.approx([0, 5, 10], abs=0.5)
 
 
 USER = """
@@ -137,6 +167,14 @@ def test_what_follows_a_job_or_a_batch_that_was_lost_is_closed(user, backend) ->
     for each in (*following, user.act.run_async(job)):
         with pytest.raises(PredecessorError, match="its node was shut down"):
             each.result(timeout=100_000)
+
+
+def test_events_have_no_attempt_of_a_job_that_was_closed_before_its_first_one(user, backend) -> None:
+    job = user.act.run_async(1)
+    following = user.act.run_async(job)
+    backend.fail(job.job_id, ValueError("no"))
+
+    assert [(event.status, event.attempt) for event in following.events()] == [(JobStatus.FAILED, None)]
 
 
 def test_a_cancelled_job_is_gone_and_nobody_calls_its_function(user, backend) -> None:
