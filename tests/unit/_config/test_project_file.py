@@ -103,8 +103,8 @@ def test_a_misspelt_option_is_refused_with_the_nearest(project):
             "[settings]"
         ),
         (
-            "why:   options: accelerator, base_packages, by_value, compile_cache, container_image, deadline, extras, groups, "
-            "keep_warm, "
+            "why:   options: accelerator, base_packages, by_value, compile_cache, container_image, deadline, extras, "
+            "groups, keep_warm, "
             "max_cost, require_accelerator, resources, retries, spot, wait_image"
         ),
         "next:  write accelerator, or remove the line",
