@@ -582,14 +582,14 @@ def test_a_program_that_makes_garbage_before_each_of_its_calls_does_not_keep_it(
         from jobs import nothing
         class Model:
             def __init__(self):
-                self.me, self.weights = self, bytearray(b"x") * (10 << 20)  # in a circle, as models often are
-        for _ in range(100):
+                self.me, self.weights = self, bytearray(b"x") * (40 << 20)  # in a circle, as models often are
+        for _ in range(25):
             Model()
             nothing()
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     """)
 
-    assert int(told.split()[-1]) < 600 << 10  # KiB; all 100 of them would be 1 GiB
+    assert int(told.split()[-1]) < 600 << 10  # KiB; all 25 of them would be 1 GiB
 
 
 def test_a_function_that_another_python_compiled_is_not_opened_and_stays(project, wait_until) -> None:

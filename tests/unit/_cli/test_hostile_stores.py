@@ -195,7 +195,7 @@ ODD = {
     "only a schema": b'{"schema":%d}' % documents.SCHEMA,
     "wrong types": b'{"schema":%d,"job_id":[],"backend":{},"store":7,"key_id":{"a":1},"created_at":[]}'
     % documents.SCHEMA,
-    "100 MB": b'{"schema":3,"x":"' + b"x" * (100 << 20) + b'"}',
+    "24 MB": b'{"schema":3,"x":"' + b"x" * (24 << 20) + b'"}',  # more than any page may have
 }
 
 

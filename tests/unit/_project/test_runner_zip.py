@@ -12,6 +12,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -35,30 +36,44 @@ def built_in(folder: Path, *, before: str = "", **environ: str) -> str:
     return subprocess.run(words, env={**clean, **own, **environ}, stdout=-1, text=True, check=True).stdout
 
 
-def test_two_builds_are_the_same_bytes_whatever_was_imported_before(tmp_path: Path) -> None:
-    first = built_in(tmp_path / "a", TZ="UTC", PYTHONHASHSEED="1")
-    other = built_in(tmp_path / "b", TZ="Asia/Tokyo", PYTHONHASHSEED="2", before="import kinetic.jobs, email.message; ")
-
-    assert first == other
-    assert first.strip() == runner_bundle.build().sha256
+class Built(NamedTuple):
+    folder: Path
+    digest: str
 
 
-def test_what_was_built_is_kept_and_a_damaged_one_is_built_again(tmp_path: Path) -> None:
-    first = built_in(tmp_path)
-    (kept,) = tmp_path.rglob("runner.*.zip")
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("first")
+    return Built(folder, built_in(folder, TZ="UTC", PYTHONHASHSEED="1"))
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Build after other imports, in another zone, and where the installation cannot be written."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    (folder / "bytecode").write_text("in the way of the folder")
+    how = {"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "2"}
+    return Built(folder, built_in(folder, before="import kinetic.jobs, email.message; ", **how))
+
+
+def test_two_builds_are_the_same_bytes_whatever_was_imported_before(first: Built, elsewhere: Built) -> None:
+    assert first.digest == elsewhere.digest
+    assert first.digest.strip() == runner_bundle.build().sha256
+
+
+def test_what_was_built_is_kept_and_a_damaged_one_is_built_again(first: Built) -> None:
+    (kept,) = first.folder.rglob("runner.*.zip")
     data = kept.read_bytes()
     kept.write_bytes(data[: len(data) // 2])
 
-    assert built_in(tmp_path) == first
+    assert built_in(first.folder) == first.digest
     assert kept.read_bytes() == data
 
 
-def test_where_the_installation_cannot_be_written_it_is_kept_in_the_home(tmp_path: Path) -> None:
-    (tmp_path / "bytecode").write_text("in the way of the folder")
+def test_where_the_installation_cannot_be_written_it_is_kept_in_the_home(elsewhere: Built) -> None:
+    kept = [path.parent for path in elsewhere.folder.rglob("runner.*.zip")]
 
-    built_in(tmp_path)
-
-    assert [path.parent for path in tmp_path.rglob("runner.*.zip")] == [tmp_path / "home" / "cache" / "runner"]
+    assert kept == [elsewhere.folder / "home" / "cache" / "runner"]
 
 
 def test_its_digest_is_that_of_its_bytes() -> None:
