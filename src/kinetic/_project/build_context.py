@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kinetic._blobs import file_tree
-from kinetic._blobs.file_tree import Scan
+from kinetic._blobs.file_tree import File, Scan
 from kinetic._project import archive, ignore, root
 from kinetic._project.ignore import Project
 from kinetic._wire import NamedTuple
@@ -36,21 +36,24 @@ class BuildContext(NamedTuple):
                 about.type, about.mode = tarfile.DIRTYPE, 0o755
                 packed.addfile(about)
             for file in self.found.all_files():
-                try:
-                    descriptor = file_tree.open_regular(self.project, file)
-                except OSError as error:
-                    self.project.lost(file, error)
-                    continue
-                with os.fdopen(descriptor, "rb") as opened:
-                    about = tarfile.TarInfo(file.relative)
-                    about.size, about.mode = os.fstat(descriptor).st_size, 0o755 if file.executable else 0o644
-                    try:
-                        packed.addfile(about, opened)
-                    except OSError as error:
-                        if error.errno is not None:  # of the disk that it is written to
-                            raise
-                        raise file_tree.changed_error(file, "it became shorter while it was packed") from error
+                self._add(file, packed)
         return tuple(f"skipped {left.relative}: {left.reason}" for left in self.project.lost_files)
+
+    def _add(self, file: File, packed: tarfile.TarFile) -> None:
+        try:
+            descriptor = file_tree.open_regular(self.project, file)
+        except OSError as error:
+            self.project.lost(file, error)
+            return
+        with os.fdopen(descriptor, "rb") as opened:
+            about = tarfile.TarInfo(file.relative)
+            about.size, about.mode = os.fstat(descriptor).st_size, 0o755 if file.executable else 0o644
+            try:
+                packed.addfile(about, opened)
+            except OSError as error:
+                if error.errno is not None:  # of the disk that it is written to
+                    raise
+                raise file_tree.changed_error(file, "it became shorter while it was packed") from error
 
 
 def find(
