@@ -344,7 +344,7 @@ def logs(handle: JobRecord, follow: bool, host: str, raw: bool, **given: Any) ->
 
     Example: kinetic jobs logs @last --since 10m --search error --timestamps
     """
-    from kinetic._jobs.status import past_of
+    from kinetic._jobs.locate import past_of
 
     request = _LogRequest(**{**given, "search": given["search"] or ""})
     _check(handle, request, follow=follow)
@@ -429,7 +429,7 @@ def _check(handle: JobRecord, request: _LogRequest, *, follow: bool) -> None:
     """Refuse options that exclude each other, and an attempt that does not exist."""
     from kinetic._jobs import locate
     from kinetic._jobs import logs as job_logs
-    from kinetic._jobs.status import past_of
+    from kinetic._jobs.locate import past_of
 
     attempt = request.attempt
     if follow and request.tail is not None:

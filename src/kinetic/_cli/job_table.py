@@ -337,7 +337,7 @@ def _earlier_attempts(rows: Sequence[Row]) -> set[str]:
     from kinetic._stores import open_store
 
     stores = {row.store for row in rows if row.group_id}
-    past = (row for store in stores for row in job_list.past_of(open_store(store)))
+    past = (row for store in stores for row in job_list.history_rows(open_store(store)))
     for row in (*rows, *past):
         if (row.group_id, row.group_index) in ids:
             ids[row.group_id, row.group_index].add(row.job_id)
@@ -369,7 +369,7 @@ def _incomplete(rows: Sequence[Row], groups: Mapping[str, Group]) -> dict[str, B
     from kinetic._stores import open_store
 
     stores = {row.group_id: row.store for row in rows if row.group_id in wanting}
-    for past in (row for store in set(stores.values()) for row in job_list.past_of(open_store(store))):
+    for past in (row for store in set(stores.values()) for row in job_list.history_rows(open_store(store))):
         if past.group_id in wanting:  # mostly all of them were collected
             known[past.group_id].add(past.group_index)
     found = {}

@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kinetic._jobs import locate, logs, wait
+from kinetic._jobs.locate import past_of
 from kinetic._jobs.logs import CheckedLog
-from kinetic._jobs.status import past_of
 from kinetic._wire import NamedTuple
 
 if TYPE_CHECKING:

@@ -106,7 +106,7 @@ class Place:
 
     def _listed(self) -> tuple[dict[str, Known], list[str]]:
         """List all jobs; what has ended is not looked at again."""
-        live, past = find.live_at(self.target, alone=True), job_list.past_of(self.store)
+        live, past = find.live_at(self.target, alone=True), job_list.history_rows(self.store)
         found: dict[str, Known] = {}
         unknown: list[JobHandle] = []
         for handle in live:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 from kinetic._backends.registry import is_here
 from kinetic._jobs import collect, locate, logs, results
 from kinetic._jobs import wait as job_wait
-from kinetic._jobs.status import Snapshot, decide, history_of, observe, observe_many, past_of
+from kinetic._jobs.status import Snapshot, decide, history_of, observe, observe_many
 from kinetic._output import tracebacks
 from kinetic._wire import records
 from kinetic._wire.keys import format_utc
@@ -228,7 +228,7 @@ class JobHandle(JobRecord, Generic[R]):
             ``losses = [line for line in job.log_lines(follow=True) if line.startswith("loss")]``
         """
         job_wait.check_flags(follow=follow)
-        is_live = follow and past_of(self) is None
+        is_live = follow and locate.past_of(self) is None
         with job_wait.detaching(self):
             found = (data for _, data in job_wait.follow_logs(self)) if is_live else logs.pieces_of(logs.log_of(self))
             yield from logs.lines_of(found)
@@ -562,7 +562,7 @@ def take_value(job: JobHandle, *, light: bool = False) -> Any:
     ``light``: the handle keeps nothing of how the job ended, which is 1.6 KB; its removal reads that again.
     """
     is_taken = job._value is not _NOTHING or job._exception is not None  # noqa: SLF001 - one file
-    found = locate.read_ended(job) if not is_taken and past_of(job) is None else None
+    found = locate.read_ended(job) if not is_taken and locate.past_of(job) is None else None
     try:
         if found is None:
             return job.result(cleanup=False)
@@ -576,7 +576,7 @@ def take_value(job: JobHandle, *, light: bool = False) -> Any:
 
 def seen_if_ended(job: JobRecord) -> Snapshot | None:
     """Return what the store says of a job that has an outcome and is not history; None for any other."""
-    outcome = locate.read_outcome(job) if past_of(job) is None else None
+    outcome = locate.read_outcome(job) if locate.past_of(job) is None else None
     return Snapshot(decide(outcome=outcome, observation=None), outcome) if outcome is not None else None
 
 
@@ -585,5 +585,5 @@ def handle_of(job: JobRecord) -> JobHandle:
     if isinstance(job, JobHandle):
         return job
     handle: JobHandle = JobHandle(**records.known(vars(job)))
-    handle._past = job._past  # noqa: SLF001 - a field that no page has
+    handle._past = locate.past_of(job)  # noqa: SLF001 - a field that no page has
     return handle

@@ -109,13 +109,15 @@ def named(found: Iterable[Store], name: str) -> list[Job]:
     """Return the jobs to which the user gave this name and that were not removed, newest first."""
     found = list(found)
     stored = _known((store, ids(store), page_names(store)) for store in found)
-    past = [[row for row in past_of(store) if row.collected_at is not None and row.name == name] for store in found]
+    past = [
+        [row for row in history_rows(store) if row.collected_at is not None and row.name == name] for store in found
+    ]
     return newest_first([job for job in stored if job.name == name], *past)
 
 
 def _newest_of(found: Sequence[Store], *, removed: bool) -> Job | None:
     stored = _known((store, ids(store), page_names(store)) for store in found)
-    past = [_last([row for row in past_of(store) if removed or row.collected_at is not None]) for store in found]
+    past = [_last([row for row in history_rows(store) if removed or row.collected_at is not None]) for store in found]
     places = _places(stored)
     return next(iter(newest_first(_latest(stored, places), *past, places=places)), None)
 
@@ -256,10 +258,10 @@ def noted(jobs: Sequence[JobRecord], seen: Sequence[Snapshot]) -> Iterator[tuple
 
 def _past(target: Target) -> list[list[Row]]:
     """Return the rows of the history of each store, oldest first."""
-    return [past_of(store) for store in stores(target)]
+    return [history_rows(store) for store in stores(target)]
 
 
-def past_of(store: Store) -> list[Row]:
+def history_rows(store: Store) -> list[Row]:
     """Return the rows of the history of a store, oldest first; pages that did not change are not read again."""
     index, own, stamp = rows_of(store, _HISTORY), environment.key_ids(), _stamp(store)
     if stamp is not None and stamp == index.folder and own.issuperset({row.key_id for row in index.rows.values()}):

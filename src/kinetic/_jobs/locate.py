@@ -448,6 +448,11 @@ def read_page(store: Store, job_id: str) -> dict[str, Any] | None:
     return None
 
 
+def past_of(job: JobRecord) -> dict[str, Any] | None:
+    """Return the page of the history that a record was made from, or that its own collection wrote; else None."""
+    return job._past  # noqa: SLF001 - a field of the record that no page of it has
+
+
 def is_collected(page: Mapping[str, Any] | None) -> bool:
     """Return whether a page is of a job that was collected: then its log is kept, and it can be attached."""
     return page is not None and bool(page.get("collected"))

@@ -160,7 +160,7 @@ class HistoryLog(BytesLog):
 def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> LiveLog | None:
     """Open the log of a job, of its last attempt by default, wherever it is now; None when there is none."""
     store = locate.store_of(job)
-    if job._past is not None:  # noqa: SLF001 - see ``status.past_of``; its cluster may be gone by now
+    if locate.past_of(job) is not None:  # its cluster may be gone by now
         return history_log(store, job.job_id, attempt=attempt, host=host)
     try:
         backend = locate.backend_of(job)
@@ -297,8 +297,8 @@ def logs_in_history(page: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def newest_attempt(job: JobRecord, *, host: int) -> int:
     """Return the attempt whose log ``log_of`` opens."""
-    if job._past is not None:  # noqa: SLF001 - as there
-        return max((each["attempt"] for each in logs_in_history(job._past) if each["host"] == host), default=0)  # noqa: SLF001
+    if (past := locate.past_of(job)) is not None:
+        return max((each["attempt"] for each in logs_in_history(past) if each["host"] == host), default=0)
     return latest_attempt(locate.backend_of(job), locate.store_of(job), job.job_id)
 
 

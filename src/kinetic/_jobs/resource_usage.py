@@ -249,7 +249,7 @@ def usage_from(
 def measurements_of(job: JobRecord, *, attempt: int | None = None) -> tuple[int, list[Measurements]]:
     """Return the number of an attempt, and what is known of its hosts, host 0 first; see ``usage_of``."""
     store = locate.store_of(job)
-    past = job._past  # noqa: SLF001 - see ``status.past_of``
+    past = locate.past_of(job)
     if not locate.is_collected(past):
         number = _latest(job, store) if attempt is None else attempt
         if found := _measured(job, store, number):

@@ -72,7 +72,7 @@ class Snapshot:
 
 def observe(job: JobRecord) -> Snapshot:
     """Look at one job, and ask its backend why it failed if it left no outcome; raise what makes that impossible."""
-    if past_of(job) is not None:
+    if locate.past_of(job) is not None:
         return observe_many([job])[0]
     outcome, body = _outcome_and_body(job)
     observed = {} if outcome is not None or not locate.can_be_seen(job) else _ask_backends([job])
@@ -84,7 +84,7 @@ def observe(job: JobRecord) -> Snapshot:
 
 def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thorough: bool = False) -> list[Snapshot]:
     """Look at jobs, in their order. One that cannot be judged does not hide the others: its snapshot has the error."""
-    present = [job for job in jobs if past_of(job) is None]  # a job that is history needs nothing
+    present = [job for job in jobs if locate.past_of(job) is None]  # a job that is history needs nothing
     found, listed = _outcomes_by_index(present) if from_index else ({job.job_id: _outcome(job) for job in present}, {})
     seen = _ask_backends([job for job in present if found[job.job_id] is None and locate.can_be_seen(job)])
     return [
@@ -147,11 +147,6 @@ def is_settled(job: JobRecord, seen: Snapshot) -> bool:
     """Return whether all that a list shows of a job was decided by its outcome, and so stays as it is."""
     is_decided = seen.outcome is not None and seen.observation is None and seen.past is None and seen.error is None
     return is_decided and not (registry.is_here(job.backend) and _kind_of(job.accelerator) == "gpu")  # see emulation_of
-
-
-def past_of(job: JobRecord) -> dict[str, Any] | None:
-    """Return the page of the history that a record was made from, or that its own collection wrote; else None."""
-    return job._past  # noqa: SLF001 - a field of the record that no page of it has
 
 
 def _outcome(job: JobRecord) -> Outcome | Exception | None:
@@ -220,7 +215,7 @@ def _judge(
     job: JobRecord, outcome: Outcome | Exception | None, observation: Observation | Exception | None, *, thorough: bool
 ) -> Snapshot:
     """Put together what was read and seen of a job. Whatever is wrong with it becomes the error of its snapshot."""
-    if (past := past_of(job)) is not None:
+    if (past := locate.past_of(job)) is not None:
         return Snapshot(JobStatus.NOT_FOUND, past=past)
     if isinstance(observation, Exception):
         return Snapshot(JobStatus.PENDING, error=observation)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import locate, logs, notifications
-from kinetic._jobs.status import Snapshot, lock_key, observe, past_of
+from kinetic._jobs.status import Snapshot, lock_key, observe
 from kinetic._output import colors, tracebacks
 from kinetic._output import terminal as output
 from kinetic._wire import NamedTuple, python_runtime
@@ -69,7 +69,7 @@ def wait(
 ) -> Snapshot:
     """Wait until a job has its verdict; ``check`` is called now and then, and may raise."""
     timeout = seconds_to_wait(timeout)
-    if past_of(job) is not None:  # its backend need not exist any more
+    if locate.past_of(job) is not None:  # its backend need not exist any more
         seen = observe(job)
         notify(on_change, seen.status)
         if follow is not None:
@@ -157,7 +157,7 @@ def _attempt_of(job: JobRecord, seen: Snapshot) -> int | None:
 
 
 def _looks(job: JobRecord, timeout: float | None) -> Iterator[Snapshot]:
-    if past_of(job) is not None:
+    if locate.past_of(job) is not None:
         yield observe(job)
         return
     backend, reader = locate.backend_of(job), StatusReader(job)
