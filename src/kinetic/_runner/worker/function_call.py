@@ -483,15 +483,26 @@ def causes_of(error: BaseException) -> Iterator[bytes]:
     """Yield pickles of what an exception was raised from, and that from, as far as each can be opened again."""
     with contextlib.suppress(BaseException):  # user code; the traceback tells of the rest
         for _ in range(_MOST_CAUSES):
-            error, file = error.__cause__, io.BytesIO()  # type: ignore[assignment] # None ends it
+            error = error.__cause__  # type: ignore[assignment] # None ends it
             if error is None:
                 return
-            dump_value(error, file)
-            file.seek(0)
-            _load(file)
-            if file.tell() > _CAUSE_BYTES:
+            try:
+                data = _opened_again(error)
+            except Exception:  # noqa: BLE001 - user code
+                error.add_note(_TEXTS)
+                data = _opened_again(error, anew=True, in_part=True)
+            if len(data) > _CAUSE_BYTES:
                 return
-            yield file.getvalue()
+            yield data
+
+
+def _opened_again(error: BaseException, **how: bool) -> bytes:
+    file = io.BytesIO()
+    dump_value(error, file, **how)
+    file.seek(0)
+    if not isinstance(_load(file), BaseException):
+        raise TypeError(f"{type_name(error)} is opened as something else")
+    return file.getvalue()
 
 
 def _undeliverable(value: object, error: BaseException, body: BodyFile) -> dict[str, Any]:

@@ -156,12 +156,15 @@ def test_a_lock_that_is_part_of_the_value_itself_is_not_copied(
     ("causes", "sent"),
     [
         ([KeyError("a"), OSError(2, "b")], ["KeyError('a')", "FileNotFoundError(2, 'b')"]),
-        ([KeyError("a"), HoldsAQueueError("held"), OSError(2, "b")], ["KeyError('a')"]),
+        (
+            [KeyError("a"), HoldsAQueueError("held"), OSError(2, "b")],
+            ["KeyError('a')", "HoldsAQueueError('held')", "FileNotFoundError(2, 'b')"],
+        ),
         ([OpensBadlyError("opens badly"), KeyError("a")], []),
         ([KeyError("a"), ValueError("x" * (1 << 19)), KeyError("b")], ["KeyError('a')"]),
         ([KeyError(number) for number in range(20)], [f"KeyError({number})" for number in range(8)]),
     ],
-    ids=["all", "one holds a lock", "one opens badly", "one is large", "many"],
+    ids=["all", "one holds a queue", "one opens badly", "one is large", "many"],
 )
 def test_what_an_exception_was_raised_from_follows_it_as_far_as_it_can_travel(
     body: function_call.BodyFile, causes: list[BaseException], sent: list[str]
@@ -179,6 +182,19 @@ def test_what_an_exception_was_raised_from_follows_it_as_far_as_it_can_travel(
         assert file.read() == b""
     assert word["body_sha256"] == digests.of_bytes(body.path.read_bytes())
     assert word["body_length"] == body.path.stat().st_size
+
+
+def test_a_cause_has_texts_for_what_cannot_be_pickled_and_a_note_of_that(body: function_call.BodyFile) -> None:
+    error = ValueError("outer")
+    error.__cause__ = HoldsAQueueError("held")
+
+    function_call.deliver(failure(error), body)
+
+    with body.path.open("rb") as file:
+        opened, cause = pickle.load(file), pickle.load(file)
+    assert not hasattr(opened, "__notes__")
+    assert "SimpleQueue" in cause.queue
+    assert "texts stand for parts" in cause.__notes__[0]
 
 
 def test_an_exit_keeps_its_cause(body: function_call.BodyFile) -> None:
