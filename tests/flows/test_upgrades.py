@@ -288,12 +288,7 @@ def test_two_versions_at_once_share_one_queue_in_order_and_read_each_others_jobs
 def test_jobs_whose_environment_is_gone_wait_for_it_and_hold_back_no_others(
     site: Site, installed: Installed, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
-    environment = tmp_path / "environment"
-    venv.create(environment, symlinks=True)
-    other = Installed(tmp_path / "other", site.project)
-    other.python = str(environment / "bin" / "python")
-    packages = Path(sysconfig.get_path("purelib", vars=dict.fromkeys(("base", "platbase"), str(environment))))
-    shutil.copytree(Path(cloudpickle.__file__).parent, packages / "cloudpickle")
+    other, environment, packages = _environment(site, tmp_path)
     (runs,) = site.submit(installed)
     wait_until(site.begun, "the first job", 20)
     (waits,) = site.submit(other)
@@ -342,6 +337,37 @@ def test_a_batch_that_was_pickled_by_another_cloudpickle_is_not_resumed_and_the_
     assert f"its pickles were made by cloudpickle {own}, and this is cloudpickle 9.9.9" in refused.stderr
     assert f'after pip install "cloudpickle=={own}": kinetic batch resume {group}' in refused.stderr
     assert [value["version"] for value in values] == [OLD, OLD]
+
+
+def test_a_job_whose_environment_goes_while_a_supervisor_of_it_runs_waits_until_it_is_back(
+    site: Site, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    other, environment, _ = _environment(site, tmp_path)
+    runs, waits = site.submit(other, 2)
+    wait_until(site.begun, "the first job", 20)
+
+    environment.rename(tmp_path / "moved")  # as it is for seconds where it is made again
+    site.until.touch()
+    wait_until(lambda: site.ask("SELECT job_id FROM jobs WHERE state = 'ended'"), "the end of the first job", 20)
+    listed = [other.kinetic("jobs", "list").stdout for _ in range(2)][-1]
+    begun = site.begun()
+    (tmp_path / "moved").rename(environment)
+    values = other.run(COLLECT.format(jobs=[runs, waits]))
+
+    assert begun == [runs]
+    assert f"waits for its Python, {other.python}, which is gone" in listed
+    assert [value["version"] for value in values] == [OLD, OLD]
+
+
+def _environment(site: Site, tmp_path: Path) -> tuple[Installed, Path, Path]:
+    """Make an environment with a kinetic of its own; return that, its folder, and the one of its packages."""
+    environment = tmp_path / "environment"
+    venv.create(environment, symlinks=True)
+    found = Installed(tmp_path / "other", site.project)
+    found.python = str(environment / "bin" / "python")
+    packages = Path(sysconfig.get_path("purelib", vars=dict.fromkeys(("base", "platbase"), str(environment))))
+    shutil.copytree(Path(cloudpickle.__file__).parent, packages / "cloudpickle")
+    return found, environment, packages
 
 
 def test_either_version_cancels_and_removes_the_others_jobs(site: Site, installed: Installed, tmp_path: Path) -> None:

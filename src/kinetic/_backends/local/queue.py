@@ -189,7 +189,7 @@ class Queue(QueueConnection):
 
     def may_start(self, row: JobRow) -> bool:
         """Return whether a supervisor that claims a job now could get this one."""
-        startable = self.ask(lambda db: _startable(db, self._runners, row.template_id))
+        startable = self.ask(lambda db: _startable(db, self._runners))
         return any(other.seq == row.seq for other in startable)
 
     def supervisors(self) -> list[SupervisorRow]:
@@ -286,7 +286,7 @@ class Queue(QueueConnection):
     def claim(self, supervisor: str, template_id: str) -> JobRow | None:
         """Give the oldest job that may start now to a supervisor of its kind."""
         with self.change(forced=False) as db:
-            startable = _startable(db, self._runners, template_id)
+            startable = _startable(db, self._runners)
             row = next((row for row in startable if row.template_id == template_id), None)
             if row is not None:
                 db.execute(
@@ -387,26 +387,26 @@ def split_devices(devices: str) -> tuple[str, ...]:
     return tuple(filter(None, devices.split(",")))
 
 
-def _startable(db: sqlite3.Connection, runners: Path, own: str = "") -> list[JobRow]:
+def _startable(db: sqlite3.Connection, runners: Path) -> list[JobRow]:
     """Return the queued rows that may start now, oldest first, with the devices that each would get.
 
     Strictly in order within each class: a small job does not overtake a large one, nor a job with many slots one that
     wants to run alone. A GPU job that has to wait holds back the devices that it may use, and no others. What waits for
-    a Python or a home that is gone holds back nothing; a supervisor that runs, of the template ``own``, still has it.
-    Of another home, of which this one is a copy, nothing is started: there it starts as well.
+    a Python or a home that is gone holds back nothing, and a supervisor that still runs lacks its packages, too. Of
+    another home, of which this one is a copy, nothing is started: there it starts as well.
     """
     busy = db.execute(_HOLDS_A_SLOT).fetchone()[0]
     found: list[JobRow] = []
-    with contextlib.closing(_queued(db, "gpus = 0", runners, own)) as waiting:
+    with contextlib.closing(_queued(db, "gpus = 0", runners)) as waiting:
         for row in waiting:
             if busy + len(found) >= row.slots:
                 break
             found.append(row)
-    return sorted([*found, *_startable_on_gpus(db, runners, own)])
+    return sorted([*found, *_startable_on_gpus(db, runners)])
 
 
-def _queued(db: sqlite3.Connection, which: str, runners: Path, own: str) -> Generator[JobRow, None, None]:
-    has_python = {own: True}
+def _queued(db: sqlite3.Connection, which: str, runners: Path) -> Generator[JobRow, None, None]:
+    has_python = dict[str, bool]()
     with contextlib.closing(db.execute(f"{_QUEUED} AND {which} ORDER BY seq")) as rows:
         for row in map(JobRow._make, rows):
             name = row.template_id
@@ -435,12 +435,12 @@ def _files_of(template: str) -> list[str]:
     return [runners, *map(str, [*words[:1], *found.get("needs", ())])]
 
 
-def _startable_on_gpus(db: sqlite3.Connection, runners: Path, own: str) -> Iterator[JobRow]:
+def _startable_on_gpus(db: sqlite3.Connection, runners: Path) -> Iterator[JobRow]:
     named = _devices_in(db, "SELECT DISTINCT allowed FROM jobs WHERE state = 'queued' AND gpus > 0")
     if not named:
         return
     taken = _devices_in(db, f"SELECT devices FROM jobs WHERE {ACTIVE} AND devices != ''")
-    with contextlib.closing(_queued(db, "gpus > 0", runners, own)) as waiting:
+    with contextlib.closing(_queued(db, "gpus > 0", runners)) as waiting:
         for row in waiting:
             if named <= taken:
                 break

@@ -47,7 +47,7 @@ class DeadSupervisor:
         page = Task(job, "0" * 64, self.store.url, "key-id", 0o22, None, {})
         runtime_files.write_tasks(self.paths, [(page, documents.job_key(KEY, job, self.store.url))])
         self.store.put(keys.record(job), b"{}")
-        self.queue.add([(job, "", 0)], "earth", '{"arguments":["/nowhere/python"],"environment":{}}', Limits(9, ()))
+        self.queue.add([(job, "", 0)], "earth", '{"arguments":["/bin/false"],"environment":{}}', Limits(9, ()))
 
     def die(self, state: str = "running", *, began: bool = True, supervisor: str = "dead") -> None:
         """Leave everything as a supervisor does that was killed while its job was in this state."""
