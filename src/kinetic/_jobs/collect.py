@@ -383,7 +383,8 @@ def history_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None 
         status = "CANCELLED" if outcome.status == CANCELLED else ended.value
     if outcome is not None and not outcome.succeeded:
         kind = outcome.error.get("type")
-        reason = f"{kind}: {outcome.error.get('message', '')}" if kind else str(outcome.error.get("message", ""))
+        message = str(outcome.error.get("message", ""))
+        reason = f"{kind}: {message}".removesuffix(": ") if kind else message
     if inside is None:
         with contextlib.suppress(KineticError):
             inside = list(locate.store_of(job).entries(keys.job(job.job_id)))

@@ -177,6 +177,18 @@ def test_events_have_no_attempt_of_a_job_that_was_closed_before_its_first_one(us
     assert [(event.status, event.attempt) for event in following.events()] == [(JobStatus.FAILED, None)]
 
 
+def test_an_error_without_a_message_is_named_without_a_colon_to_what_follows_and_in_the_history(user, backend) -> None:
+    job = user.act.run_async(1)
+    following = user.act.run_async(job)
+    backend.fail(job.job_id, AssertionError())
+
+    with pytest.raises(PredecessorError) as closed:
+        following.result()
+    job.cleanup()
+
+    assert (closed.value.why, job.history()["reason"]) == ("AssertionError", "AssertionError")
+
+
 def test_a_cancelled_job_is_gone_and_nobody_calls_its_function(user, backend) -> None:
     job = user.act.run_async(1)
 

@@ -115,7 +115,7 @@ def note_failure(store: Store, verdict: Outcome, key: bytes, *, clock: Callable[
 def _failure(verdict: Outcome) -> str:
     kind, text = verdict.error.get("type", ""), str(verdict.error.get("message", verdict.cause))
     message = (text.splitlines() or [""])[0][:_REASON]
-    return f"{kind}: {message}" if kind else message
+    return f"{kind}: {message}".removesuffix(": ") if kind else message
 
 
 # ------------------------------------------------------------------------------------------------------------- outcome

@@ -84,7 +84,7 @@ def _lanes(store: Store, count: int) -> int | None:
 
 def _failure(outcome: Outcome) -> str:
     kind, message = outcome.error.get("type", ""), str(outcome.error.get("message", outcome.cause))
-    return (f"{kind}: {message}" if kind else message)[:_MESSAGE_CHARACTERS]
+    return (f"{kind}: {message}".removesuffix(": ") if kind else message)[:_MESSAGE_CHARACTERS]
 
 
 def _without_outcome(store: Store, each: Predecessor, key: bytes | None) -> Finding:

@@ -36,6 +36,9 @@ def test_a_job_is_tried_again_as_often_as_its_retries_say(store):
     assert attempts.retry_reason(store, verdict(0), 2, KEY) == (
         "attempt 0 failed: ValueError: boom; trying again (retry 1 of 2)"
     )
+    assert attempts.retry_reason(store, verdict(0, message=""), 2, KEY) == (  # as of a bare assert
+        "attempt 0 failed: ValueError; trying again (retry 1 of 2)"
+    )
     attempt(store, 0, failed=True)
     attempt(store, 1, failed=True)
     attempt(store, 2)
