@@ -342,7 +342,7 @@ def _check_project_option(name: str, key: str, value: object) -> None:
             why=f"options: {', '.join(sorted(_PROJECT_KINDS))}",
             next=f"write {near[0]}, or remove the line"
             if near
-            else "remove the line; if a newer kinetic has this option: pip install --upgrade kinetic-jobs",
+            else "remove the line; if a newer version has this option: pip install --upgrade kinetic-jobs",
         )
     kinds = _PROJECT_KINDS[key]
     fits = type(value) in kinds if isinstance(value, bool) else isinstance(value, kinds)  # True is also an int

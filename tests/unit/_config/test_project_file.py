@@ -114,7 +114,7 @@ def test_a_misspelt_option_is_refused_with_the_nearest(project):
 def test_an_option_that_resembles_none_is_refused(project):
     with pytest.raises(
         SettingsError,
-        match=r"next:  remove the line; if a newer kinetic has this option: pip install --upgrade kinetic-jobs$",
+        match=r"next:  remove the line; if a newer version has this option: pip install --upgrade kinetic-jobs$",
     ):
         read_project_options(project("[tool.kinetic]\nxyz = 1\n"))
 
