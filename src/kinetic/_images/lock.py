@@ -237,7 +237,7 @@ def _without_unlisted_files(text: str, lines: Sequence[str]) -> str:
     """
     listed: dict[str, set[str]] = {}
     for line in lines:
-        if (hashes := _HASH.findall(line)) and (named := _NAME.match(line)):
+        if (hashes := _HASH.findall(line)) and (named := _NAME.match(line.removeprefix(python_runtime.CONSTRAINT))):
             listed.setdefault(_plain(named[0]), set()).update(hashes)
     if not listed:
         return text

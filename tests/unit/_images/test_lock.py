@@ -171,13 +171,16 @@ def test_an_index_that_is_not_there_is_no_matter_of_the_requirements(monkeypatch
     assert caught.value.code == "index-silent"
 
 
-def test_a_file_must_have_a_hash_that_its_line_names(publish) -> None:
+@pytest.mark.parametrize("begin", [[""], ["alpha", "-c "]], ids=["requirement", "constraint"])
+def test_a_file_must_have_a_hash_that_its_line_names(publish, begin: list[str]) -> None:
     publish("alpha", "1.0")
     right = resolved("alpha").wheels[0].sha256
+    *lines, option = begin
 
-    assert resolved(f"alpha==1.0 --hash=sha256:{right} --hash=sha256:{'0' * 64}").wheels[0].sha256 == right
+    found = resolved(*lines, f"{option}alpha==1.0 --hash=sha256:{right} --hash=sha256:{'0' * 64}")
+    assert found.wheels[0].sha256 == right
     with pytest.raises(ImageBuildError, match="is not the file that the requirements name") as caught:
-        resolved(f"alpha==1.0 --hash=sha256:{'0' * 64}")
+        resolved(*lines, f"{option}alpha==1.0 --hash=sha256:{'0' * 64}")
 
     assert caught.value.code == "lock-hash"
 
