@@ -192,10 +192,17 @@ def _usable_port() -> int:
 def _check_is_debugged(job: JobRecord) -> None:
     if job.debug:
         return
+    look = "see its log: kinetic jobs logs"
+    with contextlib.suppress(KineticError):
+        now = status.observe(job).status
+        if now is JobStatus.RUNNING:
+            look = "see what it is doing: kinetic jobs stacks"
+        elif now is JobStatus.PENDING:
+            look = "see why it waits: kinetic jobs explain"
     raise DebugError(
         f"{job.job_id} has no debug server",
         why="it was submitted without debug=True",
-        next=f"submit it again with debug=True; or see what it is doing: kinetic jobs stacks {job.job_id}",
+        next=f"submit it again with debug=True; or {look} {job.job_id}",
         code="not-a-debug-job",
     )
 

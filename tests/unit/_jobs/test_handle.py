@@ -239,6 +239,7 @@ def test_a_job_that_was_not_submitted_to_be_debugged_has_nothing_to_attach_to() 
 
     assert isinstance(raised.value, RuntimeError)
     assert raised.value.code == "not-a-debug-job"
+    assert str(raised.value.next).endswith(f"or see its log: kinetic jobs logs {JOB}")  # it has ended
 
 
 def test_a_port_that_is_taken_is_of_no_interest_where_there_is_nothing_to_attach_to() -> None:
