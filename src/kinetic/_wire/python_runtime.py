@@ -47,7 +47,8 @@ def write_requirements(lines: Iterable[str], folder: Path) -> list[str]:
         files["constraints.txt" if line.startswith(CONSTRAINT) else "requirements.txt"].append(line)
     for name, found in files.items():
         (folder / name).touch(0o600)  # the address of an index may hold a password
-        (folder / name).write_text("".join(f"{line.removeprefix(CONSTRAINT)}\n" for line in found))
+        text = "".join(f"{line.removeprefix(CONSTRAINT)}\n" for line in found)
+        (folder / name).write_text(text, encoding="utf-8")  # whatever the locale of the container is
     return ["-c", str(folder / "constraints.txt")] if files["constraints.txt"] else []
 
 

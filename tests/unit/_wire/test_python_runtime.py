@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -91,3 +92,20 @@ def test_whoever_submits_from_an_environment_with_a_stranger_is_warned_once(tmp_
     assert len(told) == 1
     assert f"kinetic 9.1 in {tmp_path / 'site-packages'}" in told[0]
     assert told[0].endswith("pip uninstall kinetic; pip install --force-reinstall kinetic-jobs")
+
+
+def test_lines_and_constraints_are_written_for_the_owner_only_whatever_the_locale_is(tmp_path):
+    write = (
+        "import sys; from pathlib import Path; from kinetic._wire import python_runtime as runtime; "
+        "print(runtime.write_requirements(['x @ https://h/\\xe4.whl', '-c y<2'], Path(sys.argv[1])))"
+    )
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    done = subprocess.run(
+        [sys.executable, "-c", write, str(tmp_path)], env=ascii_only, capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout.strip() == str(["-c", f"{tmp_path}/constraints.txt"]), done.stderr
+    files = [tmp_path / "requirements.txt", tmp_path / "constraints.txt"]
+    assert [file.read_text(encoding="utf-8") for file in files] == ["x @ https://h/ä.whl\n", "y<2\n"]
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
