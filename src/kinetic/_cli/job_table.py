@@ -420,15 +420,19 @@ def _batch_row(
         "CANCELLED" if row.status == "NOT_FOUND" and row.reason == job_status.WAS_CANCELLED else row.status
         for row in last
     )
-    total = group.total_expected if group is not None else len(last)
-    name = f" {group.group_name}" if group is not None and group.group_name else ""
-    jobs_ = count_text(total, "job")
-    what = f"batch{name} of {jobs_}" if total == len(last) else f"{len(last)} of {jobs_} of batch{name}"
-    parts = [f"{counts[word]} {word}" for word in _BATCH_STATUSES if counts[word]]
+    missing = 0
     if now is not None:
         from kinetic._batches import state
 
-        missing = now.counts[state.MISSING] + now.counts[state.WAITING]  # which was named, and never launched
+        missing = now.counts[state.MISSING] + now.counts[state.WAITING]
+        counts["NOT_FOUND"] -= min(counts["NOT_FOUND"], now.counts[state.WAITING])  # named, and never launched
+    submitted = counts.total()
+    total = group.total_expected if group is not None else submitted
+    name = f" {group.group_name}" if group is not None and group.group_name else ""
+    jobs_ = count_text(total, "job")
+    what = f"batch{name} of {jobs_}" if total == submitted else f"{submitted} of {jobs_} of batch{name}"
+    parts = [f"{counts[word]} {word}" for word in _BATCH_STATUSES if counts[word]]
+    if now is not None:
         refused = now.counts[state.REFUSED]
         counts.update({"PENDING" if now.open else "CANCELLED": missing, "FAILED": refused})
         parts += [f"{refused} {state.REFUSED}"] if refused else []

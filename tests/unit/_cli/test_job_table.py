@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 
 import pytest
 
 from kinetic._backends.local.limits import Limits
+from kinetic._batches import state
+from kinetic._batches.report import BatchState
 from kinetic._cli import job_table
 from kinetic._jobs import locate
 from kinetic._jobs.index import Row
@@ -141,6 +144,22 @@ def test_a_batch_that_was_cleaned_up_while_it_was_read_is_still_one_row() -> Non
     (row,) = job_table.fold_batches(rows, {})
 
     assert (row.job_id, row.status, row.reason) == ("grp-1", "RUNNING", "batch of 2 jobs: 1 RUNNING, 1 PENDING")
+
+
+def test_an_input_that_was_named_and_never_launched_counts_once() -> None:
+    page = dict.fromkeys(Row._fields) | {"group_id": "grp-1", "created_at": "2026-11-20T14:30:00Z"}
+    rows = [
+        Row(**page)._replace(status=status, group_index=index)
+        for index, status in enumerate(["SUCCEEDED", "NOT_FOUND"])
+    ]
+    counts = Counter({state.SUCCEEDED: 1, state.WAITING: 1, state.MISSING: 2})
+
+    (row,) = job_table.fold_batches(rows, {}, (), {"grp-1": BatchState(counts, None, stopped=False, open=3)})
+
+    assert (row.status, row.reason) == (
+        "PENDING",
+        "batch of 1 job: 1 SUCCEEDED, 3 not submitted, and no process does it",
+    )
 
 
 def test_of_an_input_that_was_tried_again_the_last_attempt_counts_in_whatever_order_they_are_listed(home) -> None:
