@@ -204,3 +204,9 @@ def leads_somewhere(page: Path, link: str) -> bool:
         return target.exists()
     headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
     return anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_no_page_has_lines_of_a_merge_that_was_not_finished() -> None:
+    marked = re.compile(r"^(<{7} .*|={7}|>{7} .*)$", re.MULTILINE)
+
+    assert [(page.name, line) for page in PAGES for line in marked.findall(page.read_text())] == []
