@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from servers.wheels import made_wheel
 
 from kinetic._images import uv
 
@@ -197,3 +198,48 @@ def test_a_folder_that_is_on_the_path_and_no_project_is_not_sent(workspace, tmp_
 
     assert done.stdout == "(3, ['common', 'flat'])\n", done.stderr
     assert "loose is sent by value: its file is outside the project" in done.stderr
+
+
+WHEEL = """
+import kinetic
+
+@kinetic.run(accelerator="cpu")
+def look():
+    import importlib.metadata
+    import importlib.resources
+
+    import parts
+    import tool
+
+    text = importlib.resources.files(parts).joinpath("words.txt").read_text()
+    return text, tool.NAME, importlib.metadata.version("parts"), tool.__file__.partition("/.kinetic-beside/")[2]
+
+if __name__ == "__main__":
+    print(*look(), sep="|")
+"""
+
+
+@pytest.mark.parametrize("kind", ["requirements", "lock"])
+def test_a_wheel_in_a_folder_is_imported_in_another_environment_without_being_installed(
+    tmp_path, monkeypatch, kind
+) -> None:
+    monkeypatch.setenv("KINETIC_LOCAL_ENV", "isolated")
+    monkeypatch.setenv("KINETIC_BASE_PACKAGES", "0")
+    project = tmp_path / "app"
+    inside = {"parts/__init__.py": "", "parts/words.txt": "words", "parts-1.5.data/purelib/tool.py": "NAME = 'tool'"}
+    made_wheel(project / "wheels", "parts", "1.5", inside)
+    (project / "look.py").write_text(WHEEL)
+    if kind == "requirements":
+        (project / "requirements.txt").write_text("./wheels/parts-1.5-py3-none-any.whl\n")
+    else:
+        sources = 'parts = { path = "wheels/parts-1.5-py3-none-any.whl" }\n'
+        table = '[project]\nname = "app"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["parts"]\n'
+        (project / "pyproject.toml").write_text(f"{table}[tool.uv.sources]\n{sources}")
+        subprocess.run([*uv.uv_command(), "lock", "--offline", "--quiet"], cwd=project, check=True)
+
+    done = submit(sys.executable, project, "look.py")
+    listed = submit(sys.executable, project, "-m", "kinetic", "package", "--dry-run", "look.py")
+
+    assert done.stdout == "words|tool|1.5|parts-1.5-py3-none-any/src/tool.py\n", done.stderr
+    assert re.search(r"sent beside the project: .*/unpacked/[0-9a-f]{16}/parts-1.5-py3-none-any\n", done.stderr)
+    assert re.search(r"\nyes +\d+ bytes +\.kinetic-beside/parts-1.5-py3-none-any/src/parts/words\.txt", listed.stdout)

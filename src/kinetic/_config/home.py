@@ -68,6 +68,11 @@ def ensure_home(environ: Mapping[str, str]) -> Path:
     return home
 
 
+def unpacked_wheels(home: Path) -> Path:
+    """Return the folder of wheels of this machine, unpacked to be sent with projects, by their digests."""
+    return home / "cache" / "unpacked"
+
+
 def machine_id(environ: Mapping[str, str], *, machine_file: Path = _MACHINE_FILE) -> str:
     """Return a word that stays the same on this host and differs on every other that may share the home.
 

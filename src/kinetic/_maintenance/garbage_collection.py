@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kinetic._config.home import COLLECT_SECONDS, COLLECTED
+from kinetic._config.home import COLLECT_SECONDS, COLLECTED, unpacked_wheels
 from kinetic._maintenance import compiled_programs
 from kinetic._stores.protocol import Entry, LocalStore, Store
 from kinetic._wire import NamedTuple, documents, folders, keys
@@ -269,6 +269,9 @@ def _is_history(key: str) -> bool:
 
 def _collect_cache(cache: Path, now: float) -> tuple[int, int]:
     gone, freed = 0, 0
+    for place in folders.listed(unpacked_wheels(cache.parent)):
+        if re.match(_DIGEST, place.name) and folders.age(place, now) > retention_seconds("caches"):
+            gone, freed = gone + 1, freed + _remove_folder(place)
     for path, about in folders.walk(cache):
         folder, _, name = path.rpartition("/")
         is_page = folder in _CACHES and stat.S_ISREG(about.st_mode) and not name.startswith(_LAST_LOCK)
@@ -287,18 +290,23 @@ def _collect_environments(places: tuple[Path, ...], now: float) -> tuple[int, in
     gone, freed = 0, 0
     for place in places:
         if (place / ENVIRONMENTS).is_dir():
-            import shutil  # 3 ms, here and below: only where there are any
-
             from kinetic._images import isolated_environment
 
             needed = _templates_in_use(places[-1])
             for folder in isolated_environment.stale(place / ENVIRONMENTS, now):
                 if any(folder.name in template for template in needed):  # of a job that waits or runs
                     continue
-                size = sum(_size(Path(above) / file) for above, _, files in os.walk(folder) for file in files)
-                shutil.rmtree(folder, ignore_errors=True)
-                gone, freed = gone + 1, freed + size
+                gone, freed = gone + 1, freed + _remove_folder(folder)
     return gone, freed
+
+
+def _remove_folder(folder: Path) -> int:
+    """Remove a folder, and return its size in bytes."""
+    import shutil  # 3 ms; only where there are any
+
+    size = sum(_size(Path(above) / file) for above, _, files in os.walk(folder) for file in files)
+    shutil.rmtree(folder, ignore_errors=True)
+    return size
 
 
 def _templates_in_use(runtime: Path) -> list[str]:

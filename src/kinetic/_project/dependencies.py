@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from kinetic._config.home import kinetic_home, unpacked_wheels
 from kinetic._project import requirements
-from kinetic._project.requirements import Entry, entries, invalid, normalised, parsed, read_text
+from kinetic._project.requirements import Entry, LocalPath, entries, invalid, normalised, parsed, read_text
 from kinetic._project.root import INSTALLABLE, Plan, is_installed
 from kinetic._wire import NamedTuple, dataclass, digests, python_runtime
 from kinetic.errors import OptionError
@@ -228,6 +229,8 @@ Kind = Literal["none", "requirements", "pyproject", "lock", "script"]
 Export = Callable[[Path, Sequence[str], Sequence[str]], Sequence[str]]
 
 _FILES = ("requirements.txt", "pyproject.toml")  # the first wins
+_NAMES_DEPENDENCIES = r"(?m)^\s*dependencies\s*="
+_WHEEL = ".whl"
 _NOTHING_MORE = Wanted()
 
 
@@ -325,44 +328,67 @@ def find(
         return _of_project(file, wanted, export, notes, base=base)
     if any(wanted):
         notes.append(f"extras and groups have no meaning for {file}: {wanted}")
-    return _of_requirements(file, notes, base=base)
+    return _finished(file, "requirements", requirements.read(file), notes, base=base)
 
 
-def _of_requirements(file: Path, notes: list[str], *, base: bool) -> Dependencies:
-    """Read a requirements.txt; a line ``-e ../common`` stands for what that project needs, whose files are sent."""
-    found, projects = _without_projects(requirements.read(file), file.parent)
+def _needs_of(projects: Sequence[tuple[str, list[str]]]) -> tuple[list[Entry], list[str]]:
+    """Return what other projects need, and notes: without a lock, a line ``-e ../common`` stands for that."""
+    found, notes = list[Entry](), list[str]()
     sent = {name_of(folder) for folder, _ in projects}
     for folder, extras in projects:
         about = Path(folder, "pyproject.toml")
-        is_there = about.is_file()
-        declared = (
-            in_project(about, read_text(about), Wanted(extras), locked=False, sent=sent) if is_there else Declared([])
-        )
+        text = read_text(about) if about.is_file() else ""
+        declared = in_project(about, text, Wanted(extras), locked=False, sent=sent) if text else Declared([])
         found += [Entry(0, entry.text, entry.keep) for entry in declared.entries]
-        if not declared.entries:
+        if not declared.entries and not re.search(_NAMES_DEPENDENCIES, text):
             unread = f" ({', '.join(declared.unread)} is not read)" if declared.unread else ""
             notes.append(f"{folder} is sent, and names no dependencies in [project] of a pyproject.toml{unread}")
-    others = tuple(folder for folder, _ in projects)
-    return replace(_finished(file, "requirements", found, notes, base=base), projects=others)
+    return found, notes
 
 
-def _without_projects(found: Sequence[Entry], here: Path) -> tuple[list[Entry], list[tuple[str, list[str]]]]:
-    """Take out lines that install a project from its folder; return the others, and folders with their extras.
+def _without_projects(found: Sequence[Entry], source: Path) -> tuple[list[Entry], list[tuple[str, list[str]]]]:
+    """Take out lines that install a project's folder, or a wheel; return the others, and folders with their extras.
 
     What installs kinetic itself is in neither: every job brings its own.
     """
     kept, projects = list[Entry](), list[tuple[str, list[str]]]()
     for entry in found:
-        path, extras = requirements.local_path(entry) or ("", [])
+        local = None if requirements.is_kinetic(entry) else requirements.local_path(entry)
         # Pip looks from the current folder, which is mostly that of the first file.
+        here = source.parent
         places = [entry.file.parent, here] if entry.file else [here]
-        folders = [os.path.normpath(place / path) for place in places] if path else []
-        folder = next(filter(_is_project, folders), None)
-        if folder is None:
+        paths = [os.path.normpath(place / local.path) for place in places] if local else []
+        folder = next(filter(_is_project, paths), None)
+        wheel = next((path for path in paths if path.endswith(_WHEEL) and os.path.isfile(path)), None)
+        if local and wheel:
+            if unpacked := _unpacked(Path(wheel), entry, local, source):
+                projects.append((unpacked, local.extras))
+        elif folder is None or local is None:
             kept.append(entry)
         elif name_of(folder) not in python_runtime.NAMES:
-            projects.append((folder, extras))
+            projects.append((folder, local.extras))
     return kept, projects
+
+
+def _unpacked(wheel: Path, entry: Entry, local: LocalPath, source: Path) -> str:
+    """Return the folder that is sent for a wheel that a line names; "" if the line is for another machine."""
+    from kinetic._project import local_wheels  # few projects have any
+
+    if local.marker and not local_wheels.is_meant(local.marker):
+        return ""
+    if why := local_wheels.why_unfit(wheel):
+        requirements.reject(entry, source, why, "name a wheel for that, or one whose name ends with -none-any.whl")
+    try:
+        with open(wheel, "rb") as file:
+            digest = digests.of_stream(file)
+        unpacked = local_wheels.as_project(wheel, digest, unpacked_wheels(kinetic_home(os.environ)))
+    except OSError as error:
+        requirements.reject(entry, source, f"it cannot be unpacked: {error}", "make it readable, or make room")
+    except ValueError as error:
+        requirements.reject(entry, source, f"it is not a wheel: {error}", "build it again")
+    if local.hashes and digest not in local.hashes:
+        requirements.reject(entry, source, f"its hash is another one: {digest}", "lock again, or correct the line")
+    return unpacked
 
 
 def _is_project(folder: str) -> bool:
@@ -389,13 +415,13 @@ def _of_project(file: Path, wanted: Wanted, export: Export | None, notes: list[s
         # Whoever keeps one package of JAX keeps them all: they are locked to fit each other.
         keep = any(entry.keep and entry.name in requirements.BASE_NAMES for entry in found.entries)
         locked = [Entry(0, entry.text, keep) for entry in entries("\n".join(export(file.parent, *wanted)))]
-        locked, projects = _without_projects(locked, lock.parent)
         notes[0] = f"dependencies come from {lock}"
-        held = members.union((entry.name for entry in locked), (name_of(folder) for folder, _ in projects))
+        done = _finished(lock, "lock", locked, notes, found.requires_python, base=base)
+        held = members.union((entry.name for entry in locked), map(name_of, done.projects))
         if absent := sorted({entry.name for entry in found.entries} - held):
-            notes.append(f"{lock} does not hold {', '.join(absent)}: bring it up to date with uv lock")
-        others = tuple(folder for folder, _ in projects)
-        return replace(_finished(lock, "lock", locked, notes, found.requires_python, base=base), projects=others)
+            note = f"{lock} does not hold {', '.join(absent)}: bring it up to date with uv lock"
+            done = replace(done, notes=(*done.notes, note))
+        return done
     if has_lock:
         notes.append(f"{lock} is not read here")
     if not found.entries:
@@ -437,6 +463,10 @@ def _finished(
     *,
     base: bool,
 ) -> Dependencies:
+    found, projects = _without_projects(found, source)
+    if kind != "lock":
+        needed, more = _needs_of(projects)
+        found, notes = [*found, *needed], [*notes, *more]
     found, ours = requirements.without_kinetic(found)
     if ours:
         named = ", ".join(dict.fromkeys(entry.text for entry in ours))
@@ -448,4 +478,5 @@ def _finished(
         text = f"not installed from {source}, because the base environment brings its own JAX: {', '.join(filtered)}"
         notes = [*notes, f"{text} ('# kn:keep' on the line keeps it)"]
     lines = tuple(entry.text for entry in kept)
-    return Dependencies(source, kind, lines, filtered, tuple(dict.fromkeys(notes)), requires_python)
+    others = tuple(folder for folder, _ in projects)
+    return Dependencies(source, kind, lines, filtered, tuple(dict.fromkeys(notes)), requires_python, others)

@@ -28,7 +28,8 @@ _SEPARATORS = r"[-_.]+"
 _COMMENT = r"(?:^|\s+)#.*$"
 _KEEP = r"#\s*kn:keep\b"
 _FILE_URL = r"(?i)(?:\A|[\s=@+\"'])file:"
-_NAME_BEFORE = r"\A[\w.-]+\s*@\s*"
+_NAME_BEFORE = r"\A[\w.-]+\s*(?:\[([^\]]*)\]\s*)?@\s*"
+_HASH = r"--hash=sha256:([0-9a-f]{64})\b"
 _FILE_SCHEME = r"(?i)^file:(?://(?:localhost)?(?=/))?"
 _PIP_OPTIONS = r"\s*(?<!\S)--.*\Z"  # options of pip behind a requirement: its hashes
 _EGG = r"[#&]egg=([A-Za-z0-9._-]+)"
@@ -45,6 +46,11 @@ _SENT_ANYWAY = (
     "remove the line if it is code of your project, which is sent anyway; "
     "else publish it and name it with a version or an address (https://…, git+https://…)"
 )
+_NAME_WHEELS = "name each wheel on a line of its own (./wheels/NAME.whl), or the address of an index or a page"
+_BY_NAME = {  # why a line with such a name is still there: other wheels are sent with the project
+    r"\.whl\b": "correct the path: the file is not there; a wheel that is there is sent with the project",
+    r"\.(zip|tar|tgz)\b": "build a wheel of it (uv build --wheel), and name that: wheels are sent with the project",
+}
 
 
 class Entry(NamedTuple):
@@ -65,6 +71,15 @@ class Entry(NamedTuple):
     def about(self) -> str:
         """The name of the package, also of a constraint."""
         return self._replace(text=self.text.removeprefix(CONSTRAINT)).name
+
+
+class LocalPath(NamedTuple):
+    """What a line installs from this machine."""
+
+    path: str  # of a folder or a file, as the line names it
+    extras: list[str]
+    marker: str  # for which machines it counts (PEP 508); "" for all
+    hashes: list[str]  # SHA-256 of the files that it accepts; none for any
 
 
 def normalised(name: str) -> str:
@@ -130,10 +145,10 @@ def _with_included(file: Path, top: Path, above: frozenset[str]) -> Iterator[Ent
             continue
         target = include["file"].strip("\"'")
         if re.match(_REMOTE, target):
-            _reject(entry, top, "the file that it includes is not on this machine", _WRITE_HERE)
+            reject(entry, top, "the file that it includes is not on this machine", _WRITE_HERE)
         included = Path(os.path.normpath(file.parent / os.path.expanduser(re.sub(_FILE_SCHEME, "", target))))
         if not included.is_file():
-            _reject(entry, top, f"the file that it includes is not there: {included}", "correct the path")
+            reject(entry, top, f"the file that it includes is not there: {included}", "correct the path")
         if os.path.realpath(included) in above:  # it is being read
             continue
         is_limit = include["short"] == "c" or include["long"]
@@ -189,7 +204,7 @@ def without_kinetic(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
     """
     kept, ours = list[Entry](), list[Entry]()
     for entry in found:
-        if not _is_kinetic(entry):
+        if not is_kinetic(entry):
             kept.append(entry)
             continue
         ours.append(entry)
@@ -200,7 +215,7 @@ def without_kinetic(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
     return kept, ours
 
 
-def _is_kinetic(entry: Entry) -> bool:
+def is_kinetic(entry: Entry) -> bool:
     """Return whether a line would install kinetic: by name, as an archive, or from a repository of that name."""
     if entry.about:
         return entry.about in python_runtime.NAMES
@@ -228,10 +243,10 @@ def reject_local(found: Sequence[Entry], source: Path) -> None:
         if problem := _local_reference(entry.text):
             reason, advice = problem
             why = f"{reason}; a job elsewhere has only what comes from an index, from an address, or with your project"
-            _reject(entry._replace(text=entry.text.removeprefix(CONSTRAINT)), source, why, advice)
+            reject(entry._replace(text=entry.text.removeprefix(CONSTRAINT)), source, why, advice)
 
 
-def _reject(entry: Entry, source: Path, why: str, advice: str) -> NoReturn:
+def reject(entry: Entry, source: Path, why: str, advice: str) -> NoReturn:
     line = f", line {entry.number}" if entry.number else ""
     raise OptionError(
         f"{entry.file or source}{line} cannot be installed in a job: {entry.text}",
@@ -244,30 +259,34 @@ def _reject(entry: Entry, source: Path, why: str, advice: str) -> NoReturn:
 def _local_reference(text: str) -> tuple[str, str] | None:
     """Return why a line cannot be installed elsewhere, and what to do; None if it can."""
     text = text.removeprefix(CONSTRAINT)
+    advice = next((advice for end, advice in _BY_NAME.items() if re.search(end, text)), _SENT_ANYWAY)
     if re.search(_FILE_URL, text):
-        return "it names a file of this machine", _SENT_ANYWAY
+        return "it names a file of this machine", advice
     if not text.startswith("-"):
-        return ("it names a path of this machine", _SENT_ANYWAY) if _is_path(text) else None
+        return ("it names a path of this machine", advice) if _is_path(text) else None
     for option, value in _options(text):
         if option in _INCLUDING.values():
             return "it includes another file beside something else", "write -r FILE or -c FILE on a line of its own"
         if option == _EDITABLE and not re.match(_REMOTE, value):
             return "it installs from a folder of this machine", _SENT_ANYWAY
         if not re.match(_REMOTE, value):
-            return "it looks into a folder of this machine", "name the address of an index or a page"
+            return "it looks into a folder of this machine", _NAME_WHEELS
     return None
 
 
-def local_path(entry: Entry) -> tuple[str, list[str]] | None:
-    """Return what a line installs from this machine, as it names it, with its extras; None if it installs nothing."""
+def local_path(entry: Entry) -> LocalPath | None:
+    """Return what a line installs from this machine; None if it installs nothing from there."""
     from urllib.parse import unquote  # only where dependencies are read
 
     if not _local_reference(entry.text):
         return None
     editable = [value for option, value in _options(entry.text) if option == _EDITABLE]
-    target = re.sub(_NAME_BEFORE, "", (editable or [entry.text])[0].partition(";")[0].strip())
-    path, _, extras = unquote(re.sub(_FILE_SCHEME, "", target)).rstrip("]").partition("[")
-    return path, [extra.strip() for extra in extras.split(",") if extra.strip()]
+    target, _, marker = (editable or [re.sub(_PIP_OPTIONS, "", entry.text)])[0].partition(";")
+    before = re.match(_NAME_BEFORE, target.strip())
+    target = re.sub(_FILE_SCHEME, "", target.strip()[before.end() if before else 0 :])
+    path, _, extras = unquote(target).rstrip("]").partition("[")
+    listed = [extra.strip() for extra in (extras or (before and before[1]) or "").split(",")]
+    return LocalPath(path, list(filter(None, listed)), marker.strip(), re.findall(_HASH, entry.text))
 
 
 def _options(text: str) -> Iterator[tuple[str, str]]:

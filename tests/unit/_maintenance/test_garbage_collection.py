@@ -304,6 +304,20 @@ def test_an_environment_goes_when_no_job_has_used_it_for_thirty_days(store, home
     assert [path.name for path in (home / "cache" / "environments").iterdir()] == [new]
 
 
+def test_an_unpacked_wheel_goes_ninety_days_after_its_last_use(store, home, runtime) -> None:
+    unpacked = home / "cache" / "unpacked"
+    for name, days in ((16 * "a", 91), (f"{16 * 'b'}.0a1b2c3d", 91), (new := 16 * "c", 89), ("theirs", 400)):
+        file = unpacked / name / "lib-1-py3-none-any" / "src" / "lib.py"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"x" * 50)
+        aged(unpacked / name, days)
+
+    swept = sweep(store, home, runtime)
+
+    assert (swept.pages, swept.size_bytes) == (2, 100)
+    assert sorted(path.name for path in unpacked.iterdir()) == [new, "theirs"]
+
+
 def test_an_environment_stays_however_old_while_a_job_waits_that_needs_it(store, home, runtime) -> None:
     folder = runtime / "environments" / (24 * "a")
     (folder / "bin").mkdir(parents=True)
