@@ -99,6 +99,9 @@ def _unpack(wheel: Path, to: Path) -> None:
                 os.chmod(file, 0o700)
     (to / ".kineticignore").write_text("!*\n")
     (to / "pyproject.toml").write_text(_about(source), encoding="utf-8")
+    for above, _, files in os.walk(to):  # a file that a power cut made empty would be sent as it is
+        for name in (*files, ""):
+            folders.sync(os.path.join(above, name))
 
 
 def _about(source: Path) -> str:
