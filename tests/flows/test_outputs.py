@@ -407,10 +407,12 @@ def test_a_function_that_writes_plain_files_goes_on_in_a_bucket_as_in_a_folder(p
     files = ["checkpoints", "checkpoints/state", "plots", "plots/loss.txt"]
     copied = project.out(
         f"""
+        import pathlib
         import kinetic
         from plain import train
         job = train.with_options(output_dir={bucket + "/plain"!r}).run_async(1)
-        print(job.result(), job.get_outputs("checkpoints/state").read_text(), job.get_outputs("plots", to="mine"))
+        value, state = job.result(), job.get_outputs("checkpoints/state")
+        print(value, state.read_text(), job.get_outputs(pathlib.Path("plots"), to="mine"))
         print(*sorted(path.relative_to(job.get_outputs()) for path in job.get_outputs().rglob("*.*")))
         try:
             job.get_outputs("plot")

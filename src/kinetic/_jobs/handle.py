@@ -287,7 +287,9 @@ class JobHandle(JobRecord, Generic[R]):
 
         return activity.progress_of(self)
 
-    def get_outputs(self, path: str = "", to: str | os.PathLike[str] | None = None, *, force: bool = False) -> Path:
+    def get_outputs(
+        self, path: str | os.PathLike[str] = "", to: str | os.PathLike[str] | None = None, *, force: bool = False
+    ) -> Path:
         """Copy files that the job wrote into its output folder to this machine, as ``kinetic outputs get`` does.
 
         It works while the job runs, and after it was collected or removed. Files that are there already with the same
@@ -307,10 +309,12 @@ class JobHandle(JobRecord, Generic[R]):
             OptionError: The folder has other files under these names, and ``force`` is not set.
             KineticError: Something could not be written there; what was copied stays.
         """
+        import os
         from pathlib import Path  # most handles are never asked
 
         from kinetic._jobs import outputs
 
+        path = os.fsdecode(path)
         copy = outputs.Copy.of(outputs.location_of(self), path, None if to is None else Path(to), force=force)
         copy.run()
         return copy.to / outputs.relative_path(path)
@@ -363,6 +367,7 @@ class JobHandle(JobRecord, Generic[R]):
             Exception: The function's own exception, with its remote traceback as a note.
         """
         job_wait.check_flags(cleanup=cleanup, stream_logs=stream_logs)
+        job_wait.check_callback("on_status_change", on_status_change, "it is given each status")
         most = job_wait.seconds_to_wait(cleanup_timeout, "cleanup_timeout") or 0.0
         if self._value is not _NOTHING:
             job_wait.notify(on_status_change, JobStatus.SUCCEEDED)

@@ -211,6 +211,12 @@ def check_flags(**flags: object) -> None:
             raise OptionTypeError(f"{name}={value!r} is neither True nor False")
 
 
+def check_callback(name: str, function: object, given: str) -> None:
+    """Refuse what is neither a function nor None; ``given`` says what it is called with."""
+    if function is not None and not callable(function):
+        raise OptionTypeError(f"{name} must be a function, got {function!r}", next=given)
+
+
 def _check_circle(job: JobRecord) -> None:
     """Refuse to wait, inside a job, for one that starts only when this job has ended."""
     own = os.environ.get("KINETIC_JOB_ID")

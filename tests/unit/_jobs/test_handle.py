@@ -571,6 +571,12 @@ def test_a_text_is_not_taken_for_a_wish_to_follow(call: Callable[[Any], object])
         call(kinetic.JobHandle(**FIELDS))
 
 
+@pytest.mark.parametrize("wrong", [3, "print", []])
+def test_what_cannot_be_called_is_not_taken_for_a_callback_before_anything_is_waited_for(wrong: Any) -> None:
+    with pytest.raises(OptionTypeError, match="on_status_change must be a function, got"):
+        kinetic.JobHandle(**FIELDS).result(on_status_change=wrong)
+
+
 def test_every_field_is_a_json_value_also_once_the_handle_has_the_result(tmp_path, monkeypatch) -> None:
     with testing.fake_backend(tmp_path):
         job = user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, 2)
