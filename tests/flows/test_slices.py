@@ -185,6 +185,32 @@ def test_several_machines_with_gpus_are_processes_that_find_each_other_by_jax_an
     assert "this machine has no gpu-l4x1x2: 2 processes, joined by jax.distributed, run on the CPU" in said.stderr
 
 
+def test_several_slices_are_emulated_as_hosts_that_are_counted_on(home, project) -> None:
+    project.write(
+        "two.py",
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="tpu-2xv4-2x2x2")
+        def where():
+            me = kinetic.current()
+            print("slice", me.slice_index, "of", me.slice_count)
+
+        if __name__ == "__main__":
+            job = where.run_async()
+            job.result(cleanup=False)
+            print(job.job_id)
+        """,
+    )
+
+    done = project.run("two.py")
+    log = project.kinetic("jobs", "logs", done.stdout.strip(), "--host", "all").stdout
+
+    assert "is emulated: 2 slices, together 4 processes with 4 virtual CPU devices each" in done.stderr
+    said = [(str(host), str(host // 2)) for host in range(4)]
+    assert sorted(re.findall(r"^\[host (\d)\] slice (\d) of 2$", log, re.MULTILINE)) == said
+
+
 def test_a_slice_is_one_slot(home, project) -> None:
     project.write(
         "wide.py",

@@ -123,6 +123,7 @@ def _explain(name: str, place: Mapping[str, str | None] | None, *, as_json: bool
         ["name", placement.name],
         ["means", _meaning(placement)],
         ["hosts", str(placement.hosts)],
+        ["slices", str(placement.slices) if placement.slices > 1 else ""],
         ["chips", str(placement.chips) if placement.kind == "tpu" else ""],
         ["GPUs", str(placement.chips) if placement.kind == "gpu" else ""],
         ["chips per host", str(placement.chips_per_host) if placement.kind == "tpu" else ""],
@@ -156,7 +157,8 @@ def _meaning(placement: Placement) -> str:
         return "any machine; no accelerator is requested"
     count = count_text(placement.chips, "GPU" if placement.kind == "gpu" else "TPU chip")
     hosts = "one host" if placement.hosts == 1 else f"{placement.hosts} hosts"
-    hosts += " of one slice" if placement.hosts > 1 and placement.kind == "tpu" else ""
+    if placement.hosts > 1 and placement.kind == "tpu":
+        hosts += " of one slice" if placement.slices == 1 else f" of {placement.slices} slices"
     return f"{count} of the kind {placement.family}, on {hosts}"
 
 

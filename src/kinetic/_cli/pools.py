@@ -76,7 +76,7 @@ def add(name: str | None, accelerator: str | None, spot: bool, dry_run: bool, ye
 
     The pool starts without nodes, and nodes come with jobs. Its name says what it is, so the same command finds it
     again; then only --min and --max are changed, for nothing else of a pool can be. A pool of a TPU slice of several
-    hosts is exactly one slice: --slices makes several, which are numbered.
+    hosts is exactly one slice: --slices makes several, which are numbered, and so does a name such as 2xv5e-16.
 
     Example: kinetic pool add v5litepod-16 --spot
     """
@@ -92,7 +92,10 @@ def add(name: str | None, accelerator: str | None, spot: bool, dry_run: bool, ye
     if not (reservation or wanted.spot or given["flex_start"] or given["queued"]):
         reservation = read_variable("KINETIC_RESERVATION", os.environ)
     options = PoolOptions(reservation or "", *(given[each] for each in ("flex_start", "queued", "least", "most")))
-    slices: int = given["slices"] or 1
+    slices: int = (given["slices"] or 1) * wanted.slices
+    wanted = wanted.one_slice
+    if slices > 1 and wanted.hosts == 1 and not given["slices"]:  # slices of one host are nodes of one pool
+        options, slices = options._replace(most=options.most or max(slices, options.least or 0)), 1
     node_pools.check_options(wanted, options, slices=slices)
     setup = _setup(given)
     with output.phase("reading the cluster", summary=False), explaining("read the cluster", setup.project):

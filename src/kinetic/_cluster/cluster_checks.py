@@ -335,6 +335,12 @@ class ClusterChecks:
         if not discovery.serves(self._client, JOB_SET):
             if self.placement.hosts == 1:
                 return "JobSet is not installed; only slices of several hosts use it"
+            if self.placement.slices > 1:
+                raise Problem(
+                    "FAIL",
+                    f"JobSet is not installed, and {self.placement.name} has {self.placement.slices} slices",
+                    next=self._jobset_step,
+                )
             raise Problem(
                 "WARN",
                 "JobSet is not installed: a slice that loses a host is not restarted as a whole",

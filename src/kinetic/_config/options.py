@@ -146,7 +146,7 @@ CLUSTER_SETTINGS = {
 }
 INSIDE_A_JOB = (  # and in a command that is run when a job has ended; kinetic sets them
     *("KINETIC_JOB_ID", "KINETIC_CHECKPOINT_DIR", "KINETIC_ATTEMPT", "KINETIC_HOST_INDEX", "KINETIC_HOST_COUNT"),
-    *("KINETIC_PROGRESS_FILE", "KINETIC_PACKAGE_ORIGIN"),
+    *("KINETIC_SLICE_COUNT", "KINETIC_PROGRESS_FILE", "KINETIC_PACKAGE_ORIGIN"),
     *("KINETIC_NOTICE_JOB_ID", "KINETIC_NOTICE_STATUS", "KINETIC_NOTICE_TEXT"),
 )
 # Every variable that kinetic reads or sets, and the default as `kinetic config` shows it.

@@ -7,7 +7,7 @@ The grammar, after trimming and lower-casing:
              | "gpu" | "tpu"                                     l4 x1, v5litepod with 4 chips
              | number                                            a GPU with that count first, else a TPU
              | gpu [ "x" count [ "x" machines ] ]                "l4", "l4x4", "nvidia-l4"; "h100x8x2" is two machines
-             | tpu [ "-" chips | "-" topology ]                  "v5e", "v5e-8", "v5litepod-2x4"
+             | [ slices "x" ] tpu [ "-" chips | "-" topology ]   "v5e", "v5e-8", "v5litepod-2x4"; "2xv5e-16": two slices
 
 Without a prefix a GPU comes first. A TPU number counts CHIPS. Google's own names for v3, v4, v5p and tpu7x count
 TensorCores, two per chip, so the same text can mean twice the slice: a note says so, and the canonical name spells the
@@ -16,6 +16,7 @@ topology, which cannot be misread.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import permutations
 from typing import Literal
@@ -31,7 +32,8 @@ Toleration = dict[str, str]
 SLUG_LENGTH = 16  # characters; a job id carries a function name, a date and a hash as well, and must fit 63
 _SPOT = ":spot"
 _GOOGLE_V3_HOST = 8  # TensorCores; "v3-8" is the common name of one v3 host
-_MOST_MACHINES = 256  # with GPUs, of one job; more is a typing error
+_MOST_MACHINES = 256  # with GPUs, or slices, of one job; more is a typing error
+_SLICES = r"(tpu[-:])?(\d+)x(?:tpu[-:])?(?=[a-z])(.+)"
 
 
 class HardwareName(NamedTuple):
@@ -41,10 +43,11 @@ class HardwareName(NamedTuple):
     canonical: str  # the one spelling of this hardware, e.g. "tpu-v5litepod-2x4", "gpu-l4x4", "cpu"; without spot
     kind: Kind  # "cpu", "gpu" or "tpu"
     family: str  # key in ``catalog.GPUS`` or ``catalog.TPUS``; "cpu" for a CPU
-    chips: int  # GPUs of all machines, or TPU chips of the whole slice (count); 0 for a CPU
-    topology: str | None  # TPU chips per axis, e.g. "2x4"; None otherwise
+    chips: int  # GPUs of all machines, or TPU chips of all slices (count); 0 for a CPU
+    topology: str | None  # of each slice: TPU chips per axis, e.g. "2x4"; None otherwise
     slug: str  # a short DNS-safe word for job ids, e.g. "v5e1"
     machines: int = 1  # with GPUs (count); the hosts of a TPU slice follow from its topology
+    slices: int = 1  # of a TPU (count)
     spot: bool = False  # whether the name ends in ":spot"; never for a CPU
     notes: tuple[str, ...] = ()  # sentences for the user where the name may not mean what they think
 
@@ -56,7 +59,7 @@ class HardwareName(NamedTuple):
 def parse(accelerator: str) -> HardwareName:
     """Read an accelerator name, e.g. "tpu-v5litepod-2x4" (chips per axis), "tpu-v5e-8" (chips), "gpu-l4x4" (GPUs).
 
-    "gpu-h100x8x2" is two machines with eight GPUs each.
+    "gpu-h100x8x2" is two machines with eight GPUs each, "tpu-2xv5e-16" two slices of 16 chips each.
 
     Raises:
         OptionError: Unknown name (the message has the three nearest), or a count or topology that the named
@@ -74,6 +77,8 @@ def parse(accelerator: str) -> HardwareName:
     head, _, number = text.partition(":")
     if text == "cpu" or (head == "cpu" and is_number(number)):
         return _cpu(accelerator, numbered=text != "cpu", spot=spot)
+    if slices := re.fullmatch(_SLICES, text):
+        return _slices_of(accelerator, int(slices[2]), parse(f"{slices[1] or ''}{slices[3]}"), spot=spot)
     wanted, word = _split_prefix(text)
     found = _read_number(accelerator, wanted, word)
     if found is None and wanted != "tpu":
@@ -83,6 +88,27 @@ def parse(accelerator: str) -> HardwareName:
     if found is None:
         raise _unknown(accelerator, wanted, word)
     return found._replace(spot=spot)
+
+
+def _slices_of(written: str, count: int, each: HardwareName, *, spot: bool) -> HardwareName:
+    if each.kind != "tpu":
+        raise OptionError(
+            f"{_quoted(written)} asks for {count} of {each.canonical}",
+            why="a number in front counts slices of TPUs; machines with GPUs are counted at the end",
+            next=_write([f"gpu-{each.family}x{each.chips}x{count}" if each.kind == "gpu" else each.canonical]),
+        )
+    if count not in range(1, _MOST_MACHINES + 1):
+        raise OptionError(
+            f"{_quoted(written)} asks for {count} slices",
+            why=f"a job has from 1 to {_MOST_MACHINES} of them",
+            next=_write([each.canonical, each.canonical.replace("-", "-2x", 1)]),
+        )
+    each = each._replace(written=written, spot=spot)
+    if count == 1:
+        return each
+    name, word = each.canonical.replace("-", f"-{count}x", 1), f"s{count}"
+    slug = f"{each.slug[: SLUG_LENGTH - len(word)].rstrip('-')}{word}"
+    return each._replace(canonical=name, chips=each.chips * count, slug=slug, slices=count)
 
 
 def slug(accelerator: str) -> str:
@@ -402,9 +428,10 @@ class Placement(NamedTuple):
     kind: Kind  # "cpu", "gpu" or "tpu"
     family: str  # key in ``catalog.GPUS`` or ``catalog.TPUS``; "cpu" for a CPU
     chips: int  # GPUs, or TPU chips, of all hosts together (count); 0 for a CPU
-    hosts: int  # machines, and so pods (count); 1 but for a TPU slice and for several machines with GPUs
+    hosts: int  # machines, and so pods (count), of all slices; 1 but for TPU slices and for several machines with GPUs
+    slices: int  # of a TPU (count): what is joined by the network of the data center, and not by that of the chips
     chips_per_host: int  # that each pod asks for (count): of TPUs all that its host has, as their plugin demands
-    topology: str | None  # TPU chips per axis, e.g. "2x4"; None otherwise
+    topology: str | None  # of each slice: TPU chips per axis, e.g. "2x4"; None otherwise
     machine_type: str | None  # Compute Engine's machine type; None for a CPU, where any will do
     node_selector: dict[str, str]  # labels that a node must carry
     tolerations: tuple[Toleration, ...]  # Kubernetes tolerations, ready for a pod
@@ -413,6 +440,12 @@ class Placement(NamedTuple):
     spot: bool  # whether the capacity can be preempted with about 30 s notice
     notes: tuple[str, ...]  # sentences for the user: what the name may mean elsewhere, what the hardware needs
     source: str  # where the facts were read
+
+    @property
+    def one_slice(self) -> Placement:
+        """The hardware of one of its slices."""
+        name = self.name.replace(f"-{self.slices}x", "-", 1) if self.slices > 1 else self.name
+        return self._replace(name=name, chips=self.chips // self.slices, hosts=self.hosts // self.slices, slices=1)
 
     @property
     def machine(self) -> str:
@@ -443,6 +476,7 @@ def place(accelerator: str, *, spot: bool = False, multi_host: bool = False) -> 
         family=wanted.family,
         chips=wanted.chips,
         hosts=wanted.machines,
+        slices=wanted.slices,
         chips_per_host=wanted.chips // wanted.machines,
         topology=wanted.topology,
         machine_type=None,
@@ -502,7 +536,7 @@ def _place_tpu(plain: Placement, *, multi_host: bool) -> Placement:
         # Both labels are also on the one large host, and its device plugin refuses a pod that asks for half of it.
         selector[COUNT_LABEL] = str(machine.chips)
     return plain._replace(
-        hosts=hosts,
+        hosts=hosts * plain.slices,
         chips_per_host=machine.chips,
         machine_type=machine.machine_type,
         node_selector=selector,

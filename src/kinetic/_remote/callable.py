@@ -518,8 +518,8 @@ def run(
 
     Args:
         accelerator: What it runs on, e.g. "cpu", "gpu-l4", "gpu-a100x8", "gpu-h100x8x2" (two machines of eight GPUs),
-            "tpu-v5e-1", "tpu-v5litepod-2x4". Falls back to the options of the profile, then to ``[tool.kinetic]`` in
-            the project's pyproject.toml.
+            "tpu-v5e-1", "tpu-v5litepod-2x4", "tpu-2xv5e-16" (two slices of 16 chips). Falls back to the options of the
+            profile, then to ``[tool.kinetic]`` in the project's pyproject.toml.
         container_image: None or "bundled", "prebuilt", or the address of an image. Recorded on this machine. Falls
             back like the accelerator.
         base_image_repo: Repository of prebuilt base images. Recorded on this machine.

@@ -14,7 +14,7 @@ class CurrentJob(NamedTuple):
         job_id: Its id; None outside of a job.
         attempt: The number of the attempt, from 0: more than 0 after a retry or a preemption. Each attempt at an input
             of a batch is a job of its own, and begins at 0.
-        host_index: The index of this host in a slice, from 0.
+        host_index: The index of this host in the job, from 0; those of a slice follow each other.
         host_count: The number of hosts, 1 for most jobs.
     """
 
@@ -22,6 +22,16 @@ class CurrentJob(NamedTuple):
     attempt: int
     host_index: int
     host_count: int
+
+    @property
+    def slice_count(self) -> int:
+        """The number of TPU slices, 1 for most jobs."""
+        return int(os.environ.get("KINETIC_SLICE_COUNT") or 1)
+
+    @property
+    def slice_index(self) -> int:
+        """The index of the slice that this host is in, from 0."""
+        return self.host_index * self.slice_count // self.host_count
 
 
 def current() -> CurrentJob:

@@ -36,6 +36,9 @@ TERMINATION_LOG = "/dev/termination-log"  # Kubernetes shows its content as the 
 
 # Of these the first that holds a number says which host this is; Kubernetes sets it in every pod of an Indexed Job.
 HOST_VARIABLES = ("JOB_COMPLETION_INDEX", "LWS_WORKER_INDEX", "TPU_WORKER_ID")
+SLICE_VARIABLE = (
+    "JOBSET_JOB_INDEX"  # of several slices: which one this host is in; its own number counts from 0 in each
+)
 RESTART_VARIABLE = "JOBSET_RESTART_ATTEMPT"  # of several hosts: how often the whole set was started again
 MORE_MEMORY = (
     "ask for more memory where resources is set, or use less at once: "
@@ -156,7 +159,8 @@ class Task(_HostFiles):
     order_key: str = ""  # "" for the job's own place
     child: dict[str, Any] | None = None  # what the launch adds to an order that a batch shares, as plain JSON
     mark: str = ""  # stem of the mark's key, for a batch's child
-    hosts: int = 1
+    hosts: int = 1  # of all slices
+    slices: int = 1  # of TPUs; each has as many hosts
     coordinator: str = ""  # ``address:port`` at which JAX's processes meet; DETECT; or "" to leave JAX alone
     function: str = ""  # its name, for messages from before the order is read
     project: str = ""  # its folder on this machine and its module, for what a supervisor learns of it; "" in a pod
@@ -235,7 +239,7 @@ READERS = {
     **fields.each(_PATH, "base", "cache", "runner", "workspace"),
     **fields.each(fields.optional(_PAGE), "child", "requirements", "queued", "left"),
     **fields.each(fields.boolean, "require_accelerator", "own_interpreter", "is_command"),
-    "hosts": fields.integer(1, 100_000),
+    **fields.each(fields.integer(1, 100_000), "hosts", "slices"),
     "deadline": fields.optional(_SECONDS),
     **fields.each(fields.optional(fields.array_of(_PAGE, 100_000)), "placed", "after", "values"),
     "umask": fields.integer(0, 0o777),

@@ -12,6 +12,8 @@ from cluster import nodes
 from cluster.plane import wait_for
 from flows.programs import FAKE_TORCH
 
+from kinetic._backends.kube.job_manifests import SLICE_INDEX
+
 HOSTS = 2
 
 TEAM = """
@@ -331,6 +333,91 @@ def test_several_machines_with_gpus_are_hosts_on_any_nodes_that_find_each_other_
     """)
 
     assert found == ["hello", 2]
+
+
+def test_several_slices_are_one_job_whose_hosts_are_counted_on_and_each_has_a_node_pool_of_its_own(
+    team: Any, site: Any, machines: Any, kinetic: Any
+) -> None:
+    pools = [set(machines(pool=0)), set(machines(pool=1))]
+    pools[1] -= pools[0]
+
+    (job_id, first), said = team.both("""
+        @kinetic.run(accelerator="tpu-2xv4-2x2x2", keep_warm="10m")
+        def where():
+            me = kinetic.current()
+            print("slice", me.slice_index, "of", me.slice_count, "host", me.host_index, "of", me.host_count)
+            return [*me, me.slice_count]
+
+        job = where.run_async()
+        tell([job.job_id, job.result(cleanup=False)])
+    """)
+    log = kinetic("jobs", "logs", job_id, "--host", "all").out
+    explained = kinetic("jobs", "explain", job_id).out
+
+    assert first[2:] == [0, 4, 2]  # host 0 of 4, in 2 slices
+    found = re.findall(r"^\[host (\d)\] slice (\d) of 2 host (\d) of 4$", log, re.MULTILINE)
+    assert sorted(found) == [(str(host), str(host // HOSTS), str(host)) for host in range(2 * HOSTS)]
+    assert len(site.job_sets(job_id)) == 1
+    used = [
+        {pod["spec"]["nodeName"] for pod in site.pods_of(job_id) if pod["metadata"]["labels"][SLICE_INDEX] == index}
+        for index in ("0", "1")
+    ]
+    assert sorted(map(sorted, used)) == sorted(map(sorted, pools))
+    assert explained.splitlines()[0] == f"{job_id}: SUCCEEDED"
+    assert "only hosts of one slice are kept" in said
+
+
+def test_a_lost_host_of_one_slice_starts_all_slices_again_and_one_that_fails_is_named(
+    team: Any, site: Any, agent: Any, machines: Any, shared: Any
+) -> None:
+    for number in range(2):
+        machines(pool=number)
+    client = team.start(
+        """
+        from team import again
+        job = again.with_options(accelerator="tpu-2xv4-2x2x2").run_async(words[0])
+        tell(job.job_id)
+        value = job.result(timeout=100, cleanup=False)
+
+        @kinetic.run(accelerator="tpu-2xv4-2x2x2")
+        def fall():
+            if kinetic.current().host_index == 3:
+                raise ValueError("this host is unwell")
+            time.sleep(600)
+
+        tell([value, message(fall.run_async().exception(timeout=90))])
+        """,
+        str(shared),
+    )
+    (job_id,) = team.told(client.stdout.readline())
+    for host in range(2 * HOSTS):
+        wait_for(f"host {host}", (shared / f"host-{host}-attempt-0").exists)
+    last = next(pod for pod in site.pods_of(job_id) if pod["metadata"]["labels"][SLICE_INDEX] == "1")
+
+    site.api.delete(f"{site.core}/pods/{last['metadata']['name']}")
+    out, err = client.communicate(timeout=110)
+
+    assert client.returncode == 0, err
+    value, words = team.told(out)[-1]
+    assert value == 1
+    assert {path.name for path in shared.glob("host-*-attempt-1")} == {f"host-{host}-attempt-1" for host in range(4)}
+    assert "It happened on host 3 of 4." in words
+
+
+def test_several_slices_are_refused_where_there_is_no_job_set(team: Any, plane: Any) -> None:
+    plane.proxy.hide("jobset.x-k8s.io")
+
+    found = team.run("""
+        from team import report
+        try:
+            report.with_options(accelerator="tpu-2xv4-2x2x2").run_async()
+        except kinetic.errors.CapacityError as error:
+            tell([error.code, str(error)])
+    """)
+
+    assert found[0] == "jobset-missing"
+    assert "tpu-2xv4-2x2x2 has 2 slices, and JobSet is not installed in " in found[1]
+    assert "one slice: tpu-v4-2x2x2" in found[1]
 
 
 # What GKE tells JAX about a slice of TPUs nobody tells it on CPUs; here another cluster that JAX knows is played to it.

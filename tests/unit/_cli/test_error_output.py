@@ -110,6 +110,10 @@ def test_a_terminal_shows_colours_unless_it_is_told_not_to(no_color, coloured, m
         (["cost", "cpuu"], "write cpu"),
         (["pool", "add", "cpuu"], "write cpu"),
         (["up", "--accelerator", "cpuu"], "write --accelerator cpu"),
+        (
+            ["up", "--accelerator", "2xv5e-16"],
+            "kinetic up --accelerator tpu-v5litepod-4x4     and with --standard: kinetic pool add tpu-2xv5litepod-4x4",
+        ),
         (["doctor", "--accelerator", "cpuu"], "write --accelerator cpu"),
         (["doctor", "--try", "cpuu"], "write --try cpu"),
         (["profile", "create", "team", "--option", "accelerator=cpuu"], "write --option accelerator=cpu"),

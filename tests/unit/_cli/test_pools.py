@@ -41,6 +41,23 @@ def test_a_pool_is_planned_and_made_with_yes(kinetic, cloud) -> None:
     assert kinetic("pool", "add", "l4", "--spot", "--yes").stdout == "= gpu-l4-spot is there\n"
 
 
+@pytest.mark.parametrize("words", [("2xv5e-16",), ("v5e-16", "--slices", "2")])
+def test_a_name_with_several_slices_makes_a_pool_for_each(words, kinetic, cloud) -> None:
+    made = kinetic("pool", "add", *words, "--yes")
+
+    assert made.exit_code == 0, made.stderr
+    pools = [cloud.container.pool(ZONE, "team", f"tpu-v5litepod-4x4{ending}") for ending in ("", "-2")]
+    assert [each["placementPolicy"]["tpuTopology"] for each in pools] == ["4x4", "4x4"]
+    assert [each["autoscaling"]["totalMaxNodeCount"] for each in pools] == [4, 4]
+
+
+def test_a_name_with_several_slices_of_one_host_makes_one_pool_for_them(kinetic, cloud) -> None:
+    made = kinetic("pool", "add", "3xv5e-8", "--yes")
+
+    assert made.exit_code == 0, made.stderr
+    assert cloud.container.pool(ZONE, "team", "tpu-v5litepod-2x4")["autoscaling"]["totalMaxNodeCount"] == 3
+
+
 def test_the_options_of_the_package_that_this_one_replaces_are_understood(kinetic, cloud) -> None:
     planned = kinetic("pool", "add", "--accelerator", "l4", "--min-nodes", "0", "--preview")
 

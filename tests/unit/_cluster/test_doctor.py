@@ -188,6 +188,7 @@ def test_what_follows_from_a_failure_is_skipped_and_names_it(doctor: Doctor) -> 
 
 def test_a_slice_without_jobset_is_a_warning_and_a_webhook_that_is_silent_a_failure(doctor: Doctor) -> None:
     assert doctor.run("v5litepod-16")["jobset"].level == "WARN"
+    assert doctor.run("2xv5litepod-16")["jobset"].level == "FAIL"
 
     doctor.kube.groups["jobset.x-k8s.io"] = ["v1alpha2"]
     doctor.kube.reconnect()  # what it serves is remembered for each client

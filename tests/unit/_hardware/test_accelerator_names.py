@@ -192,6 +192,45 @@ def test_a_job_has_from_one_to_256_machines(name: str) -> None:
     assert suggestions(error) == ["gpu-l4x1x2"]
 
 
+@pytest.mark.parametrize(
+    ("name", "canonical", "chips", "slices"),
+    [
+        ("tpu-2xv5e-16", "tpu-2xv5litepod-4x4", 32, 2),
+        ("2xV5E-16:spot", "tpu-2xv5litepod-4x4", 32, 2),
+        ("2xtpu-v5e-16", "tpu-2xv5litepod-4x4", 32, 2),
+        ("tpu:4xv5p-2x2x2", "tpu-4xv5p-2x2x2", 32, 4),
+        ("3xtpu", "tpu-3xv5litepod-2x2", 12, 3),
+        ("1xv6e-8", "tpu-v6e-2x4", 8, 1),
+        ("256xv5e-256", "tpu-256xv5litepod-16x16", 65536, 256),
+    ],
+)
+def test_a_number_in_front_counts_slices(name: str, canonical: str, chips: int, slices: int) -> None:
+    reading = parse(name)
+
+    assert (reading.canonical, reading.chips, reading.slices) == (canonical, chips, slices)
+    assert reading.spot == name.endswith(":spot")
+    assert reading.slug.startswith("v")  # names of objects begin with a letter
+    assert len(reading.slug) <= 16
+    again = parse(canonical)
+    assert again._replace(slug="") == reading._replace(written=canonical, slug="", spot=False)
+
+
+@pytest.mark.parametrize("name", ["0xv5e-16", "257xv5e-16"])
+def test_a_job_has_from_one_to_256_slices(name: str) -> None:
+    error = refusal(name)
+
+    assert error.why == "a job has from 1 to 256 of them"
+    assert suggestions(error) == ["tpu-v5litepod-4x4", "tpu-2xv5litepod-4x4"]
+
+
+@pytest.mark.parametrize(("name", "instead"), [("2xh100x8", "gpu-h100x8x2"), ("2xcpu", "cpu")])
+def test_only_slices_of_tpus_are_counted_in_front(name: str, instead: str) -> None:
+    error = refusal(name)
+
+    assert "counts slices of TPUs" in (error.why or "")
+    assert suggestions(error) == [instead]
+
+
 @pytest.mark.parametrize("name", ["h200", "b200", "h100-mega", "gb200", "gb300"])
 def test_a_gpu_that_is_sold_in_one_size_means_that_size_and_says_so(name: str) -> None:
     (size,) = GPUS[name].machines

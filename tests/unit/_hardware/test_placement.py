@@ -128,6 +128,14 @@ def test_several_machines_with_gpus_are_as_many_hosts_with_the_count_of_one() ->
     assert three == same
 
 
+def test_several_slices_are_as_many_times_the_hosts_of_one() -> None:
+    one, two = place("tpu-v5e-16"), place("tpu-2xv5e-16")
+
+    assert (two.hosts, two.slices, two.chips, two.chips_per_host, two.topology) == (8, 2, 32, 4, "4x4")
+    assert two.one_slice == one._replace(accelerator="tpu-2xv5e-16")
+    assert one.one_slice == one
+
+
 def test_an_ordinary_gpu_asks_for_nothing_more() -> None:
     placement = place("gpu-l4")
 

@@ -15,6 +15,7 @@ def test_outside_of_a_job_it_is_the_only_host_of_a_first_attempt(monkeypatch: py
         monkeypatch.delenv(name, raising=False)
 
     assert kinetic.current() == (None, 0, 0, 1)
+    assert (kinetic.current().slice_index, kinetic.current().slice_count) == (0, 1)
     assert not kinetic.is_remote()
 
 
@@ -23,9 +24,11 @@ def test_in_a_job_it_is_what_the_job_was_started_with(monkeypatch: pytest.Monkey
     monkeypatch.setenv("KINETIC_ATTEMPT", "2")
     monkeypatch.setenv("KINETIC_HOST_INDEX", "3")
     monkeypatch.setenv("KINETIC_HOST_COUNT", "4")
+    monkeypatch.setenv("KINETIC_SLICE_COUNT", "2")
 
     job = kinetic.current()
 
     assert (job.job_id, job.attempt) == ("cpu-train-20261120-143000-1a2b3c4", 2)
     assert (job.host_index, job.host_count) == (3, 4)
+    assert (job.slice_index, job.slice_count) == (1, 2)
     assert kinetic.is_remote()

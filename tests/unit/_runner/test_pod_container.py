@@ -58,6 +58,14 @@ def test_which_host_this_is(hosts: int, environ: dict[str, str], host: int) -> N
     assert container.host_of(hosts, environ) == host
 
 
+def test_the_hosts_of_several_slices_are_counted_on() -> None:
+    pods = [{"JOB_COMPLETION_INDEX": f"{host}", "JOBSET_JOB_INDEX": f"{of}"} for of in range(2) for host in range(3)]
+
+    assert [container.host_of(6, pod, slices=2) for pod in pods] == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(RunnerError, match="which of 6 hosts"):
+        container.host_of(6, {"JOB_COMPLETION_INDEX": "3", "JOBSET_JOB_INDEX": "0"}, slices=2)
+
+
 @pytest.mark.parametrize("environ", [{}, {"JOB_COMPLETION_INDEX": "4"}, {"TPU_WORKER_ID": "-1"}])
 def test_a_host_that_nothing_names_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(RunnerError, match="which of 4 hosts"):

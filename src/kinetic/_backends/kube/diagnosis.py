@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 LIST_NODES = "kubectl get nodes --show-labels"
 _MOST_PODS = 3  # whose events are requested, the newest ones
 _KUEUE_UID = "kueue.x-k8s.io/job-uid"
-_INDEX = r"-(\d+)-[a-z0-9]{5}$"  # of the name of an indexed pod
+# Of the name of an indexed pod: its slice, where a JobSet made it, and its number there.
+_INDEX = rf"(?:-{job_manifests.SLICE_PREFIX}-(\d+))?-(\d+)-[a-z0-9]{{5}}$"
 _SCALING_FAILED = ("FailedScaleUp", "FailedToScaleUp")
 _SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", *_SCALING_FAILED)
 _PAUSES = "in backoff after failed scale-up"
@@ -69,7 +70,8 @@ class Evidence(NamedTuple):
     events: Sequence[Object] = ()  # about any of these, in any order
     workload: Object | None = None  # Kueue's
     accelerator: str = ""  # as the user wrote it
-    hosts: int = 1
+    hosts: int = 1  # of all slices
+    slices: int = 1
     parts: Sequence[Object] = ()  # the Jobs that a JobSet has made
     list_nodes: str = LIST_NODES  # the command that lists the nodes of this cluster
     unseen: bool = False  # whether an autoscaler, which the cluster seems to have, has not looked at its pods yet
@@ -109,6 +111,7 @@ def gather_evidence(client: Client, job: Object, *, list_nodes: str = LIST_NODES
     is_young = any(client.transport.now() - object_status.created_at(pod) < _UNSEEN_SECONDS for pod in unplaced)
     is_unseen = is_young and not any(event.get("reason") in _SCALING for event in events)
     is_of_google = list_nodes != LIST_NODES  # found through Google; without a node, nothing else tells that it may grow
+    hosts, slices = _hosts_of(job)
     held = object_status.label_of(job, job_manifests.QUEUE_LABEL) and (job.get("spec") or {}).get("suspend")
     return Evidence(
         job,
@@ -116,7 +119,8 @@ def gather_evidence(client: Client, job: Object, *, list_nodes: str = LIST_NODES
         events,
         workload=_workload(client, job) if held else None,
         accelerator=object_status.annotation_of(job, job_manifests.ACCELERATOR_ANNOTATION),
-        hosts=_hosts_of(job),
+        hosts=hosts,
+        slices=slices,
         parts=client.list(JOB, f"{job_manifests.JOB_LABEL}={label}").objects if is_set else (),
         list_nodes=list_nodes,
         unseen=is_unseen and (is_of_google or preflight.may_grow(client)),
@@ -155,11 +159,13 @@ def _workload(client: Client, job: Object) -> Object | None:
     return None
 
 
-def _hosts_of(job: Object) -> int:
-    spec = job.get("spec") or {}
+def _hosts_of(job: Object) -> tuple[int, int]:
+    """Return how many hosts a job has, and in how many slices."""
+    spec, slices = job.get("spec") or {}, 1
     for part in spec.get("replicatedJobs") or ():
-        spec = part["template"]["spec"]
-    return int(spec.get("completions") or (spec.get("leaderWorkerTemplate") or {}).get("size") or 1)
+        spec, slices = part["template"]["spec"], int(part.get("replicas") or 1)
+    each = int(spec.get("completions") or (spec.get("leaderWorkerTemplate") or {}).get("size") or 1)
+    return each * slices, slices
 
 
 def _template(job: Object) -> Object:
@@ -228,8 +234,9 @@ def _ended(evidence: Evidence) -> JobState | None:
         what = "it failed, and its pods no longer exist"
         return JobState(JobStatus.FAILED, "failed", what, f"{reason}: {message}", stuck=True)
     pod, found = named
-    host = re.search(_INDEX, pod)  # of several hosts, the name of a pod that is gone says which it was
-    what = f"host {host[1]}: {found.what}" if evidence.hosts > 1 and host else found.what
+    what = found.what
+    if evidence.hosts > 1 and (host := re.search(_INDEX, pod)):  # the name of a pod that is gone says which it was
+        what = f"host {int(host[1] or 0) * (evidence.hosts // evidence.slices) + int(host[2])}: {what}"
     return JobState(JobStatus.FAILED, *found)._replace(what=what, pod=pod, stuck=True)
 
 

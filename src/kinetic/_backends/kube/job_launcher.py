@@ -337,6 +337,7 @@ def manifest_of(
         child=launch.child.to_json() if launch.child else None,
         mark=order.mark,
         hosts=launch.placement.hosts,
+        slices=launch.placement.slices,
         coordinator=job_manifests.coordinator(request, kind),
         deadline=order.deadline,
         environment={},  # the supervisor reads it in the pod

@@ -22,6 +22,7 @@ from kinetic._wire.task import (
     LOST_EXIT,
     RESTART_VARIABLE,
     SECRET_FOLDER,
+    SLICE_VARIABLE,
     STORE_SECRET_FOLDER,
 )
 from kinetic.errors import LaunchError
@@ -206,6 +207,8 @@ KEEP_ANNOTATION, KARPENTER_ANNOTATION = "cluster-autoscaler.kubernetes.io/safe-t
 _CLASS_LABEL = "cloud.google.com/compute-class"
 # GKE taints the nodes of a pool with queued provisioning, which `kinetic pool add --queued` makes; Kueue leads to them.
 _OF_A_QUEUE: Toleration = {"key": "cloud.google.com/gke-queued", "operator": "Exists", "effect": "NoSchedule"}
+SLICE_INDEX = "jobset.sigs.k8s.io/job-index"  # label of a JobSet's pods: which of its slices they are in
+SLICE_HOSTS_ANNOTATION = "kinetic/slice-hosts"  # of pods of several slices: how many hosts each slice has
 NODE_POOL = "cloud.google.com/gke-nodepool"  # GKE makes one node pool for each slice
 _OWNER_ONLY = 0o400  # a kubelet lets the group below read it as well: 0440, of root and that group
 # The group that reads the Secret in an image whose user is not root, and the user of Python's own image where pods must
@@ -243,6 +246,8 @@ def pod_template(request: JobRequest, environment: list[Manifest] | None = None,
         "volumes": volumes,
     } | spec
     annotations = {KARPENTER_ANNOTATION: "true"}
+    if placement.slices > 1:
+        annotations[SLICE_HOSTS_ANNOTATION] = str(placement.one_slice.hosts)
     if placement.hosts == 1 and not placement.spot and _CLASS_LABEL not in selector:
         annotations[KEEP_ANNOTATION] = "false"
     if request.buckets:
@@ -431,9 +436,10 @@ def _pod_failure_policy(on_disruption: str) -> Manifest:
 def job_set(request: JobRequest) -> Manifest:
     """Return a JobSet with one Indexed Job, made suspended as a Job is."""
     name = resource_name(JOB_SET, request.job_id, request.placement.hosts)
-    path = "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
-    restarts = {"name": RESTART_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-    hosts = _indexed_spec(request, pod_template(request, [restarts]))
+    slices = request.placement.slices
+    variables = [_of_label(RESTART_VARIABLE, "jobset.sigs.k8s.io/restart-attempt")]
+    variables += [_of_label(SLICE_VARIABLE, SLICE_INDEX)] if slices > 1 else []
+    hosts = _indexed_spec(request, pod_template(request, variables))
     template = {"metadata": {"labels": request.labels()}, "spec": hosts}
     # A job is worth any number of preemptions. A warm slice is not: whatever ends it again and again may be its job,
     # which continues on hosts of its own.
@@ -458,10 +464,16 @@ def job_set(request: JobRequest) -> Manifest:
             "rules": rules,
         },
         "ttlSecondsAfterFinished": request.ttl_seconds,
-        "replicatedJobs": [{"name": SLICE_PREFIX, "replicas": 1, "template": template}],
+        "replicatedJobs": [{"name": SLICE_PREFIX, "replicas": slices, "template": template}],
     }
-    about = request.metadata(name, "alpha.jobset.sigs.k8s.io/exclusive-topology")
+    # Each slice of several hosts is a node pool of its own; those of one host may share one.
+    is_alone = slices == 1 or request.placement.one_slice.hosts > 1
+    about = request.metadata(name, "alpha.jobset.sigs.k8s.io/exclusive-topology" if is_alone else "")
     return _object("jobset.x-k8s.io/v1alpha2", "JobSet", about, spec)
+
+
+def _of_label(variable: str, label: str) -> Manifest:
+    return {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
 
 
 def _indexed_spec(request: JobRequest, template: Manifest) -> Manifest:
@@ -473,8 +485,8 @@ def _indexed_spec(request: JobRequest, template: Manifest) -> Manifest:
     """
     return {
         "completionMode": "Indexed",
-        "completions": request.placement.hosts,
-        "parallelism": request.placement.hosts,
+        "completions": request.placement.one_slice.hosts,
+        "parallelism": request.placement.one_slice.hosts,
         "backoffLimit": 0,
         "podFailurePolicy": _pod_failure_policy("Count"),
         "podReplacementPolicy": "Failed",

@@ -29,6 +29,8 @@ from kinetic._backends.kube.job_manifests import (
     JOB_LABEL,
     PROGRAMS_OF,
     QUEUE_LABEL,
+    SLICE_HOSTS_ANNOTATION,
+    SLICE_INDEX,
     WARM_LABEL,
 )
 from kinetic._backends.protocol import Observation
@@ -131,9 +133,11 @@ def pod_phase(pod: Object) -> str:
 
 
 def host_index(pod: Object) -> int:
-    """Return which host of a slice a pod is, from 0."""
+    """Return which host of its job a pod is, from 0."""
     written = [value for key in _INDEX_KEYS for value in (label_of(pod, key), annotation_of(pod, key))]
-    return next((int(value) for value in written if value.isdecimal()), 0)
+    found, before = next((int(value) for value in written if value.isdecimal()), 0), label_of(pod, SLICE_INDEX)
+    hosts = annotation_of(pod, SLICE_HOSTS_ANNOTATION)  # of each slice
+    return found + int(before) * int(hosts) if hosts.isdecimal() and before.isdecimal() else found
 
 
 def newest_first(pods: Iterable[Object]) -> list[Object]:
@@ -194,11 +198,13 @@ def reduced(found: Object) -> Object:
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels")
     wanted = (JOB_ID_ANNOTATION, AFTER_ANNOTATION, DIFFERS_ANNOTATION, QUEUE_LABEL)
     annotations = {name: value for name in wanted if (value := annotation_of(found, name))}
+    slices = [{"replicas": part.get("replicas")} for part in spec.get("replicatedJobs") or ()]
     return {
         "apiVersion": found.get("apiVersion", ""),
         "kind": found.get("kind", ""),
         "metadata": {**{name: about[name] for name in kept if name in about}, "annotations": annotations},
-        "spec": {name: spec[name] for name in ("suspend", "completions") if name in spec},
+        "spec": {name: spec[name] for name in ("suspend", "completions") if name in spec}
+        | ({"replicatedJobs": slices} if slices else {}),
         "status": _status(found),
     }
 
@@ -258,8 +264,9 @@ def status_of(found: Object) -> JobStatus:
     if spec.get("suspend"):
         return JobStatus.PENDING
     if found.get("kind") == JOB_SET.name:
-        parts = state.get("replicatedJobsStatus") or ()
-        is_up = any((part.get("ready") or 0) + (part.get("succeeded") or 0) for part in parts)
+        parts, wanted = state.get("replicatedJobsStatus") or (), spec.get("replicatedJobs") or ()
+        up = sum((part.get("ready") or 0) + (part.get("succeeded") or 0) for part in parts)
+        is_up = up >= max(1, sum(int(part.get("replicas") or 1) for part in wanted))
     else:
         ready = state.get("ready") or 0
         is_up = bool(ready and ready + (state.get("succeeded") or 0) >= (spec.get("completions") or 1))

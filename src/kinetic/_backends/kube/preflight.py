@@ -15,6 +15,7 @@ from kinetic._backends.kube import discovery
 from kinetic._backends.kube.client import (
     CONFIG_MAP,
     JOB,
+    JOB_SET,
     LOCAL_QUEUE,
     NAMESPACE,
     NODE,
@@ -92,6 +93,16 @@ def questions(
         discovery.check_permissions(client, discovery.needed_permissions(maker, hosts=placement.hosts))
         return ()
 
+    def check_slices() -> Sequence[str]:
+        if placement.slices > 1 and discovery.kind_for_slices(client) is not JOB_SET:
+            raise CapacityError(
+                f"{placement.name} has {placement.slices} slices, and JobSet is not installed in {client.about}",
+                why="it starts several slices together, and all of them again when one of them loses a host",
+                next=f"kinetic doctor     has the command that installs it; one slice: {placement.one_slice.name}",
+                code="jobset-missing",
+            )
+        return ()
+
     def check_namespace() -> Sequence[str]:
         pod_security(client)
         return ()
@@ -102,6 +113,7 @@ def questions(
     return {
         "namespace": check_namespace,
         "permissions": check_permissions,
+        "slices": check_slices,
         "service-account": lambda: _account_notes(client, settings),
         "queue": lambda: _check_queue(client, settings.queue),
         "priority-class": lambda: _require(client, PRIORITY_CLASS, priority, in_every_pod, code="priority-class"),
@@ -331,7 +343,7 @@ def _note_without_count(placement: Placement, labels: Mapping[str, str]) -> str:
 
 
 def _pool_notes(client: Client, placement: Placement, seen: MatchingNodes | None, pools: NodePools) -> tuple[str, ...]:
-    capacity = pools.capacity_for(placement)
+    capacity = pools.capacity_for(placement.one_slice)
     if capacity.kind != "impossible":
         if seen is None:
             return ()

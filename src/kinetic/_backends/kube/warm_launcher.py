@@ -134,6 +134,8 @@ class WarmLauncher:
 
     def why_not(self, launch: Launch) -> str:
         """Return why this cluster cannot keep the pods of a launch, or ""."""
+        if launch.placement.slices > 1:
+            return "only hosts of one slice are kept"
         if self._launcher.kind_of(launch) != LEADER_WORKER_SET:
             return ""
         return "a LeaderWorkerSet starts again what has ended, so a slice of it could not end by itself; JobSet can"

@@ -139,6 +139,7 @@ def check(placement: Placement, environ: Mapping[str, str], gpus: tuple[str, ...
     if placement.kind == "tpu":
         devices = f"{chips} virtual CPU device{'s' if chips > 1 else ''}"
         many = f"{hosts} processes with {devices} each, joined by jax.distributed"
+        many = f"{placement.slices} slices, together {many}" if placement.slices > 1 else many
         return (f"{name} is emulated: {many if hosts > 1 else f'{devices} for JAX'}",)
     return ()
 

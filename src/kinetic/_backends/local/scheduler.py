@@ -368,6 +368,7 @@ def job_environment(
         "KINETIC_CHECKPOINT_DIR": wire_order.checkpoints_of(order),
         "KINETIC_HOST_INDEX": "0",
         "KINETIC_HOST_COUNT": str(order.hosts),
+        **({"KINETIC_SLICE_COUNT": str(placement.slices)} if placement.slices > 1 else {}),
     }
     submits = {"KINETIC_BACKEND": registry.HERE.name, **({"KINETIC_STORE": store_url} if store_url else {})}
     if gpus:  # not those that the job itself sees

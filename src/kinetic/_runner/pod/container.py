@@ -89,14 +89,14 @@ def settings_of(task: Task) -> PodSettings:
     return task.pod
 
 
-def host_of(hosts: int, environ: Mapping[str, str]) -> int:
+def host_of(hosts: int, environ: Mapping[str, str], *, slices: int = 1) -> int:
     """Return which host this is; raises RunnerError if there are several, and no variable has the number."""
     if hosts == 1:
         return 0
     for name in wire_task.HOST_VARIABLES:
-        value = environ.get(name, "")
-        if value.isdecimal() and int(value) < hosts:
-            return int(value)
+        value, of_slice = environ.get(name, ""), environ.get(wire_task.SLICE_VARIABLE, "0") if slices > 1 else "0"
+        if value.isdecimal() and of_slice.isdecimal() and int(value) < hosts // slices and int(of_slice) < slices:
+            return int(of_slice) * (hosts // slices) + int(value)
     raise RunnerError(
         f"it is unknown which of {hosts} hosts this one is",
         why=f"none of {', '.join(wire_task.HOST_VARIABLES)} is a number below {hosts}",
@@ -176,6 +176,7 @@ def environment(
         "KINETIC_CHECKPOINT_DIR": settings.checkpoint_dir,
         "KINETIC_HOST_INDEX": str(place.host),
         "KINETIC_HOST_COUNT": str(task.hosts),
+        "KINETIC_SLICE_COUNT": str(task.slices) if task.slices > 1 else "",
     }
     found = {**jax_platforms(task.kind), **environ}
     found["JOB_ID"] = task.job_id  # this and the next one: for programs written for the package that this one replaces

@@ -37,7 +37,10 @@ def main(words: list[str], base: str, runner: str, supervisor: Supervisor | None
         settings = container.settings_of(task)
         message_file = settings.last_words
         place = HostInPod(
-            container.host_of(task.hosts, os.environ), container.restarts_of(os.environ), Path(base), runner
+            container.host_of(task.hosts, os.environ, slices=task.slices),
+            container.restarts_of(os.environ),
+            Path(base),
+            runner,
         )
         code = PodSource(task, place, os.environ).run(supervisor or Supervisor(worker.work))
     except (KineticError, OSError) as error:

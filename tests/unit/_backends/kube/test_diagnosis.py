@@ -652,21 +652,26 @@ def test_a_job_set_names_the_service_account_of_its_hosts() -> None:
     assert "kubectl create serviceaccount kinetic" in diagnose(Evidence(found, (), [refusal])).next
 
 
-def test_a_host_that_was_killed_is_named_by_the_job_when_its_pod_is_gone() -> None:
-    said = "Container kinetic-worker for pod team/kinetic-x-s-0-1-ab1cd failed with exit code 137 matching FailJob rule"
+@pytest.mark.parametrize(("of", "hosts", "slices", "host"), [("s-0-1", 2, 1, 1), ("s-2-1", 12, 3, 9)])
+def test_a_host_that_was_killed_is_named_by_the_job_when_its_pod_is_gone(of, hosts, slices, host) -> None:
+    pod = f"kinetic-x-{of}-ab1cd"
+    said = f"Container kinetic-worker for pod team/{pod} failed with exit code 137 matching FailJob rule"
     failed = {"conditions": [{"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": said}]}
     whole = {"conditions": [{"type": "Failed", "status": "True", "reason": "FailedJobs", "message": "a job failed"}]}
 
     found = diagnosis.diagnose(
         Evidence(
-            {"kind": "JobSet", "metadata": {}, "status": whole}, hosts=2, parts=[{"metadata": {}, "status": failed}]
+            {"kind": "JobSet", "metadata": {}, "status": whole},
+            hosts=hosts,
+            slices=slices,
+            parts=[{"metadata": {}, "status": failed}],
         )
     )
 
     assert (found.status, found.code) == (JobStatus.FAILED, "killed")
-    assert found.what == "host 1: it was killed (SIGKILL), and the cluster does not say why"
+    assert found.what == f"host {host}: it was killed (SIGKILL), and the cluster does not say why"
     assert found.why == "exit code 137; its pod no longer exists"
-    assert found.pod == "kinetic-x-s-0-1-ab1cd"
+    assert found.pod == pod
 
 
 def test_a_killed_container_says_whether_it_had_a_limit_that_could_have_ended_it() -> None:

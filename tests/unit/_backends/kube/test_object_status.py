@@ -27,6 +27,12 @@ def holds(kind: str, **more: str) -> list[dict[str, str]]:
     return [{"type": kind, "status": "True", **more}]
 
 
+def two_slices(ready: int) -> dict:
+    """Return a set of two slices of which so many are ready, as it is remembered."""
+    spec = {"replicatedJobs": [{"name": "s", "replicas": 2, "template": {}}]}
+    return object_status.reduced(made("JobSet", spec=spec, replicatedJobsStatus=[{"name": "s", "ready": ready}]))
+
+
 @pytest.mark.parametrize(
     ("found", "status"),
     [
@@ -45,6 +51,8 @@ def holds(kind: str, **more: str) -> list[dict[str, str]]:
         pytest.param(made("JobSet"), PENDING, id="a new set"),
         pytest.param(made("JobSet", replicatedJobsStatus=[{"ready": 1}]), RUNNING, id="a set whose hosts are ready"),
         pytest.param(made("JobSet", replicatedJobsStatus=[{"active": 1, "ready": 0}]), PENDING, id="a restarted set"),
+        pytest.param(two_slices(1), PENDING, id="one slice of two"),
+        pytest.param(two_slices(2), RUNNING, id="both slices"),
         pytest.param(made("JobSet", conditions=holds("Completed")), SUCCEEDED, id="a completed set"),
         pytest.param(made("JobSet", conditions=holds("Failed")), FAILED, id="a failed set"),
         pytest.param(made("LeaderWorkerSet", readyReplicas=1), RUNNING, id="a leader with its workers"),
