@@ -415,7 +415,7 @@ def test_several_slices_are_refused_where_there_is_no_job_set(team: Any, plane: 
             tell([error.code, str(error)])
     """)
 
-    assert found[0] == "jobset-missing"
+    assert found[0] == "kind-missing"
     assert "tpu-2xv4-2x2x2 has 2 slices, and JobSet is not installed in " in found[1]
     assert "one slice: tpu-v4-2x2x2" in found[1]
 

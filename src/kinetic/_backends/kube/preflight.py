@@ -99,7 +99,7 @@ def questions(
                 f"{placement.name} has {placement.slices} slices, and JobSet is not installed in {client.about}",
                 why="it starts several slices together, and all of them again when one of them loses a host",
                 next=f"kinetic doctor     has the command that installs it; one slice: {placement.one_slice.name}",
-                code="jobset-missing",
+                code="kind-missing",
             )
         return ()
 
