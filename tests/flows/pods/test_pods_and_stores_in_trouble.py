@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib import metadata
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from servers.moto_s3 import MotoServer
 from waiting import until
 
 from kinetic._stores import open_store
+from kinetic._wire import keys
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT
 
-from .conftest import NO_OBSTORE, WAITS, Bucket, Pods, ends_of
+from .conftest import JOB, NO_OBSTORE, WAITS, Bucket, Pods, ends_of
 
 
 def test_a_store_out_of_reach_is_told_and_the_next_pod_may_try(pods: Pods) -> None:
@@ -93,18 +95,22 @@ def test_a_slice_whose_host_cannot_begin_is_started_again_ten_times(slices: Pods
     assert codes == [INFRASTRUCTURE_EXIT, INFRASTRUCTURE_EXIT, FAILED_EXIT]
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize(("hosts", "leader_is_late"), [(1, False), (2, False), (2, True)])
 def test_a_job_that_cannot_fetch_what_it_needs_fails_with_the_fourth_attempt_and_says_why(
-    cloud_pods: Pods, bucket: Bucket, hosts: int
+    cloud_pods: Pods, bucket: Bucket, hosts: int, leader_is_late: bool
 ) -> None:
-    cloud_pods.tell(hosts=hosts, poll_seconds=0.1, grace_seconds=5)
+    cloud_pods.tell(hosts=hosts, poll_seconds=0.1)
     cloud_pods.order("def add(a, b):\n    return a + b", 1, 2)
     bucket.proxy.faults.append(Fault("status", target="order", times=1e9, status=403))
 
     codes = []
     for attempt in range(4):
         count = {"JOBSET_RESTART_ATTEMPT": str(attempt)} if hosts > 1 else {}
-        started = [cloud_pods.start(JOB_COMPLETION_INDEX=str(host), **count) for host in range(hosts)]
+        started = []
+        for host in reversed(range(hosts)):
+            started.append(cloud_pods.start(JOB_COMPLETION_INDEX=str(host), **count))
+            if leader_is_late and host:
+                until(lambda at=attempt: re.search("preempted|failed", str(cloud_pods.keys_below(keys.hosts(JOB, at)))))
         codes += [ends_of(started)]
 
     outcome = cloud_pods.outcome()

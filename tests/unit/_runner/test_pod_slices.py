@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kinetic._runner.pod import rendezvous
-from kinetic._runner.supervisor.verdicts import Ending
+from kinetic._runner.pod.rendezvous import Peers
+from kinetic._runner.supervisor.verdicts import OUT_OF_REACH, PREEMPTED, Ending
+from kinetic._stores.memory import MemoryStore
 from kinetic._wire.outcomes import Outcome
 from kinetic._wire.task import FAILED_EXIT
 
@@ -27,6 +30,12 @@ class Host:
         self.did: list[str] = []
         self.settings = SimpleNamespace(grace_seconds=60.0)
         self.peers = SimpleNamespace(report=lambda *_: self.did.append("told"))
+
+    def in_background(self, task: Callable[[], object]) -> None:
+        task()
+
+    def leave(self, why: str) -> None:
+        self.did.append(f"left: {why}")
 
     def log_digests(self, _: object) -> tuple[()]:
         return ()
@@ -52,6 +61,28 @@ class Host:
 @pytest.fixture
 def host() -> Host:
     return Host()
+
+
+@pytest.mark.parametrize(
+    ("why", "noted"),
+    [
+        (f"{OUT_OF_REACH} before the function began: 403", f"{OUT_OF_REACH} before the function began: 403 (host 1)"),
+        ("the function raised kinetic.errors.Preempted", "host 1 was taken away"),
+    ],
+)
+def test_a_leader_that_was_ended_for_another_host_notes_why_that_one_left(host: Any, why: str, noted: str) -> None:
+    store = MemoryStore(why)
+    other, leader = Peers(store, "job", 0, 1), Peers(store, "job", 0, 0)
+    other.key = leader.key = host.key()
+    other.report(Outcome("job", PREEMPTED, host=1, error={"message": why}))
+    leader.read()
+    host.peers, host.task, host.is_settled = leader, SimpleNamespace(hosts=2), False
+    ended: Any = SimpleNamespace(body=None)
+
+    decision = rendezvous.lead(host, ended, Outcome("job", "failed"), Ending(None, "order", stopped=True), "")
+
+    assert decision is None
+    assert host.did[-1] == f"left: {noted}"
 
 
 def ends(host: Any, status: str) -> int:

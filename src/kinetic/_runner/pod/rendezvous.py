@@ -151,6 +151,15 @@ class Peers:
         found = in_parallel(self._store, (functools.partial(self._read_report, *each) for each in hosts))
         return sorted(filter(None, found), key=lambda ended: ended.host)
 
+    def why_preempted(self) -> str:
+        """Return why this attempt has no verdict: a host could not fetch what it needs, or was taken away."""
+        for host in self.roster.preempted:
+            report = self._read_report(host, PREEMPTED)
+            why = str(report.error.get("message")) if report is not None else ""
+            if why.startswith(verdicts.OUT_OF_REACH):  # the next attempts count it, whichever host was first
+                return f"{why} (host {host})"
+        return f"host {self.roster.preempted[0]} was taken away"
+
     def fetch_body(self, ended: Outcome, to: Path) -> Path | None:
         """Fetch the pickled exception of a host; None when there is none, or it is not what was sealed."""
         if not ended.body_length:
@@ -268,7 +277,7 @@ def _wait_for_all(source: Host) -> str:
     if source.end_requested:
         return "this machine was taken away, or the job was stopped"
     if peers.roster.preempted:
-        return f"host {peers.roster.preempted[0]} was taken away"
+        return peers.why_preempted()
     if missing := peers.roster.missing():
         return f"host {missing[0]} does not answer any more"
     return ""
