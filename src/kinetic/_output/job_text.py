@@ -42,6 +42,7 @@ _PART = re.compile(
     rf"(?P<end>\r*\n)|(?P<sgr>{_SGR})|(?P<move>{_MOVE})|(?P<no>{_SEQUENCE})|\r|\x08+|[^\r\n\x08\x1b]+|\x1b"
 )
 _OF_STYLE = re.compile(_SGR)
+_ONE_COLUMN_EACH = re.compile("[ -~\u2500-\u259f]*")  # ASCII, and what bars are drawn with
 
 
 class _Row:
@@ -242,7 +243,7 @@ def _put(cells: list[tuple[str, str]], column: int, text: str, style: str) -> in
     """Write text over cells from a column on, and return the column behind it."""
     if column > len(cells):
         cells += [("", " ")] * (column - len(cells))
-    if text.isascii() and "\t" not in text:
+    if _ONE_COLUMN_EACH.fullmatch(text):
         text = text[: _MOST_COLUMNS - column]
         cells[column : column + len(text)] = [(style, character) for character in text]
         return column + len(text)
@@ -287,13 +288,13 @@ def _latest(line: str) -> str:
         return line
     last, longest = versions.pop(), -1
     kept = [last]
-    if last.isascii() and last.isprintable():
+    if _ONE_COLUMN_EACH.fullmatch(last):
         longest = len(last)
     for version in reversed(versions):
         written = version.rstrip("\b")  # the return goes further back than they do
         colors = _OF_STYLE.findall(written)
         letters = _OF_STYLE.sub("", written) if colors else written
-        is_simple = letters.isascii() and letters.isprintable()
+        is_simple = bool(_ONE_COLUMN_EACH.fullmatch(letters))
         if is_simple and len(letters) <= longest and not (colors and _style_after("", colors[-1])):
             kept += colors[-1:]
             continue
