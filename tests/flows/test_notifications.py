@@ -305,6 +305,32 @@ def test_of_a_batch_that_is_removed_no_address_stays_and_its_end_is_told(project
     assert [(body["kind"], body["status"]) for body in hook.got] == [("batch", "SUCCEEDED")]
 
 
+def test_a_batch_that_is_removed_before_the_end_of_its_last_job_is_marked_is_told_of(
+    project, home, hook, tmp_path, monkeypatch, wait_until
+):
+    monkeypatch.setenv("KINETIC_TEST_KILL", f"supervisor:unmarked@{tmp_path / 'killed'}")
+    project.out(
+        """
+        import sys
+        import kinetic
+
+        @kinetic.run(accelerator="cpu", on_done=sys.argv[1])
+        def half(number):
+            return number / 2
+
+        if __name__ == "__main__":
+            batch = half.run_async_map([1], max_concurrent=None)
+            batch.jobs[0].wait(timeout=60)
+            batch.cleanup()
+        """,
+        hook.url,
+    )
+    settled(wait_until)
+
+    assert (tmp_path / "killed").exists()
+    assert [(body["kind"], body["status"]) for body in hook.got] == [("batch", "SUCCEEDED")]
+
+
 def test_a_batch_whose_client_is_killed_as_soon_as_it_can_be_found_is_told_of(
     project, home, hook, tmp_path, monkeypatch, wait_until
 ):

@@ -538,6 +538,7 @@ def retry_failed(batch: Batch, *, here: bool = False) -> None:
     """Allow every failed input one more attempt, durably, and drive the batch until they have had it; see above."""
     tracker = _tracker_of(batch)
     batch._refreshed()
+    tracker.read_unmarked()
     failed = _failed(tracker, range(len(batch.jobs)))
     if not failed:
         output.report(f"{batch.group_id}: nothing has failed")

@@ -153,6 +153,7 @@ def cleanup(batch: Batch, *, resources: bool, artifacts: bool) -> None:
     if not isinstance(tracker, BatchTracker) and not any(batch.jobs):
         return  # put together by hand, of nothing
     if artifacts and batch.group_id:
+        tracker.read_unmarked()
         counts = state.count_states(tracker, batch._submission_errors)
         if not any(counts[name] for name in (state.RUNNING, state.WAITING, state.AGAIN, state.MISSING)):
             notifications.see_batch(batch.group_id, lambda: counts)

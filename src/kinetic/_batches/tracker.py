@@ -13,7 +13,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from kinetic._backends.protocol import SYSTEM, Clock
@@ -21,6 +21,7 @@ from kinetic._batches.control import ControlLog
 from kinetic._jobs import locate
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.status import Snapshot, has_ended, observe_many
+from kinetic._stores.parallel import in_parallel
 from kinetic._wire import NamedTuple, documents, keys
 from kinetic._wire.outcomes import CANCELLED, FAILED, REMOVED, SUCCEEDED
 from kinetic._wire.records import Group, JobRecord
@@ -154,6 +155,9 @@ class Tracker:
     def unseen(self) -> list[int]:
         """Return active inputs that the backend does not know: their driver may have died before launching them."""
         return []
+
+    def read_unmarked(self) -> None:
+        """Read what the backend sees running by itself: the mark of a child comes a moment after its outcome."""
 
     def record(self, index: int) -> JobRecord | None:
         """Return the record of an input's latest attempt, or None while there is none."""
@@ -296,6 +300,16 @@ class BatchTracker(Tracker):
         with self._lock:
             return sorted(index for index in self._unseen() if index not in self._elsewhere or not self._began(index))
 
+    def read_unmarked(self) -> None:
+        """Read what the backend sees running by itself: the mark of a child comes a moment after its outcome.
+
+        Who waited for a child, and not for its batch, may ask within that moment.
+        """
+        with self._lock:
+            running = [index for index in self._active if self._active_status(index) is JobStatus.RUNNING]
+            found = in_parallel(self.store, (partial(self._has_outcome, index) for index in running))
+            self._read_each([index for index, has_outcome in found if has_outcome])
+
     def record(self, index: int) -> JobRecord | None:
         """Return the record of an input's latest attempt, or None while there is none."""
         if self.attempts[index] < 0:
@@ -423,9 +437,16 @@ class BatchTracker(Tracker):
         """Read children that the backend does not see alive, and that have no mark; those never read before first."""
         now = time.monotonic()
         due = [(due_at, index) for index in self._unseen() if now >= (due_at := self._due_at(index))]
-        jobs = [(index, job) for _, index in sorted(due)[:_LOST_AT_ONCE] if (job := self.record(index)) is not None]
+        self._read_each([index for _, index in sorted(due)[:_LOST_AT_ONCE]])
+
+    def _read_each(self, indexes: Sequence[int]) -> None:
+        now = time.monotonic()
+        jobs = [(index, job) for index in indexes if (job := self.record(index)) is not None]
         for (index, job), seen in zip(jobs, observe_many([job for _, job in jobs], thorough=True), strict=True):
             self._judge(index, job, seen, now)
+
+    def _has_outcome(self, index: int) -> tuple[int, bool]:
+        return index, self.store.size(keys.result(self._id(index, self.attempts[index]))) is not None
 
     def _due_at(self, index: int) -> float:
         pause = _ELSEWHERE_SECONDS if index in self._elsewhere else _LOST_SECONDS

@@ -263,6 +263,23 @@ def test_an_outcome_without_a_mark_is_found_and_its_mark_made_good(site):
     assert marks == ["0000000.0.succeeded", "0000001.0.failed"]
 
 
+def test_of_a_child_that_the_backend_still_sees_running_the_outcome_is_found_before_its_mark_is_set(site):
+    batch = site(2)
+    batch.outcome(0, "failed")
+    for index in range(2):
+        batch.submit(index)
+    batch.backend.queue.claim("k", "earth")
+    batch.backend.queue.running(batch.group.child_id(0, 0), "k", 0)
+    found = batch.look()
+    before = statuses(found)
+
+    found.read_unmarked()
+
+    assert before == [RUNNING, PENDING]
+    assert statuses(found) == [FAILED, PENDING]
+    assert found.active == {1}
+
+
 def test_a_child_that_was_never_launched_waits_for_its_driver_and_one_that_began_and_is_gone_has_failed(site):
     batch = site()
     batch.submit(0, row=False)
