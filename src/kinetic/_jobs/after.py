@@ -240,16 +240,16 @@ def settle(job: JobRecord, has_ended: HasEnded) -> bool:
     return True
 
 
-_looks: dict[tuple[str, str], tuple[float, bool]] = {}  # by store and batch or job: when that was looked at
+_looks: dict[tuple[str, str], tuple[float, bool]] = {}  # by store and what was looked at, a key: when, and what came
 
 
-def _now_and_then(store: Store, name: str, backend: Backend, look: Callable[[], bool]) -> bool:
+def _now_and_then(store: Store, at: str, backend: Backend, look: Callable[[], bool]) -> bool:
     """Return what a look returns, or the last one did: of many jobs that wait for the same, only one asks."""
     now = backend.clock.monotonic()
-    looked_at, found = _looks.get((store.url, name), (-_LOOK_SECONDS, False))
+    looked_at, found = _looks.get((store.url, at), (-_LOOK_SECONDS, False))
     if now - looked_at >= _LOOK_SECONDS:
         found = look()
-        _looks[store.url, name] = now, found
+        _looks[store.url, at] = now, found
     return found
 
 
@@ -269,7 +269,7 @@ def _start_without_first(job: JobRecord, store: Store, has_ended: HasEnded) -> b
         _start_held(group_id, store, backend)
         return True
 
-    return _now_and_then(store, group_id, backend, look)
+    return _now_and_then(store, keys.group_compiled(group_id), backend, look)
 
 
 def start_others(job: JobRecord, store: Store) -> None:
@@ -294,7 +294,7 @@ def _look_further(each: Predecessor, store: Store, has_ended: HasEnded) -> bool:
             return False
         if job.after:
             return has_ended(job)
-        return _now_and_then(store, each.job_id, locate.backend_of(job), lambda: has_ended(job))
+        return _now_and_then(store, keys.result(each.job_id), locate.backend_of(job), lambda: has_ended(job))
     return False
 
 
@@ -324,7 +324,7 @@ def _has_lost_input(
                 return True
         return False
 
-    return _now_and_then(store, each.job_id, backend, look)
+    return _now_and_then(store, keys.children(each.job_id), backend, look)
 
 
 def _is_lost(each: Predecessor, store: Store) -> bool:

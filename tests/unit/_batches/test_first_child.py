@@ -13,7 +13,7 @@ from servers import user_module
 import kinetic
 from kinetic import testing
 from kinetic._batches import driver
-from kinetic._jobs import locate, status
+from kinetic._jobs import after, locate, status
 from kinetic._stores import open_store
 from kinetic._wire import cache_entries, documents, keys
 from kinetic._wire import order as orders
@@ -204,6 +204,20 @@ def test_a_look_at_many_children_that_wait_asks_about_the_first_one_once(user, b
     status.observe_many(batch.jobs)
 
     assert asked.count(keys.group_manifest(batch.group_id)) == 1
+
+
+def test_that_the_others_may_start_does_not_close_what_follows_the_batch(user, backend, measured):
+    measured()
+    batch = submit(user)
+    following = user.train.with_options(after=batch).run_async(1)
+    locate.store_of(following).put(keys.group_compiled(batch.group_id), b"")
+
+    has_started = after.settle(kinetic.attach(batch.jobs[1].job_id), status.has_ended)
+    has_closed = after.settle(kinetic.attach(following.job_id), status.has_ended)
+
+    assert has_started
+    assert not has_closed
+    assert following.status().value == "PENDING"
 
 
 def test_children_that_are_launched_when_the_first_has_compiled_do_not_wait(user, backend, measured):
