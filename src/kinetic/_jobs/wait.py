@@ -152,7 +152,8 @@ def _attempt_of(job: JobRecord, seen: Snapshot) -> int | None:
     times = seen.outcome or seen.observation
     found = times.attempt if times is not None else None
     if found is None and seen.status is JobStatus.RUNNING:  # a cluster does not know it
-        found = logs.latest_noted_attempt(locate.store_of(job), job.job_id)
+        with contextlib.suppress(KineticError):  # the next look asks again
+            found = logs.latest_noted_attempt(locate.store_of(job), job.job_id)
     return found if found is None or found >= 0 else None  # -1: it ended without an attempt
 
 

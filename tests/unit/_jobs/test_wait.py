@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 from servers import user_module
@@ -237,6 +238,24 @@ def test_a_store_that_does_not_answer_for_a_while_ends_no_following(user, monkey
 
     assert follow(job) in (["number 1"], ["RUNNING", "SUCCEEDED"], [b"number 1\n"])
     assert len(seen) > 20
+
+
+def test_events_bear_that_the_store_does_not_say_which_attempt_runs(user, monkeypatch) -> None:
+    job = user.act.run_async(1)
+    looks = iter(
+        [
+            Snapshot(JobStatus.RUNNING, None, Observation("a", JobStatus.RUNNING, attempt=None)),
+            Snapshot(JobStatus.SUCCEEDED),
+        ]
+    )
+
+    def entries(*_: object) -> NoReturn:
+        raise StoreUnreachableError("the store does not answer")
+
+    monkeypatch.setattr(wait, "observe", lambda _: next(looks))
+    monkeypatch.setattr(type(locate.store_of(job)), "entries", entries)
+
+    assert [(event.status.value, event.attempt) for event in job.events()] == [("RUNNING", None), ("SUCCEEDED", None)]
 
 
 def test_a_cluster_that_cannot_be_watched_for_a_moment_ends_no_waiting(user, backend, monkeypatch) -> None:
