@@ -339,7 +339,7 @@ def _needs_of(projects: Sequence[tuple[str, list[str]]]) -> tuple[list[Entry], l
         about = Path(folder, "pyproject.toml")
         text = read_text(about) if about.is_file() else ""
         declared = in_project(about, text, Wanted(extras), locked=False, sent=sent) if text else Declared([])
-        found += [Entry(0, entry.text, entry.keep) for entry in declared.entries]
+        found += [entry._replace(file=entry.file or about) for entry in declared.entries]
         if not declared.entries and not re.search(_NAMES_DEPENDENCIES, text):
             unread = f" ({', '.join(declared.unread)} is not read)" if declared.unread else ""
             notes.append(f"{folder} is sent, and names no dependencies in [project] of a pyproject.toml{unread}")
@@ -418,7 +418,7 @@ def _of_project(file: Path, wanted: Wanted, export: Export | None, notes: list[s
         notes[0] = f"dependencies come from {lock}"
         done = _finished(lock, "lock", locked, notes, found.requires_python, base=base)
         held = members.union((entry.name for entry in locked), map(name_of, done.projects))
-        if absent := sorted({entry.name for entry in found.entries} - held):
+        if absent := sorted({entry.name for entry in found.entries} - {""} - held):
             note = f"{lock} does not hold {', '.join(absent)}: bring it up to date with uv lock"
             done = replace(done, notes=(*done.notes, note))
         return done

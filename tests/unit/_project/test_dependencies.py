@@ -447,6 +447,13 @@ def test_another_project_is_found_from_the_included_file_and_from_the_first_one(
     assert found.lines == ("six", "idna")
 
 
+def test_what_another_project_needs_from_this_machine_only_is_refused_with_its_own_file(tree):
+    tree.write("app/requirements.txt", "-e ../common\n")
+    file = tree.write("common/pyproject.toml", '[project]\ndependencies = [\n  "x @ file:///srv/x",\n]\n')
+
+    assert refused(tree.find)[0] == f"{file}, line 3 cannot be installed in a job: x @ file:///srv/x [dependency]"
+
+
 # ------------------------------------------------------------------------------------------------------- pyproject.toml
 
 
@@ -790,6 +797,16 @@ def test_a_lock_that_lacks_a_dependency_is_told(tree):
         f"{tree.entry / 'uv.lock'} does not hold six: bring it up to date with uv lock"
         in tree.find(export=export).notes
     )
+
+
+def test_options_and_constraints_of_a_file_for_dynamic_dependencies_are_no_packages_that_a_lock_lacks(tree):
+    export, _ = lock(tree, "six==1.16.0")
+    table = '[tool.setuptools.dynamic]\ndependencies = { file = "main.txt" }\n'
+    tree.write("app/pyproject.toml", f'[project]\nname = "x"\ndynamic = ["dependencies"]\n{table}')
+    tree.write("app/main.txt", "--extra-index-url https://example.org/simple\n-c limits.txt\nsix\n")
+    tree.write("app/limits.txt", "idna<4\n")
+
+    assert tree.find(export=export).notes == (f"dependencies come from {tree.entry / 'uv.lock'}",)
 
 
 def test_a_path_in_a_lock_is_refused(tree):
