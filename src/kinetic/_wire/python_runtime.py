@@ -41,7 +41,10 @@ def with_overrides(environ: dict[str, str], file: str) -> dict[str, str]:
 
 
 def write_requirements(lines: Iterable[str], folder: Path) -> list[str]:
-    """Write lines into ``requirements.txt`` for uv; return its options for the constraints among them."""
+    """Write lines into ``requirements.txt`` for uv; return its options for the constraints among them.
+
+    Those of the user's own variable, which such options replace, are among them.
+    """
     files: dict[str, list[str]] = {"requirements.txt": [], "constraints.txt": []}
     for line in lines:
         files["constraints.txt" if line.startswith(CONSTRAINT) else "requirements.txt"].append(line)
@@ -49,7 +52,8 @@ def write_requirements(lines: Iterable[str], folder: Path) -> list[str]:
         (folder / name).touch(0o600)  # the address of an index may hold a password
         text = "".join(f"{line.removeprefix(CONSTRAINT)}\n" for line in found)
         (folder / name).write_text(text, encoding="utf-8")  # whatever the locale of the container is
-    return ["-c", str(folder / "constraints.txt")] if files["constraints.txt"] else []
+    limits = [*os.environ.get("UV_CONSTRAINT", "").split(), str(folder / "constraints.txt")]
+    return [word for each in limits for word in ("-c", each)] if files["constraints.txt"] else []
 
 
 def foreign_distribution(folders: Iterable[str]) -> str:

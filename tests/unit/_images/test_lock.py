@@ -97,6 +97,18 @@ def test_a_constraint_limits_what_another_package_brings_and_brings_nothing_itse
     assert "beta>=7" in str(caught.value).partition("next:")[2]
 
 
+def test_constraints_of_lines_and_of_a_variable_count_both(publish, tmp_path, monkeypatch) -> None:
+    for version in ("1.0", "2.0", "3.0"):
+        publish("alpha", version)
+        publish("beta", version)
+    (tmp_path / "mine.txt").write_text("alpha<2\n")
+    monkeypatch.setenv("UV_CONSTRAINT", str(tmp_path / "mine.txt"))
+
+    found = resolved("alpha", "beta", "-c beta<3")
+
+    assert versions(found) == {"alpha": "1.0", "beta": "2.0"}
+
+
 def test_lines_without_a_solution_are_named(publish) -> None:
     publish("alpha", "1.0")
 

@@ -297,10 +297,12 @@ def test_processes_of_a_task_see_nothing_that_its_lock_lacks_and_what_the_image_
     assert found["child"] == "the own one of the image, one\n['alpha', 'gamma']"
 
 
-def test_hashes_of_lines_hold_for_what_is_installed_beside(image: Image) -> None:
+@pytest.mark.parametrize("begin", [(), ("alpha", "-c ")], ids=["requirement", "constraint"])
+def test_hashes_of_lines_hold_for_what_is_installed_beside(image: Image, begin: tuple[str, ...]) -> None:
     image.run(lines("alpha==1.0"))
+    *others, before = begin or [""]
 
-    image.run({"lines": lines(f"alpha==2.0 --hash=sha256:{'0' * 64}")}, code=1)
+    image.run({"lines": lines(*others, f"{before}alpha==2.0 --hash=sha256:{'0' * 64}")}, code=1)
 
     assert "Hash mismatch" in image.said
     assert image.installed() == ["alpha-1.0.dist-info"]

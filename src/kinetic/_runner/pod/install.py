@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import time
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,7 @@ class Missing(NamedTuple):
 
     added: tuple[str, ...]  # as pip takes it: "einops==0.8.1"
     replaced: Mapping[str, str]  # versions that are there, by names
+    limits: Sequence[str] = ()  # options of uv: constraints, whose hashes hold for what is added
 
     @property
     def text(self) -> str:
@@ -93,7 +94,7 @@ def find_missing(store: Store, artifact: Mapping[str, Any], base: Path) -> Missi
         raise _failed(words, done.returncode)
     found = re.findall(r"^ ([-+~]) (.+)$", done.stderr, re.MULTILINE)
     versions = dict(each.partition("==")[::2] for sign, each in found if sign != "+")
-    return Missing(tuple(each for sign, each in found if sign != "-"), versions)
+    return Missing(tuple(each for sign, each in found if sign != "-"), versions, limits)
 
 
 def install_missing(missing: Missing, installed: Collection[str], base: Path, target: Path) -> None:
@@ -101,7 +102,7 @@ def install_missing(missing: Missing, installed: Collection[str], base: Path, ta
     stays = (name for name in installed if name not in missing.replaced)
     (base / "missing.txt").write_text("".join(f"{each}\n" for each in missing.added))
     words = ["pip", "install", "--python", sys.executable, "--target", str(target)]
-    words += ["--requirements", str(base / _REQUIREMENTS), "--requirements", str(base / "missing.txt")]
+    words += ["--requirements", str(base / _REQUIREMENTS), "--requirements", str(base / "missing.txt"), *missing.limits]
     _run([*uv(base), *words], _without(base, stays))
 
 
