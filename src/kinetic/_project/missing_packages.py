@@ -35,9 +35,7 @@ def warning(function: object, plan: Plan, found: Dependencies) -> tuple[str, str
         return None
     _asked.add(asked)
     imports: dict[str, str] = {}
-    with contextlib.suppress(
-        Exception
-    ):  # objects of strangers raise anything when they are looked at: then less is told
+    with contextlib.suppress(Exception):  # objects of strangers raise anything when they are looked at
         imports |= _Imports(plan).of_script(plan.source) if plan.source else _Imports(plan).of(function)
     named = [parsed(line) for line in found.lines if not line.startswith("-")]
     for requirement in named:
@@ -207,6 +205,8 @@ class _Installed:
         return any(f"\n{module}{end}" in files for end in ("/", ".py,", ".cpython", ".abi3"))
 
     def _read(self, package: str, file: str) -> str:
-        with contextlib.suppress(OSError, KeyError), open(f"{self._folders[package]}/{file}", encoding="utf-8") as page:
-            return page.read()
+        with contextlib.suppress(OSError, KeyError):
+            path = f"{self._folders[package]}/{file}"
+            with open(path, encoding="utf-8", errors="replace") as page:  # an old one may be in another encoding
+                return page.read()
         return ""

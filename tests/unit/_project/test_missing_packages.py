@@ -103,6 +103,13 @@ def test_what_a_named_package_needs_is_there(project, lines) -> None:
     assert told(project, *lines) is None
 
 
+def test_metadata_in_another_encoding_stops_no_submission(project) -> None:
+    metadata = project.parent / "site-packages" / "Image_Tools-1.0.dist-info" / "METADATA"
+    metadata.write_bytes("Author: Søren\n".encode("latin-1") + metadata.read_bytes())
+
+    assert told(project, "image-tools[draw]", "apart") is None
+
+
 def test_an_extra_that_nobody_asked_for_brings_nothing(project) -> None:
     what, *_ = told(project, "image-tools", "apart")
 
