@@ -168,6 +168,27 @@ def test_a_program_that_has_python_inside_submits_jobs_to_the_python_of_its_envi
     assert value == f"{sys.prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]} {sys.prefix}\n"
 
 
+def test_a_batch_of_a_program_that_has_python_inside_is_resumed_by_a_python(project) -> None:
+    group = project.out(
+        """
+        import os, sys
+        sys.executable = "/usr/bin/true"  # as in uWSGI
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def python(number):
+            return os.path.basename(sys.executable)
+
+        print(python.run_async_map([1, 2, 3], max_concurrent=1).group_id, flush=True)
+        os._exit(0)
+        """
+    ).strip()
+
+    values = project.out(f"import kinetic\nprint(kinetic.attach_batch({group!r}, resume=True).results())")
+
+    assert values == f"{3 * [f'python{sys.version_info[0]}.{sys.version_info[1]}']}\n"
+
+
 def test_a_python_inside_the_project_has_its_own_modules_in_jobs(
     project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,7 +130,7 @@ class ChildLauncher:
             captured=self.kept["captured"],
             cache_key=bytes.fromhex(self.kept.get("cache_key") or ""),
             group=self.group.group_id,
-            interpreter="" if interpreter == sys.executable else interpreter,
+            interpreter="" if interpreter == python_runtime.own_python() else interpreter,
             child=child,
             environ=self.kept["environ"],
             requirements=self.kept.get("pod"),

@@ -10,7 +10,6 @@ import base64
 import contextlib
 import keyword
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -451,7 +450,7 @@ def _kept(shipment: Shipment, addresses: set[str], followed: Followed) -> dict[s
         "captured": shipment.variables(),
         "cache_key": shipment.cache_key().hex(),
         "environ": dict(context.backend.environ),
-        "interpreter": shipment.interpreter or ("" if python_runtime.is_overlay() else sys.executable),
+        "interpreter": shipment.interpreter or ("" if python_runtime.is_overlay() else python_runtime.own_python()),
         "addresses": sorted({context.store.url, *addresses}),
         **({"followed": base64.b64encode(followed.keys).decode()} if followed.after else {}),
     }

@@ -64,11 +64,13 @@ def compile_standard_library(target: Path, folder: str) -> None:
 
 def _run(*words: str) -> None:
     """Run ``main`` in a process of its own, in which nothing but Python itself decides what is compiled to what."""
+    from kinetic._wire import python_runtime  # which the process that compiles does not need
+
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     # -P leaves the folder of the project off the path, where a file may have the name of a standard module. -S: what
     # site-packages load decides which names are interned, and that is seen in bytecode, like the order of sets.
     command = [
-        sys.executable,
+        python_runtime.own_python(),
         "-S",
         "-s",
         "-P",

@@ -193,7 +193,8 @@ def export_lock(folder: Path, extras: Sequence[str] = (), groups: Sequence[str] 
 
 def base_interpreter() -> str:
     """Return the interpreter below the client's own environment, if it is in one."""
-    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+    own = python_runtime.own_python()
+    return os.path.realpath((own == sys.executable and getattr(sys, "_base_executable", None)) or own)
 
 
 def _uv_environment() -> dict[str, str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kinetic._config import target as settings
-from kinetic._wire import NamedTuple, folders
+from kinetic._wire import NamedTuple, folders, python_runtime
 from kinetic._wire.task import LEFT_OUT
 from kinetic.errors import PackingError
 
@@ -505,7 +505,7 @@ def _packed(found: dict[str, Path]) -> bytes:
     for name, path in pod_contents(found).items():
         asked["keep" if _is_below(module_of(name), SELDOM) else "compile"][name] = os.fspath(path)
     asked["texts"] = {"worker.py": WORKER, LEFT_OUT: json.dumps(left_out(found))}
-    words = [sys.executable, "-I", "-S", "-X", "no_debug_ranges", str(_COMPILER)]
+    words = [python_runtime.own_python(), "-I", "-S", "-X", "no_debug_ranges", str(_COMPILER)]
     try:
         done = subprocess.run(
             words, input=json.dumps(asked).encode(), capture_output=True, check=True, timeout=_COMPILE_SECONDS

@@ -176,6 +176,16 @@ def is_overlay() -> bool:
         return False
 
 
+def own_python() -> str:
+    """Return the interpreter of this process.
+
+    A program that has Python inside, as uWSGI, is none: it has the one of its environment beside it.
+    """
+    beside = f"{sys.exec_prefix}/bin/python{python_minor()}"
+    is_python = re.match("python|pypy|graalpy", os.path.basename(sys.executable or ""), re.IGNORECASE)
+    return sys.executable if is_python or not os.path.exists(beside) else beside
+
+
 def python_version() -> str:
     """Return this interpreter's version, X.Y.Z."""
     return ".".join(map(str, sys.version_info[:3]))

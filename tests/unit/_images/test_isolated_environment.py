@@ -152,6 +152,16 @@ def test_an_environment_is_built_from_the_base_interpreter_in_its_own_place(fake
     assert Path(create["folder"]).stat().st_mode & 0o777 == 0o700
 
 
+def test_a_program_that_has_python_inside_gets_the_python_below_its_environment(fake, cache, monkeypatch):
+    base = os.path.realpath(sys.executable)
+    for name in ("executable", "_base_executable"):
+        monkeypatch.setattr(sys, name, "/usr/bin/true")  # as in uWSGI
+
+    ready(cache)
+
+    assert fake.calls[1]["words"][-3:] == ["--python", base, "."]
+
+
 def test_nothing_is_installed_where_nothing_is_declared(fake, cache):
     assert ready(cache, []).exists()
     assert fake.verbs == ["venv"]

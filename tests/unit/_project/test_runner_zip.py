@@ -164,14 +164,20 @@ def test_one_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         runner_bundle.build()
 
 
+def test_a_program_that_has_python_inside_has_it_compiled_by_the_python_of_its_environment(tmp_path: Path) -> None:
+    built = built_in(tmp_path, before="import sys; sys.executable = '/usr/bin/true'; ")  # as in uWSGI
+
+    assert built.strip() == runner_bundle.build().sha256
+
+
 def test_a_python_that_cannot_compile_it_is_an_error_of_three_parts(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr(runner_bundle, "_built", [])
     monkeypatch.setenv("KINETIC_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "bytecode"))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python-gone"))
 
     with pytest.raises(PackingError, match="could not be compiled") as caught:
         runner_bundle.build()
 
-    assert "no-python" in str(caught.value.why)
+    assert "python-gone" in str(caught.value.why)
     assert caught.value.next

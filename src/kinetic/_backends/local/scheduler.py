@@ -11,7 +11,6 @@ import contextlib
 import errno
 import os
 import posix
-import re
 import signal
 import sys
 import threading
@@ -203,17 +202,12 @@ _FLAGS = {
 
 
 def own_python(paths: Paths) -> str:
-    """Return the interpreter of this process, or that of a copy which stays where its environment does not.
+    """Return the interpreter of this process, or that of a copy which stays where its environment does not."""
+    if not python_runtime.is_overlay():
+        return python_runtime.own_python()
+    from kinetic._images import isolated_environment  # 10 ms; only after `uv run --with`
 
-    A program that has Python inside, as uWSGI, is none: it has the one of its environment beside it.
-    """
-    if python_runtime.is_overlay():
-        from kinetic._images import isolated_environment  # 10 ms; only after `uv run --with`
-
-        return str(isolated_environment.lasting_copy(paths.environments))
-    beside = f"{sys.exec_prefix}/bin/python{python_runtime.python_minor()}"
-    is_python = re.match("python|pypy|graalpy", os.path.basename(sys.executable or ""), re.IGNORECASE)
-    return sys.executable if is_python or not os.path.exists(beside) else beside
+    return str(isolated_environment.lasting_copy(paths.environments))
 
 
 def make_template(
