@@ -118,7 +118,8 @@ class Row:
         if self.seen is None:
             return self.refused
         if self.state == state.SUCCEEDED:
-            return "collected" if self.seen.status.value == "NOT_FOUND" else ""
+            is_gone = self.seen.status.value == "NOT_FOUND" and self.seen.outcome is None
+            return ("collected" if locate.is_collected(self.seen.past) else "removed") if is_gone else ""
         return "" if self.state in {state.REMOVED, state.CANCELLED} else plain(self.seen.reason)
 
     @property

@@ -126,8 +126,7 @@ def _no_value(batch: FoundBatch, index: int, job: JobHandle, seen: Snapshot) -> 
     if locate.is_collected(seen.past):
         logs = f"kinetic jobs logs {job.job_id}"
         return ResultMissingError("its result was already collected; its log is kept", next=logs)
-    verb = "collected" if now == state.SUCCEEDED else "removed"
-    return ResultMissingError(f"it was already {verb}", next="kinetic jobs list --all")
+    return ResultMissingError("it was already removed", next="kinetic jobs list --all")
 
 
 def _result_page(batch: FoundBatch, found: InputResult, *, with_value: bool) -> dict[str, Any]:

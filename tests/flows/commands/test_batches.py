@@ -108,6 +108,30 @@ def test_a_batch_is_listed_shown_collected_and_removed(submit, kinetic, tmp_path
     assert "[batch-not-found]" in gone.err
 
 
+def test_what_was_cleaned_up_is_not_called_collected(project, kinetic) -> None:
+    said = project.out(
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def f(x):
+            return x
+
+        batch = f.run_async_map([1, 2])
+        batch.wait()
+        batch.jobs[0].cleanup()
+        batch.jobs[1].cleanup(gcs=False)
+        print(batch.group_id)
+        """
+    )
+
+    shown, printed = kinetic("batch", "status", said.strip(), "--json"), kinetic("batch", "results", said.strip())
+
+    assert [row["reason"] for row in json.loads(shown.out)["jobs"]] == ["removed", ""]
+    assert "[0] input 1: it was already removed" in printed.err
+    assert printed.out == "[1] 2\n"
+
+
 def test_the_same_as_json(submit, kinetic) -> None:
     group_id = submit("a", "bad")
 
