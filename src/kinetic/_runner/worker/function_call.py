@@ -486,14 +486,19 @@ def causes_of(error: BaseException) -> Iterator[bytes]:
             error = error.__cause__  # type: ignore[assignment] # None ends it
             if error is None:
                 return
-            try:
-                data = _opened_again(error)
-            except Exception:  # noqa: BLE001 - user code
-                error.add_note(_TEXTS)
-                data = _opened_again(error, anew=True, in_part=True)
+            data = _cause(error)
             if len(data) > _CAUSE_BYTES:
                 return
             yield data
+
+
+def _cause(error: BaseException) -> bytes:
+    for anew in (False, True):
+        with contextlib.suppress(Exception):  # user code
+            return _opened_again(error, anew=anew)
+    with contextlib.suppress(Exception):  # a class that refuses it
+        error.add_note(_TEXTS)
+    return _opened_again(error, anew=True, in_part=True)
 
 
 def _opened_again(error: BaseException, **how: bool) -> bytes:

@@ -31,6 +31,17 @@ class HoldsAQueueError(Exception):
         self.queue = SimpleQueue()
 
 
+class HoldsALockError(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class RefusesNotesError(HoldsAQueueError):
+    def add_note(self, note: str) -> None:
+        raise AttributeError(f"frozen: {note}")
+
+
 class OpensBadlyError(Exception):
     def __reduce__(self):
         return int, ("not a number",)
@@ -195,6 +206,30 @@ def test_a_cause_has_texts_for_what_cannot_be_pickled_and_a_note_of_that(body: f
     assert not hasattr(opened, "__notes__")
     assert "SimpleQueue" in cause.queue
     assert "texts stand for parts" in cause.__notes__[0]
+
+
+def test_a_cause_that_holds_a_lock_has_one_of_its_own_and_no_note_of_texts(body: function_call.BodyFile) -> None:
+    error = ValueError("outer")
+    error.__cause__ = HoldsALockError("held")
+
+    function_call.deliver(failure(error), body)
+
+    with body.path.open("rb") as file:
+        _, cause = pickle.load(file), pickle.load(file)
+    assert not cause.lock.locked()
+    assert not hasattr(cause, "__notes__")
+
+
+def test_a_cause_that_refuses_notes_ends_no_chain(body: function_call.BodyFile) -> None:
+    error = ValueError("outer")
+    error.__cause__ = RefusesNotesError("held")
+    error.__cause__.__cause__ = KeyError("a")
+
+    function_call.deliver(failure(error), body)
+
+    with body.path.open("rb") as file:
+        found = [pickle.load(file) for _ in range(3)]
+    assert [repr(each) for each in found] == ["ValueError('outer')", "RefusesNotesError('held')", "KeyError('a')"]
 
 
 def test_an_exit_keeps_its_cause(body: function_call.BodyFile) -> None:
