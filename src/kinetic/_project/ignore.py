@@ -402,7 +402,7 @@ class Project(Selection):
         name = entry.name
         if rule := self._rules.folder(relative, name):
             return LeftOut(f"{relative}/", None, rule.reason, rule.origin)
-        if (name in self._data_names and os.path.realpath(entry.path) in self._data) or _is_home(entry):
+        if (name in self._data_names and os.path.realpath(entry.path) in self._data) or _is_ours(entry):
             return LeftOut(f"{relative}/", None, _KEPT_APART, "data")
         if self._rules.environments and is_environment(entry.path) and not self._rules.insist_on(relative, name):
             return LeftOut(f"{relative}/", None, "a virtual environment", "default")
@@ -477,9 +477,12 @@ class Project(Selection):
             place = os.path.dirname(place)
 
 
-def _is_home(entry: os.DirEntry[str]) -> bool:
-    """Return whether a folder is a home of kinetic's, of whatever name: its keys must not travel."""
-    return all(os.path.isdir(f"{entry.path}/{name}") for name in ("keys", "store", "cache"))
+_OURS = ("keys", "store", "cache"), ("runners", "supervisors", "jobs")  # what a home has, and a runtime folder
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    """Return whether a folder is a home or runtime folder of kinetic's, of whatever name: its keys must not travel."""
+    return any(all(os.path.isdir(f"{entry.path}/{name}") for name in names) for names in _OURS)
 
 
 def _skipped(relative: str, reason: str) -> LeftOut:

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from kinetic._backends.local.runtime_files import Paths
 from kinetic._blobs import file_tree
 from kinetic._project import ignore
 from kinetic._project.archive import list_project
@@ -77,6 +78,16 @@ def test_another_home_of_kinetics_in_a_project_stays_with_its_keys(tmp_path):
 
     assert names(walked) == ["train.py"]
     assert reasons(walked) == {"runs/home/": APART}
+
+
+def test_a_runtime_folder_of_another_setting_stays_with_the_keys_of_its_jobs(tmp_path):
+    Paths(tmp_path / "scratch" / "kinetic").make()
+    fill(tmp_path, {"train.py": "", "scratch/kinetic/jobs/a-job/key": "k", "scratch/kinetic/queue.db": ""})
+
+    walked = walk(tmp_path)
+
+    assert names(walked) == ["train.py"]
+    assert reasons(walked) == {"scratch/kinetic/": APART}
 
 
 @pytest.mark.parametrize("alias", ["a_alias", "z_alias"])
