@@ -328,11 +328,14 @@ def _has_lost_input(
 
 
 def _is_lost(each: Predecessor, store: Store) -> bool:
-    """Return whether a job without a verdict has begun or failed in its cluster, and if not, will not be launched."""
+    """Return whether a job without a verdict has begun or failed in its cluster, and if not, will not be launched.
+
+    A child of a batch may be launched as long as that can be resumed.
+    """
     if any(True for _ in store.entries(keys.attempts(each.job_id))):
         return True
     record = store.entry(keys.record(each.job_id))
-    if record is None or time.time() - record.modified > _LAUNCH_SECONDS:
+    if not each.group and (record is None or time.time() - record.modified > _LAUNCH_SECONDS):
         return True
     job = locate.verified_job(store, each.job_id)
     if job is None:

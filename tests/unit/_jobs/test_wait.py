@@ -13,7 +13,8 @@ import kinetic
 from kinetic import testing
 from kinetic._backends.fake import FakeClock
 from kinetic._backends.protocol import Observation
-from kinetic._jobs import locate, status, wait
+from kinetic._batches import driver
+from kinetic._jobs import after, locate, status, wait
 from kinetic._jobs.status import Snapshot
 from kinetic.errors import (
     BackendUnavailableError,
@@ -168,6 +169,27 @@ def test_what_follows_a_job_or_a_batch_that_was_lost_is_closed(user, backend) ->
     for each in (*following, user.act.run_async(job)):
         with pytest.raises(PredecessorError, match="its node was shut down"):
             each.result(timeout=100_000)
+
+
+def test_what_follows_a_batch_whose_driver_died_before_a_launch_waits_for_who_resumes_it(
+    user, backend, monkeypatch
+) -> None:
+    def die(_: object) -> NoReturn:
+        raise StoreUnreachableError("the client dies here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "launch", die)
+        patch.setattr(driver, "_PATIENCE_SECONDS", 0.0)
+        with pytest.raises(StoreUnreachableError) as raised:
+            user.act.run_async_map([1, 2], max_concurrent=None)
+    group_id = re.search(r"grp-\w+", "".join(raised.value.__notes__))[0]
+    following = user.act.with_options(after=kinetic.attach_batch(group_id)).run_async(3)
+    monkeypatch.setattr(after, "_LAUNCH_SECONDS", -1.0)  # as an hour later
+
+    was_closed = after.settle(kinetic.attach(following.job_id), status.has_ended)
+    values = kinetic.attach_batch(group_id, resume=True).results(cleanup=False)
+
+    assert (was_closed, values, following.result()) == (False, [10, 20], 30)
 
 
 def test_events_have_no_attempt_of_a_job_that_was_closed_before_its_first_one(user, backend) -> None:
