@@ -407,7 +407,7 @@ def test_a_function_that_writes_plain_files_goes_on_in_a_bucket_as_in_a_folder(p
     files = ["checkpoints", "checkpoints/state", "plots", "plots/loss.txt"]
     copied = project.out(
         f"""
-        import pathlib
+        import os, pathlib
         import kinetic
         from plain import train
         job = train.with_options(output_dir={bucket + "/plain"!r}).run_async(1)
@@ -418,9 +418,12 @@ def test_a_function_that_writes_plain_files_goes_on_in_a_bucket_as_in_a_folder(p
             job.get_outputs("plot")
         except FileNotFoundError as error:
             print(error)
+        os.environ["HOME"] = os.getcwd()
+        print(job.get_outputs(pathlib.Path("plots/loss.txt"), to="~/own"))
         """
     )
     assert f"10 10 {project.root / 'mine' / 'plots'}" in copied.splitlines()
+    assert copied.splitlines()[-1] == str(project.root / "own" / "plots" / "loss.txt")
     assert "plots/loss.txt" in copied.splitlines()
     assert "nearest: plots" in copied
     for *values, job, seen in (here, there):

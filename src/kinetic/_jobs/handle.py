@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +21,6 @@ from kinetic.errors import JobCancelledError, KeyMissingError, KineticError, Opt
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    import os
     from pathlib import Path
     from subprocess import Popen
 
@@ -309,15 +309,11 @@ class JobHandle(JobRecord, Generic[R]):
             OptionError: The folder has other files under these names, and ``force`` is not set.
             KineticError: Something could not be written there; what was copied stays.
         """
-        import os
-        from pathlib import Path  # most handles are never asked
+        from kinetic._jobs import outputs  # most handles are never asked
 
-        from kinetic._jobs import outputs
-
-        path = os.fsdecode(path)
-        copy = outputs.Copy.of(outputs.location_of(self), path, None if to is None else Path(to), force=force)
+        copy = outputs.Copy.of(outputs.location_of(self), os.fspath(path), to, force=force)
         copy.run()
-        return copy.to / outputs.relative_path(path)
+        return copy.to / outputs.relative_path(os.fspath(path))
 
     def debug_attach(self, local_port: int = 5678, working_dir: str | None = None, *, host: int = 0) -> Popen[bytes]:
         """Wait for the job's debug server, forward a port to it, and print what an editor needs to attach.

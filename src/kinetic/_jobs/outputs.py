@@ -213,7 +213,7 @@ class Copy:
     """A copy of outputs into a folder, with the same paths there; a thread may ask for its progress while it runs."""
 
     @classmethod
-    def of(cls, place: OutputLocation, path: str, to: Path | None, *, force: bool = False) -> Copy:
+    def of(cls, place: OutputLocation, path: str, to: str | os.PathLike[str] | None, *, force: bool = False) -> Copy:
         """Prepare a copy of what a job wrote at and below a path, to ``outputs/JOB_ID`` if no folder is named."""
         found = find_files(place, path)
         if not found.files:
@@ -221,8 +221,8 @@ class Copy:
             raise DataMissingError(no_files_text(place), why=why, next="kinetic jobs list --all")
         return cls(found, default_folder(place.job_id) if to is None else to, force=force)
 
-    def __init__(self, found: FoundOutputs, to: Path, *, force: bool = False) -> None:
-        self.to, self.others = Path(os.path.abspath(to)), found.others
+    def __init__(self, found: FoundOutputs, to: str | os.PathLike[str], *, force: bool = False) -> None:
+        self.to, self.others = Path(os.path.abspath(os.path.expanduser(to))), found.others
         self.missing: list[str] = []
         self._store = found.store
         with _writing(self.to):
