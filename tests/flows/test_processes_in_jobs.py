@@ -130,6 +130,44 @@ def test_pools_of_processes_work_with_the_scripts_functions_and_classes(project,
     assert "sent by value" not in done.stderr  # the script is __mp_main__ in a process of the pool
 
 
+def test_functions_in_pools_of_joblib_submit_the_jobs_that_they_would_submit_here(project) -> None:
+    pytest.importorskip("joblib")
+    project.write(
+        "pools.py",
+        """
+        import json
+        import os
+        import joblib
+        import kinetic
+
+        @kinetic.run(accelerator="cpu", tags={"whose": "own"})
+        def train(number):
+            return number if "KINETIC_JOB_ID" in os.environ else None
+
+        tagged = train.with_options(tags={"whose": "other"})
+
+        def calls(number):
+            job = tagged.run_async(number)
+            return train(number), job.result(), job.tags
+
+        if __name__ == "__main__":
+            found = []
+            for backend in ("loky", "multiprocessing"):
+                pool = joblib.Parallel(n_jobs=2, backend=backend)
+                [called] = pool([joblib.delayed(calls)(1)])
+                [job] = pool([joblib.delayed(tagged.run_async)(2)])
+                [plain] = pool([joblib.delayed(train)(3)])
+                found.append([*called, job.result(), job.tags, plain])
+            print(json.dumps(found))
+        """,
+    )
+
+    done = project.run("pools.py")
+
+    other = {"whose": "other"}
+    assert last_json(done.stdout) == [[1, 1, other, 2, other, None]] * 2, done.stderr
+
+
 def test_a_pool_works_with_functions_of_a_module(project) -> None:
     project.write("lib.py", "def helper(number): return number + 1")
 

@@ -47,6 +47,7 @@ Call: TypeAlias = "tuple[RemoteCallable[..., Any], tuple[Any, ...], dict[str, An
 _COROUTINE, _GENERATOR, _ASYNC_GENERATOR = 0x80, 0x20, 0x200  # inspect.CO_…; importing inspect costs 8 ms
 _METHODS_FORWARD = sys.version_info >= (3, 13)  # classmethod stopped chaining descriptors there
 _LONGEST_NAME = 40  # characters
+_POOLS = ("multiprocessing.reduction", "joblib.pool")  # what pickles for processes that have the script, too
 recorded: ContextVar[list[Call] | None] = ContextVar("kinetic_recorded_calls", default=None)  # see ``recorded_calls``
 _run_here: set[str] = set()  # names of functions that a job called, which is reported once
 
@@ -277,17 +278,34 @@ class RemoteCallable(Generic[P, R]):
         return f"<kinetic function {self._name}{bound} on {self._options.accelerator_name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the plain function: by name where it can be found by one, else by value."""
+        """Pickle as the plain function: by name where it can be found by one, else by value.
+
+        What a function refers to that cloudpickle takes by value, as joblib does for a function of a script, stays
+        decorated: such a function is called in another process, and calls this one as it would here.
+        """
         if self._leading:
             return references.bound, (RemoteCallable(self._plain, self._options), self._leading[0])
-        name = self._name_for(sys._getframe(1))  # noqa: SLF001 - by its documentation, who calls
+        asks = sys._getframe(1)  # noqa: SLF001 - by its documentation, who calls
+        if getattr(asks.f_locals.get("self"), "globals_ref", None):  # of cloudpickle: it is within such a function
+            return self._decorated(asks)
+        name = self._name_for(asks)
         return (references.by_name, name) if name else (references.same, (self._plain,))
+
+    def _decorated(self, asks: types.FrameType) -> tuple[Any, ...]:
+        """Reduce to what is decorated in another process: by name where that has the same options."""
+        name = self._name_for(asks)
+        found = references.decorated(*name) if name else None
+        if isinstance(found, RemoteCallable) and self.is_alike(found):
+            return references.decorated, name
+        in_a_job = os.environ.get("KINETIC_JOB_ID")  # what it returns is in a store
+        options = self._options._replace(on_done=None, after=None) if in_a_job else self._options
+        return self._reduced(name or self._plain, options)
 
     def _name_for(self, asks: types.FrameType) -> tuple[str, str] | None:
         """Return module and name by which the process finds the function that gets what is pickled now."""
         module, qualname = getattr(self._plain, "__module__", ""), getattr(self._plain, "__qualname__", "<")
-        # Processes of multiprocessing have the script, too: they import it, or were forked from this one.
-        is_there = module != "__main__" or asks.f_globals.get("__name__") == "multiprocessing.reduction"
+        # Processes of multiprocessing import the script, or were forked from this one.
+        is_there = module != "__main__" or asks.f_globals.get("__name__") in _POOLS
         if not module or not is_there or "<" in qualname:
             return None
         found: object = sys.modules.get(module)
@@ -303,20 +321,26 @@ class RemoteCallable(Generic[P, R]):
         return self._submits
 
     def _for_the_job(self) -> tuple[Any, ...]:
-        """Reduce a function of a script for a job, where it is decorated as well.
+        """Reduce a function of a script for a job, where it is decorated as well."""
+        # An address may be a secret, and a job follows nothing.
+        return self._reduced(self._plain, self._options._replace(on_done=None, after=None))
+
+    def _reduced(self, function: object, options: Options) -> tuple[Any, ...]:
+        """Reduce to what is decorated where it arrives; ``function`` is the plain one, or its module and name.
 
         Empty first and filled afterwards, because a function that calls itself refers to what is being made.
         """
-        # An address may be a secret, and a job follows nothing. Data among what is pickled would become a path.
-        own = self._options._replace(on_done=None, after=None, volumes=None)
-        volumes = [
+        volumes = [  # Data among what is pickled for a job would become a path
             (mount, (data.path, data.fuse, data.hf_trust_remote_code))
             for mount, data in (self._options.volumes or {}).items()
         ]
-        return _blank, (), (self._plain, own, self._leading, volumes), None, None, RemoteCallable._fill
+        parts = function, options._replace(volumes=None), self._leading, volumes
+        return _blank, (), parts, None, None, RemoteCallable._fill
 
     def _fill(self, parts: tuple[Any, ...]) -> None:
         function, options, leading, volumes = parts
+        if isinstance(function, tuple):
+            function = references.by_name(*function)
         if volumes:
             from kinetic._data.data import Data  # in jobs that do not need it, it is not loaded
 
@@ -421,8 +445,7 @@ class _Submitter(RemoteCallable[P, R]):
     __kinetic_wrapped__ = RemoteCallable.__kinetic_wrapped__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        name = None if self._leading else self._name_for(sys._getframe(1))  # noqa: SLF001 - as above
-        return (references.decorated, name) if name else self._for_the_job()
+        return self._decorated(sys._getframe(1))  # noqa: SLF001 - as above
 
 
 def _both_are_ours(old: object, new: object) -> bool:

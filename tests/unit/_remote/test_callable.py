@@ -271,6 +271,41 @@ def test_a_method_that_submits_pickles_as_that_of_the_decorated_function(theirs:
     assert pickle.loads(pickle.dumps(theirs.train.run_async)) == theirs.train.run_async
 
 
+def test_a_method_that_submits_keeps_options_that_were_changed(theirs: ModuleType) -> None:
+    url = "https://hooks.test/c0ffee"
+    changed = theirs.train.with_options(accelerator="gpu-l4", on_done=url)
+
+    arrived = pickle.loads(pickle.dumps(changed.run_async)).__self__
+
+    assert arrived.is_alike(changed)
+    assert pickle.loads(pickle.dumps(theirs.Model(3).fit.run_async)).__self__.local(2) == 6
+
+
+def test_a_method_that_submits_says_no_address_where_a_job_returns_it(theirs: ModuleType, monkeypatch) -> None:
+    changed = theirs.train.with_options(on_done="https://hooks.test/c0ffee")
+    monkeypatch.setenv("KINETIC_JOB_ID", "cpu-train-20261128-000000-0000000")
+
+    assert b"c0ffee" not in pickle.dumps(changed.run_async)
+
+
+def test_what_a_function_refers_to_that_is_pickled_by_value_stays_decorated(theirs: ModuleType) -> None:
+    on_gpu = theirs.train.with_options(accelerator="gpu-l4")
+
+    @kinetic.run(accelerator="cpu")
+    def nested(number):
+        return nested.local(number - 1) if number else 0
+
+    def refers():
+        return theirs.train, on_gpu, nested
+
+    by_name, changed, by_value = pickle.loads(cloudpickle.dumps(refers))()
+
+    assert by_name is theirs.train
+    assert changed.is_alike(on_gpu)
+    assert isinstance(by_value, kinetic.RemoteCallable)
+    assert by_value.local(3) == 0
+
+
 def test_a_nested_one_travels_by_value() -> None:
     offset = 3
 
