@@ -367,9 +367,12 @@ class RemoteCallable(Generic[P, R]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return what other decorators left on the function, and its annotations, which Python 3.14 makes late."""
+            """Return what other decorators left on the function, or ask of it.
+
+            Those above look for its globals, as Airflow's ``task``, and its annotations, which Python 3.14 makes late.
+            """
             plain = self.__dict__.get(references.WRAPPED)
-            if name == "__annotations__" or name in getattr(plain, "__dict__", ()):
+            if name in {"__annotations__", "__globals__"} or name in getattr(plain, "__dict__", ()):
                 return getattr(plain, name)
             what = f"{type(self).__name__!r} object has no attribute {name!r}"
             if instead := _OTHER_TOOLS.get(name):
@@ -433,6 +436,10 @@ class RemoteCallable(Generic[P, R]):
         if not classes:
             return self
         return RemoteCallable(self._plain, self._options, leading=tuple(classes.values()))
+
+
+# Of an object, Dagster's ``op`` and Gradio read the hints of its __call__: these say nothing of the function.
+RemoteCallable.__call__.__annotations__ = {}
 
 
 class _Submitter(RemoteCallable[P, R]):
