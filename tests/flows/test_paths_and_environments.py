@@ -60,6 +60,22 @@ def test_packages_of_a_folder_that_a_script_put_on_the_path_are_found(project, t
     assert value.strip() == "('near', 'far') [('near', 'far')]"
 
 
+def test_an_installed_program_runs_its_jobs_wherever_it_is_started(project, tmp_path: Path) -> None:
+    installed = (
+        tmp_path / "site-packages"
+    )  # a package of the user's, started as by cron
+    installed.mkdir()
+    (installed / "trainer.py").write_text(
+        "import kinetic, os\n@kinetic.run(accelerator='cpu')\ndef train():\n    return os.listdir()\n"
+    )
+    script = f"import sys; sys.path.append({str(installed)!r}); import trainer; print(trainer.train())"
+
+    done = project.execute(sys.executable, "-c", script, cwd=Path("/"))
+
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert "no files are sent, because the current directory is the whole disk: /" in done.stderr
+
+
 def test_packages_in_a_folder_of_the_project_that_is_not_sent_are_found_where_they_are(project) -> None:
     project.write(".kineticignore", "vendor/\n")
     project.write("vendor/near-1.0.dist-info/METADATA", "")

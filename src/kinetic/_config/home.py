@@ -57,15 +57,15 @@ def kinetic_home(environ: Mapping[str, str]) -> Path:
     return _trusted(home, "kinetic home", "KINETIC_HOME")
 
 
-def ensure_home(environ: Mapping[str, str]) -> Path:
-    """Create the home if it is missing, readable by its owner only, and return it."""
+def ensure_home(environ: Mapping[str, str], inside: str = "") -> Path:
+    """Create the home, or a folder inside, if it is missing, readable by its owner only, and return it."""
     home = kinetic_home(environ)
     try:
-        folders.make(home)
+        folders.make(home / inside)
     except OSError as error:
         why = f"{type(error).__name__}: {error.strerror or error}"
         raise SettingsError(f"the kinetic home {home} cannot be created", why=why, next=_SET_HOME) from error
-    return home
+    return home / inside
 
 
 def unpacked_wheels(home: Path) -> Path:

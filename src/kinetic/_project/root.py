@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType, MethodType
 from typing import Any
 
+from kinetic._config import home as homes
 from kinetic._project.ignore import is_environment
 from kinetic._wire import dataclass, folders, references
 from kinetic.errors import ProjectRootError
@@ -35,6 +36,7 @@ class Plan:
     notes: tuple[str, ...] = field(default=(), compare=False)  # what the user should know about the choice; not sent
     # the file whose own metadata says what is installed; "" for none, None for the function's. Not sent
     source: str | None = field(default=None, compare=False)
+    sends_nothing: bool = field(default=False, compare=False)  # the root is an empty folder. Not sent
     same_python: bool = False  # the job begins as this process did: with PYTHONPATH, and what is editable. Not sent
     # other projects that are sent with it: the folder of each, by where it is in the job's copy
     beside: tuple[tuple[str, str], ...] = ()
@@ -89,7 +91,7 @@ def _plan(file: str | None, environ: Mapping[str, str], cwd: Path | None) -> Pla
     here = os.path.abspath(cwd or current_folder())
     known = os.path.expanduser(environ.get("HOME") or "~")
     home = os.path.abspath(known) if known != "~" else "/"  # of a user whom the system does not know
-    notes: tuple[str, ...] = ()
+    notes, nothing = tuple[str, ...](), ""
     if file and os.path.islink(file) and _is_script(file) and below(here, _detect(os.path.dirname(file), home)) is None:
         file = os.path.realpath(file)  # as Python, which imports from there: a program in ~/bin that links to a project
     chosen = environ.get("KINETIC_PACKAGE_ROOT", "")
@@ -98,12 +100,17 @@ def _plan(file: str | None, environ: Mapping[str, str], cwd: Path | None) -> Pla
         path = home + chosen[1:] if chosen == "~" or chosen.startswith("~/") else os.path.expanduser(chosen)
         root, entry = _chosen_root(os.path.abspath(path), entry, here, installed=is_installed(file))
     elif file and is_installed(file):
-        notes = (f"the function is in an installed package ({file}); the current directory is sent: {here}",)
         root, entry = _detect(here, home), here
+        sent = f"the current directory is sent: {here}"
+        if nothing := _too_wide(root, home):  # where cron, systemd and containers start programs
+            root = entry = os.fspath(homes.ensure_home(environ, "empty"))
+            sent = f"no files are sent, because the current directory is {nothing}: {here}"
+        notes = (f"the function is in an installed package ({file}); {sent}",)
     else:
         root = _detect(entry, home)
     _refuse_too_wide(root, home, chosen=bool(chosen))
     plan = Plan(Path(root), below(entry, root) or "", below(here, root), _search_path(root, here), notes)
+    plan = replace(plan, sends_nothing=bool(nothing))
     why, next_ = folders.why_not_utf8("".join(plan.folders()))
     if why:
         raise ProjectRootError(f"the project's folder cannot be used: {root}", why=why, next=next_)
@@ -266,12 +273,17 @@ def _is_end(folder: str, home: str) -> bool:
     return folder == os.path.dirname(folder) or folder == home or os.path.realpath(folder) == os.path.realpath(home)
 
 
-def _refuse_too_wide(root: str, home: str, *, chosen: bool) -> None:
+def _too_wide(root: str, home: str) -> str:
+    """Return what a folder is, where it holds the home folder, or ""."""
     if below(home, root) is None:
-        return
-    what = "the home folder" if below(root, home) == "" else "the whole disk" if root == "/" else "the home folders"
-    source = "KINETIC_PACKAGE_ROOT names it" if chosen else f"the code is directly in {root}, not in a project folder"
-    raise ProjectRootError(f"{what} would be sent with the job: {root}", why=source, next=_ELSEWHERE)
+        return ""
+    return "the home folder" if below(root, home) == "" else "the whole disk" if root == "/" else "the home folders"
+
+
+def _refuse_too_wide(root: str, home: str, *, chosen: bool) -> None:
+    if what := _too_wide(root, home):
+        why = "KINETIC_PACKAGE_ROOT names it" if chosen else f"the code is directly in {root}, not in a project folder"
+        raise ProjectRootError(f"{what} would be sent with the job: {root}", why=why, next=_ELSEWHERE)
 
 
 def _search_path(root: str, here: str, others: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:

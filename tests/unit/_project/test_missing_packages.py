@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
+import types
 
 import pytest
 
@@ -159,6 +160,19 @@ def test_a_project_without_a_file_is_told_to_write_one(project) -> None:
 
     assert why == "the project has no file that names dependencies"
     assert advice == f"add apart image-tools more plots to {project}/requirements.txt"
+
+
+def test_an_installed_package_that_was_started_in_the_home_folder_is_told_to_start_elsewhere(
+    project, monkeypatch
+) -> None:
+    module = importlib.import_module("pixels")
+    module.train = types.FunctionType(compile("0", "", "eval"), vars(module))
+    module.train.__module__ = "pixels"
+    monkeypatch.setenv("HOME", str(project))
+
+    *_, advice = missing_packages.warning(module.train, find_root(module.train), Dependencies(None, "none", ()))
+
+    assert advice == "start it in a folder with a requirements.txt that names image-tools"
 
 
 def test_each_function_is_looked_at_once(project) -> None:

@@ -224,6 +224,18 @@ def test_a_function_of_an_installed_package_ships_the_current_directory_and_says
     assert "installed package" in plan.notes[0]
 
 
+@pytest.mark.parametrize(("here", "is_what"), [("", "the home folder"), ("/", "the whole disk")])
+def test_a_function_of_an_installed_package_ships_nothing_of_the_home_folder(home, load, monkeypatch, here, is_what):
+    module = load(home / "venv" / "lib" / "python3.11" / "site-packages" / "tool" / "train.py")
+    monkeypatch.chdir(home / here)
+
+    plan = find_root(module.train)
+
+    assert list(plan.root.iterdir()) == []
+    assert (plan.entry_rel, plan.cwd_rel, plan.sys_path_rel) == ("", None, ("",))
+    assert f"no files are sent, because the current directory is {is_what}" in plan.notes[0]
+
+
 def test_what_an_installed_package_has_made_for_a_script_ships_the_scripts_project(home, load, monkeypatch):
     made = load(
         home / "venv" / "lib" / "python3.11" / "site-packages" / "tool" / "train.py"
