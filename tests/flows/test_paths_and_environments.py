@@ -61,9 +61,7 @@ def test_packages_of_a_folder_that_a_script_put_on_the_path_are_found(project, t
 
 
 def test_an_installed_program_runs_its_jobs_wherever_it_is_started(project, tmp_path: Path) -> None:
-    installed = (
-        tmp_path / "site-packages"
-    )  # a package of the user's, started as by cron
+    installed = tmp_path / "site-packages"  # a package of the user's, started as by cron
     installed.mkdir()
     (installed / "trainer.py").write_text(
         "import kinetic, os\n@kinetic.run(accelerator='cpu')\ndef train():\n    return os.listdir()\n"

@@ -75,6 +75,7 @@ _REGISTRIES = (
     ("jax._src.tree_util", "_registry", "a pytree of JAX"),
     ("keras.src.saving.object_registration", "GLOBAL_CUSTOM_NAMES", "registered with Keras"),
 )
+_STORAGES = {"InMemoryStorage", "RDBStorage"}  # where Optuna keeps studies; a trial brings its study's along
 # cloudpickle's list of by-value modules belongs to the process.
 _registry = python_runtime.free_in_child(threading.Lock())
 
@@ -108,6 +109,7 @@ class PickleRules:
         self.makes_anew = False  # whether locks and the like are made anew in the job, at a second try
         self._given: set[int] = set()  # those that functions close over or have as defaults: as good as arguments
         self._libraries: dict[type, dict[int, tuple[str, str]]] = {}  # what is there of a class in its library, by id
+        self._study = ""  # the storage of a study of Optuna that is a copy in the job
         self._magics = False  # whether a function of the notebook uses some
         self.sources: dict[str, dict[int, str]] = {}  # of code without a file, by its name for it and its first line
 
@@ -133,6 +135,8 @@ class PickleRules:
             return self._reduce_class(value, reduce(value))
         if isinstance(value, MethodType) and value.__qualname__ == "InteractiveShell.get_ipython" and not self._magics:
             return references.same, (references.no_ipython,)
+        if type(value).__name__ in _STORAGES and type(value).__module__.startswith("optuna."):
+            self._study = self._study or _kept_apart(value)
         own = self._place_of(value) if type(value) is object else reducers.place_in_library(value)
         if place := own or self._named.get(id(value)):
             return references.decorated, place
@@ -253,13 +257,18 @@ class PickleRules:
                 self.sources.setdefault(code.co_filename, {})[code.co_firstlineno] = text
 
     def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each module that is sent by value, and for classes that lose something by that."""
+        """Return a sentence for each module that is sent by value, and for what loses something in the job."""
         lost = (
             f"{name} is {kind} here and not in the job, where its decorator does not run: define it at the top level "
             "of the script, or in a module of the project"
             for name, kind in sorted(self._lost.items())
         )
-        return *(f"{name} is sent by value: {why}" for name, why in sorted(self.by_value.items())), *lost
+        copied = (
+            f"the job gets a copy of an Optuna study {self._study}, and what its trials suggest and report there does "
+            "not reach the study here: call trial.suggest_float(…) here, and pass the values (docs/optuna.md)"
+        )
+        sent = (f"{name} is sent by value: {why}" for name, why in sorted(self.by_value.items()))
+        return *sent, *lost, *([copied] if self._study else [])
 
     def _ask(self, name: str) -> str:
         found = sys.modules.get(name)
@@ -281,6 +290,14 @@ def _held_by(function: FunctionType) -> list[object]:
         with contextlib.suppress(ValueError):  # of a name that has no value yet
             held.append(cell.cell_contents)
     return held
+
+
+def _kept_apart(storage: Any) -> str:
+    """Return where a storage of Optuna keeps its studies, if a copy of it in a job keeps them elsewhere, or ""."""
+    if type(storage).__name__ == "InMemoryStorage":
+        return "in memory"
+    url = str(getattr(storage, "url", ""))
+    return f"in {url}, a path below the working folder" if re.match(r"sqlite[^/]*:///(?!/)", url) else ""
 
 
 def _registered_as(kind: type) -> str:

@@ -446,6 +446,23 @@ def test_arguments_are_named_as_error_messages_name_them() -> None:
     ]
 
 
+def test_a_trial_of_a_study_that_the_job_gets_a_copy_of_is_told(theirs: SimpleNamespace, tmp_path: Path) -> None:
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    shared = f"sqlite:///{tmp_path}/study.db"
+    in_memory, in_a_file = (optuna.create_study(storage=storage).ask() for storage in (None, shared))
+    beside = pickle.loads(pickle.dumps(in_a_file))
+    beside.storage._backend.url = "sqlite:///study.db"  # as of a script that was started in its folder
+
+    told = [packed(theirs, trial)[1] for trial in (in_memory, beside, in_a_file)]
+
+    assert [[note[: note.index(",")] for note in notes] for notes in told] == [
+        ["the job gets a copy of an Optuna study in memory"],
+        ["the job gets a copy of an Optuna study in sqlite:///study.db"],
+        [],
+    ]
+
+
 def test_a_full_disk_is_told_without_the_part_of_the_value_that_was_just_being_pickled(theirs: SimpleNamespace) -> None:
     class Full(io.BytesIO):
         def write(self, data: object, /) -> int:
