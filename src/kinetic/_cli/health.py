@@ -321,13 +321,15 @@ def _page(found: Status) -> dict[str, Any]:
         "nodes": [each._asdict() for each in found.nodes],
         "waiting": [each._asdict() for each in found.waiting],
         "quotas": [{"metric": metric, "limit": limit, "used": used} for metric, limit, used in found.quotas],
+        "running": found.running if found.knows("pods") else None,
         "dollars_per_hour": found.dollars_per_hour,
         "usable": found.is_usable,
     }
 
 
 def _print_status(found: Status, *, costs: bool) -> None:
-    price = f"about ${found.dollars_per_hour:.2f} per hour now, at list price"
+    dollars, knows_pods = found.dollars_per_hour, found.knows("pods")
+    price = "not known" if dollars is None else f"about ${dollars:.2f} per hour now, at list price"
     price += f", without {count_text(len(found.without_price), 'node')}" if found.without_price else ""
     idle = f"{count_text(len(found.idle), 'node')} with an accelerator: {names_text(found.idle, _NAMED)}"
     warm = f"{names_text(found.warm, _NAMED)}: kinetic warm list"
@@ -337,12 +339,12 @@ def _print_status(found: Status, *, costs: bool) -> None:
         [
             ("cluster", found.about),
             ("status", " ".join(filter(None, (found.state or "unknown", found.mode, found.version)))),
-            ("nodes", str(len(found.nodes))),
+            ("nodes", str(len(found.nodes)) if found.knows("nodes") else "not known"),
             ("cost", price),
             ("idle", idle if found.idle else ""),
-            ("running", count_text(found.running, "pod")),
+            ("running", count_text(found.running, "pod") if knows_pods else "not known"),
             ("warm pods", warm if found.warm else ""),
-            ("waiting", count_text(len(found.waiting), "pod")),
+            ("waiting", count_text(len(found.waiting), "pod") if knows_pods else "not known"),
             ("quota", ", ".join(f"{metric} {used:g} of {limit:g}" for metric, limit, used in found.quotas)),
             ("not known", "; ".join(found.unknown)),
         ]

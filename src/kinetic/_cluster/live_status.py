@@ -76,9 +76,15 @@ class Status(NamedTuple):
         """Whether jobs can be submitted."""
         return self.state in {"RUNNING", "RECONCILING", "DEGRADED", "answers"}  # DEGRADED: nodes or add-ons need work
 
+    def knows(self, name: str) -> bool:
+        """Return whether a question was answered: "nodes", "pods"."""
+        return not any(each.startswith(f"{name}: ") for each in self.unknown)
+
     @property
-    def dollars_per_hour(self) -> float:
-        """What is known of the price now: the control plane of Google's, and accelerators of all nodes."""
+    def dollars_per_hour(self) -> float | None:
+        """The price now: the control plane of Google's, and accelerators of all nodes; None if these are not known."""
+        if not self.knows("nodes"):
+            return None
         plane = CONTROL_PLANE_DOLLARS if self.mode else 0.0
         return plane + sum(node.dollars_per_hour or 0.0 for node in self.nodes)
 

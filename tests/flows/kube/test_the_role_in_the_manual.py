@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 @pytest.fixture
-def submitter(site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def submitter(
+    site: Any, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:  # after `home`, which points at the administrator's kubeconfig
     """Make the client somebody with the rights on the page, or with those but one verb."""
     role = objects_on("clusters.md")["Role"]
     for rule in role["rules"]:
@@ -31,6 +34,18 @@ def submitter(site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reques
     token = site.put("serviceaccounts/submitter/token", {"spec": {}})["status"]["token"]
     endpoint = site.plane.client._replace(token=token)
     monkeypatch.setenv("KUBECONFIG", str(endpoint.write_kubeconfig(tmp_path / "submitter.yaml")))
+
+
+def test_a_status_says_what_the_role_does_not_let_it_read_and_no_price_of_nothing(clients: Any, kinetic: Any) -> None:
+    clients.run("from one import talk\ntell(talk.run_async(1, '/never').job_id)")
+
+    told, page = kinetic("status"), json.loads(kinetic("status", "--json").out)
+
+    lines = {name: said.strip() for name, _, said in (line.partition("  ") for line in told.out.splitlines())}
+    assert (lines["nodes"], lines["cost"]) == ("not known", "not known")
+    assert {lines["running"], lines["waiting"]} & {"1 pod"}
+    assert lines["not known"].startswith("nodes: missing permission for all of the context test: list nodes")
+    assert (page["dollars_per_hour"], page["nodes"]) == (None, [])
 
 
 @pytest.mark.parametrize("submitter", ["", "watch"], indirect=True, ids=["as it is", "without watch"])

@@ -140,6 +140,7 @@ def test_what_may_not_be_read_is_named_and_the_rest_is_shown(read, cloud, kube) 
 
     assert found.state == "RUNNING"
     assert [each.partition(":")[0] for each in found.unknown] == ["nodes", "quotas"]
+    assert found.dollars_per_hour is None
 
 
 @pytest.mark.parametrize(("state", "usable"), [("RECONCILING", True), ("DEGRADED", True), ("STOPPING", False)])

@@ -83,7 +83,8 @@ _MOST_CONFLICTS = 8  # in a row; the pauses between them are some ten seconds to
 _MERGE = {"Content-Type": "application/merge-patch+json"}
 _APPLY = {"Content-Type": "application/apply-patch+yaml"}  # JSON is YAML
 # A field that the server does not know would be dropped silently, and with it what it promised.
-_STRICT: Query = {"fieldManager": "kinetic", "fieldValidation": "Strict"}
+FIELD_MANAGER = "kinetic"  # how the server calls us as the writer of a field
+_STRICT: Query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 _ADMISSION = (
     r"admission webhook|violates PodSecurity|ValidatingAdmissionPolicy|failed calling webhook|denied the request"
 )
@@ -280,12 +281,7 @@ class Client:
         if reply.status == 403:
             if "on a resource you can't delete" in message:  # of OwnerReferencesPermissionEnforcement, a plugin
                 verb = "delete"
-            return AccessDeniedError(
-                f"missing permission in the namespace {namespace} of {about}: {verb} {kind.plural}",
-                why=message,
-                next=f"ask an administrator of the cluster; check with kubectl auth can-i {verb} {kind.full_name} "
-                f"-n {namespace}",
-            )
+            return self._denied(verb, kind, message)
         if reply.status == 404 and not _is_missing(reply):
             return LaunchError(
                 f"{about} has no {kind.name}",
@@ -305,6 +301,17 @@ class Client:
             return BackendError(f"{thing} was changed by another request", why=message, next="try again")
         return BackendUnavailableError(
             f"{about} could not {verb} {thing}", why=f"HTTP {reply.status}: {message}", next="try again later"
+        )
+
+    def _denied(self, verb: str, kind: Kind, message: str) -> AccessDeniedError:
+        where, option = f"in the namespace {self.namespace} of {self.about}", f" -n {self.namespace}"
+        if not kind.namespaced:  # no Role of a namespace grants it
+            where, option = f"for all of {self.about}", ""
+        can = f"kubectl auth can-i {verb} {kind.full_name}{option}"
+        return AccessDeniedError(
+            f"missing permission {where}: {verb} {kind.plural}",
+            why=message,
+            next=f"ask an administrator of the cluster; check with {can}",
         )
 
     def _object(self, reply: Reply, verb: str, kind: Kind, name: str = "") -> Object:

@@ -238,6 +238,16 @@ def test_a_refusal_says_what_it_means_and_what_to_do(connect, answer, kind, code
     assert len(server.asked) == 1
 
 
+def test_a_right_that_no_role_of_a_namespace_grants_is_not_asked_for_in_one(connect) -> None:
+    said = 'nodes is forbidden: User "ann" cannot list resource "nodes" in API group "" at the cluster scope'
+    with Scripted(refusal(403, said, "Forbidden")) as server, pytest.raises(AccessDeniedError) as caught:
+        connect(server).list(kube_client.NODE)
+
+    assert caught.value.what.endswith(": list nodes")
+    assert "in the namespace" not in caught.value.what
+    assert str(caught.value.next).endswith("kubectl auth can-i list nodes")
+
+
 def test_what_is_not_there_is_none_and_a_cluster_without_the_kind_is_an_error(connect) -> None:
     missing = refusal(404, 'jobsets.jobset.x-k8s.io "a" not found', "NotFound")
     with Scripted(missing, Answer(404, b"404 page not found\n")) as server:
