@@ -16,6 +16,7 @@ import datetime as dt
 import importlib.util
 import json
 import os
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from kinetic._backends.kube import kubeconfig
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.kubeconfig import Entry, JsonObject
 from kinetic._backends.kube.transport import Access, Certificate, Credential
+from kinetic._config.options import read_variable
 from kinetic._config.target import IN_CLUSTER
 from kinetic._stores.parallel import Retry
 from kinetic._wire import NamedTuple, dataclass
@@ -428,7 +430,7 @@ def context_access(name: str, environ: Mapping[str, str]) -> Access:
         raise SettingsError(
             f"there is no context {chosen!r}" if chosen else "the kubeconfig sets no current context",
             why=f"{where} has {', '.join(contexts) or 'none'}",
-            next=f"export KINETIC_KUBE_CONTEXT={next(iter(contexts), 'NAME')}",
+            next=_other_context(chosen, contexts, read_variable("KINETIC_KUBE_CONTEXT", environ)),
         )
     context = contexts[chosen].page
     named: dict[str, Entry] = {}
@@ -461,6 +463,22 @@ def context_access(name: str, environ: Mapping[str, str]) -> Access:
         namespace=str(context.get("namespace") or ""),
         proxy=str(cluster.page.get("proxy-url") or ""),
     )
+
+
+def _other_context(missing: str, contexts: Mapping[str, Entry], setting: str | None) -> str:
+    """Say what to do about a context that does not exist: name another, or give one that was renamed its old name too.
+
+    A job has the name of the context that it was submitted with, so another setting does not change where it is.
+    """
+    other = setting if setting in contexts else next(iter(contexts), "")
+    to_name = f"export KINETIC_KUBE_CONTEXT={shlex.quote(other or 'NAME')}"
+    if not missing or not other or setting == missing:
+        return to_name
+    named = {kind: str(contexts[other].page.get(kind) or "") for kind in ("cluster", "user")}
+    flags = "".join(f" --{kind}={shlex.quote(name)}" for kind, name in named.items() if name)
+    add = f"kubectl config set-context {shlex.quote(missing)}{flags}"
+    once_more = f"if {other} is the same cluster, a job that was submitted as {missing} is found after: {add}"
+    return once_more if setting == other else f"{to_name}     or, {once_more}"
 
 
 def _credential_of(context: str, user: Entry, cluster: Entry) -> Credential:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import shlex
 import ssl
 import stat
 import sys
@@ -105,10 +106,32 @@ def test_a_context_that_is_not_there_is_answered_with_those_that_are(tmp_path: P
     path = config(tmp_path / "config", name="prod")
 
     with pytest.raises(SettingsError) as caught:
-        read(path, "pord")
+        context_access("pord", {"KUBECONFIG": str(path), "KINETIC_KUBE_CONTEXT": "pord"})
 
     assert f"{path} has prod" in caught.value.why
     assert caught.value.next == "export KINETIC_KUBE_CONTEXT=prod"
+
+
+@pytest.mark.parametrize("setting", ["new name", ""])
+def test_a_context_that_was_renamed_can_have_its_old_name_too_for_the_jobs_of_before(
+    tmp_path: Path, setting: str
+) -> None:
+    path = config(tmp_path / "config", name="new name")
+    environ = {"KUBECONFIG": str(path), "KINETIC_KUBE_CONTEXT": setting}
+
+    with pytest.raises(SettingsError) as caught:
+        context_access("old", environ)
+    *command, name, cluster, user = shlex.split(str(caught.value.next).partition("after: ")[2])
+    page = yaml.safe_load(path.read_text())
+    named = {"cluster": cluster.removeprefix("--cluster="), "user": user.removeprefix("--user=")}
+    path.write_text(yaml.safe_dump({**page, "contexts": [*page["contexts"], {"name": name, "context": named}]}))
+
+    assert command == ["kubectl", "config", "set-context"]
+
+    assert ("export KINETIC_KUBE_CONTEXT='new name'" in str(caught.value.next)) is not bool(setting)
+    assert (context_access("old", environ).server, header(context_access("old", environ))) == (
+        context_access("new name", environ).server, header(context_access("new name", environ))
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("content", ["a: [", "- 1", "\x00"])
