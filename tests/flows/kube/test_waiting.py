@@ -144,6 +144,39 @@ def test_a_quota_that_is_used_up_is_named(submit: Any, kinetic: Any, machine: st
     assert clients.run("tell(kinetic.attach(words[0]).result(timeout=60))", job_id) == 3
 
 
+def test_a_limit_range_that_is_too_small_for_a_job_is_named_with_what_to_write(
+    submit: Any, kinetic: Any, machine: str, site: Any
+) -> None:
+    limits = [{"type": "Container", "default": {"cpu": "500m", "memory": "512Mi"}}]
+    site.put("limitranges", {"metadata": {"name": "small"}, "spec": {"limits": limits}})
+    job_id = submit()
+
+    told = explained(kinetic, job_id, f"a LimitRange of the namespace {site.namespace} does not allow")
+
+    assert "must be less than or equal to cpu limit of 500m" in told
+    assert f"kubectl describe limitrange -n {site.namespace} shows" in told
+
+
+def test_a_running_job_that_an_administrator_suspends_names_who_did_it_and_continues_when_it_is_resumed(
+    submit: Any, kinetic: Any, machine: str, site: Any, clients: Any
+) -> None:
+    job_id = clients.run("from one import talk\ntell(talk.run_async(1, go).job_id)")
+    name = site.running(job_id)["metadata"]["labels"]["batch.kubernetes.io/job-name"]
+
+    def suspend(*, suspended: bool) -> None:
+        body, path = {"spec": {"suspend": suspended}}, f"{site.batch}/jobs/{name}"
+        site.api.call("PATCH", path, body, kind="application/merge-patch+json", fieldManager="kubectl-patch")
+
+    suspend(suspended=True)
+    told = explained(kinetic, job_id, "kubectl-patch has suspended it")
+    suspend(suspended=False)
+    clients.go.touch()
+
+    assert f"kubectl patch job {name} -n {site.namespace} --type merge" in told
+    assert "cancel" not in told
+    assert clients.run("tell(kinetic.attach(words[0]).result(timeout=60))", job_id) == 1
+
+
 # ------------------------------------------------------------------------------------------------- refused at once
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kinetic._backends.kube import discovery, job_manifests, object_status, preflight
-from kinetic._backends.kube.client import EVENT, JOB, JOB_SET, POD, WORKLOAD
+from kinetic._backends.kube.client import EVENT, FIELD_MANAGER, JOB, JOB_SET, POD, WORKLOAD
 from kinetic._backends.kube.event_patterns import (
     CREATION,
     QUEUEING,
@@ -82,14 +82,15 @@ class Evidence(NamedTuple):
         """The job."""
         return object_status.label_of(self.job, job_manifests.JOB_LABEL) or object_status.object_name(self.job)
 
-    def context(self, pod: Object | None = None) -> dict[str, str]:
-        """Return the values that the texts of ``event_patterns`` may use."""
+    def context(self, pod: Object | None = None, container: str = job_manifests.CONTAINER) -> dict[str, str]:
+        """Return the values that the texts of ``event_patterns`` may use, about one container of a pod."""
         template = (pod or {}).get("spec") or _template(self.job)
+        containers = (*(template.get("containers") or ()), *(template.get("initContainers") or ()))
         labels = (f"{name.rpartition('/')[2]}={value}" for name, value in (template.get("nodeSelector") or {}).items())
         return {
             "namespace": str((self.job.get("metadata") or {}).get("namespace") or "default"),
             "pod": object_status.object_name(pod or {}) or f"-l {job_manifests.JOB_LABEL}={self.job_id}",
-            "image": next((each.get("image", "") for each in template.get("containers") or ()), ""),
+            "image": next((each.get("image", "") for each in containers if each.get("name") == container), ""),
             "account": str(template.get("serviceAccountName") or "default"),
             "queue": object_status.label_of(self.job, job_manifests.QUEUE_LABEL),
             "accelerator": self.accelerator or ", ".join(labels) or "such hardware",
@@ -246,11 +247,12 @@ def _never_ready(pod: Object, evidence: Evidence) -> Explanation | None:
     began = (state.get("terminated") or state.get("running") or {}).get("startedAt")
     if not state or began or (pod.get("status") or {}).get("reason") != "DeadlineExceeded":
         return None
-    reason, message = object_status.waiting(pod)
+    reason, message, container = object_status.waiting(pod)
     events = object_status.events_of(pod, evidence.events)
     if not reason and any("ErrImagePull" in object_status.event_message(event) for event in events):
         reason = "ImagePullBackOff"  # in place of which a kubelet writes that its container is unknown
-    found = _waiting(reason, message, pod, evidence) if reason else _starting(events, evidence.context(pod))
+    starts = _starting(events, evidence.context(pod))
+    found = _waiting(reason, message, container, pod, evidence) if reason else starts
     what = ": ".join(filter(None, ("it was not ready within its deadline and half an hour", found and found.what)))
     return Explanation("deadline", what, message, found.next if found else "", stuck=True)
 
@@ -277,6 +279,14 @@ def _suspended(evidence: Evidence) -> JobState | None:
         first = reason.split()[2]
         return JobState(JobStatus.PENDING, "follows", reason, "it is suspended, and holds no machine",
                         predecessors.command_about(first))  # fmt: skip
+    if (other := _suspended_by(evidence.job)) and not context["queue"]:
+        return JobState(
+            JobStatus.PENDING,
+            "suspended",
+            f"{other} has suspended it, and it starts again when that resumes it",
+            "spec.suspend is true",
+            _resume_command(evidence.job, other),
+        )
     if not context["queue"]:
         return JobState(
             JobStatus.PENDING,
@@ -287,6 +297,25 @@ def _suspended(evidence: Evidence) -> JobState | None:
         )
     found = explain_message(QUEUEING, _queue_message(evidence), context)
     return JobState(JobStatus.PENDING, *found) if found else JobState(JobStatus.PENDING, "queued")
+
+
+def _suspended_by(job: Object) -> str:
+    """Return what other program than kinetic wrote last whether a job is suspended, as its API requests name it."""
+    for entry in (job.get("metadata") or {}).get("managedFields") or ():
+        fields = (entry.get("fieldsV1") or {}).get("f:spec") or {}
+        if "f:suspend" in fields and entry.get("manager") != FIELD_MANAGER:
+            return str(entry.get("manager") or "")
+    return ""
+
+
+def _resume_command(job: Object, other: str) -> str:
+    if "kueue" in other.lower():  # as with its setting manageJobsWithoutQueueName
+        return "Kueue may want a queue for every job of this cluster: name one in KINETIC_QUEUE, and submit again"
+    thing, about = str(job.get("kind") or "Job").lower(), job.get("metadata") or {}
+    resume = """--type merge -p '{"spec":{"suspend":false}}'"""
+    return (
+        f"ask who did it; to resume it: kubectl patch {thing} {about.get('name')} -n {about.get('namespace')} {resume}"
+    )
 
 
 def _queue_message(evidence: Evidence) -> str:
@@ -344,7 +373,7 @@ def _of_pod(pod: Object, evidence: Evidence) -> JobState:
     if object_status.pod_phase(pod) == "Failed":
         # The Job has not failed: another pod follows, or the Job fails in a moment, and is not pending until then.
         found = object_status.pod_end(pod, evidence.job_id)
-        if found.code in {"infrastructure", "machine-restarted", "store-refused"}:
+        if found.code in {"container", "infrastructure", "machine-restarted", "store-refused"}:
             found = found._replace(what=f"{found.what}, and it is retried")
         return _state(JobStatus.RUNNING if found.stuck else JobStatus.PENDING, found, pod, evidence, stuck=False)
     lost = object_status.pod_disruption(pod)
@@ -359,11 +388,11 @@ def _of_pod(pod: Object, evidence: Evidence) -> JobState:
 
 
 def _pending(pod: Object, evidence: Evidence) -> JobState:
-    reason, message = object_status.waiting(pod)
+    reason, message, container = object_status.waiting(pod)
     context = evidence.context(pod)
     events = object_status.events_of(pod, evidence.events)
     if reason:
-        found = _waiting(reason, message, pod, evidence)
+        found = _waiting(reason, message, container, pod, evidence)
     elif unplaced := object_status.condition_of(pod, "PodScheduled", status="False"):
         found = _unplaced(unplaced, events, context, unseen=evidence.unseen)
     elif (pod.get("spec") or {}).get("nodeName"):
@@ -373,14 +402,17 @@ def _pending(pod: Object, evidence: Evidence) -> JobState:
     return _state(JobStatus.PENDING, _with_warm_pod(found, evidence), pod, evidence)
 
 
-def _waiting(reason: str, message: str, pod: Object, evidence: Evidence) -> Explanation | None:
+def _waiting(reason: str, message: str, container: str, pod: Object, evidence: Evidence) -> Explanation | None:
     """Explain why a container waits, by its reason and message."""
     said = [f"{reason}: {message}"]
     # The back-off's own message says less than the failure before it, which is an event.
     if reason == "ImagePullBackOff":
         events = object_status.events_of(pod, evidence.events)
         said += [object_status.event_message(event) for event in events if event.get("reason") == "Failed"]
-    return explain_message(WAITING, " ".join(said), evidence.context(pod))
+    found = explain_message(WAITING, " ".join(said), evidence.context(pod, container))
+    if found is None or container == job_manifests.CONTAINER:
+        return found
+    return found._replace(what=f"{object_status.added_by_the_cluster(container)}: {found.what}")
 
 
 def _with_warm_pod(found: Explanation | None, evidence: Evidence) -> Explanation | None:

@@ -70,10 +70,16 @@ CREATION = (
         "priority-class", r"no PriorityClass with name (?P<name>\S+) was found",
         "the cluster has no priority class {name}", "kubectl get priorityclasses lists them", stuck=True),
     Pattern(
+        "limit-range",
+        r"must be less than or equal to (?:\S+) limit|m(?:ax|in)imum .* usage per|max limit to request ratio per",
+        "a LimitRange of the namespace {namespace} does not allow what the job requests",
+        'write resources = {{ cpu = 0.5, memory = "512Mi" }} under [tool.kinetic] in pyproject.toml, with values that '
+        "kubectl describe limitrange -n {namespace} shows", stuck=True),
+    Pattern(
         "busy", r"Operation cannot be fulfilled|etcdserver|time(?:d |)out|deadline exceeded|too many requests",
         "the cluster is too busy to create the pod", "nothing: it is retried automatically"),
     Pattern(
-        "admission", r"is invalid:|maximum .* usage per|minimum .* usage per",
+        "admission", r"is invalid:",
         "the cluster rejected the pod's specification", _ADMISSION, stuck=True),
 )  # fmt: skip
 

@@ -113,14 +113,29 @@ def running_since(pod: Object) -> float:
     return timestamp(running.get("startedAt"))
 
 
-def waiting(pod: Object) -> tuple[str, str]:
-    """Return why our container, or an init container before it, waits: reason and message."""
+def waiting(pod: Object) -> tuple[str, str, str]:
+    """Return why our container, or an init container before it, waits: reason, message and the container's name."""
     before = [each for each in _status(pod).get("initContainerStatuses") or () if each.get("state")]
     for each in (main_container(pod), *before):
         found = (each.get("state") or {}).get("waiting")
         if found and found.get("reason") not in {None, "PodInitializing", "ContainerCreating"}:
-            return str(found["reason"]), str(found.get("message") or "")
-    return "", ""
+            return str(found["reason"]), str(found.get("message") or ""), str(each.get("name") or CONTAINER)
+    return "", "", CONTAINER
+
+
+def added_by_the_cluster(container: str) -> str:
+    """Name a container that is not ours: an admission webhook, or a driver, has added it."""
+    return f"the container {container}, which the cluster added to its pod"
+
+
+def _failed_beside(pod: Object) -> tuple[str, Object] | None:
+    """Return the name of a container that is not ours and that failed, and how it ended, or None."""
+    status = _status(pod)
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        ended = (each.get("state") or {}).get("terminated") or {}
+        if each.get("name") != CONTAINER and ended.get("exitCode"):
+            return str(each.get("name")), dict(ended)
+    return None
 
 
 def is_disrupted(pod: Object) -> bool:
@@ -240,7 +255,9 @@ def observation(found: Object) -> Observation:
 def _failure_of(job_id: str, ended: Object) -> str:
     if ended.get("reason") == "BackoffLimitExceeded":  # its message says no more than that
         return f"all its pods failed: kinetic jobs explain {job_id}"
-    return str(ended.get("message") or ended.get("reason") or "")
+    message = str(ended.get("message") or ended.get("reason") or "")
+    of_pod = pod_end_in_message(message, job_id)
+    return of_pod[1].what if of_pod else message
 
 
 def waits_for(found: Object) -> str:
@@ -324,11 +341,17 @@ def pod_end(pod: Object, job_id: str) -> Explanation:
         return Explanation("refused-by-machine", "its node rejected it at the last moment", f"{reason}: {message}")
     containers: list[Object] = (pod.get("spec") or {}).get("containers") or []
     ours = next((each for each in containers if each.get("name") == CONTAINER), {})
+    ended = terminated(pod) or {}
+    if not ended.get("exitCode") and (beside := _failed_beside(pod)):
+        name, its = beside
+        logs = f"kubectl logs {object_name(pod)} -c {name} -n {_metadata(pod).get('namespace') or 'default'}"
+        what = f"{added_by_the_cluster(name)}, failed with exit code {its['exitCode']}"
+        return Explanation("container", what, _last_line(str(its.get("message") or its.get("reason") or "")), logs)
     limit = ((ours.get("resources") or {}).get("limits") or {}).get("memory")
     memory = "it had no memory limit, so its node may have run out of memory"
     if limit:
         memory = f"its memory limit of {limit} was not reported as exceeded"
-    return _container_end(terminated(pod) or {}, message or reason, job_id, memory)
+    return _container_end(ended, message or reason, job_id, memory)
 
 
 def pod_end_in_message(message: str, job_id: str) -> tuple[str, Explanation] | None:

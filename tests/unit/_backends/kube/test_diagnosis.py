@@ -126,6 +126,24 @@ def queued(*conditions: dict) -> Evidence:
     return facts(None, job_=job(suspend=True, queue="team-a"), workload=workload)
 
 
+def beside(*added: dict, ours: dict | None = None, phase: str = "Failed") -> dict:
+    """Make a pod to which an admission webhook has added init containers, as a kubelet and our node agent report it."""
+    own = ours or {"name": "kinetic-worker", "state": {"waiting": {"reason": "PodInitializing"}}}
+    found = pod(node="node-1", phase=phase, initContainerStatuses=list(added), containerStatuses=[own])
+    found["metadata"]["namespace"] = "research"
+    found["spec"]["containers"].insert(0, {"name": "istio-proxy", "image": "istio/proxyv2:1"})
+    found["spec"]["initContainers"] = [{"name": "vault-agent-init", "image": "hashicorp/vault:1"}]
+    return found
+
+
+def suspended_by(manager: str) -> dict:
+    """Make a job that another program has suspended after its start."""
+    found = job(suspend=True)
+    written = [("kinetic", {"f:backoffLimit": {}}), (manager, {"f:suspend": {}})]
+    found["metadata"]["managedFields"] = [{"manager": name, "fieldsV1": {"f:spec": each}} for name, each in written]
+    return found
+
+
 WAIT, STUCK = False, True
 P, R, S, F = JobStatus.PENDING, JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.FAILED
 ROWS = [
@@ -492,6 +510,33 @@ ROWS = [
         "than specified deadline"))), F, "deadline", "longer than its deadline", "", STUCK),
     Row("failed, pods gone", facts(None, job_=job(condition("Failed", "BackoffLimitExceeded", "Job has reached the "
         "specified backoff limit"))), F, "failed", "its pods no longer exist", "", STUCK),
+    Row("an init container fails", facts(beside({"name": "vault-agent-init",
+        "state": {"terminated": {"exitCode": 3, "reason": "Error", "message": "permission denied"}}})),
+        P, "container", "the container vault-agent-init, which the cluster added to its pod, failed with exit code 3",
+        "kubectl logs pod-a -c vault-agent-init -n research"),
+    Row("an init container failed for good", facts(beside({"name": "vault-agent-init",
+        "state": {"terminated": {"exitCode": 3, "reason": "Error"}}}), job_=job(condition("Failed"))),
+        F, "container", "vault-agent-init, which the cluster added to its pod, failed", "submit it again", STUCK),
+    Row("a sidecar fails after ours has ended", facts(beside({"name": "vault-agent-init",
+        "state": {"terminated": {"exitCode": 3}}}, ours={"name": "kinetic-worker",
+        "state": {"terminated": {"exitCode": 0}}})), P, "container", "vault-agent-init", "kubectl logs"),
+    Row("the image of an init container", facts(beside({"name": "vault-agent-init",
+        "state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}, phase="Pending")),
+        P, "image-missing",
+        "vault-agent-init, which the cluster added to its pod: the image hashicorp/vault:1 does not exist",
+        "check its name", STUCK),
+    Row("our image beside a sidecar", facts(beside(ours={"name": "kinetic-worker",
+        "state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}, phase="Pending")),
+        P, "image-missing", f"the image {IMAGE} does not exist", "check its name", STUCK),
+    Row("suspended by an administrator", facts(None, job_=suspended_by("kubectl-patch")),
+        P, "suspended", "kubectl-patch has suspended it", f"kubectl patch job {NAME} -n research --type merge"),
+    Row("suspended by Kueue", facts(None, job_=suspended_by("kueue")),
+        P, "suspended", "kueue has suspended it", "name one in KINETIC_QUEUE"),
+    Row("over a LimitRange", refused("maximum cpu usage per Pod is 500m.  No limit is specified"),
+        P, "limit-range", "a LimitRange of the namespace research does not allow", "resources = { cpu = 0.5", STUCK),
+    Row("over the default limit of a LimitRange", refused('spec.containers[0].resources.requests: Invalid value: "1": '
+        "must be less than or equal to cpu limit of 500m"), P, "limit-range", "does not allow what the job requests",
+        "kubectl describe limitrange -n research", STUCK),
     Row("start error", facts(ended(128, "StartError", 'exec: "python3": executable file not found in $PATH'),
         job_=job(condition("Failed"))), F, "program", "does not have the program", "Python", STUCK),
 ]  # fmt: skip

@@ -91,6 +91,15 @@ def test_a_failed_job_says_in_the_clusters_words_why() -> None:
     assert object_status.observation(found).reason == "Job was active longer than it may"
 
 
+def test_a_job_whose_pod_was_killed_is_listed_with_what_explains_it_and_not_with_a_rule_of_its_manifest() -> None:
+    said = (
+        "Container kinetic-worker for pod ns/kinetic-x-abcde failed with exit code 137 matching FailJob rule at index 1"
+    )
+    found = made(conditions=holds("Failed", reason="PodFailurePolicy", message=said))
+
+    assert object_status.observation(found).reason == "it was killed (SIGKILL), and the cluster does not say why"
+
+
 def test_the_job_inside_a_set_does_not_speak_for_it() -> None:
     part = made(labels={"jobset.sigs.k8s.io/jobset-name": "kinetic-x"}, conditions=holds("Failed"))
     whole = made("JobSet", replicatedJobsStatus=[{"ready": 1}])

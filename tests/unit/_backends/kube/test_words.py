@@ -111,7 +111,7 @@ WORDS = {
     ),
     "too large for the namespace": Words(
         "kubernetes/plugin/pkg/admission/limitranger/admission.go", r'"(maximum %s usage per [^"]+)"', "{}",
-        event_patterns.CREATION, "admission",
+        event_patterns.CREATION, "limit-range",
     ),
     "an image's name": Words(
         f"{KUBELET}/images/types.go", reason("ErrInvalidImageName"), "{}: x", event_patterns.WAITING,
