@@ -157,7 +157,7 @@ def _explain_failed(handle: JobRecord, seen: Snapshot) -> Explanation:
     log = _last_lines(handle, outcome.host if outcome is not None else 0)
     log_command = results.log_command(outcome) if outcome is not None else f"kinetic jobs logs {handle.job_id}"
     phase = results.PHASES.get(outcome.phase, outcome.phase) if outcome is not None else ""
-    has_reason = not log or (outcome is not None and outcome.cause in _CAUSES_WITH_A_REASON)
+    has_reason = not log or outcome is None or outcome.cause in _CAUSES_WITH_A_REASON
     advice = str(outcome.error.get("next") or "") if outcome is not None else ""
     what = error.what.removeprefix(f"{handle.job_id}: ")  # what is explained begins with the id
     return Explanation(what, (error.why or "") if has_reason else "", phase, log, advice or log_command)
@@ -174,8 +174,8 @@ def job_error(handle: JobRecord, seen: Snapshot, *, log_is_shown: bool = False) 
     outcome = seen.outcome
     if outcome is None:
         if seen.status is JobStatus.FAILED:
-            why, next_ = "its process ended without a result", f"kinetic jobs logs {handle.job_id}"
-            return JobError(f"{handle.func_name} was lost", why=why, next=next_, code="lost")
+            next_ = f"kinetic jobs logs {handle.job_id}"
+            return JobError(f"{handle.func_name} was lost", why=seen.reason, next=next_, code="lost")
         from kinetic._jobs.handle import handle_of  # 6 ms; rare
 
         failed = handle_of(handle).exception(timeout=0) or JobError(f"{handle.job_id} has no result")

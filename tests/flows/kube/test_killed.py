@@ -126,4 +126,5 @@ def test_what_is_explained_is_what_is_said_while_a_job_is_being_deleted(
     assert "is running in the pod" in before.out
     assert after.out.startswith(f"{job_id}: FAILED\n"), after.out
     assert "was lost" in after.out
+    assert f"its Job is no longer in the namespace {site.namespace} of test: it was deleted there" in after.out
     assert "about to begin" not in after.out
