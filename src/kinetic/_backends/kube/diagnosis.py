@@ -324,8 +324,11 @@ def _queue_message(evidence: Evidence) -> str:
     if workload is None:
         events = [event for event in object_status.events_of(evidence.job, evidence.events) if "ueue" in str(event)]
         return object_status.event_message(events[-1]) if events else ""
+    evicted = object_status.condition_of(workload, "Evicted")
+    if (workload.get("spec") or {}).get("active") is False:  # an administrator, a rejected check, or too many tries
+        return str((evicted or {}).get("message") or "The workload is deactivated")
     unreserved = object_status.condition_of(workload, "QuotaReserved", status="False")
-    for found in (unreserved, object_status.condition_of(workload, "Evicted")):
+    for found in (unreserved, evicted):
         if found is not None and found.get("message"):
             return str(found["message"])
     return "admission check" if object_status.condition_of(workload, "QuotaReserved") else ""

@@ -227,6 +227,11 @@ STARTING = (
 # Kueue: conditions and messages of a Workload.
 QUEUEING = (
     Pattern(
+        "queue-deactivated", r"workload is deactivated",
+        "the queue {queue} has deactivated it, and does not try it again by itself",
+        "kubectl describe workloads -n {namespace} has the reason; it waits again after kubectl patch workload NAME "
+        """-n {namespace} --type merge -p '{{"spec":{{"active":true}}}}'""", stuck=True),
+    Pattern(
         "queue-missing", r"LocalQueue (?P<name>\S+) doesn't exist|localQueue doesn't exist",
         "the namespace {namespace} has no queue {queue}", "kubectl get localqueues -n {namespace} lists them",
         stuck=True),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import ssl
 import threading
@@ -79,6 +80,7 @@ _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 60.0
 _TIMEOUTS = Timeouts(_CONNECT_SECONDS, _READ_SECONDS)
 _AGENT = "kinetic"
+_FAILED_WEBHOOK = r'failed calling webhook \\*"([^"\\]+)'  # in the JSON of an answer
 _MOST_CONNECTIONS = 512  # a follower of a log holds one, and so does a watch; half the files that a process may open
 
 
@@ -289,6 +291,12 @@ class Transport:
             asks_for_less = can_ask_for_less and is_unfinished and is_slow
             if is_over or asks_for_less or once_seconds is not None:
                 kind = UnfinishedAnswerError if asks_for_less else BackendUnavailableError
+                if webhook := re.search(_FAILED_WEBHOOK, failure):
+                    raise kind(
+                        f"the admission webhook {webhook[1]} of {self.access.about} does not respond",
+                        why=f"the cluster creates and changes nothing without its answer: {failure}",
+                        next="ask an administrator of the cluster, and try again when it responds",
+                    )
                 raise kind(
                     f"{self.access.about} does not respond",
                     why=f"{self.access.server}: {failure}",

@@ -150,6 +150,18 @@ def test_pauses_grow_while_a_server_fails_and_then_it_is_said(connect, waited: l
     assert caught.value.what == "the context test does not respond"
 
 
+def test_an_admission_webhook_that_is_down_is_named_and_not_the_network_blamed(connect, waited: list[float]) -> None:
+    said = (
+        'Internal error occurred: failed calling webhook "validate.kyverno.svc-fail": failed to call webhook: refused'
+    )
+    with Scripted(refusal(500, said)) as server, pytest.raises(BackendUnavailableError) as caught:
+        connect(server).create(kube_client.JOB, JOB)
+
+    assert caught.value.what == "the admission webhook validate.kyverno.svc-fail of the context test does not respond"
+    assert "ask an administrator" in str(caught.value.next)
+    assert len(waited) == 3  # it may come back
+
+
 def test_nobody_listening_is_said_with_the_address(connect) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

@@ -126,6 +126,12 @@ def queued(*conditions: dict) -> Evidence:
     return facts(None, job_=job(suspend=True, queue="team-a"), workload=workload)
 
 
+def deactivated(*conditions: dict) -> Evidence:
+    """Make a job of a queue whose Workload an administrator, or Kueue itself, has set inactive."""
+    found = queued(*conditions)
+    return found._replace(workload={**found.workload, "spec": {"active": False}})
+
+
 def beside(*added: dict, ours: dict | None = None, phase: str = "Failed") -> dict:
     """Make a pod to which an admission webhook has added init containers, as a kubelet and our node agent report it."""
     own = ours or {"name": "kinetic-worker", "state": {"waiting": {"reason": "PodInitializing"}}}
@@ -193,6 +199,15 @@ ROWS = [
                          "quota for nvidia.com/gpu in flavor l4, 2 more needed", holds=False)),
         P, "queued", "waits in the queue team-a for nvidia.com/gpu", "kubectl get workloads -n research", WAIT,
     ),
+    Row(
+        "deactivated in its queue",
+        deactivated(condition("QuotaReserved", "Pending", "couldn't assign flavors to pod set main", holds=False),
+                    condition("Evicted", "DeactivatedDueToRequeuingLimitExceeded", "The workload is deactivated due to "
+                              "exceeding the maximum number of re-queuing retries")),
+        P, "queue-deactivated", "the queue team-a has deactivated it", '-p \'{"spec":{"active":true}}\'', STUCK,
+    ),
+    Row("deactivated before it ran", deactivated(condition("QuotaReserved", "Pending", "waits", holds=False)),
+        P, "queue-deactivated", "does not try it again by itself", "kubectl describe workloads -n research", STUCK),
     Row(
         "queue too small",
         queued(condition("QuotaReserved", "Pending", "couldn't assign flavors to pod set main: insufficient quota for "
