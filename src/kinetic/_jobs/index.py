@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from kinetic._wire.outcomes import Outcome
 
 _SCHEMA = 1
-_RECORD, _OUTCOME = "record", "outcome"
+_RECORD, _OUTCOME, _FOREIGN = "record", "outcome", "foreign"
+OF_OTHERS = "of others"  # in the place of a status
 _ERROR_FIELDS = ("type", "message", "value_type")  # what a list shows; logs and tracebacks stay in the store
 _WORTH_WRITING = 0.02  # of the entries: writing thousands again for each new job would cost more than it saves
 _indexes: dict[Path, Index] = {}
@@ -79,7 +80,8 @@ def _index_at(url: str) -> Index:
 
 def known_jobs(url: str) -> dict[str, tuple[str | None, str | None]]:
     """Return the jobs of a store that was looked at before, with their names and batches; the store is not asked."""
-    records = {job_id: _index_at(url).record(job_id) or {} for job_id in _index_at(url).jobs()}
+    found = _index_at(url)
+    records = {job_id: found.record(job_id) or {} for job_id in found.jobs() if found.foreign(job_id) is None}
     rows = _rows_at(url, "").rows.values()
     return {job_id: (page.get("name"), page.get("group_id")) for job_id, page in records.items()} | {
         row.job_id: (row.name, row.group_id) for row in rows
@@ -107,6 +109,18 @@ class Index:
     def note_record(self, job_id: str, record: dict[str, Any]) -> None:
         """Keep a record that was read and verified."""
         self._note(job_id, _RECORD, record)
+
+    def foreign(self, job_id: str) -> tuple[str, str, str] | None:
+        """Return what is shown of a job of others, whose key is still not here: function, time and key."""
+        found = self._of(job_id).get(_FOREIGN)
+        if not isinstance(found, list) or len(found) != 3 or not all(isinstance(each, str) for each in found):
+            return None
+        function, created_at, key_id = found
+        return None if key_id in self.key_ids else (function, created_at, key_id)
+
+    def note_foreign(self, job_id: str, function: str, created_at: str, key_id: str) -> None:
+        """Keep what was read of a job that is sealed with a key of others: in a team, most jobs of a store are."""
+        self._note(job_id, _FOREIGN, [function, created_at, key_id])
 
     def outcome(self, job_id: str) -> Outcome | None:
         """Return the verdict of a job, without its log and traceback; None where it must be read."""
@@ -198,6 +212,13 @@ class Row(NamedTuple):
         created, removed = keys.parse_utc(page["created_at"]), page["removed_at"]
         gone = keys.parse_utc(removed) if removed is not None else None
         return cls(**page, created=created, removed=gone, store=store, key_id=key_id, zone=zone)
+
+    @classmethod
+    def of_others(cls, job_id: str, store: str, key_id: str, stamp: tuple[int, float]) -> Row:
+        """Return the place of a page of the history that is sealed with a key of others: it is not shown."""
+        nothing = (None,) * 3
+        return cls(job_id, "", OF_OTHERS, "", "", *nothing, "", "", None, "", *nothing, *nothing, None, store, key_id,
+                   stamp=stamp)  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of its JSON."""

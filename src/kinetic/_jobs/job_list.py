@@ -20,7 +20,7 @@ from kinetic._backends import registry
 from kinetic._config import home as config_home
 from kinetic._config import target as settings
 from kinetic._jobs import environment
-from kinetic._jobs.index import Row, page_entries, page_names, rows_of
+from kinetic._jobs.index import OF_OTHERS, Row, page_entries, page_names, rows_of
 from kinetic._stores import open_store
 from kinetic._wire import NamedTuple, folders, keys
 from kinetic.errors import KineticError
@@ -264,21 +264,29 @@ def _past(target: Target) -> list[list[Row]]:
 def history_rows(store: Store) -> list[Row]:
     """Return the rows of the history of a store, oldest first; pages that did not change are not read again."""
     index, own, stamp = rows_of(store, _HISTORY), environment.key_ids(), _stamp(store)
-    if stamp is not None and stamp == index.folder and own.issuperset({row.key_id for row in index.rows.values()}):
-        return [*index.rows.values()]
-    found = []
+    sealed = {(row.key_id, row.status == OF_OTHERS) for row in index.rows.values()}
+    if stamp is not None and stamp == index.folder and all((key in own) is not others for key, others in sealed):
+        return _shown([*index.rows.values()])
+    found, unread = [], []
     for entry in page_entries(store):
-        job_id, row = keys.job_of_history(entry.key), None
-        if keys.is_job_id(job_id):
-            row = index.rows.get(job_id)
-            if row is None or row.stamp != (entry.size, entry.modified) or row.key_id not in own:
-                row = _read_past(store, job_id, (entry.size, entry.modified))
-        if row is not None:
+        job_id, about = keys.job_of_history(entry.key), (entry.size, entry.modified)
+        row = index.rows.get(job_id)
+        if row is not None and row.stamp == about and (row.key_id in own) is (row.status != OF_OTHERS):
             found.append(row)
+        elif keys.is_job_id(job_id):
+            unread.append(functools.partial(_read_past, store, job_id, about))
+    if unread:
+        from kinetic._jobs import locate
+
+        found += filter(None, locate.in_parallel(store, unread))
     found.sort(key=_age_of_past)
     if stamp != index.folder or found != [*index.rows.values()]:
         index.replace(found, stamp)
-    return found
+    return _shown(found)
+
+
+def _shown(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row.status != OF_OTHERS]
 
 
 def _stamp(store: Store) -> tuple[int, ...] | None:
@@ -296,8 +304,10 @@ def _stamp(store: Store) -> tuple[int, ...] | None:
 def _read_past(store: Store, job_id: str, stamp: tuple[int, float]) -> Row | None:
     from kinetic._jobs import locate, status
 
-    page = locate.read_page(store, job_id)
-    if page is None:
+    page = locate.claimed_page(store, job_id)
+    if isinstance(page, locate.Untrusted) and page.is_of_others:
+        return Row.of_others(job_id, store.url, page.key_id, stamp)
+    if page is None or isinstance(page, locate.Untrusted):
         return None
     row = Row.of(status.history_to_json(page), store.url, page.get("key_id"), str(page.get("zone") or ""))
     created = page.get("created")

@@ -308,9 +308,14 @@ class Untrusted:
     next: str
     code: str  # "key-missing-here", "seal", "other-store" or, for lists only, "schema"
 
+    @property
+    def is_of_others(self) -> bool:
+        """Whether it is sealed with a key that is not in this home, as what colleagues submit."""
+        return self.code == "key-missing-here"
+
     def error(self) -> KineticError:
         """Return what to raise where it was to be used."""
-        kind = CredentialsError if self.code == "key-missing-here" else IntegrityError
+        kind = CredentialsError if self.is_of_others else IntegrityError
         what = f"{self.name} cannot be verified here, so it is not used"
         return kind(what, why=self.why, next=self.next, code=self.code)
 
@@ -349,12 +354,10 @@ def open_claimed(kind: PageKind[T], store: Store, at: str, name: str) -> T | Unt
     key_id, written_for = _text(page.get("key_id")), _text(page.get("store"))
     key = key_for(name, key_id, written_for)
     function = _text(page.get("func_name")) or _text(page.get("submit_fn_name"))
-    untrusted = functools.partial(
-        Untrusted, name, escaped(function), escaped(_text(page.get("created_at"))), escaped(key_id)
-    )
+    shown = name, escaped(function), escaped(_text(page.get("created_at"))), escaped(key_id)
+    untrusted = functools.partial(Untrusted, *shown)
     if key is None:
-        error = key_missing(name, "it is sealed with", escaped(key_id))
-        return untrusted(error.why or "", error.next or "", code=error.code)
+        return _foreign(*shown)
     if not documents.has_seal(page, key, documents.seal_purpose(kind.name, at)):
         why = "it has a wrong seal: it was written or changed without this namespace's key"
         return untrusted(why, "look at who can write to the store", code="seal")
@@ -362,6 +365,11 @@ def open_claimed(kind: PageKind[T], store: Store, at: str, name: str) -> T | Unt
         why = f"it was written for another store, {escaped(written_for)}, and is in {store.url}"
         return untrusted(why, _way_to(written_for, store.url, at), code="other-store")
     return documents.verify(kind, page, at, key)
+
+
+def _foreign(name: str, function: str, created_at: str, key_id: str) -> Untrusted:
+    error = key_missing(name, "it is sealed with", key_id)
+    return Untrusted(name, function, created_at, key_id, error.why or "", error.next or "", code=error.code)
 
 
 def _way_to(written_for: str, found_in: str, at: str) -> str:
@@ -441,9 +449,15 @@ def read_page(store: Store, job_id: str) -> dict[str, Any] | None:
 
     A forged page says nothing: neither that a job was removed, nor where its outputs are.
     """
+    page = claimed_page(store, job_id)
+    return None if isinstance(page, Untrusted) else page
+
+
+def claimed_page(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None:
+    """Return the page of a job, or what says that it cannot be verified here; None where none can be read."""
     with contextlib.suppress(KeyMissingError, IntegrityError):
         page = open_claimed(HISTORY, store, keys.history(job_id), job_id)
-        if not isinstance(page, Untrusted) and page["job_id"] == job_id:
+        if isinstance(page, Untrusted) or page["job_id"] == job_id:
             return page
     return None
 
@@ -467,11 +481,15 @@ def read_records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobRecor
         for job_id in ids:
             if (page := known.record(job_id)) is not None:
                 yield record_of(page)
+            elif (foreign := known.foreign(job_id)) is not None:
+                untrusted.append(_foreign(job_id, *foreign))
             else:
                 tasks.append(functools.partial(_try_to_read, store, job_id))
-        for read in _in_parallel(store, tasks):
+        for read in in_parallel(store, tasks):
             if isinstance(read, Untrusted):
                 untrusted.append(read)
+                if read.is_of_others:
+                    known.note_foreign(read.name, read.function, read.created_at, read.key_id)
             elif read is not None:
                 known.note_record(read["job_id"], read)
                 yield record_of(read)
@@ -480,7 +498,8 @@ def read_records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobRecor
         log().warning("%s", line)
 
 
-def _in_parallel(store: Store, tasks: Sequence[Callable[[], T]]) -> Iterable[T]:
+def in_parallel(store: Store, tasks: Sequence[Callable[[], T]]) -> Iterable[T]:
+    """Run tasks side by side where that suits the store, and yield what they return as it comes."""
     if not tasks:
         return ()
     from kinetic._stores import parallel  # 1 ms, with threads' queues

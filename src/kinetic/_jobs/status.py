@@ -269,7 +269,7 @@ def _judge_ended(
     attempt = attempt_state(job) if outcome is None else {}
     status = decide(outcome=outcome, observation=observation, removed=past is not None, **attempt)
     is_elsewhere = outcome is None and not status.is_final and not locate.can_be_seen(job)
-    if status is JobStatus.FAILED and outcome is observation is None and not registry.is_here(job.backend):
+    if status is JobStatus.FAILED and outcome is None and observation is None and not registry.is_here(job.backend):
         place = f"the namespace {job.namespace} of {job.context or job.cluster_name}"
         gone = f"its Job is no longer in {place}: it was deleted there, or removed some time after its end"
         observation = Observation(job.job_id, status, attempt=None, reason=gone)
