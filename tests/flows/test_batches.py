@@ -312,6 +312,7 @@ def test_a_timeout_leaves_the_jobs_alone_in_both_ways_of_waiting(batches: Any) -
     found = batches.run(
         """
         batch = run([plan(0), plan(1, until=go)])
+        next(batch.as_completed())
         late = []
         def collected():
             for job in batch.as_completed(timeout=0.5):

@@ -26,7 +26,10 @@ def test_the_picture_of_a_batch_stands_as_long_as_it_is_collected(collect: str, 
 
     assert seen.code == 0, seen.screen
     # Its line and its bars; on a slow machine there are moments in which no job runs.
-    assert seen.share(lambda frame: "of 24 ended" in frame and ("██" in frame or "##" in frame)) > 0.9
+    share = seen.share(
+        lambda frame: "of 24 ended" in frame and ("██" in frame or "##" in frame), lambda frame: "24 succeeded" in frame
+    )
+    assert share > 0.9, seen.frames
     assert any("running" in frame for frame in seen.frames)
     assert "of 24 ended" not in seen.screen
     assert "24 succeeded" in seen.screen
@@ -55,9 +58,8 @@ thread.join()
     seen = project.watch("-c", script)
 
     assert seen.code == 0, seen.screen
-    running = [frame for frame in seen.frames if "running took" not in frame]
-    first = next(number for number, frame in enumerate(running) if "running, " in frame)
-    assert sum("running, " in frame for frame in running[first:]) / len(running[first:]) > 0.9
+    share = seen.share(lambda frame: "running, " in frame, lambda frame: "running took" in frame)
+    assert share > 0.9, seen.frames
     assert "running, " not in seen.screen
     assert "running took" in seen.screen
 

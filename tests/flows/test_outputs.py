@@ -442,7 +442,7 @@ def run_example(project, home) -> Callable[..., str]:
 
     def run(name: str, *words: str) -> str:
         project.write(name, (ROOT / "examples" / name).read_text())
-        done = project.run(name, *words, timeout=100)
+        done = project.run(name, *words, timeout=280)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -452,6 +452,7 @@ def run_example(project, home) -> Callable[..., str]:
 @pytest.mark.skipif(
     find_spec("keras") is None or find_spec("jax") is None, reason="Keras and JAX are not installed here"
 )
+@pytest.mark.timeout(300)  # two jobs, each of which imports Keras and JAX: a minute on a busy machine
 def test_a_second_call_with_keras_goes_on_after_the_epochs_that_were_saved(run_example, tmp_path):
     out = run_example("resume_keras.py", str(tmp_path / "kept"))
 

@@ -283,8 +283,12 @@ def test_one_host_has_its_chips_as_virtual_devices(project) -> None:
 
 
 @pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed here")
+@pytest.mark.timeout(
+    300
+)  # two processes that import Keras and JAX, and wait for each other: a minute on a busy machine
 def test_keras_trains_on_a_slice_and_every_host_ends_with_the_same_weights(project) -> None:
-    said = project.out("""
+    said = project.out(
+        """
         import kinetic
 
         @kinetic.run(accelerator="tpu-v4-2x2x2")
@@ -308,6 +312,8 @@ def test_keras_trains_on_a_slice_and_every_host_ends_with_the_same_weights(proje
 
         if __name__ == "__main__":
             print(train())
-    """)
+    """,
+        timeout=280,
+    )
 
     assert said.splitlines()[-1] == "(2, True, True)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
+import itertools
 import os
 import pty
 import select
@@ -82,11 +83,11 @@ class Seen:
     raw: bytes
     code: int
 
-    def share(self, stands: Callable[[str], bool]) -> float:
-        """Return in which share of the frames something stood, from the first such frame to the last but two."""
+    def share(self, stands: Callable[[str], bool], until: Callable[[str], bool]) -> float:
+        """Return in which share of the frames something stood, from the first such frame until something else did."""
         first = next((number for number, frame in enumerate(self.frames) if stands(frame)), None)
         assert first is not None, f"it was never seen in {len(self.frames)} frames; at the end:\n{self.screen}"
-        wanted = self.frames[first:-2]
+        wanted = list(itertools.takewhile(lambda frame: not until(frame), self.frames[first:]))
         return sum(map(stands, wanted)) / max(len(wanted), 1)
 
 
@@ -132,7 +133,7 @@ def run(
             ready, _, _ = select.select([leader], [], [], max(due - time.monotonic(), 0))
             if not ready:
                 frames.append(_shown(screen))
-                due += _FRAME_SECONDS
+                due = max(due + _FRAME_SECONDS, time.monotonic())  # not the same picture again for a time without looks
                 continue
             try:
                 data = os.read(leader, 1 << 16)

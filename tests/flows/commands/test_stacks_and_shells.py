@@ -26,10 +26,12 @@ SCRIPT = """
     @kinetic.run(**kinetic_options)
     def hangs_in_c(gate):
         heard, tell = os.pipe()
-        threading.Thread(target=helper_that_waits, args=(gate, tell), name="helper", daemon=True).start()
+        poll, asked = ctypes.CDLL(None).poll, ctypes.create_string_buffer(struct.pack("ihh", heard, select.POLLIN, 0))
+        helps = threading.Event()
+        threading.Thread(target=helper_that_waits, args=(gate, tell, helps), name="helper", daemon=True).start()
+        helps.wait()
         print("started", flush=True)
-        asked = ctypes.create_string_buffer(struct.pack("ihh", heard, select.POLLIN, 0))
-        return ctypes.CDLL(None).poll(asked, 1, -1)
+        return poll(asked, 1, -1)
 
     @kinetic.run(**kinetic_options)
     def waits(gate):
@@ -73,7 +75,8 @@ SCRIPT = """
             file.close()
         return sum(os.path.getsize(file.name) for file in files)
 
-    def helper_that_waits(gate, tell):
+    def helper_that_waits(gate, tell, helps):
+        helps.set()
         wait_for(gate)
         os.write(tell, b".")
 

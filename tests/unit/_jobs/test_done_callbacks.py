@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from servers import user_module
+from waiting import until
 
 from kinetic import testing
 from kinetic._backends.fake import FakeClock
@@ -119,8 +120,9 @@ def test_more_jobs_than_threads_are_awaited_together(many) -> None:
         return await asyncio.gather(*[many.act.run_async(n) for n in range(1, 8)])
 
     assert asyncio.run(program()) == [10 * n for n in range(1, 8)]
-    left = {thread.name for thread in threading.enumerate()}
-    assert sum(name == "kinetic-end" for name in left) <= 2  # they end when nothing is left to wait for
+    until(
+        lambda: "kinetic-end" not in [each.name for each in threading.enumerate()], "the end of all threads that wait"
+    )
 
 
 def test_an_await_that_is_cancelled_leaves_the_job_and_its_result_alone(tmp_path, monkeypatch) -> None:

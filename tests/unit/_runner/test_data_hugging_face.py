@@ -15,7 +15,7 @@ from kinetic._runner.data.mounted_data import JobFolders
 from kinetic._wire.order import DataRef
 from kinetic.errors import DataError, DataMissingError, RunnerError
 
-pytestmark = pytest.mark.timeout(60)  # the library alone takes seconds to import
+pytestmark = pytest.mark.timeout(180)  # the library alone takes seconds to import, and half a minute on a busy machine
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 

@@ -152,6 +152,7 @@ def test_an_object_of_odd_buffers_is_written_whole(store: FileStore) -> None:
     assert (store.get("a"), store.get("b"), store.get("c")) == (b"12345678", b"", b"123")
 
 
+@pytest.mark.timeout(180)  # each of them is forced to the disk, which others may use as well
 def test_many_threads_put_objects_into_new_folders_at_once(store: FileStore) -> None:
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda number: store.put(f"job-{number}/deep/record", b"1"), range(3000)))

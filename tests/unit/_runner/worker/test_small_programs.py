@@ -290,6 +290,7 @@ def test_the_same_where_jax_compresses_with_zstd(tmp_path) -> None:
 
 
 @pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
+@pytest.mark.timeout(180)  # importing it takes half a minute on a busy machine
 def test_the_real_jax_writes_what_is_read_here(tmp_path) -> None:
     from jax._src import compilation_cache
 
