@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -172,11 +171,10 @@ def test_a_webhook_that_hangs_or_is_not_there_delays_nothing(folder, home, hook)
 
     first = kinetic.run_command(["true"], on_done=[hook.url, "http://127.0.0.1:9/none"])
     assert first.result(timeout=60) == 0
-    begun = time.monotonic()
     second = kinetic.run_command(["true"])
 
     assert second.result(timeout=60) == 0
-    assert time.monotonic() - begun < 9  # less than one request may take
+    assert f"{first.job_id}.claimed" in notices()  # it is still being sent
     assert hook.got == []
 
 
@@ -251,7 +249,7 @@ def test_a_function_and_a_batch_are_told_of_as_well(project, home, hook, wait_un
     wait_until(lambda: len(hook.got) == 2, seconds=60)
     settled(wait_until)
 
-    of_job, of_batch = hook.got
+    of_batch, of_job = sorted(hook.got, key=lambda body: body["kind"])
     assert (of_job["kind"], of_job["function"], of_job["status"]) == ("job", "half", "SUCCEEDED")
     assert (of_batch["kind"], of_batch["status"], of_batch["reason"]) == ("batch", "FAILED", "1 succeeded, 1 failed")
     assert not [file for file in (home / "store").rglob("*") if file.is_file() and b"s3cret-part" in file.read_bytes()]

@@ -216,15 +216,24 @@ def test_phases_that_run_side_by_side_share_a_line_which_stays_below_messages(te
 
 
 def test_without_a_terminal_a_phase_that_goes_on_is_told_once(plain, monkeypatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(output, "Progress", partial(output.Progress, clock))
-    monkeypatch.setattr(output, "LONG_SECONDS", 0.01)
+    clock, moved = Clock(), threading.Event()
+
+    def read() -> float:
+        if threading.current_thread().name == "kinetic-progress":  # it may come before the block has begun
+            assert moved.wait(10)
+        return clock()
+
+    monkeypatch.setattr(output, "Progress", partial(output.Progress, read))
+    monkeypatch.setattr(output, "LONG_SECONDS", 0.0)
 
     with output.phase("asking the store", summary=False):
         clock.now += 5
+        moved.set()
         _end_of_thread()
+    moved.clear()
     with output.phase("copying", detail=lambda: "1 of 3 files"):
         clock.now += 7
+        moved.set()
         _end_of_thread()
 
     assert plain.getvalue() == (
