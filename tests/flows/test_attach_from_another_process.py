@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from flows.conftest import last_json
+from waiting import until
 
 LINES = 300
 
@@ -165,8 +166,7 @@ def test_another_process_attaches_sees_it_running_and_collects(pair: Pair) -> No
     seen, value, after = pair.run(
         f"""
 handle = kinetic.attach("{job}")
-limit = time.monotonic() + 20
-while not handle.running() and time.monotonic() < limit:
+while not handle.running():
     time.sleep(0.01)
 seen = [handle.status().value, [each.status().value for each in kinetic.list_jobs()]]
 open({str(pair.until)!r}, "w").close()
@@ -193,8 +193,7 @@ def test_a_second_process_follows_the_log_each_line_once_in_order_until_the_end(
     pair.run(
         f"""
 handle = kinetic.attach("{job}")
-limit = time.monotonic() + 20
-while "line {LINES - 1:04}" not in handle.tail(1) and time.monotonic() < limit:
+while "line {LINES - 1:04}" not in handle.tail(1):
     time.sleep(0.02)
 print(1)
 """
@@ -416,10 +415,8 @@ def _flip(path: Path, place: int) -> None:
 
 def _wait_for_the_end(pair: Pair, job: str) -> None:
     """Wait until the supervisor is done with a job: its log is in the store."""
-    limit = time.monotonic() + 10
-    while not [path for path in (pair.store / job / "logs").rglob("*") if path.is_file()]:
-        assert time.monotonic() < limit, "the log did not come into the store"
-        time.sleep(0.01)
+    logs = pair.store / job / "logs"
+    until(lambda: [path for path in logs.rglob("*") if path.is_file()], "the log in the store", seconds=60)
 
 
 def _end_supervisors(request: pytest.FixtureRequest, home: Path) -> None:

@@ -19,6 +19,7 @@ from kinetic._wire import failpoints
 from .conftest import share_runner
 from .kills import SEED, KillSite
 
+LIMIT_SECONDS = 15.0
 QUICK, NIGHTLY = 8, 60
 SUBMISSION = ("client:begun", "client:packed", "client:record-written", "client:follows", "client:launch-written")
 SUBMITTED = ("client:queued", "client:launched")
@@ -68,14 +69,16 @@ SCRIPT = """
 ASK = """
     import json
     import sys
+    import time
     import kinetic
 
-    found = {}
+    begun, found = time.monotonic(), {}
     try:
         handle = kinetic.attach(sys.argv[1])
         found["value"] = handle.result(timeout=30, cleanup=False)
     except Exception as error:
         found |= {"error": type(error).__name__, "message": str(error)}
+    found["seconds"] = time.monotonic() - begun
     found["open"] = [job.job_id for job in kinetic.list_jobs() if not job.status().is_final]
     print(json.dumps(found))
 """
@@ -166,6 +169,7 @@ def test_a_follower_of_a_job_that_fails_is_closed_whoever_is_killed(site: Site, 
 
 def _check(site: Site, found: dict[str, Any]) -> None:
     noted = site.noted()
+    assert found["seconds"] < LIMIT_SECONDS
     assert found["open"] == []
     assert all(noted.count(word) <= 1 for word in noted), noted
     if found.get("value") is not None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from flows.conftest import last_json
+from waiting import until
 
 from kinetic._backends.local.queue import JobRow, Queue, SupervisorRow
 
@@ -490,9 +491,7 @@ except Exception as error:
 def _end_supervisors_politely(crowd: Crowd) -> None:
     for supervisor in crowd.supervisors():
         os.kill(supervisor.pid, signal.SIGTERM)
-    limit = time.monotonic() + 10
-    while crowd.supervisors() and time.monotonic() < limit:
-        time.sleep(0.02)
+    until(lambda: not crowd.supervisors(), "the end of the supervisors", seconds=60)
 
 
 COSTS = """
