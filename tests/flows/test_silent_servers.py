@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import socket
 import subprocess
 import sys
@@ -120,5 +121,5 @@ def test_without_a_terminal_who_waits_is_told_once_and_standard_output_stays_for
         process.kill()
         rest, _ = process.communicate()
 
-    assert told.decode() == "kinetic: still looking at the jobs after 5 s\n"
+    assert re.fullmatch(r"kinetic: still looking at the jobs after \d+ s\n", told.decode())
     assert rest == b""
