@@ -58,14 +58,16 @@ def test_a_pod_that_is_busy_with_a_job_is_busy(pod: Pod, connection: KeptConnect
 @pytest.mark.parametrize("told", ["by the pod", "by the store"])
 def test_a_pod_whose_job_has_its_verdict_is_waited_for(pod: Pod, connection: KeptConnection, told: str) -> None:
     asked: list[str] = []
+    idle = threading.Timer(0.1, pod.say, [warm_pods.IDLE])
     pod.say(warm_pods.BUSY, JOB, JOB if told == "by the pod" else "")
 
     def is_decided(job_id: str) -> bool:
         asked.append(job_id)
+        idle.start()
         return True
 
-    idle = threading.Timer(0.1, pod.say, [warm_pods.IDLE])
-    idle.start()
+    if told == "by the pod":
+        idle.start()
     found = connection.greeting(is_decided)
     idle.join()
 
