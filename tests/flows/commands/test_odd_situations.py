@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-import time
+from pathlib import Path
+
+import pytest
 
 
 def test_a_damaged_result_does_not_hide_the_other_jobs(submit, kinetic, home) -> None:
@@ -50,11 +53,21 @@ def test_a_result_whose_key_is_elsewhere_is_not_opened(submit, kinetic, home) ->
     assert kinetic("jobs", "result", job_id).out == "{'sum': 3}\n"
 
 
+def open_files(pid: int) -> set[str]:
+    """Return the names of the files that a process has open."""
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed just now
+            found.add(os.path.basename(os.readlink(link)))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="/proc shows when the command waits")
 def test_ctrl_c_while_waiting_for_a_result_lets_the_job_go_on(submit, start, kinetic, wait_until) -> None:
     job_id = submit("slow", "60")
     waiting = start("jobs", "result", job_id)
     wait_until(lambda: kinetic("jobs", "status", job_id).out == f"{job_id}: RUNNING\n", "the job's start")
-    time.sleep(0.5)  # the command needs some 0.2 s to come to its waiting, and nothing outside shows when it is there
+    wait_until(lambda: "completion_pipe" in open_files(waiting.pid), "the command's waiting")
 
     waiting.send_signal(signal.SIGINT)
     out, told = waiting.communicate(timeout=10)
