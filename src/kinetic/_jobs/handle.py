@@ -311,6 +311,12 @@ class JobHandle(JobRecord, Generic[R]):
         """
         from kinetic._jobs import outputs  # most handles are never asked
 
+        job_wait.check_flags(force=force)
+        for name, value in {"path": path, "to": to}.items():
+            if not isinstance(value, str | os.PathLike) and (value is not None or name == "path"):
+                raise OptionTypeError(
+                    f"{name}={value!r} is not a path", next='job.get_outputs("model.pt", to="models")'
+                )
         copy = outputs.Copy.of(outputs.location_of(self), os.fspath(path), to, force=force)
         copy.run()
         return copy.to / outputs.relative_path(os.fspath(path))

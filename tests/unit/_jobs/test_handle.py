@@ -223,6 +223,14 @@ def test_a_job_that_never_was_is_not_found_and_has_no_result() -> None:
     assert job.tail() == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("path", None), ("path", 3), ("path", b"model.pt"), ("to", 3), ("force", "no")]
+)
+def test_what_is_no_path_of_outputs_is_refused_before_anything_is_copied(name: str, value: Any) -> None:
+    with pytest.raises(OptionTypeError, match=f"^{name}="):
+        handle().get_outputs(**{name: value})
+
+
 def test_a_process_that_outlives_its_home_finds_no_job_there_any_more(tmp_path: Path) -> None:
     job = handle()
     assert job.status() is kinetic.JobStatus.NOT_FOUND
