@@ -384,6 +384,7 @@ class _Roles:
         """Claim an attempt, as a runner does first of all."""
         if job.status is not JobStatus.PENDING:
             return
+        self._waiting.pop(job.job_id, None)  # a test lets it begin before those that it follows have ended
         launch, now = job.launch, self.clock.monotonic()
         begun = min(job.begins, now)  # the clock may have been moved far beyond it
         job.started = self.clock.time() - (now - begun)

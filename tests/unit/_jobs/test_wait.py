@@ -171,6 +171,17 @@ def test_what_follows_a_job_or_a_batch_that_was_lost_is_closed(user, backend) ->
             each.result(timeout=100_000)
 
 
+@pytest.mark.parametrize(("end", "words"), [("finish", (7,)), ("fail", (ValueError("no"),)), ("lose", ())])
+def test_a_test_may_let_a_job_end_that_still_waits_for_another_one(user, backend, end, words) -> None:
+    first = user.act.run_async(1)
+    second = user.act.with_options(after=first).run_async(2)
+
+    getattr(backend, end)(second.job_id, *words)
+
+    assert first.result() == 10
+    assert second.status() is (JobStatus.SUCCEEDED if end == "finish" else JobStatus.FAILED)
+
+
 def test_what_follows_a_batch_whose_driver_died_before_a_launch_waits_for_who_resumes_it(
     user, backend, monkeypatch
 ) -> None:
