@@ -128,6 +128,7 @@ def test_pools_of_processes_work_with_the_scripts_functions_and_classes(project,
 
     assert done.stdout.endswith("([2, 3], [4]) ([2, 3], [4]) [6]\n"), done.stderr
     assert "sent by value" not in done.stderr  # the script is __mp_main__ in a process of the pool
+    assert done.stderr.count("decorated is pickled as the plain function: a process that gets it runs it itself") == 1
 
 
 def test_functions_in_pools_of_joblib_submit_the_jobs_that_they_would_submit_here(project) -> None:

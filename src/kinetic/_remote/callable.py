@@ -288,6 +288,13 @@ class RemoteCallable(Generic[P, R]):
         asks = sys._getframe(1)  # noqa: SLF001 - by its documentation, who calls
         if getattr(asks.f_locals.get("self"), "globals_ref", None):  # of cloudpickle: it is within such a function
             return self._decorated(asks)
+        if not os.environ.get("KINETIC_JOB_ID"):  # a job runs it in its own process, too
+            from kinetic._output import terminal as output  # 6 ms; not for a decorator
+
+            output.report_once(
+                f"{self._name} is pickled as the plain function: a process that gets it runs it itself, and not as a "
+                f"job; give it {self._name}.run_async, or a function that calls {self._name}"
+            )
         name = self._name_for(asks)
         return (references.by_name, name) if name else (references.same, (self._plain,))
 
