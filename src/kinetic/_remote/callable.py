@@ -48,6 +48,8 @@ _COROUTINE, _GENERATOR, _ASYNC_GENERATOR = 0x80, 0x20, 0x200  # inspect.CO_…; 
 _METHODS_FORWARD = sys.version_info >= (3, 13)  # classmethod stopped chaining descriptors there
 _LONGEST_NAME = 40  # characters
 _POOLS = ("multiprocessing.reduction", "joblib.pool")  # what pickles for processes that have the script, too
+# Of a function: Airflow and Hypothesis ask for them, joblib's Memory to notice an edit, inspect.signature for Kedro.
+_LOOKED_AT = frozenset({"__code__", "__defaults__", "__globals__", "__kwdefaults__"})
 recorded: ContextVar[list[Call] | None] = ContextVar("kinetic_recorded_calls", default=None)  # see ``recorded_calls``
 _run_here: set[str] = set()  # names of functions that a job called, which is reported once
 
@@ -374,12 +376,13 @@ class RemoteCallable(Generic[P, R]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return what other decorators left on the function, or ask of it.
+            """Return what other decorators left on the function, its annotations, and what tools look at instead of it.
 
-            Those above look for its globals, as Airflow's ``task``, and its annotations, which Python 3.14 makes late.
+            With ``_LOOKED_AT`` it is like a function for inspect, also without ``__wrapped__``.
             """
             plain = self.__dict__.get(references.WRAPPED)
-            if name in {"__annotations__", "__globals__"} or name in getattr(plain, "__dict__", ()):
+            is_looked_at = name in _LOOKED_AT and not self.__dict__.get("_leading")  # a bound one has other parameters
+            if is_looked_at or name == "__annotations__" or name in getattr(plain, "__dict__", ()):
                 return getattr(plain, name)
             what = f"{type(self).__name__!r} object has no attribute {name!r}"
             if instead := _OTHER_TOOLS.get(name):

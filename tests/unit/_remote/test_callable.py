@@ -348,14 +348,16 @@ def test_decorators_above_that_ask_what_is_wrapped_find_the_function_and_nothing
     assert inspect.unwrap(type(train).__call__) is type(train).__call__  # else beartype reads our hints for it
 
 
-def test_decorators_above_find_the_functions_globals_and_no_hints_of_ours(theirs: ModuleType) -> None:
+def test_tools_find_of_the_function_what_they_ask_for(theirs: ModuleType) -> None:
     train = theirs.train
 
     assert train.__globals__ is vars(theirs)  # Airflow's task resolves the hint of the returned value in them
-    assert typing.get_type_hints(train) == {"rate": float, "epochs": int, "return": float}
+    assert train.__code__ is train.__wrapped__.__code__  # joblib's Memory compares it
     assert typing.get_type_hints(train.__call__) == {}  # Dagster's op takes ~R for the type of the value
-    with pytest.raises(AttributeError, match="__globals__"):
-        _ = kinetic.run(accelerator="cpu")(partial(train.local, 1)).__globals__
+    assert inspect.signature(train, follow_wrapped=False) == inspect.signature(train.__wrapped__)  # as Kedro asks
+    assert list(inspect.signature(theirs.Model(3).fit, follow_wrapped=True).parameters) == ["rate"]
+    assert not hasattr(theirs.Model(3).fit, "__code__")
+    assert not hasattr(kinetic.run(accelerator="cpu")(partial(train.local, 1)), "__code__")
 
 
 def test_a_bound_one_keeps_its_signature_without_the_instance(theirs: ModuleType) -> None:
