@@ -344,7 +344,7 @@ class RemoteCallable(Generic[P, R]):
             for mount, data in (self._options.volumes or {}).items()
         ]
         parts = function, options._replace(volumes=None), self._leading, volumes
-        return _blank, (), parts, None, None, RemoteCallable._fill
+        return _blank, (type(self),), parts, None, None, RemoteCallable._fill
 
     def _fill(self, parts: tuple[Any, ...]) -> None:
         function, options, leading, volumes = parts
@@ -462,7 +462,8 @@ class _Submitter(RemoteCallable[P, R]):
     __kinetic_wrapped__ = RemoteCallable.__kinetic_wrapped__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._decorated(sys._getframe(1))  # noqa: SLF001 - as above
+        make, *parts = self._decorated(sys._getframe(1))  # noqa: SLF001 - as above
+        return _named_submitter if make is references.decorated else make, *parts
 
 
 def _both_are_ours(old: object, new: object) -> bool:
@@ -494,8 +495,14 @@ def _patch(patch: Callable[..., Any], old: object, new: object, is_method: bool)
         old._become(new)  # noqa: SLF001 - ours
 
 
-def _blank() -> RemoteCallable[..., Any]:
-    return RemoteCallable.__new__(RemoteCallable)
+def _blank(kind: type[RemoteCallable[..., Any]] = RemoteCallable) -> RemoteCallable[..., Any]:
+    return kind.__new__(kind)
+
+
+def _named_submitter(module: str, qualname: str) -> Any:
+    """Return what the methods of a decorated function are bound to: who got it, as Dask's scheduler, may pass it on."""
+    found = references.decorated(module, qualname)
+    return found._submitter() if isinstance(found, RemoteCallable) else found  # noqa: SLF001 - ours
 
 
 def _may_be_a_classmethod(function: object) -> bool:

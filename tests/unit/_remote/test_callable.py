@@ -268,8 +268,16 @@ def test_the_pickle_says_nothing_of_options(theirs: ModuleType) -> None:
     assert b"RemoteCallable" not in data
 
 
-def test_a_method_that_submits_pickles_as_that_of_the_decorated_function(theirs: ModuleType) -> None:
-    assert pickle.loads(pickle.dumps(theirs.train.run_async)) == theirs.train.run_async
+@pytest.mark.parametrize("options", [{}, {"retries": 1}])
+def test_a_method_that_submits_pickles_as_that_of_the_decorated_function(theirs: ModuleType, options) -> None:
+    method = theirs.train.with_options(**options).run_async if options else theirs.train.run_async
+
+    arrived = pickle.loads(pickle.dumps(method))
+    passed_on = pickle.loads(cloudpickle.dumps(pickle.loads(cloudpickle.dumps(method))))  # as by Dask's scheduler
+
+    assert (arrived == method) is (not options)
+    assert arrived.__self__.is_alike(method.__self__)
+    assert passed_on.__self__.is_alike(method.__self__)
 
 
 def test_a_method_that_submits_keeps_options_that_were_changed(theirs: ModuleType) -> None:
