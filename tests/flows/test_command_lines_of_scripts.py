@@ -81,6 +81,15 @@ def test_a_function_that_parses_the_command_line_finds_the_scripts(project: Any)
     assert project.out("import theirs; print(theirs.train())") == "0.1\n"
 
 
+@pytest.mark.parametrize("runner", ["cProfile -o profile", "trace --count --coverdir counts --ignore-dir /"])
+def test_a_script_that_is_profiled_or_traced_gives_its_jobs_the_same_words(project: Any, runner: str) -> None:
+    project.write("script.py", "import theirs; print(theirs.train(), theirs.words()[0])")
+
+    done = project.execute(sys.executable, "-m", *runner.split(), "script.py", "--rate", "0.5")
+
+    assert done.stdout.startswith("0.5 ['--rate', '0.5']\n"), done.stderr
+
+
 def test_every_job_of_a_script_has_the_words_and_no_variable_of_them(project: Any) -> None:
     odd = ["", "two words", "ünïcödé", '"quoted" $HOME\n', *(["\udcff"] if sys.platform == "linux" else [])]
     script = """

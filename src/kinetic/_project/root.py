@@ -196,6 +196,8 @@ def _is_script(file: str) -> bool:
 def script_of(plan: Plan) -> str:
     """Return the path of the user's script below the root, or "" in a notebook or a console."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if file and is_standard(os.path.abspath(file)):  # as cProfile or trace, which have put the script into sys.argv
+        file = next((word for word in getattr(sys, "argv", ())[:1] if os.path.isfile(word)), file)
     inside = below(os.path.abspath(file), str(plan.root)) if file else None  # links stay as they are
     return inside or ""
 
