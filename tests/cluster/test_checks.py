@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cluster import nodes
+from cluster.accounts import account_token, bind
 from servers.google_cloud import GoogleCloud
 
 from kinetic._backends.kube.client import Client
@@ -54,6 +56,23 @@ def test_a_foreign_cluster_is_checked_and_its_account_is_made(client, namespace,
     assert after.level == "PASS"
     assert after.what.startswith("jobs run as kinetic; their pods may not start jobs that follow theirs")
     assert {each.level for each in checks.run(foreign(tmp_path, namespace))} == {"PASS"}
+
+
+@pytest.mark.parametrize("role", ["", "edit"])
+def test_somebody_with_few_rights_is_told_what_is_not_known_and_needs_no_rights_for_slices(
+    plane, client, namespace, tmp_path, role: str, monkeypatch
+) -> None:
+    token = account_token(plane, namespace, "ada")
+    if role:
+        bind(plane, namespace, "ada-edit", {"kind": "ClusterRole", "name": role}, "ada")
+    access = replace(client.transport.access, credential=FixedCredential(f"Bearer {token}"))
+    with contextlib.closing(Client(access, namespace if role else "no-such", Retry(4, 0.05, 1.0, 30.0))) as ada:
+        monkeypatch.setattr(cluster_checks, "client_of", lambda *_: ada)
+        found = {each.key: each for each in checks.run(foreign(tmp_path, ada.namespace))}
+
+    assert found["namespace"].level == ("PASS" if role else "WARN")
+    assert found["permissions"].level == ("PASS" if role else "FAIL")
+    assert (found["jobset"].level, "only slices" in found["jobset"].what) == ("WARN", True)
 
 
 def test_a_namespace_that_is_missing_is_made(plane, client, tmp_path, namespace) -> None:

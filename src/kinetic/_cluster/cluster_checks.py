@@ -23,6 +23,7 @@ from kinetic._google.api import ApiError, Page
 from kinetic._google.locations import region_of
 from kinetic._hardware import Placement, place
 from kinetic._stores.parallel import Retry
+from kinetic.errors import AccessDeniedError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client
@@ -242,7 +243,7 @@ class ClusterChecks:
             Check(
                 "namespace",
                 "Kubernetes",
-                self._question("namespace", "the namespace exists"),
+                self._namespace,
                 ("connection",),
                 repairs={"namespace-missing": self._make_namespace},
             ),
@@ -303,6 +304,17 @@ class ClusterChecks:
             )
         return f"Kubernetes {written}"
 
+    def _namespace(self) -> str:
+        self._question("namespace", "")()
+        if preflight.sees_namespace(self._client):
+            return "the namespace exists"
+        raise Problem(
+            "WARN",
+            f"this account may not see whether there is a namespace {self._client.namespace}",
+            why="it may neither read the namespace nor create anything there",
+            next="ask an administrator of the cluster, or name another in KINETIC_NAMESPACE",
+        )
+
     def _make_namespace(self) -> None:
         name = self._client.namespace
         manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": KUBERNETES_MARK}}
@@ -347,7 +359,13 @@ class ClusterChecks:
                 why="an Indexed Job is used in its place",
                 next=self._jobset_step,
             )
-        self._client.create(JOB_SET, _probe(), dry_run=True)  # its webhook must answer, which needs a reachable port
+        try:
+            self._client.create(JOB_SET, _probe(), dry_run=True)  # its webhook must answer: its port must be reachable
+        except AccessDeniedError as error:
+            if self.placement.hosts > 1:
+                raise
+            what = "this account may not create JobSets; only slices of several hosts use them"
+            raise Problem("WARN", what, why=str(error.why or ""), next=str(error.next or "")) from error
         return "JobSet answers"
 
     @property

@@ -275,16 +275,27 @@ def _request_pod_security(client: Client) -> str:
     return str(((found.get("metadata") or {}).get("labels") or {}).get(_ENFORCED) or "")
 
 
-def _try_namespace(client: Client) -> None:
-    """Find out by a dry run whether a namespace exists that we may not read."""
+def sees_namespace(client: Client) -> bool:
+    """Return whether we may see that the namespace exists; a submission takes it for granted where we may not."""
+    try:
+        return client.get(NAMESPACE, client.namespace) is not None
+    except AccessDeniedError:
+        return _try_namespace(client)
+
+
+def _try_namespace(client: Client) -> bool:
+    """Find out by a dry run whether a namespace exists that we may not read; return whether that tells."""
     probe = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "kinetic-check-"}}
     try:
         client.create(CONFIG_MAP, probe, dry_run=True)
     except BackendUnavailableError:
         raise
-    except BackendError as error:  # a missing permission, a quota: not what we ask about here
+    except AccessDeniedError:
+        return False
+    except BackendError as error:  # a quota: not what we ask about here
         if error.code == "namespace-missing":
             raise
+    return True
 
 
 # ---------------------------------------------------------------------------------------------------------------- nodes
