@@ -498,13 +498,13 @@ def read_records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobRecor
         log().warning("%s", line)
 
 
-def in_parallel(store: Store, tasks: Sequence[Callable[[], T]]) -> Iterable[T]:
-    """Run tasks side by side where that suits the store, and yield what they return as it comes."""
+def in_parallel(store: Store | None, tasks: Sequence[Callable[[], T]]) -> Iterable[T]:
+    """Run tasks side by side, as many as suit a store, and yield what they return as it comes; None: all of them."""
     if not tasks:
         return ()
     from kinetic._stores import parallel  # 1 ms, with threads' queues
 
-    return parallel.in_parallel(store, tasks)
+    return parallel.in_parallel(store, tasks, limit=None if store is not None else len(tasks))
 
 
 def record_of(page: Mapping[str, Any]) -> JobRecord:

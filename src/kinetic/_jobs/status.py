@@ -193,7 +193,10 @@ def _outcomes_by_index(
 
 
 def _ask_backends(jobs: Sequence[JobRecord]) -> dict[str, Observation | Exception]:
-    """Ask each backend about its jobs, once; one that does not answer does not hide the jobs of others."""
+    """Ask each backend about its jobs, once; one that does not answer does not hide the jobs of others.
+
+    Clusters, and namespaces of one, are asked side by side: one that is away is waited for, for 20 s.
+    """
     by_backend: dict[Backend, list[JobRecord]] = {}
     seen: dict[str, Observation | Exception] = {}
     for job in jobs:
@@ -201,14 +204,21 @@ def _ask_backends(jobs: Sequence[JobRecord]) -> dict[str, Observation | Exceptio
             by_backend.setdefault(locate.backend_of(job), []).append(job)
         except KineticError as error:  # one that this kinetic does not know, or that cannot be reached from here
             seen[job.job_id] = error
-    for backend, theirs in by_backend.items():
-        try:
-            seen |= backend.observe([job.job_id for job in theirs])
-        except KineticError as error:
-            if backend.is_here:
-                raise
-            seen |= dict.fromkeys((job.job_id for job in theirs), error)
+    here = [functools.partial(_ask, *each) for each in by_backend.items() if each[0].is_here]
+    clusters = [functools.partial(_ask, *each) for each in by_backend.items() if not each[0].is_here]
+    for found in (*[ask() for ask in here], *locate.in_parallel(None, clusters)):
+        seen |= found
     return seen
+
+
+def _ask(backend: Backend, jobs: Sequence[JobRecord]) -> Mapping[str, Observation | Exception]:
+    names = [job.job_id for job in jobs]
+    try:
+        return backend.observe(names)
+    except KineticError as error:
+        if backend.is_here:
+            raise
+        return dict.fromkeys(names, error)
 
 
 def _judge(

@@ -144,6 +144,22 @@ def test_a_quota_that_is_used_up_is_named(submit: Any, kinetic: Any, machine: st
     assert clients.run("tell(kinetic.attach(words[0]).result(timeout=60))", job_id) == 3
 
 
+def test_a_job_whose_only_node_is_cordoned_says_so_and_starts_when_it_is_open_again(
+    submit: Any, kinetic: Any, machine: str, site: Any, clients: Any
+) -> None:
+    def close(*, closed: bool) -> None:
+        body = {"spec": {"unschedulable": closed}}
+        site.api.call("PATCH", f"/api/v1/nodes/{machine}", body, kind="application/merge-patch+json")
+
+    close(closed=True)
+    job_id = submit()
+    told = explained(kinetic, job_id, "its nodes are cordoned")
+    close(closed=False)
+
+    assert "kubectl uncordon" in told
+    assert clients.run("tell(kinetic.attach(words[0]).result(timeout=60))", job_id) == 3
+
+
 def test_a_limit_range_that_is_too_small_for_a_job_is_named_with_what_to_write(
     submit: Any, kinetic: Any, machine: str, site: Any
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from kinetic._wire import keys
 from kinetic._wire.measurements import Measurements
 from kinetic._wire.outcomes import AttemptNote
 from kinetic._wire.records import REQUIRED
-from kinetic.errors import AccessDeniedError
+from kinetic.errors import AccessDeniedError, BackendUnavailableError
 from kinetic.job_status import JobStatus
 
 JOB_ID = "cpu-train-20261121-143000-1a2b3c4"
@@ -99,6 +100,30 @@ def test_a_job_that_its_warm_pod_has_not_claimed_waits_although_the_pod_runs(job
 
     assert (before.status, before.reason) == (JobStatus.PENDING, "its warm pod cpu-warm-1 has not begun with it")
     assert status.with_claim(job, Cluster("cpu-warm-1"), said) is said
+
+
+def test_clusters_are_asked_side_by_side_and_one_that_is_away_hides_no_job_of_another(
+    job: JobHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2)  # nobody gets past it alone
+
+    class Namespace(Cluster):
+        __hash__ = object.__hash__
+
+        def observe(self, names: list[str]) -> dict[str, Observation]:
+            both.wait(timeout=10)
+            if self.error:
+                raise self.error
+            return {name: replace(SAYS_PENDING, name=name) for name in names}
+
+    places = {"a": Namespace(), "b": Namespace(error=BackendUnavailableError("the context b does not respond"))}
+    jobs = [replace(job, job_id=f"{JOB_ID}-{name}", namespace=name, backend="gke") for name in places]
+    monkeypatch.setattr(locate, "backend_of", lambda asked: places[asked.namespace])
+
+    first, second = status.observe_many(jobs)
+
+    assert (first.status, first.error) == (JobStatus.PENDING, None)
+    assert second.reason == "the context b does not respond"
 
 
 def test_the_pod_of_a_slice_has_more_in_its_name_than_its_host_knows(job: JobHandle) -> None:

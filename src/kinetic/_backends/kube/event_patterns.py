@@ -133,6 +133,10 @@ SCHEDULING = (
         "busy", r"Insufficient (?P<what>[\w./-]+)",
         "all matching nodes are busy: not enough {what}",
         "wait for other jobs, or ask for less; an autoscaler, if there is one, is creating a node now"),
+    Pattern(  # where others do not match, a cordoned one may: the scheduler tells no more of it
+        "cordoned", r"node\(s\) were unschedulable",
+        "its nodes are cordoned: they take no new pods, as while they are drained or upgraded",
+        "wait until a node is open again; an administrator opens one with kubectl uncordon NODE"),
     Pattern(
         "no-node-matches", r"(?:untolerated|had) taint (?P<taint>\{[^}]*\})",
         "no node of this cluster accepts the job: some are reserved by {taint}", _NODES, stuck=True),
