@@ -33,9 +33,9 @@ from kinetic._stores import put_many
 from kinetic._wire import dataclass, documents, keys, python_runtime, records
 from kinetic._wire import order as orders
 from kinetic._wire.failpoints import step
-from kinetic._wire.outcomes import CANCELLED, FAILED
+from kinetic._wire.outcomes import CANCELLED, FAILED, SUCCEEDED
 from kinetic._wire.records import read_table
-from kinetic.errors import BackendError, CredentialsError, KineticError, OptionError
+from kinetic.errors import BackendError, CapacityError, CredentialsError, KineticError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -53,6 +53,7 @@ LAUNCHES_AT_ONCE = 200  # to one call of the backend: each is locked by a descri
 _POLL_SECONDS = 1.0  # watched, not polled: this only finds what no watch reported
 _PATIENCE_SECONDS = 600.0  # a store or a queue that is unreachable this long ends the driving; it can be resumed
 _LONGEST_PAUSE = 30.0
+_FULL_SECONDS = 5.0  # after which a quota is tried again, though nothing of the batch has ended
 _TOGETHER_SECONDS = 0.05  # few free places wait so long for more
 _LARGE = 32  # max_concurrent: half of it keeps all slots of a machine busy while the next ones are launched
 _CLOSE_SECONDS = 10.0  # between the verdict of a job and the end of its supervisor's work on it
@@ -222,6 +223,9 @@ class Driver:
         self._read = 0  # how many of the tracker's ends were handled
         self._failed = False
         self._room_since = math.inf  # by the backend's clock
+        self._at_once = LAUNCHES_AT_ONCE  # fewer where a quota did not allow that many
+        self._full = -1, -math.inf  # how many had ended when not even one fitted, and until when that is believed
+        self._freed = 0  # how many of the ends were looked at to make room
         self.superseded = False
 
     def run(self) -> None:
@@ -229,7 +233,7 @@ class Driver:
         try:
             self._begin()
             while self._patiently(self._round):
-                if not (self._again or (self._waiting and self._has_room())):
+                if self._is_full() or not (self._again or (self._waiting and self._has_room())):
                     seconds = _TOGETHER_SECONDS if self._room() else _POLL_SECONDS
                     self._patiently(functools.partial(self._tracker.wait, seconds, read=self._read))
         finally:
@@ -323,19 +327,46 @@ class Driver:
         """Launch as many as there is room for; of very many only some, to look up in between."""
         source = self._again or self._waiting
         room = len(source) if source is self._again else self._room() if self._has_room() else 0
-        wanted = source.take(min(room, LAUNCHES_AT_ONCE))
+        wanted = source.take(0 if self._is_full() else min(room, self._at_once))
         if not wanted:
             return False
         self._room_since = math.inf
         try:
             self._launcher.launch(wanted)
+        except CapacityError as error:
+            source.put_back(len(wanted))
+            self._make_room(error, len(wanted))
+            return False
         except BaseException:
             source.put_back(len(wanted))  # ids are derived: launching a child twice is harmless
             raise
+        self._at_once = min(2 * self._at_once, LAUNCHES_AT_ONCE)
         for index, attempt in wanted:
             self._tracker.submitted(index, attempt)
             self._on_launch(index)
         return True
+
+    def _make_room(self, error: CapacityError, count: int) -> None:
+        """Go on with one at a time after a quota refused some, which may have been half of them; then wait for ends.
+
+        A Job that has ended counts in a quota for Jobs until it is removed. What succeeded is in the store.
+        """
+        self._at_once = 1
+        if count > 1:
+            return
+        group_id, tracker, backend = self._launcher.group.group_id, self._tracker, self._launcher.backend
+        ends = [(tracker.end(index), tracker.record(index)) for index in tracker.ended[self._freed :]]
+        done = [job.job_id for end, job in ends if end is not None and end.word == SUCCEEDED and job is not None]
+        self._freed = len(tracker.ended)
+        waits = f"{group_id}: {error.what}; the rest is launched when there is room"
+        output.warn_once(waits, why=str(error.why or ""), next=str(error.next or ""))
+        with contextlib.suppress(KineticError):  # without the right, others have to make room
+            backend.remove(done)
+        self._full = len(tracker.ended), backend.clock.monotonic() + _FULL_SECONDS
+
+    def _is_full(self) -> bool:
+        ends, until = self._full
+        return len(self._tracker.ended) <= ends and self._launcher.backend.clock.monotonic() < until
 
     def _room(self) -> int:
         """Return how many of those that wait may be launched now.

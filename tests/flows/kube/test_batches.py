@@ -45,6 +45,19 @@ def test_a_failure_raises_with_everything_that_worked_in_its_place(batches: Any)
     assert status == "FAILED"  # what failed is kept, so that it can be looked into
 
 
+def test_a_batch_that_a_quota_for_jobs_does_not_allow_at_once_runs_to_its_end(batches: Any, site: Any) -> None:
+    site.put("resourcequotas", {"metadata": {"name": "few"}, "spec": {"hard": {"count/jobs.batch": "2"}}})
+    wait_for("the quota to hold", lambda: "hard" in site.api.get(f"{site.core}/resourcequotas/few").get("status", {}))
+
+    found = batches.run("""
+        batch = run([plan(number) for number in range(5)], max_concurrent=None)
+        tell(batch.results(timeout=100))
+    """)
+
+    assert found == [0, 10, 20, 30, 40]
+    assert site.jobs() == []
+
+
 def test_exceptions_can_take_the_places_of_results(batches: Any) -> None:
     found = batches.run(
         """

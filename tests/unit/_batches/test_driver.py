@@ -10,7 +10,7 @@ from servers import user_module
 import kinetic
 from kinetic import testing
 from kinetic._batches import collection, tracker
-from kinetic.errors import BackendUnavailableError, OptionTypeError, StoreUnreachableError
+from kinetic.errors import BackendUnavailableError, CapacityError, OptionTypeError, StoreUnreachableError
 
 USER = """
     import kinetic
@@ -102,6 +102,26 @@ def test_never_more_jobs_are_open_than_allowed(user, backend, monkeypatch, most)
 
     assert batch.results() == [10 * number for number in range(8)]
     assert max(open_jobs) == most
+
+
+def test_a_quota_that_ended_jobs_count_in_is_filled_again_and_again_until_all_have_run(user, backend, monkeypatch):
+    most, tried = 2, []
+    launch = backend.launch
+
+    def within_the_quota(launches):
+        tried.append(len(launches))
+        for one in launches:  # as a cluster is asked: each may fail, and what is there already is success
+            if one.order.job_id not in backend.jobs and len(backend.jobs) >= most:
+                raise CapacityError("the quota of the namespace is used up", next="kinetic jobs cleanup --all")
+            launch([one])
+        return [one.order.job_id for one in launches]
+
+    monkeypatch.setattr(backend, "launch", within_the_quota)
+
+    batch = user.act.run_async_map([plan(number) for number in range(7)], max_concurrent=None)
+
+    assert batch.results() == [10 * number for number in range(7)]
+    assert tried[0] == 7
 
 
 def test_while_half_of_them_waits_in_the_queue_no_more_jobs_are_launched(user, backend, monkeypatch):

@@ -88,6 +88,7 @@ _STRICT: Query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 _ADMISSION = (
     r"admission webhook|violates PodSecurity|ValidatingAdmissionPolicy|failed calling webhook|denied the request"
 )
+_OVER_QUOTA = "exceeded quota"
 _LONGEST = 600  # characters of a server's message
 
 
@@ -133,11 +134,15 @@ class Client:
             if reply.status == 409 and response_json(reply.body).get("reason") == "Conflict":
                 self.transport.pause(attempt)
                 continue
-            if reply.status != 409 or not name:
+            # A quota is asked before the name: it may be filled by this very object, whose answer was lost.
+            is_over = reply.status == 403 and _OVER_QUOTA in response_message(reply.body)
+            if not name or not (reply.status == 409 or is_over):
                 return self._object(reply, "create", kind, name)
             found = self.get(kind, name)
             if found is not None:  # else what had the name is gone
                 return self._ours(kind, manifest, found)
+            if is_over:
+                break
         raise self.error_for("create", kind, name, reply)
 
     def get(self, kind: Kind, name: str) -> Object | None:
@@ -255,11 +260,12 @@ class Client:
                 next="change what the message names, use another namespace, or ask an administrator of the cluster",
                 code="admission",
             )
-        if reply.status == 403 and "exceeded quota" in message:
+        if reply.status == 403 and _OVER_QUOTA in message:
             return CapacityError(
                 f"the quota of the namespace {namespace} is used up",
                 why=message,
-                next=f"wait for other jobs, or run kubectl describe resourcequota -n {namespace}",
+                next="remove jobs that have ended, which count as well: kinetic jobs cleanup --all     "
+                f"or wait for others; kubectl describe resourcequota -n {namespace} shows it",
             )
         is_terminating = reply.status == 403 and "because it is being terminated" in message
         if is_terminating or (reply.status == 404 and message.startswith(f'namespaces "{namespace}" not found')):

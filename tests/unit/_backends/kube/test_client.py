@@ -116,6 +116,15 @@ QUOTA = (
 )
 
 
+def test_an_object_that_filled_the_quota_itself_is_there_though_its_answer_was_lost(connect) -> None:
+    over = 'jobs.batch "a" is forbidden: exceeded quota: team, requested: count/jobs.batch=1, used: count/jobs.batch=1'
+    with Scripted(refusal(504, "timeout"), refusal(403, over, "Forbidden"), page(MADE)) as server:
+        made = connect(server).create(kube_client.JOB, JOB)
+
+    assert made["metadata"]["uid"] == "uid-1"
+    assert [path.partition(" ")[0] for path in server.paths] == ["POST", "POST", "GET"]
+
+
 def test_a_job_is_made_though_others_are_made_under_the_same_quota(connect, waited: list[float]) -> None:
     with Scripted(*[refusal(409, QUOTA, "Conflict")] * 4, page(MADE, 201)) as server:
         assert connect(server).create(kube_client.JOB, JOB) == MADE
@@ -247,7 +256,7 @@ def test_a_refusal_says_what_it_means_and_what_to_do(connect, answer, kind, code
     assert (type(error), error.code) == (kind, code)
     assert step in error.next
     assert json.loads(answer.body)["message"] in error.why
-    assert len(server.asked) == 1
+    assert [path.partition(" ")[0] for path in server.paths].count("POST") == 1
 
 
 def test_a_right_that_no_role_of_a_namespace_grants_is_not_asked_for_in_one(connect) -> None:
