@@ -355,8 +355,9 @@ class _Roles:
 
     def _look(self, store: Store, each: Predecessor, key_of: predecessors.KeyOf) -> predecessors.Finding:
         """Return the state of a predecessor; a job that was lost has no outcome, and this is who knows of it."""
-        finding, last = predecessors.look(store, each, key_of), each.attempts - 1
-        names = [each.child_id(index, last) for index in range(each.inputs)] if each.inputs else [each.job_id]
+        finding, allowed = predecessors.look(store, each, key_of), predecessors.attempts_of_inputs(store, each, key_of)
+        children = [each.child_id(index, allowed(index) - 1) for index in range(each.inputs)]
+        names = children or [each.job_id]
         lost = next((job for name in names if (job := self._jobs.get(name)) and job.is_lost), None)
         return predecessors.Finding(outcomes.FAILED, lost.reason) if lost and not finding.status else finding
 

@@ -207,6 +207,11 @@ class ControlLog:
         """Return whether nothing more is launched for an input."""
         return bool(self.why) and index not in self._exempt
 
+    @property
+    def most_allowed(self) -> int:
+        """How many attempts were requested of the input with the most; 0 for none."""
+        return max(self._allowed.values(), default=0)
+
     def allowed(self, index: int) -> int:
         """Return how many attempts at an input were requested; 0 for none."""
         return self._allowed.get(index, 0)

@@ -95,12 +95,14 @@ class Batch(Generic[R]):
                 next=f"kinetic batch status {self.group_id}     or follow the jobs that matter: after=batch.jobs[:3]",
             )
         group = tracker.group
+        tracker.control.read()  # another process may have tried inputs again
         about = Predecessor(
             group.group_id,
             group.submit_fn_name,
             group.group_id,
             inputs=group.total_expected,
             attempts=1 + group.settings.retries,
+            retried=tracker.control.most_allowed,
             slug=group.slug,
             created=group.created,
         )

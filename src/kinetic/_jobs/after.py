@@ -305,19 +305,21 @@ def _has_lost_input(
 
     Such an attempt leaves no mark. Earlier ones count as little as elsewhere: the batch may be resumed.
     """
-    last = each.attempts - 1
+    allowed = predecessors.attempts_of_inputs(store, each, key_of)
 
     def is_lost(index: int) -> bool:
-        child = replace(each, job_id=each.child_id(index, last), group=each.job_id, inputs=0)
+        child = replace(each, job_id=each.child_id(index, allowed(index) - 1), group=each.job_id, inputs=0)
         ended = _look_further(child, store, has_ended) and not predecessors.look(store, child, key_of).status
         return ended and _is_lost(child, store)
 
     def look() -> bool:
         listed = (keys.parse_children(entry.key) for entry in store.entries(keys.children(each.job_id)))
-        ranges = [found[0] for found in listed if found and found[1] == last]
+        launched = [(found[0][: each.inputs], found[1]) for found in listed if found]
         seen = backend.observe_group(each.job_id)
         succeeded, ended = predecessors.read_marks(store, each, key_of)
-        for index in (index for found in ranges for index in found[: each.inputs]):
+        for index, last in ((index, attempt) for indexes, attempt in launched for index in indexes):
+            if last != allowed(index) - 1:
+                continue
             observation = seen.get(each.child_id(index, last))
             is_marked = index in succeeded or ended.get(index, (-1, ""))[0] == last
             if not is_marked and (observation is None or observation.status.is_final) and is_lost(index):

@@ -328,6 +328,7 @@ class Predecessor:
     group: str = ""  # the batch, or the batch that the job is a child of; "" for a job of its own
     inputs: int = 0  # of a batch, how many it has; 0 for a job
     attempts: int = 1  # of a batch, how many each input may have
+    retried: int = 0  # of a batch whose inputs were tried again by hand, how many the one with the most may have
     slug: str = ""  # of a batch: with its time, what the ids of its children are derived from
     created: float = 0.0  # of a batch, Unix time
     key_id: str = ""  # which key it is sealed with
@@ -348,7 +349,7 @@ class Predecessor:
         """Yield the names whose keys verify it: of a job itself; of a batch its own, and then of each attempt."""
         yield self.job_id
         for index in range(self.inputs):
-            for attempt in range(self.attempts):
+            for attempt in range(max(self.attempts, self.retried)):
                 yield self.child_id(index, attempt)
 
     def child_id(self, index: int, attempt: int) -> str:
@@ -371,6 +372,7 @@ _PREDECESSOR = {
     "group": keys.GROUP_ID_OR_NONE,
     "inputs": fields.integer(0, keys.MOST_INPUTS),
     "attempts": fields.integer(1, keys.MOST_ATTEMPTS),
+    "retried": fields.integer(0, keys.MOST_ATTEMPTS),
     "slug": fields.text(fields.NAME),
     "created": fields.number(0, fields.SECONDS),
     "key_id": fields.text(fields.NAME),

@@ -182,6 +182,24 @@ def test_a_test_may_let_a_job_end_that_still_waits_for_another_one(user, backend
     assert second.status() is (JobStatus.SUCCEEDED if end == "finish" else JobStatus.FAILED)
 
 
+@pytest.mark.parametrize("end", ["succeeds", "fails", "is lost"])
+def test_a_batch_whose_failed_input_is_tried_again_by_hand_can_be_followed(user, backend, end) -> None:
+    batch = user.act.run_async_map([1, 2], max_concurrent=None)
+    backend.fail(batch.jobs[1].job_id, ValueError("no"))
+    batch.wait()
+    while batch.retry_failed().jobs[1].group_attempt != 1:  # the thread that drives it launches the next attempt
+        batch.status_counts()
+    following = user.act.run_async(batch)
+
+    if end == "succeeds":
+        assert following.result() == 10 * [10, 20]
+        return
+    again = batch.jobs[1].job_id
+    backend.fail(again, ValueError("no")) if end == "fails" else backend.lose(again)
+    with pytest.raises(PredecessorError):
+        following.result(timeout=100_000)
+
+
 def test_what_follows_a_batch_whose_driver_died_before_a_launch_waits_for_who_resumes_it(
     user, backend, monkeypatch
 ) -> None:

@@ -120,9 +120,9 @@ def _look_at_batch(store: Store, each: Predecessor, key_of: KeyOf) -> Finding:
     succeeded, ended = read_marks(store, each, key_of)
     if len(succeeded) == each.inputs:
         return Finding(SUCCEEDED)  # whether the values of all are still there is found when they are read
-    last = each.attempts - 1
+    allowed = attempts_of_inputs(store, each, key_of)
     for index, (attempt, word) in sorted(ended.items()):
-        if index not in succeeded and (attempt == last or word in {CANCELLED, REMOVED}):
+        if index not in succeeded and (attempt + 1 >= allowed(index) or word in {CANCELLED, REMOVED}):
             return Finding(FAILED, f"its input {index} was {word}" if word != FAILED else f"its input {index} failed")
     if _is_gone(store, each):
         return _GONE
@@ -139,7 +139,7 @@ def read_marks(store: Store, each: Predecessor, key_of: KeyOf) -> tuple[dict[int
     ended: dict[int, tuple[int, str]] = {}
     for entry in store.entries(keys.marks(each.job_id)):
         found = keys.parse_children(entry.key)
-        if found is None or found[0].start >= each.inputs or found[1] >= each.attempts:
+        if found is None or found[0].start >= each.inputs or found[1] >= max(each.attempts, each.retried):
             continue
         index, attempt, word = found[0].start, found[1], found[2]
         key = key_of(each.child_id(index, attempt))
@@ -153,15 +153,30 @@ def read_marks(store: Store, each: Predecessor, key_of: KeyOf) -> tuple[dict[int
     return succeeded, ended
 
 
+def attempts_of_inputs(store: Store, each: Predecessor, key_of: KeyOf) -> Callable[[int], int]:
+    """Return what says how many attempts an input of a batch may have, of which some may be tried again by hand."""
+    allowed: dict[str, int] = {}
+    if each.retried > each.attempts:
+        for entry in _control_entries(store, each, key_of):
+            allowed |= entry.allowed
+    return lambda index: max(each.attempts, min(each.retried, allowed.get(str(index), 0)))
+
+
+def _control_entries(store: Store, each: Predecessor, key_of: KeyOf) -> Iterator[Any]:
+    from kinetic._wire import records  # as above
+
+    for _, entry in keys.numbered(store.entries(keys.control_entries(each.job_id))):
+        with contextlib.suppress(KeyMissingError, IntegrityError):
+            yield documents.open_page(records.CONTROL_ENTRY, store, entry.key, key_of(each.job_id))
+
+
 def stop_of(store: Store, each: Predecessor, key_of: KeyOf) -> str:
     """Return why nothing more of a batch is launched; "" where more may follow."""
     from kinetic._wire import records  # as above
 
     why, exempt = "", False
-    for _, entry in keys.numbered(store.entries(keys.control_entries(each.job_id))):
-        with contextlib.suppress(KeyMissingError, IntegrityError):
-            found = documents.open_page(records.CONTROL_ENTRY, store, entry.key, key_of(each.job_id))
-            why, exempt = (found.why, False) if found.word == records.STOP else (why, True)
+    for found in _control_entries(store, each, key_of):
+        why, exempt = (found.why, False) if found.word == records.STOP else (why, True)
     return "" if exempt else why
 
 
