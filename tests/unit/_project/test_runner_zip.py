@@ -23,7 +23,7 @@ BUILD = "import hashlib; from kinetic._project import runner_bundle as runner_zi
 SOURCE = Path(runner_bundle.__file__).parents[2]
 FOUND = runner_bundle.contents()
 TRAVELS = runner_bundle.pod_contents(FOUND)
-MOST = 345_000  # bytes of the 1 MiB that a ConfigMap holds; see decision 18
+MOST = 350_000  # bytes of the 1 MiB that a ConfigMap holds; see decision 18
 
 pytestmark = pytest.mark.timeout(120)  # it is compiled once for each content
 
