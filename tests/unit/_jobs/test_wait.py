@@ -187,7 +187,8 @@ def test_a_batch_whose_failed_input_is_tried_again_by_hand_can_be_followed(user,
     batch = user.act.run_async_map([1, 2], max_concurrent=None)
     backend.fail(batch.jobs[1].job_id, ValueError("no"))
     batch.wait()
-    while batch.retry_failed().jobs[1].group_attempt != 1:  # the thread that drives it launches the next attempt
+    batch.retry_failed()
+    while batch.jobs[1].group_attempt != 1:  # the thread that drives it launches the next attempt
         batch.status_counts()
     following = user.act.run_async(batch)
 
