@@ -98,8 +98,9 @@ if not TYPE_CHECKING:
             defaults = [namespace[field] for field in types if field in namespace]
             made = namedtuple(name, types, defaults=defaults, module=namespace["__module__"])  # noqa: PYI024
             made.__annotations__ = made.__new__.__annotations__ = types
-            for each in namespace.keys() - types.keys() - {"__module__", "__annotations__", "__classcell__"}:
-                setattr(made, each, namespace[each])
+            for each in namespace:  # in its order, which documents show
+                if each not in types and each not in {"__module__", "__annotations__", "__classcell__"}:
+                    setattr(made, each, namespace[each])
             return made
 
     class NamedTuple(metaclass=_NamedTupleType):

@@ -60,3 +60,11 @@ def test_they_are_copied_and_pickled() -> None:
 
     assert copy.deepcopy(found) == found
     assert type(pickle.loads(pickle.dumps(found))) is Ours
+
+
+def test_members_keep_the_order_in_which_they_are_written_as_documents_show_it() -> None:
+    words = [f"member_{number}" for number in range(20)]
+
+    made = type(_wire.NamedTuple)("Made", (_wire.NamedTuple,), {"__module__": __name__, **dict.fromkeys(words)})
+
+    assert [name for name in vars(made) if name in words] == words
