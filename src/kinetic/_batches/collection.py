@@ -15,7 +15,7 @@ from kinetic._batches import control, display, removal, state
 from kinetic._batches.tracker import BatchTracker
 from kinetic._jobs import handle as job_handle
 from kinetic._jobs import locate, notifications, wait
-from kinetic._output import notebook, tracebacks
+from kinetic._output import notebook, signal_handlers, tracebacks
 from kinetic._output import terminal as output
 from kinetic._wire.outcomes import FAILED
 from kinetic.errors import BatchError, JobCancelledError, JobTimeoutError, KineticError, LaunchError
@@ -82,6 +82,7 @@ def completions(
             break
         if view is not None:
             view.look(tracker)
+        signal_handlers.check()
         now = tracker.clock.monotonic()
         wait.load_what_the_end_needs(now - began)
         left = _POLL_SECONDS if limit is None else limit - now

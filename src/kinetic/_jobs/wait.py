@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import locate, logs, notifications
 from kinetic._jobs.status import Snapshot, lock_key, observe
-from kinetic._output import colors, tracebacks
+from kinetic._output import colors, signal_handlers, tracebacks
 from kinetic._output import terminal as output
 from kinetic._wire import NamedTuple, python_runtime
 from kinetic.errors import (
@@ -107,8 +107,10 @@ def wait(
             looked = _looked(backend, seen)
             while not has_news(backend, job, pause=display.pause, looked=looked, limit=limit):
                 check()
+                signal_handlers.check()
                 display.keep_up(seen)
             check()
+            signal_handlers.check()
             if limit is not None and clock.monotonic() >= limit:
                 raise _too_late(job, seen, timeout)
 
@@ -242,6 +244,7 @@ def bear_outages(
         try:
             return look()
         except OUT_OF_REACH as error:
+            signal_handlers.check()
             if clock.monotonic() >= until:
                 raise
             output.report_once(f"{name} keeps running, and cannot be seen now: {error.what}; waiting")

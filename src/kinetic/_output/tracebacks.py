@@ -15,10 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from types import CodeType, FunctionType, TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._version import __version__
 from kinetic.errors import BatchError, JobError, KineticError, correct_advice, is_debug, printable
+
+if TYPE_CHECKING:
+    from kinetic._output.signal_handlers import HandlerWatch
 
 REMOTE = "Remote traceback:\n"  # how the note begins that carries the traceback of a job
 LOG = "The job's log: "  # how the last line of that note begins
@@ -100,11 +103,18 @@ class Detaching:
 
     def __init__(self, report: Callable[[], str], *, again: bool = False) -> None:
         self._report, self._again = report, again
+        self._handlers: HandlerWatch | None = None
 
     def __enter__(self) -> None:
-        return None
+        from kinetic._output.signal_handlers import HandlerWatch  # 1 ms, with signal: a decorator needs neither
+
+        self._handlers = HandlerWatch(sys._getframe(1))  # noqa: SLF001 - whose caller waits
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        raised = self._handlers.end() if self._handlers is not None else None
+        if raised is not None and isinstance(error, Exception) and error is not raised:  # our code took it for its own
+            self._report()
+            raise mark_told(raised) from None
         if error is None or (was_told(error) and not self._again):
             return
         if isinstance(error, KeyboardInterrupt):
