@@ -271,7 +271,10 @@ def _collect_cache(cache: Path, now: float) -> tuple[int, int]:
     gone, freed = 0, 0
     for place in folders.listed(unpacked_wheels(cache.parent)):
         if re.match(_DIGEST, place.name) and folders.age(place, now) > retention_seconds("caches"):
-            gone, freed = gone + 1, freed + _remove_folder(place)
+            aside = place.with_name(f"{place.name[:16]}.removed")  # half of it must not be sent if we die here
+            with contextlib.suppress(OSError):
+                place.rename(aside)
+            gone, freed = gone + 1, freed + _remove_folder(aside)
     for path, about in folders.walk(cache):
         folder, _, name = path.rpartition("/")
         is_page = folder in _CACHES and stat.S_ISREG(about.st_mode) and not name.startswith(_LAST_LOCK)

@@ -14,7 +14,7 @@ from kinetic._project import requirements
 from kinetic._project.requirements import Entry, LocalPath, entries, invalid, normalised, parsed, read_text
 from kinetic._project.root import INSTALLABLE, Plan, is_installed
 from kinetic._wire import NamedTuple, dataclass, digests, python_runtime
-from kinetic.errors import OptionError
+from kinetic.errors import IntegrityError, OptionError
 
 # --------------------------------------------------------------------------------- pyproject.toml and script metadata
 
@@ -379,16 +379,13 @@ def _unpacked(wheel: Path, entry: Entry, local: LocalPath, source: Path) -> str:
     if why := local_wheels.why_unfit(wheel):
         requirements.reject(entry, source, why, "name a wheel for that, or one whose name ends with -none-any.whl")
     try:
-        with open(wheel, "rb") as file:
-            digest = digests.of_stream(file)
-        unpacked = local_wheels.as_project(wheel, digest, unpacked_wheels(kinetic_home(os.environ)))
+        return local_wheels.as_project(wheel, local.hashes, unpacked_wheels(kinetic_home(os.environ)))
+    except IntegrityError as error:
+        requirements.reject(entry, source, error.what, "lock again, or correct the line")
     except OSError as error:
         requirements.reject(entry, source, f"it cannot be unpacked: {error}", "make it readable, or make room")
     except ValueError as error:
         requirements.reject(entry, source, f"it is not a wheel: {error}", "build it again")
-    if local.hashes and digest not in local.hashes:
-        requirements.reject(entry, source, f"its hash is another one: {digest}", "lock again, or correct the line")
-    return unpacked
 
 
 def _is_project(folder: str) -> bool:

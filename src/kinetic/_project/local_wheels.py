@@ -15,10 +15,13 @@ import re
 import shutil
 import zipfile
 import zlib
+from collections.abc import Collection
 from importlib.metadata import PathDistribution
 from pathlib import Path
+from typing import IO
 
-from kinetic._wire import folders
+from kinetic._wire import digests, folders
+from kinetic.errors import IntegrityError
 
 _DIGITS = 16
 _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}  # of a pod
@@ -53,40 +56,48 @@ def is_meant(marker: str) -> bool:
     return Marker(marker).evaluate() or Marker(marker).evaluate({**_LINUX})
 
 
-def as_project(wheel: Path, digest: str, unpacked: Path) -> str:
+def as_project(wheel: Path, hashes: Collection[str], unpacked: Path) -> str:
     """Return the folder of a project that is what a wheel would install, unpacked once.
 
     Args:
         wheel: The file.
-        digest: Its SHA-256.
+        hashes: The SHA-256 of the files that the line accepts; none for any.
         unpacked: Where unpacked wheels are kept.
 
     Raises:
+        IntegrityError: It is another file than the line accepts; nothing was unpacked.
         OSError: It cannot be read, or the folder cannot be written.
         ValueError: It is not a wheel.
     """
-    place = unpacked / digest[:_DIGITS]
-    folder = place / wheel.stem
+    with wheel.open("rb") as file:
+        digest = digests.of_stream(file)
+        if hashes and digest not in hashes:
+            raise IntegrityError(f"its hash is another one: {digest}")
+        return _unpacked_once(file, wheel.stem, unpacked / digest[:_DIGITS])
+
+
+def _unpacked_once(wheel: IO[bytes], name: str, place: Path) -> str:
+    folder = place / name
     if not (folder / "pyproject.toml").is_file():
-        scratch = unpacked / f"{digest[:_DIGITS]}.{os.urandom(4).hex()}"
-        folders.make(scratch / folder.name)
+        scratch = place.with_name(f"{place.name}.{os.urandom(4).hex()}")
+        folders.make(scratch / name)
         try:
             try:
-                _unpack(wheel, scratch / folder.name)
+                _unpack(wheel, scratch / name)
             except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
                 raise ValueError(str(error)) from error
             try:
                 scratch.rename(place)
             except OSError:  # another process was faster, or the same file is known by another name
                 if not (folder / "pyproject.toml").is_file():
-                    (scratch / folder.name).rename(folder)
+                    (scratch / name).rename(folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     os.utime(place)
     return os.fspath(folder)
 
 
-def _unpack(wheel: Path, to: Path) -> None:
+def _unpack(wheel: IO[bytes], to: Path) -> None:
     source = to / "src"
     source.mkdir()
     with zipfile.ZipFile(wheel) as archive:

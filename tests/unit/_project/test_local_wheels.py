@@ -146,6 +146,14 @@ def test_a_file_with_another_hash_than_the_line_names_is_rejected(project) -> No
     assert why == f"why:   its hash is another one: {digest}"
 
 
+def test_a_file_with_another_hash_is_not_even_unpacked(project, home) -> None:
+    file = made_wheel(project / "wheels", "lib", "1", {"lib.py": ""})
+
+    refused(project, f"wheels/{file.name} --hash=sha256:{'0' * 64}")
+
+    assert not (home / "cache" / "unpacked").exists()
+
+
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04 but no more", b"<html>not found</html>"])
 def test_a_file_that_is_not_a_wheel_is_rejected_and_leaves_nothing(project, home, data) -> None:
     (project / "wheels" / "lib-1-py3-none-any.whl").write_bytes(data)
