@@ -29,8 +29,10 @@ class HandlerWatch:
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler) and not isinstance(handler, _Noting) and handler is not signal.default_int_handler:
-                self._installed[number] = _Noting(handler, self)
-                signal.signal(number, self._installed[number])
+                noting = _Noting(handler, self)
+                with contextlib.suppress(ValueError):  # in an interpreter inside another one, as of mod_wsgi
+                    signal.signal(number, noting)
+                    self._installed[number] = noting
         if self._installed:
             _watches.append(self)
 
@@ -44,7 +46,8 @@ class HandlerWatch:
                 if signal.getsignal(number) is noting:
                     with contextlib.suppress(ValueError):  # a generator that another thread ends
                         signal.signal(number, own)
-        return self.error
+        error, self.error = self.error, None  # its traceback leads back to here
+        return error
 
     def note(self, error: Exception, interrupted: FrameType | None) -> None:
         """Note what a handler raised, if it has interrupted our code, and not the user's own beside it."""

@@ -119,6 +119,16 @@ def test_a_handler_that_was_changed_during_a_wait_stays_and_one_that_was_kept_wo
     signal.signal(SIGNAL, too_slow)
 
 
+def test_where_python_lets_no_handler_be_set_a_wait_works_all_the_same(monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("signal only works in main thread of the main interpreter")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(signal, "signal", refuse)
+        with Detaching(lambda: "told"):
+            signal_handlers.check()
+
+
 def test_other_threads_and_python_s_own_ctrl_c_are_left_alone() -> None:
     found: list[object] = []
 
