@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kinetic._jobs import locate
-from kinetic._jobs.wait import AGAIN_SECONDS, AWAY_SECONDS, OUT_OF_REACH
+from kinetic._jobs.wait import AGAIN_SECONDS, AWAY_SECONDS, OUT_OF_REACH, check_callback
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._wire import python_runtime
-from kinetic.errors import CallableError, OptionTypeError
+from kinetic.errors import CallableError
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Clock
@@ -126,8 +126,7 @@ def add(wait: Wait) -> None:
 
 def call(function: Callable[[R], object], handle: R, end: End, *, at_once: bool = False) -> None:
     """Call a function of the user's with a handle once its job or batch has ended."""
-    if not callable(function):
-        raise OptionTypeError(f"a done callback must be a function, got {function!r}", next="it is given the handle")
+    check_callback("a done callback", function, "it is given the handle")
 
     def tell(error: BaseException | None) -> None:
         if error is not None:

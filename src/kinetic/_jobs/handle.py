@@ -369,7 +369,8 @@ class JobHandle(JobRecord, Generic[R]):
             Exception: The function's own exception, with its remote traceback as a note.
         """
         job_wait.check_flags(cleanup=cleanup, stream_logs=stream_logs)
-        job_wait.check_callback("on_status_change", on_status_change, "it is given each status")
+        if on_status_change is not None:
+            job_wait.check_callback("on_status_change", on_status_change, "it is given each status")
         most = job_wait.seconds_to_wait(cleanup_timeout, "cleanup_timeout") or 0.0
         if self._value is not _NOTHING:
             job_wait.notify(on_status_change, JobStatus.SUCCEEDED)

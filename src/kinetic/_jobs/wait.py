@@ -215,8 +215,8 @@ def check_flags(**flags: object) -> None:
 
 
 def check_callback(name: str, function: object, given: str) -> None:
-    """Refuse what is neither a function nor None; ``given`` says what it is called with."""
-    if function is not None and not callable(function):
+    """Refuse what is not a function; ``given`` says what it is called with."""
+    if not callable(function):
         raise OptionTypeError(f"{name} must be a function, got {function!r}", next=given)
 
 
