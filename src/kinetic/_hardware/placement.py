@@ -78,7 +78,11 @@ def parse(accelerator: str) -> HardwareName:
     if text == "cpu" or (head == "cpu" and is_number(number)):
         return _cpu(accelerator, numbered=text != "cpu", spot=spot)
     if slices := re.fullmatch(_SLICES, text):
-        return _slices_of(accelerator, int(slices[2]), parse(f"{slices[1] or ''}{slices[3]}"), spot=spot)
+        try:
+            each = parse(f"{slices[1] or ''}{slices[3]}")
+        except OptionError as error:
+            raise OptionError(f"{_quoted(accelerator)}: {error.what}", why=error.why, next=error.next) from None
+        return _slices_of(accelerator, int(slices[2]), each, spot=spot)
     wanted, word = _split_prefix(text)
     found = _read_number(accelerator, wanted, word)
     if found is None and wanted != "tpu":

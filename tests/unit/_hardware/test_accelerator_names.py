@@ -223,6 +223,14 @@ def test_a_job_has_from_one_to_256_slices(name: str) -> None:
     assert suggestions(error) == ["tpu-v5litepod-4x4", "tpu-2xv5litepod-4x4"]
 
 
+@pytest.mark.parametrize("name", ["2xv99", "tpu-2xv5e-17", "3xv5e-3x3"])
+def test_a_slice_that_does_not_exist_is_said_of_the_name_as_it_was_written(name: str) -> None:
+    error = refusal(name)
+
+    assert error.what.startswith(f'"{name}": ')
+    assert suggestions(error)
+
+
 @pytest.mark.parametrize(("name", "instead"), [("2xh100x8", "gpu-h100x8x2"), ("2xcpu", "cpu")])
 def test_only_slices_of_tpus_are_counted_in_front(name: str, instead: str) -> None:
     error = refusal(name)
