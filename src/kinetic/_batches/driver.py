@@ -30,7 +30,7 @@ from kinetic._jobs import locate
 from kinetic._output import terminal as output
 from kinetic._project import pickler
 from kinetic._stores import put_many
-from kinetic._wire import dataclass, documents, keys, python_runtime, records
+from kinetic._wire import dataclass, documents, folders, keys, python_runtime, records
 from kinetic._wire import order as orders
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import CANCELLED, FAILED, SUCCEEDED
@@ -87,10 +87,30 @@ class ChildLauncher:
             put_many(self.store, [self._record_of(record_of(self.group, *child, here)) for child in some])
             step("driver:record-written")
             launches = [self._launch_of(*child, holds=holds) for child in some]
-            self.backend.launch(launches)
+            self.backend.launch(self._without_warm_pod(launches))
             step("driver:launched")
             if holds and self._has_compiled():  # meanwhile, so perhaps no other process starts them
                 self.backend.release([launch.order.job_id for launch in launches if launch.programs_of])
+
+    def _without_warm_pod(self, launches: Sequence[Launch]) -> Sequence[Launch]:
+        """Give the first of them to idle warm pods, if this user may have any, and return the others."""
+        left = [launch for launch in launches if launch.order.job_id not in self._in_warm_pods]
+        if not (left and self.kept.get("pod")):
+            return left
+        from kinetic._jobs import warm_assignment  # only for clusters
+
+        keep = self.kept.get("keep_warm")
+        if warm_assignment.is_wanted(keep):
+            backend: Any = self.backend  # of the only kind with containers
+            place = warm_assignment.Place(backend, self.store, self.key, folders.read_umask())
+            for given in warm_assignment.give_children(left, place, float(keep or 0.0)):
+                self._in_warm_pods.add(given.order.job_id)
+        return [launch for launch in left if launch.order.job_id not in self._in_warm_pods]
+
+    @functools.cached_property
+    def _in_warm_pods(self) -> set[str]:
+        """The children that warm pods have: they are not launched again where a launch of others is repeated."""
+        return set()
 
     def _together(self, wanted: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
         """Yield what is launched at a time: first, by itself, the child that others wait for."""

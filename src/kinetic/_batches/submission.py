@@ -276,9 +276,7 @@ def _stored(request: BatchRequest) -> tuple[ChildLauncher, dict[int, Exception]]
     Where an error is raised, nothing of what was written can be found.
     """
     job_submit.check_not_debug(request.options)
-    context = submit_context.prepare(request.options)
-    if request.options.keep_warm and not context.backend.is_here:
-        output.report_once("the pods are not kept warm: each job of a batch starts in a pod of its own")
+    context = submit_context.prepare(request.options, may_be_warm=True)
     shipment = job_submit.resolve(request.function, request.options, context, plan=request.plan)
     with shipment.building():
         return _store(request, shipment)
@@ -450,6 +448,7 @@ def _kept(shipment: Shipment, addresses: set[str], followed: Followed) -> dict[s
         "captured": shipment.variables(),
         "cache_key": shipment.cache_key().hex(),
         "environ": dict(context.backend.environ),
+        "keep_warm": shipment.options.keep_warm,
         "interpreter": shipment.interpreter or ("" if python_runtime.is_overlay() else python_runtime.own_python()),
         "addresses": sorted({context.store.url, *addresses}),
         **({"followed": base64.b64encode(followed.keys).decode()} if followed.after else {}),

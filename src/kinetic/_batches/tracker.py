@@ -284,8 +284,8 @@ class BatchTracker(Tracker):
 
     @property
     def pending(self) -> int:
-        """How many children waited in the backend for their start at the last refresh."""
-        return sum(seen.status is JobStatus.PENDING for seen in list(self._seen.values()))
+        """How many children waited in the backend for their start at the last refresh; none of a warm pod does."""
+        return sum(seen.status is JobStatus.PENDING and not seen.warm for seen in list(self._seen.values()))
 
     def may_launch(self, index: int) -> bool:
         """Return whether one more attempt at an input is allowed: it was not stopped, and attempts are left."""
@@ -434,9 +434,12 @@ class BatchTracker(Tracker):
                     return  # all of them wait for the same
 
     def _read_lost_children(self) -> None:
-        """Read children that the backend does not see alive, and that have no mark; those never read before first."""
-        now = time.monotonic()
-        due = [(due_at, index) for index in self._unseen() if now >= (due_at := self._due_at(index))]
+        """Read children that the backend does not see alive, and that have no mark; those never read before first.
+
+        So are those of a warm pod that tells us nothing: it may have ended, and then they start in pods of their own.
+        """
+        now, untold = time.monotonic(), self._untold()
+        due = [(due_at, index) for index in (*self._unseen(), *untold) if now >= (due_at := self._due_at(index))]
         self._read_each([index for _, index in sorted(due)[:_LOST_AT_ONCE]])
 
     def _read_each(self, indexes: Sequence[int]) -> None:
@@ -457,10 +460,17 @@ class BatchTracker(Tracker):
 
     def _unseen(self) -> Iterator[int]:
         for index in self._active:
-            if self._id(index, self.attempts[index]) not in self._seen:
+            seen = self._seen.get(self._id(index, self.attempts[index]))
+            if seen is None:
                 yield index
-            else:
+            elif seen.is_told or not seen.warm:
                 self._statuses.pop(index, None)
+
+    def _untold(self) -> list[int]:
+        if not any(seen.warm for seen in self._seen.values()):
+            return []
+        found = ((index, self._seen.get(self._id(index, self.attempts[index]))) for index in self._active)
+        return [index for index, seen in found if seen is not None and seen.warm and not seen.is_told]
 
     def _judge(self, index: int, job: JobRecord, seen: Snapshot, now: float) -> None:
         attempt = self.attempts[index]

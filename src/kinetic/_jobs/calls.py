@@ -26,7 +26,7 @@ def submit_call(
     """Submit a call: the backend prepares while the rest of this client is still being imported."""
     try:
         with loading():
-            context = submit_context.prepare(options, one_job=True)
+            context = submit_context.prepare(options, may_be_warm=True)
             from kinetic._jobs import submit  # 60 ms with the pickler on first use, beside the supervisor's own start
 
             return submit.submit_function(function, args, kwargs, name, options, context)

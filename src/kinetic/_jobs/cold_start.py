@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from kinetic._output import terminal as output
 from kinetic._runner.supervisor import attempts, bindings
 from kinetic._wire import documents, keys, outcomes, records
 from kinetic._wire.failpoints import step
-from kinetic._wire.task import CACHE_KEY_FILE, KEY_FILE
+from kinetic._wire.task import CACHE_KEY_FILE, ENVIRONMENT_FILE, KEY_FILE
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -94,12 +95,18 @@ def _end_start(job: JobRecord, observation: Observation) -> Observation:
 
 
 def _secret_of(job: JobRecord) -> dict[str, bytes]:
-    """Return what the Secret of a job had; nothing where that were captured values, which are in no store."""
+    """Return what the Secret of a job had; nothing where that were captured values, which are in no store.
+
+    The Secret of a batch has those of its children.
+    """
     store, namespace = locate.store_of(job), locate.namespace_key(job.key_id or "")
     if namespace is None or locate.verified_record(store, job.job_id) is None:
         return {}
     found = locate.order_of(job)
-    if found.environment or found.debug is not None:
+    kept = locate.backend_of(job).kept(job.group_id) if job.group_id and found.environment else None
+    captured = kept["captured"] if kept is not None else {}
+    if set(found.environment) - captured.keys() or found.debug is not None:
         return {}
     cache_key = documents.cache_key(namespace, store.url)
-    return {KEY_FILE: documents.job_key(namespace, job.job_id, store.url), CACHE_KEY_FILE: cache_key}
+    own_key = documents.job_key(namespace, job.job_id, store.url)
+    return {KEY_FILE: own_key, ENVIRONMENT_FILE: json.dumps(captured).encode(), CACHE_KEY_FILE: cache_key}

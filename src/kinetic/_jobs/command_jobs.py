@@ -108,7 +108,7 @@ def request_of(
 def submit_request(request: CommandRequest) -> JobHandle[int]:
     """Submit a command."""
     check_program(request)
-    context = submit_context.prepare(request.options, one_job=True)
+    context = submit_context.prepare(request.options, may_be_warm=True)
     arguments = (list(request.words), dict(request.links))
     call = pickler.Call(command.run, arguments, {}, request.name, command=request.words)
     try:

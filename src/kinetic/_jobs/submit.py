@@ -693,10 +693,10 @@ def _launch(order: Order, order_sha256: str, shipment: Shipment, followed: Follo
     if not context.backend.is_here and pod is not None:
         from kinetic._jobs import warm_assignment  # only for clusters
 
-        queue = context.settings.queue if context.settings is not None else ""
         backend: Any = context.backend  # of the only kind with containers
-        if warm_assignment.is_wanted(shipment.options):
-            place = warm_assignment.Place(backend, context.store, context.key, queue, folders.read_umask())
-            if warm_assignment.launch(launch, place, shipment.options):
+        keep = shipment.options.keep_warm
+        if warm_assignment.is_wanted(keep):
+            place = warm_assignment.Place(backend, context.store, context.key, folders.read_umask())
+            if warm_assignment.launch(launch, place, float(keep or 0.0)):
                 return
     context.backend.launch([launch])

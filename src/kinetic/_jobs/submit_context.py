@@ -42,10 +42,10 @@ class SubmitContext(NamedTuple):
     settings: ClusterSettings | None  # what holds for all jobs of a cluster; None on a machine
 
 
-def prepare(options: Options, *, one_job: bool = False) -> SubmitContext:
+def prepare(options: Options, *, may_be_warm: bool = False) -> SubmitContext:
     """Resolve where a job goes, refuse what cannot work there, and let the backend prepare.
 
-    ``one_job``: it is for a single one, which a warm pod may take.
+    ``may_be_warm``: a warm pod may take it.
     """
     placement = options.placement()
     target = settings.resolve(**options.place, multi_host=placement.hosts > 1)
@@ -58,7 +58,7 @@ def prepare(options: Options, *, one_job: bool = False) -> SubmitContext:
         if registry.find(backend.name).containers:
             from kinetic._config import cluster  # only for clusters
 
-            if one_job and placement.hosts == 1:
+            if may_be_warm and placement.hosts == 1:
                 from kinetic._jobs import warm_assignment  # as above
 
                 warm_assignment.begin(backend, options)

@@ -51,6 +51,7 @@ _new: ContextVar[float | None] = ContextVar("kinetic_new_warm_pod", default=None
 _ENDED_SECONDS = 3600.0  # that the Job of a task stays after its end: what reads its log from the pod, finds it
 _PACKAGES = frozenset({"image", "packages"})  # what may be different where both have locks
 _NOTEBOOK_SECONDS = 300.0  # between two looks of a notebook for warm pods that others may have started: two requests
+_BATCH_SECONDS = 30.0  # the same of a batch, which launches again and again
 _none_since = [float("-inf")]  # when this process looked last and found none
 _HINT = "warm-pods.json"  # in the home: until when this user may have warm pods, so that other jobs ask for none
 
@@ -61,7 +62,6 @@ class Place(NamedTuple):
     backend: KubeBackend
     store: Store
     key: bytes  # the sealing key of the namespace
-    queue: str  # of Kueue
     mask: int  # the umask of this process, which its function is to have as well
 
 
@@ -76,13 +76,13 @@ class Listed(NamedTuple):
 # ------------------------------------------------------------------------------------------------------------- launches
 
 
-def is_wanted(options: Options) -> bool:
+def is_wanted(keep: float | None) -> bool:
     """Return whether a job may run in a warm pod: it asks for one, or this user has started some lately.
 
     A notebook, which often runs on another machine, looks for one now and then.
     """
-    if options.keep_warm is not None:
-        return bool(options.keep_warm)
+    if keep is not None:
+        return bool(keep)
     try:
         until = json.loads((settings.kinetic_home(os.environ) / _HINT).read_bytes())["until"]
         if isinstance(until, int | float) and time.time() < until:
@@ -94,14 +94,13 @@ def is_wanted(options: Options) -> bool:
 
 def begin(backend: Any, options: Options) -> None:
     """Begin to look for a warm pod and to connect to it, while the client asks what may run and packs the job."""
-    if is_wanted(options) and _new.get() is None:
+    if is_wanted(options.keep_warm) and _new.get() is None:
         backend.warm.begin(owner_here(), str(options.accelerator))
 
 
-def launch(wanted: Launch, context: Place, options: Options) -> bool:
+def launch(wanted: Launch, context: Place, keep: float) -> bool:
     """Give a job to a warm pod, or start one for it; False if it is to be launched as any other."""
     backend = context.backend
-    keep = float(options.keep_warm or 0.0)
     if why := _why_not(wanted, context):
         if _new.get() is not None:
             raise OptionError("no warm pod can be started", why=why, next="submit jobs as they are", code="no-warm-pod")
@@ -137,6 +136,50 @@ def launch(wanted: Launch, context: Place, options: Options) -> bool:
     _end_what_starts_for_nothing(wanted, context, found)
     _start_with(wanted, context, keep, _most_seconds())
     return True
+
+
+def give_children(launches: Sequence[Launch], context: Place, keep: float) -> Iterator[Launch]:
+    """Give the first children of a batch to warm pods, as far as some are idle, and yield each that one has.
+
+    With ``keep``, one that fits is started for the first of them where there is none: a pod for each child that runs at
+    the same time would be idle, and be paid for, once the batch has ended.
+    """
+    if not keep and time.monotonic() - _none_since[-1] < _BATCH_SECONDS:
+        return
+    reasons = {each.order.job_id: _why_not(each, context) for each in launches}
+    left = [each for each in launches if not reasons[each.order.job_id]]
+    if not left and keep:
+        output.report_once(f"no pod is kept warm: {reasons[launches[0].order.job_id]}")
+    try:
+        yield from _give(left, context, keep) if left else ()
+    except BackendError as error:
+        output.report_once(f"warm pods cannot be used, so jobs start in pods of their own: {error.what}")
+
+
+def _give(left: list[Launch], context: Place, keep: float) -> Iterator[Launch]:
+    backend, asked = context.backend, set[str]()
+    fits = backend.warm.fits(left[0], context.mask)
+
+    def offer(states: Sequence[WarmState]) -> Iterator[Launch]:
+        for state in states:
+            if left and state.name not in asked:
+                asked.add(state.name)
+                if _offer(left[0], context, [state], fits, keeps=bool(keep))[0]:
+                    yield left.pop(0)
+
+    yield from offer([state for state in backend.warm.free() if state.fits == fits])
+    if not left:
+        return
+    found = backend.warm.find(left[0].owner)
+    if not found and not keep:
+        _none_since[:] = [time.monotonic()]
+    yield from offer(found)
+    if left and _give_to_starting(left[0], context, found, fits):
+        yield left.pop(0)
+    if left and keep and not any(state.fits == fits for state in found):
+        backend.warm.check_permissions()
+        _start_with(left[0], context, keep, _most_seconds())
+        yield left[0]
 
 
 def _end_what_starts_for_nothing(wanted: Launch, context: Place, found: list[WarmState]) -> None:
@@ -198,7 +241,7 @@ def _offer(
             reason = f"{state.name} has {names}{', without a lock' if unlike == ['packages'] else ''}"
         reasons += [reason] if reason else []
     if reasons:
-        output.report(f"starts in a pod of its own: {'; '.join(reasons[:2])}")
+        output.report_once(f"starts in a pod of its own: {'; '.join(reasons[:2])}")
     return False, idle
 
 
@@ -288,8 +331,10 @@ def _why_not(wanted: Launch, context: Place) -> str:
         return why
     if wanted.order.after:
         return "it waits for other jobs"
-    if context.queue:
-        return f"the queue {context.queue} of Kueue admits each job by itself"
+    if wanted.programs_of or wanted.awaited_seconds:
+        return "the first job of its batch compiles, and the others wait for that"
+    if queue := PodRequirements.from_json(wanted.requirements).settings.queue:
+        return f"the queue {queue} of Kueue admits each job by itself"
     if any(ref.fuse and ref.kind in {"prefix", "object"} for ref in wanted.order.data):
         return "it mounts a bucket, which only a pod of its own can"
     return ""

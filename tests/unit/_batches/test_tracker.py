@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from servers.sealed import put_history
@@ -247,6 +248,25 @@ def test_looks_are_rarer_while_the_backend_has_work_for_long(site, monkeypatch, 
     tracker._cost = 0.005
 
     assert tracker._next_refresh() - tracker._refreshed_at == pytest.approx(pause)
+
+
+def test_jobs_of_warm_pods_are_not_taken_for_jobs_that_wait_and_are_read_unless_their_pods_tell(site, monkeypatch):
+    tracker = site(3).tracker()
+    tracker.set_only_submitter()
+    for index in range(3):
+        tracker.submitted(index, 0)
+    names = [tracker.record(index).job_id for index in range(3)]
+    warm = Observation(names[0], PENDING, warm="cpu-warm-20261121-143000-1a2b3c4")
+    seen = [warm, replace(warm, name=names[1], status=RUNNING, is_told=True), Observation(names[2], PENDING)]
+    monkeypatch.setattr(tracker.backend, "observe_group", lambda group: {each.name: each for each in seen})
+    read = list[int]()
+    monkeypatch.setattr(tracker, "_read_each", read.extend)
+
+    tracker.refresh()
+
+    assert tracker.pending == 1
+    assert read == [0]
+    assert statuses(tracker) == [PENDING, RUNNING, PENDING]
 
 
 def test_an_outcome_without_a_mark_is_found_and_its_mark_made_good(site):

@@ -250,6 +250,8 @@ class KubeBackend:
         # A Job of several hosts counts each; and of the kinds that make Jobs, the server knows no such field.
         fields = "" if self._spans_hosts else "status.successful=0"
         seen = object_status.observations(current[0].objects() if current else self._list(selector, fields=fields))
+        for name in [name for name, each in seen.items() if each.warm and self.warm.is_followed(name)]:
+            seen[name] = replace(seen[name], status=JobStatus.RUNNING, is_told=True)
         return {name: each for name, each in seen.items() if not each.status.is_final}
 
     def find(self) -> Iterator[Observation]:

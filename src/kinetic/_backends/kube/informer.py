@@ -202,7 +202,7 @@ class Informer:
         self.selector = selector
         self._follows_pods = follows_pods  # to count an end as soon as a pod of the job has succeeded
         self._ended_early: set[str] = set()  # uids of objects whose end was counted so
-        self.ends = 0  # how many objects have ended or are gone
+        self.ends = 0  # how many objects have ended, or may have, or are gone
         self.error: Exception | None = None  # why it ended
         self._client, self._kinds = client, kinds
         self._objects: dict[str, Object] = {}  # by uid
@@ -255,9 +255,10 @@ class Informer:
                 self._update(object_status.reduced(found))
 
     def notify(self, job_id: str) -> None:
-        """Wake the threads that wait for a job: it changed, though not its object."""
+        """Wake the threads that wait for a job, or for its batch: it changed, though not its object."""
         with self._changed:
             self._count_change(job_id)
+            self.ends += job_id in self._of_jobs  # as it may have
             self._changed.notify_all()
 
     def changes_of(self, job_id: str) -> int:

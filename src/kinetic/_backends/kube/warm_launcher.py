@@ -303,6 +303,7 @@ class WarmLauncher:
 
         With ``at_once``, in one round of requests; ``own_secret`` is to follow.
         """
+        self._begun = None  # it saw this pod idle
         return self._launcher.make_task(launch, umask, state.name, state.job if at_once else None, differs=differs)
 
     def own_secret(self, made: Object) -> None:

@@ -1,0 +1,139 @@
+"""Batches and warm pods: a child begins where the one before it has ended, and no promise of a batch is weaker."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster.plane import wait_for
+from flows.kube.test_warm_pods import is_idle, pods_of_warm, warm_job
+
+from kinetic._wire import failpoints
+
+pytestmark = [pytest.mark.usefixtures("machine"), pytest.mark.timeout(300)]
+
+KEPT = {"KINETIC_KEEP_WARM": "10m"}
+RESUME = """
+    from kinetic._jobs import cold_start
+    cold_start._UNTAKEN_SECONDS = 3.0
+    batch = kinetic.attach_batch(words[0], resume=True)
+    tell([batch.results(cleanup=False), [job.job_id for job in batch.jobs]])
+"""
+
+
+def warm_up(clients: Any, site: Any) -> None:
+    clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
+    wait_for("an idle pod", is_idle(site, 1))
+
+
+@pytest.mark.real_node
+def test_children_follow_each_other_in_one_warm_pod_and_leave_nothing_but_that(clients: Any, site: Any) -> None:
+    statuses, log, values = clients.run(
+        """
+        batch = run([plan(0), plan(1, fails=1), *(plan(number) for number in range(2, 5))], max_concurrent=1, retries=1)
+        batch.wait()
+        found = [job.status().value for job in batch.jobs], batch.jobs[4].logs()
+        tell([*found, batch.results()])
+    """,
+        **KEPT,
+    )
+
+    assert values == [0, 10, 20, 30, 40]
+    assert (statuses, log) == (["SUCCEEDED"] * 5, "")
+    (pod,) = site.pods_of()
+    assert pod["metadata"]["labels"]["app"] == "kinetic-warm"
+    assert site.log(pod["metadata"]["name"]).count("the job succeeded") == 5
+    wait_for("the removal of the jobs", lambda: site.jobs() == [warm_job(site)])
+    assert len(site.secrets()) == 1
+
+
+def test_a_batch_takes_the_pods_that_are_idle_and_starts_the_others_in_pods_of_their_own(
+    clients: Any, site: Any, kinetic: Any
+) -> None:
+    for words in ([], ["--another"]):
+        started = kinetic("warm", "start", "cpu", "--idle", "10m", *words)
+        assert started.code == 0, started.err
+    wait_for("two idle pods", lambda: kinetic("warm", "list").out.count("idle") == 2, 60)
+
+    values, ids, listed = clients.run("""
+        import subprocess
+        batch = run(plans(4, until=go), max_concurrent=None)
+        while len(noted(notes)) < 4:
+            time.sleep(0.05)
+        words = [sys.executable, "-m", "kinetic", "batch", "status", batch.group_id, "--json"]
+        listed = json.loads(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        open(go, "w").close()
+        ids = [job.job_id for job in batch.jobs]
+        tell([batch.results(cleanup=False), ids, listed])
+    """)
+
+    assert values == [0, 10, 20, 30]
+    assert listed["batch"]["counts"]["running"] == 4, listed
+    assert [len(site.pods_of(job_id)) for job_id in ids] == [0, 0, 1, 1]
+    assert len(pods_of_warm(site)) == 2
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("step", failpoints.WARM[2:7])
+def test_a_driver_that_dies_while_it_tells_a_warm_pod_loses_no_child_and_none_runs_twice(
+    clients: Any, site: Any, tmp_path: Path, step: str
+) -> None:
+    warm_up(clients, site)
+    mark, environ = tmp_path / "died", {**KEPT, "TOKEN_OF_A_TEST": "tr0ub4dor-and-3"}
+    batch = "from jobs import act\nact = act.with_options(capture_env_vars=['TOKEN_OF_A_TEST'])\n"
+    batch += "tell(act.run_async_map(plans(3), input_mode='single', max_concurrent=1).group_id)"
+    client = clients.start(batch, **environ, **{failpoints.VARIABLE: f"{step}@{mark}"})
+    out, err = client.communicate(timeout=100)
+    assert mark.exists(), f"{step} was not reached: {out} {err}"
+
+    group = re.findall(r"grp-[0-9a-f]{8}", "\n".join(site.bucket.names()))[0]
+
+    values, ids = clients.run(RESUME, group, **KEPT)
+
+    assert values == [0, 10, 20]
+    assert clients.numbers("begins") == [0, 1, 2]
+    for job_id in ids:
+        assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
+
+
+def test_a_warm_pod_that_is_stopped_costs_the_child_in_it_a_start_and_the_batch_nothing(
+    clients: Any, site: Any, kinetic: Any
+) -> None:
+    warm_up(clients, site)
+    client = clients.start(
+        """
+        batch = run([plan(0), plan(1, until=go), plan(2)], max_concurrent=1)
+        tell([batch.results(cleanup=False), [job.job_id for job in batch.jobs]])
+    """,
+        **KEPT,
+    )
+    wait_for("the second child", lambda: clients.numbers("begins") == [0, 1], 60)
+
+    stopped = kinetic("warm", "stop", "--all")
+    wait_for("its second start", lambda: clients.numbers("begins") == [0, 1, 1], 60)
+    clients.go.touch()
+    out, err = client.communicate(timeout=100)
+
+    assert (client.returncode, stopped.code) == (0, 0), err
+    values, ids = clients.told(out)[-1]
+    assert values == [0, 10, 20]
+    assert [len(site.pods_of(job_id)) for job_id in ids] == [0, 1, 0], "the second continued in a pod of its own"
+    assert len(pods_of_warm(site)) == 1, "the third has one that stays again"
+
+
+def test_a_batch_that_is_cancelled_gives_its_warm_pod_back(clients: Any, site: Any, kinetic: Any) -> None:
+    warm_up(clients, site)
+    client = clients.start("run(plans(3, until=go), max_concurrent=1).wait()\ntell(0)", **KEPT)
+    wait_for("the first child", lambda: clients.numbers("begins") == [0], 60)
+    group = re.findall(r"grp-[0-9a-f]{8}", "\n".join(site.bucket.names()))[0]
+
+    cancelled = kinetic("batch", "cancel", group)
+    client.communicate(timeout=100)
+    wait_for("an idle pod", is_idle(site, 2), 60)
+    value = clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(3, 4))")
+
+    assert (cancelled.code, value) == (0, 7), cancelled.err
+    assert clients.numbers("begins") == [0]
+    assert len(site.pods_of()) == 1
