@@ -1,9 +1,9 @@
 """What a job in a warm pod costs beside one with a pod of its own, alternately, 20 ms away from the API server.
 
 Control plane, scheduler, kubelet and containerd are real, the store is the test suite's bucket, and clients are new
-processes, as after an edit. Also: from a save under `kinetic dev` to the first line of the function, what many jobs
-leave in the pod, what it takes and asks while it is idle, and a program that is compiled again in a fresh pod. Needs
-root, the test cluster and the real node (`make node`); with --node 0, pods are processes of the test suite's agent.
+processes, as after an edit. Also: from a save under `kinetic dev` to the first line, the children of a batch, what many
+jobs leave in the pod, what it takes and asks while it is idle, and a program that is compiled again in a fresh pod. It
+needs root, the test cluster and the real node (`make node`); with --node 0, pods are processes of the tests' agent.
 """
 
 from __future__ import annotations
@@ -91,6 +91,18 @@ LINE_SECONDS = 90.0
 IMPORT_TRIES, IMPORTED_MS = 10, 100.0
 PODS = "/api/v1/namespaces/default/pods"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
+SWEEP = """
+import sys, time
+import kinetic
+
+@kinetic.run(accelerator="cpu", keep_warm={keep!r})
+def begun(number):
+    return time.time()
+
+if __name__ == "__main__":
+    found = begun.run_async_map(range(8), max_concurrent=1).results()
+    print(*(after - before for before, after in zip(found[1:], found[2:])))
+"""
 
 
 def main() -> None:
@@ -108,6 +120,7 @@ def _figures(bench: Bench, sandbox: Sandbox, parts: _cluster.Parts) -> None:
     parts.plane.proxy.delay_seconds = DELAY_SECONDS
     _calls(bench, sandbox, parts)
     _saves(bench, sandbox)
+    _batches(bench, sandbox)
     _end_pods(parts)
     _many(bench, sandbox, parts)
     if bench.sizes["compile"]:
@@ -192,6 +205,18 @@ def _saves(bench: Bench, sandbox: Sandbox) -> None:
             dev.terminate()  # as Ctrl-C, which a program started in the background ignores
             dev.communicate()
     bench.limit("a save under kinetic dev → the function begins", took["30m"], 1000, "ms", took["0"])
+
+
+def _batches(bench: Bench, sandbox: Sandbox) -> None:
+    """Measure from one child of a batch to the next, in a warm pod and in pods of their own."""
+    script = _project(sandbox, "sweep") / "sweep.py"
+    took: dict[str, list[float]] = {}
+    for keep in ("30m", "0"):
+        script.write_text(SWEEP.format(keep=keep))
+        seconds = _printed([sys.executable, str(script)], sandbox, script.parent)
+        took[keep] = [1e3 * each for each in seconds]
+    what = "a batch with max_concurrent=1: from one function's beginning to the next"
+    bench.limit(what, took["30m"], 1000, "ms", took["0"])
 
 
 def _begun_at(dev: subprocess.Popen[bytes]) -> float:

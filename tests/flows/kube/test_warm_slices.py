@@ -90,6 +90,20 @@ def test_two_jobs_in_a_row_run_on_one_warm_slice_without_a_new_pod(
 
 
 @pytest.mark.nightly
+def test_the_jobs_of_a_batch_follow_each_other_on_one_warm_slice(team: Any, site: Any, machines: Any) -> None:
+    machines()
+
+    values = team.run("""
+        from team import report
+        batch = report.run_async_map([{}] * 3, input_mode="kwargs", max_concurrent=1)
+        tell(batch.results())
+    """)
+
+    assert values == [{"host": 0, "attempt": 0}] * 3
+    assert (len(pods_of_slice(site)), len(site.pods_of())) == (HOSTS, HOSTS)
+
+
+@pytest.mark.nightly
 def test_a_cancelled_job_ends_on_all_hosts_and_the_slice_takes_the_next_one(
     team: Any, site: Any, machines: Any, kinetic: Any, shared: Any
 ) -> None:
