@@ -406,6 +406,17 @@ def test_each_host_that_is_asked_for_its_stacks_answers_or_says_why_not(place):
     assert bool(found.text) != bool(found.why)
 
 
+def test_a_job_that_does_not_run_has_no_ports_and_one_that_runs_may_have(place):
+    job = place.submit_long()
+    place.wait_for_start(job)
+
+    found = place.backend.port_address(job.job_id, 6006, host=0)
+    place.release(job)
+
+    assert found is None or found.port == 6006
+    assert place.backend.port_address(UNKNOWN, 6006, host=0) is None
+
+
 # -------------------------------------------------------------------------------------------------------------- secrets
 
 

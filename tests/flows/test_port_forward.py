@@ -1,4 +1,4 @@
-"""A local port that leads to the debug server of a job: real forwarders, an echo behind a token as the server."""
+"""A local port that leads to a job: real forwarders, an echo behind a token as what listens there."""
 
 from __future__ import annotations
 
@@ -211,6 +211,87 @@ def test_what_keeps_it_from_coming_up_is_told(job, monkeypatch, tmp_path) -> Non
 
     assert "nowhere" in str(failed.value.why)
     assert not _listens(port)
+
+
+FORWARD = [sys.executable, "-m", "kinetic", "jobs", "forward"]
+
+
+def forward(job: JobHandle, port: str) -> subprocess.Popen[str]:
+    """Start the command, in a terminal of nobody."""
+    return subprocess.Popen([*FORWARD, job.job_id, port], stderr=subprocess.PIPE, text=True)
+
+
+def told(process: subprocess.Popen[str]) -> str:
+    """Return the line that a command writes next."""
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
+def test_the_command_leads_to_any_port_of_a_job_until_that_ends(job, gate) -> None:
+    port, local = int(job.logs()), port_forward.free_port()
+
+    with forward(job, f"{local}:{port}") as process:
+        line = told(process)
+        with socket.create_connection(("127.0.0.1", local)) as connection:
+            connection.sendall(b"\n")  # its token
+            answer = ask(connection, b"hello")
+        gate.touch()
+        err = process.stderr.read()
+
+    assert line == f"kinetic: 127.0.0.1:{local} leads to port {port} of {job.job_id}, until that ends\n"
+    assert answer == b"HELLO"
+    assert (process.returncode, err) == (0, f"{job.job_id} has ended: SUCCEEDED\n")
+
+
+def test_ctrl_c_closes_the_port_and_the_job_keeps_running(job) -> None:
+    local = port_forward.free_port()
+
+    with forward(job, f"{local}:{int(job.logs())}") as process:
+        told(process)
+        process.send_signal(signal.SIGINT)
+        err = process.stderr.read()
+
+    assert process.returncode == 130
+    assert job.job_id in err
+    assert job.status().value == "RUNNING"
+    assert not _listens(local)
+
+
+def test_where_nothing_listens_each_connection_is_closed_and_the_reason_is_told_once(job) -> None:
+    local, nothing = port_forward.free_port(), port_forward.free_port()
+
+    with forward(job, f"{local}:{nothing}") as process:
+        told(process)
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", local)) as connection:
+                closed = connection.recv(100)
+                assert closed == b""
+        process.send_signal(signal.SIGINT)
+        err = process.stderr.read()
+
+    assert err.count(f"port {nothing} of {job.job_id}: a connection was closed: [Errno 111] Connection refused\n") == 1
+
+
+def test_a_port_of_this_machine_needs_no_other_one_and_what_is_no_port_is_refused(job, project) -> None:
+    here = project.kinetic("jobs", "forward", job.job_id, "6006")
+    wrong = [project.kinetic("jobs", "forward", job.job_id, port) for port in ("0", "web", "80:", "1:99999")]
+
+    assert here.returncode == 0
+    assert here.stderr == f"kinetic: {job.job_id} is on this machine: connect to 127.0.0.1:6006\n"
+    for done, port in zip(wrong, ("0", "web", "80:", "1:99999"), strict=True):
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"error: '{port}' is not a valid port")
+        assert done.stderr.endswith(f"next:  kinetic jobs forward {job.job_id} 6006\n")
+
+
+def test_a_job_that_has_ended_has_no_ports(job, gate, project) -> None:
+    gate.touch()
+    job.wait()
+
+    done = project.kinetic("jobs", "forward", job.job_id, "6006")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {job.job_id} has ended, so none of its ports can be reached [not-running]\n")
 
 
 def _listens(port: int) -> bool:

@@ -277,6 +277,9 @@ class _Roles:
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
         return {}
 
+    def port_address(self, name: str, port: int, *, host: int) -> DebugAddress | None:
+        return None
+
     def dial(self, address: DebugAddress) -> AbstractContextManager[Any]:
         raise BackendError(f"cannot connect to port {address.port}: a fake backend has no ports")
 

@@ -250,8 +250,11 @@ class Inspector(Protocol):
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
         """Return the debug servers of a running job's newest attempt, by host; a host without one is left out."""
 
+    def port_address(self, name: str, port: int, *, host: int) -> DebugAddress | None:
+        """Return where a port of a running job is, whether something listens there or not; None while it has none."""
+
     def dial(self, address: DebugAddress) -> AbstractContextManager[Link]:
-        """Open a connection to a debug server.
+        """Open a connection to a debug server, or another port of a job.
 
         Raises:
             BackendError: Nothing listens there, or we have no permission.

@@ -29,6 +29,7 @@ _TREE = """
     jobs debug     | job_actions:debug         | Attach a debugger to a job that was submitted with debug=True.
     jobs stacks    | job_actions:stacks        | Print the stack of each thread of a running job.
     jobs shell     | job_actions:shell         | Open a shell in a running job, or run a command there.
+    jobs forward   | job_actions:forward       | Connect a port of this machine to one of a running job.
     jobs result    | job_results:result        | Wait for a job and print its value, or save it.
     jobs cancel    | job_actions:cancel        | Cancel a job; its log is kept.
     jobs cleanup   | job_actions:cleanup       | Remove a job and its stored files, or many jobs.
@@ -103,6 +104,7 @@ _ANYWHERE = """
     wait                              | jobs wait @last
     exec ssh shell                    | jobs shell @last
     stacks py-spy                     | jobs stacks @last
+    port-forward tunnel proxy         | jobs forward @last 8080
     debug                             | jobs debug @last
     submit sbatch srun apply start    | run FILE.py::FUNCTION
     map batches                       | batch list

@@ -279,6 +279,34 @@ def shell(ctx: click.Context, /, handle: JobRecord, command: tuple[str, ...], ho
 
 @click.command
 @shared_options.job_argument
+@click.argument("port", metavar="[LOCAL:]PORT")
+@shared_options.host_option
+def forward(handle: JobRecord, port: str, host: int) -> None:
+    """Connect a port of this machine to one of a running job.
+
+    For TensorBoard, Jupyter, a live profiler: anything that listens in the job. Each connection to 127.0.0.1:LOCAL
+    leads to PORT where the job runs, until the job ends. LOCAL is the same number by default, or a free one. Ctrl-C
+    closes the port and does not end the job.
+
+    Example: kinetic jobs forward @last 6006
+    """
+    from kinetic._inspect import port_forward
+
+    local, _, remote = port.rpartition(":")
+    if not all(word.isdecimal() and 0 < int(word) < 1 << 16 for word in filter(None, (local, remote or "?"))):
+        raise OptionError(
+            f"{port!r} is not a valid port",
+            why="write the port of the job, from 1 to 65535, or LOCAL:PORT",
+            next=f"kinetic jobs forward {handle.job_id} 6006",
+        )
+    with error_output.job_keeps_running(handle):
+        ended = port_forward.forward(handle, int(remote), host=host, local_port=int(local) if local else None)
+    if ended.is_final:
+        click.echo(f"{handle.job_id} has ended: {ended.value}", err=True)
+
+
+@click.command
+@shared_options.job_argument
 @click.option("--host", default="all", metavar="N|all", help="Show host N of a slice.  [default: all]")
 @shared_options.json_option
 @click.pass_context

@@ -1,6 +1,7 @@
-"""A local port that is forwarded to the debug server of a job, by a process that outlives the one that started it.
+"""A local port that is forwarded to a job: to its debug server, or to any port on which its program listens.
 
-The port is taken before that process is started, and inherited by it: connections are accepted from the first moment.
+The first is done by a process that outlives the one that started it. The port is taken before that process is started,
+and inherited by it: connections are accepted from the first moment.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from kinetic._jobs import locate, logs, wait
+from kinetic._jobs import locate, logs, status, wait
+from kinetic._output import terminal as output
 from kinetic._wire import documents, folders, inspection, keys, records
 from kinetic._wire.records import JobRecord
 from kinetic.errors import BackendError, DebugError, IntegrityError, KeyMissingError, KineticError, OptionError
+from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend, DebugAddress, Link
@@ -77,6 +80,51 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def forward(job: JobRecord, port: int, *, host: int, local_port: int | None) -> JobStatus:
+    """Forward each connection to a local port to one of a running job until it has ended; return how it is then.
+
+    Args:
+        job: It may wait for its start: then connections wait as well, for a while.
+        port: On which a program of the job listens, where it runs.
+        host: Of which host of a slice.
+        local_port: On 127.0.0.1. By default the same number, or a free one where that is in use.
+    """
+    backend, now = locate.backend_of(job), status.observe(job).status
+    if not locate.can_be_seen(job):
+        what = f"{job.job_id} is on {status.place_of(job)}, and its ports can be reached only there"
+        raise BackendError(what, next=f"there: kinetic jobs forward {job.job_id} {port}", code="not-here")
+    if not 0 <= host < locate.hosts_of(job):
+        raise locate.no_host(job, host, "omit --host, or name one of them")
+    if now.is_final:
+        raise BackendError(
+            f"{job.job_id} has ended, so none of its ports can be reached",
+            why=f"it is {now.value}",
+            next=f"kinetic jobs logs {job.job_id}",
+            code="not-running",
+        )
+    if backend.is_here and local_port in {None, port}:
+        output.report(f"{job.job_id} is on this machine: connect to 127.0.0.1:{port}")
+        return now
+
+    def advice(free: int) -> str:
+        return f"use a free one: kinetic jobs forward {job.job_id} {free}:{port}"
+
+    with _listen_near(port, advice) if local_port is None else _listen(local_port, advice) as listener:
+        what = f"port {port} of {job.job_id}" + f", host {host}" * bool(host)
+        waits = "" if now is JobStatus.RUNNING else "; it has not begun yet"
+        output.report(f"127.0.0.1:{listener.getsockname()[1]} leads to {what}, until that ends{waits}")
+
+        def find() -> DebugAddress | None:
+            return backend.port_address(job.job_id, port, host=host)
+
+        def report(text: str) -> None:
+            output.report_once(f"{what}: {text}")
+
+        forwarder = Forwarder(backend, listener, find, report)
+        threading.Thread(target=forwarder.run, name="kinetic-forward", daemon=True).start()
+        return wait.wait(job).status
+
+
 def check_port(port: int) -> None:
     """Refuse a port of this machine that cannot be listened on."""
     _listen(port).close()
@@ -88,7 +136,20 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _listen(port: int) -> socket.socket:
+def _listen_near(port: int, advice: Callable[[int], str]) -> socket.socket:
+    """Listen on a port, or on a free one where that is in use, or only root may listen there."""
+    try:
+        return _listen(port, advice)
+    except DebugError:
+        return _listen(free_port(), advice)
+
+
+def _of_the_debugger(free: int) -> str:
+    return f"use a free one: {free}, as in --port {free} or debug_attach(local_port={free})"
+
+
+def _listen(port: int, advice: Callable[[int], str] = _of_the_debugger) -> socket.socket:
+    """Listen on a port of this machine; ``advice`` says what to do where that is not possible, with a free port."""
     if not isinstance(port, int) or not 0 < port <= _HIGHEST_PORT:
         raise OptionError(
             f"{port!r} is not a valid port", why=f"ports are 1 to {_HIGHEST_PORT}", next=f"use {free_port()}"
@@ -100,12 +161,10 @@ def _listen(port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        free = free_port()
         what, why = f"the local port {port} cannot be used", error.strerror or str(error)
         if error.errno == errno.EADDRINUSE:
             what, why = f"the local port {port} is in use", "another process of this machine listens on 127.0.0.1 there"
-        next_ = f"use a free one: {free}, as in --port {free} or debug_attach(local_port={free})"
-        raise DebugError(what, why=why, next=next_, code="port-taken") from error
+        raise DebugError(what, why=why, next=advice(free_port()), code="port-taken") from error
     return listener
 
 
@@ -183,41 +242,60 @@ _RETRY_STATUS_SECONDS = 10.0
 
 
 class Forwarder:
-    """One job, one host, and the listener of one local port."""
+    """The listener of one local port, and where each connection to it leads.
 
-    def __init__(self, job: JobRecord, host: int, listener: socket.socket) -> None:
-        self._job, self._host, self._listener = job, host, listener
-        self._backend: Backend = locate.backend_of(job)
-        self._token = inspection.token(locate.key_to_attach(job)).encode() + b"\n"
+    Args:
+        backend: Where the job runs.
+        listener: Of the local port.
+        find: Returns the port of the job, or None while that is not there.
+        report: Gets why a connection was closed.
+        first: What is sent to the job before anything else.
+    """
 
-    def run(self) -> NoReturn:
+    def __init__(
+        self,
+        backend: Backend,
+        listener: socket.socket,
+        find: Callable[[], DebugAddress | None],
+        report: Callable[[str], object],
+        first: bytes = b"",
+    ) -> None:
+        self._backend, self._listener, self._find, self._report = backend, listener, find, report
+        self._first = first
+
+    def run(self) -> None:
+        """Accept connections until the listener is closed."""
         while True:
-            connection, _ = self._listener.accept()
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
             threading.Thread(target=self._forward, args=(connection,), daemon=True).start()
 
     def _forward(self, connection: socket.socket) -> None:
         with connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if not inspection.is_own_peer(connection):
-                _log("a connection was refused: it may come from another user")
+                self._report("a connection was refused: it may come from another user")
                 return
             try:
                 with contextlib.ExitStack() as stack:
                     link = self._reach(stack)
-                    link.send(self._token)
+                    if self._first:
+                        link.send(self._first)
                     _copy_both_ways(connection, link)
             except (KineticError, OSError) as error:
-                _log(f"a connection was closed: {error}")
+                self._report(f"a connection was closed: {error}")
 
     def _reach(self, stack: contextlib.ExitStack) -> Link:
-        """Open a connection to the debug server; retry for a while if it is not there, and raise why."""
+        """Open a connection to the job; retry for a while if it is not there, and raise why."""
         limit = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
-                address = debug_addresses(self._job, [self._host]).get(self._host)
+                address = self._find()
                 if address is not None:
                     return stack.enter_context(self._backend.dial(address))
-                failure: Exception = KineticError("the job has no debug server at the moment")
+                failure: Exception = KineticError("nothing of the job listens at the moment")
             except (KineticError, OSError) as error:
                 failure = error
             if time.monotonic() > limit:
@@ -267,14 +345,21 @@ def _log(text: str) -> None:
     sys.stderr.flush()
 
 
-def main(page: dict[str, Any]) -> NoReturn:
+def main(page: dict[str, Any]) -> None:
     log = str(page["log"])
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     signal.signal(signal.SIGTERM, lambda *_: _leave(log))
     for descriptor in (page["listener"], page["ready"]):
         os.set_inheritable(descriptor, False)
     job = JobRecord(**records.known(page["job"]))
-    forwarder = Forwarder(job, int(page["host"]), socket.socket(fileno=page["listener"]))
+    host, token = int(page["host"]), inspection.token(locate.key_to_attach(job)).encode() + b"\n"
+    forwarder = Forwarder(
+        locate.backend_of(job),
+        socket.socket(fileno=page["listener"]),
+        lambda: debug_addresses(job, [host]).get(host),
+        _log,
+        token,
+    )
     threading.Thread(target=_end_with, args=(job, log), daemon=True).start()
     os.write(page["ready"], READY)
     os.close(page["ready"])

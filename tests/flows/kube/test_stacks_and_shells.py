@@ -1,13 +1,19 @@
-"""Looking into a job that runs on a cluster, with the commands that people type: stacks and a shell, host by host."""
+"""Looking into a job that runs on a cluster, with the commands that people type: stacks, a shell, ports, by host."""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import urllib.request
 from typing import Any
 
 import pytest
 from cluster.plane import wait_for
+from flows.conftest import environment
+
+from kinetic._inspect import port_forward
 
 SLICE = """
     import os
@@ -74,3 +80,57 @@ ASK = (
     "-c",
     "echo $KINETIC_HOST_INDEX of $KINETIC_HOST_COUNT $KINETIC_JOB_ID; test -f program.py && echo there; exit 7",
 )
+
+
+SERVES = """
+    import http.server
+    import os
+    import sys
+    import threading
+    import time
+    import kinetic
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(os.environ["KINETIC_JOB_ID"].encode())
+
+    @kinetic.run(accelerator="cpu")
+    def serve(until):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        print(server.server_port, flush=True)
+        while not os.path.exists(until):
+            time.sleep(0.02)
+
+    if __name__ == "__main__":
+        print(serve.run_async(sys.argv[1]).job_id)
+"""
+
+
+@pytest.mark.real_node
+@pytest.mark.usefixtures("machine")
+def test_a_port_of_this_machine_leads_to_one_of_the_pod_until_the_job_ends(
+    project: Any, kinetic: Any, shared: Any
+) -> None:
+    project.write("program.py", SERVES)
+    job_id = project.run("program.py", str(shared / "go")).stdout.strip()
+    wait_for("its server", lambda: kinetic("jobs", "logs", job_id).out.strip().isdecimal(), 60)
+    port, local = kinetic("jobs", "logs", job_id).out.strip(), port_forward.free_port()
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "kinetic", "jobs", "forward", job_id, f"{local}:{port}"],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        pages = [urllib.request.urlopen(f"http://127.0.0.1:{local}", timeout=30).read().decode() for _ in range(3)]
+        (shared / "go").touch()
+        err = process.stderr.read()
+
+    assert f"127.0.0.1:{local} leads to port {port} of {job_id}, until that ends" in line
+    assert pages == [job_id] * 3
+    assert (process.returncode, f"{job_id} has ended: SUCCEEDED" in err) == (0, True), err

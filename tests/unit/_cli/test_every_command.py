@@ -72,7 +72,7 @@ WITHOUT_A_TABLE = {
     "profile unset": "",
     "skill": "",
 }
-NEED_A_RUNNING_JOB = ["jobs debug", "jobs shell"]
+NEED_A_RUNNING_JOB = ["jobs debug", "jobs forward", "jobs shell"]
 RUNS_UNTIL_CTRL_C = ["dashboard", "dev"]  # tests/flows/dashboard, tests/flows/test_dev.py
 NEED_A_REGISTRY = ["build-image", "image prune", "image show", "image verify"]  # tests/unit/_cli/test_image.py
 # tests/flows/commands/test_kinetic_up.py, tests/unit/_cli/test_health.py, test_pools.py

@@ -170,7 +170,9 @@ def test_a_command_that_resembles_none_is_answered_with_all(word, kinetic) -> No
     told = kinetic("jobs", word)
 
     assert told.exit_code == 2
-    assert "list, show, status, explain, wait, logs, debug, stacks, shell, result, cancel, cleanup" in told.stderr
+    assert (
+        "list, show, status, explain, wait, logs, debug, stacks, shell, forward, result, cancel, cleanup" in told.stderr
+    )
     assert told.stderr.endswith("next:  kinetic jobs -h\n")
 
 

@@ -421,6 +421,10 @@ class KubeBackend:
         pods = pod_exec.pods_of(self.client, self._runs_in(name))
         return {host: DebugAddress(inspection.PORT, machine=pods[host]) for host in hosts if host in pods}
 
+    def port_address(self, name: str, port: int, *, host: int) -> DebugAddress | None:
+        found = self.debug_addresses(name, hosts=[host]).get(host)
+        return found and found._replace(port=port)
+
     def dial(self, address: DebugAddress) -> AbstractContextManager[Tunnel]:
         return pod_exec.connect_port(self.client, address.machine, address.port)
 

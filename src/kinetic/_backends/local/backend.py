@@ -535,6 +535,11 @@ class LocalBackend:
 
         return inspector.debug_addresses(self.paths, self._row(name), hosts)
 
+    def port_address(self, name: str, port: int, *, host: int) -> DebugAddress | None:
+        from kinetic._backends.local import inspector
+
+        return inspector.port_address(self._row(name), port)
+
     def dial(self, address: DebugAddress) -> AbstractContextManager[SocketLink]:
         from kinetic._backends.local import inspector
 

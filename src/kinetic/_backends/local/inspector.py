@@ -34,9 +34,14 @@ def debug_addresses(paths: Paths, row: JobRow | None, hosts: Sequence[int]) -> d
     return found
 
 
+def port_address(row: JobRow | None, port: int) -> DebugAddress | None:
+    """Return where a port of a running job is: all its hosts have those of this machine."""
+    return DebugAddress(port) if row is not None and row.state == "running" else None
+
+
 @contextlib.contextmanager
 def dial(address: DebugAddress) -> Iterator[SocketLink]:
-    """Connect to a debug server."""
+    """Connect to a debug server, or another port."""
     with socket.create_connection(("127.0.0.1", address.port), _CONNECT_SECONDS) as connection:
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
