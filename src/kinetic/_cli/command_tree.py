@@ -104,7 +104,7 @@ _ANYWHERE = """
     wait                              | jobs wait @last
     exec ssh shell                    | jobs shell @last
     stacks py-spy                     | jobs stacks @last
-    port-forward tunnel proxy         | jobs forward @last 8080
+    port-forward tunnel proxy         | jobs forward @last
     debug                             | jobs debug @last
     submit sbatch srun apply start    | run FILE.py::FUNCTION
     map batches                       | batch list
