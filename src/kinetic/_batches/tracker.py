@@ -280,7 +280,7 @@ class BatchTracker(Tracker):
         """Active inputs of this machine that were found to be not launched."""
         with self._lock:
             waiting = (index for index, status in self._statuses.items() if status is JobStatus.PENDING)
-            return sorted(index for index in waiting if index not in self._elsewhere)
+            return sorted(index for index in waiting if index not in self._elsewhere and self._seen_of(index) is None)
 
     @property
     def pending(self) -> int:
@@ -363,7 +363,7 @@ class BatchTracker(Tracker):
     def _active_status(self, index: int) -> JobStatus:
         if index in self._statuses:
             return self._statuses[index]
-        observation = self._seen.get(self._id(index, self.attempts[index]))
+        observation = self._seen_of(index)
         return observation.status if observation is not None else JobStatus.PENDING
 
     def _watch(self, seconds: float) -> None:
@@ -427,7 +427,7 @@ class BatchTracker(Tracker):
         from kinetic._jobs import after  # only for a batch that follows others
 
         for index in sorted(self._active):
-            observation = self._seen.get(self._id(index, self.attempts[index]))
+            observation = self._seen_of(index)
             job = self.record(index) if observation is not None and observation.waits_for_others else None
             with contextlib.suppress(KineticError):  # out of reach: the next refresh tries again
                 if job is not None and not after.settle(job, has_ended):
@@ -448,6 +448,9 @@ class BatchTracker(Tracker):
         for (index, job), seen in zip(jobs, observe_many([job for _, job in jobs], thorough=True), strict=True):
             self._judge(index, job, seen, now)
 
+    def _seen_of(self, index: int) -> Observation | None:
+        return self._seen.get(self._id(index, self.attempts[index]))
+
     def _has_outcome(self, index: int) -> tuple[int, bool]:
         return index, self.store.size(keys.result(self._id(index, self.attempts[index]))) is not None
 
@@ -460,7 +463,7 @@ class BatchTracker(Tracker):
 
     def _unseen(self) -> Iterator[int]:
         for index in self._active:
-            seen = self._seen.get(self._id(index, self.attempts[index]))
+            seen = self._seen_of(index)
             if seen is None:
                 yield index
             elif seen.is_told or not seen.warm:
@@ -469,7 +472,7 @@ class BatchTracker(Tracker):
     def _untold(self) -> list[int]:
         if not any(seen.warm for seen in self._seen.values()):
             return []
-        found = ((index, self._seen.get(self._id(index, self.attempts[index]))) for index in self._active)
+        found = ((index, self._seen_of(index)) for index in self._active)
         return [index for index, seen in found if seen is not None and seen.warm and not seen.is_told]
 
     def _judge(self, index: int, job: JobRecord, seen: Snapshot, now: float) -> None:

@@ -13,9 +13,11 @@ from servers.sealed import put_history
 from kinetic._backends.local.backend import LocalBackend
 from kinetic._backends.local.limits import Limits
 from kinetic._backends.protocol import Observation
+from kinetic._batches import tracker as tracker_module
 from kinetic._batches.tracker import BatchTracker
 from kinetic._config import home as config_home
 from kinetic._jobs import locate
+from kinetic._jobs.status import Snapshot
 from kinetic._runner.supervisor import attempts
 from kinetic._stores.files import FileStore
 from kinetic._wire import documents, keys
@@ -259,14 +261,20 @@ def test_jobs_of_warm_pods_are_not_taken_for_jobs_that_wait_and_are_read_unless_
     warm = Observation(names[0], PENDING, warm="cpu-warm-20261121-143000-1a2b3c4")
     seen = [warm, replace(warm, name=names[1], status=RUNNING, is_told=True), Observation(names[2], PENDING)]
     monkeypatch.setattr(tracker.backend, "observe_group", lambda group: {each.name: each for each in seen})
-    read = list[int]()
-    monkeypatch.setattr(tracker, "_read_each", read.extend)
+    read = list[str]()
+
+    def observe(jobs, **_):
+        read.extend(job.job_id for job in jobs)
+        return [Snapshot(PENDING)] * len(jobs)
+
+    monkeypatch.setattr(tracker_module, "observe_many", observe)
 
     tracker.refresh()
 
     assert tracker.pending == 1
-    assert read == [0]
+    assert read == names[:1]
     assert statuses(tracker) == [PENDING, RUNNING, PENDING]
+    assert tracker.unlaunched == [], "who waits would not wait for it"
 
 
 def test_an_outcome_without_a_mark_is_found_and_its_mark_made_good(site):
