@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,40 @@ def test_a_batch_that_is_cancelled_gives_its_warm_pod_back(clients: Any, site: A
     assert (cancelled.code, value) == (0, 7), cancelled.err
     assert clients.numbers("begins") == [0]
     assert len(site.pods_of()) == 1
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(112, 116))  # the first one found a batch that did not wait for its last job
+def test_whatever_ends_while_a_batch_runs_in_warm_pods_each_input_gets_its_value(
+    clients: Any, site: Any, kinetic: Any, seed: int
+) -> None:
+    draw = random.Random(seed)
+    client = clients.start(
+        """
+        batch = run([plan(number, seconds=0.3, fails=int(number == 3)) for number in range(8)],
+                    max_concurrent=int(words[0]), retries=1)
+        tell([batch.results(cleanup=False), []])
+    """,
+        str(draw.choice([1, 2])),
+        **KEPT,
+    )
+    wait_for("the first child", lambda: clients.numbers("begins"), 60)
+    for _ in range(3):
+        ended = len(clients.numbers("ends")) + draw.randint(0, 2)
+        wait_for("some more", lambda: len(clients.numbers("ends")) >= min(ended, 8), 100)  # noqa: B023 - called at once
+        what = draw.choice(["driver", "driver", "pod", "warm pod"])
+        if what == "driver":
+            client.kill()
+            client.communicate()
+            group = re.findall(r"grp-[0-9a-f]{8}", "\n".join(site.bucket.names()))[0]
+            client = clients.start(RESUME, group, **KEPT)
+        elif what == "pod":
+            for pod in pods_of_warm(site)[:1]:
+                site.api.delete(f"{site.core}/pods/{pod['metadata']['name']}")
+        else:
+            kinetic("warm", "stop", "--all")
+    out, err = client.communicate(timeout=200)
+
+    assert client.returncode == 0, err
+    assert clients.told(out)[-1][0] == [10 * number for number in range(8)]
+    assert clients.numbers("ends") == list(range(8))
