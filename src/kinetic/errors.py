@@ -239,6 +239,8 @@ class BackendError(KineticError, RuntimeError, code="backend"):
 class CapacityError(BackendError, code="capacity"):
     """The accelerator is not available there."""
 
+    launched: tuple[str, ...] = ()  # the ids of the jobs of a batch that were started, where others found no room
+
 
 class AccessDeniedError(BackendError, code="access-denied"):
     """A permission is missing; the message names it."""

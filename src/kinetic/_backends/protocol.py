@@ -154,7 +154,11 @@ class Launcher(Protocol):
         """Start whatever takes time and does not depend on the job, while the client packs."""
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
-        """Start jobs; a job that was started before is success."""
+        """Start jobs; a job that was started before is success.
+
+        Raises:
+            CapacityError: A quota has no room for some; its ``launched`` names those that were started all the same.
+        """
 
     def can_hold(self, placement: Placement, requirements: Mapping[str, Any] | None) -> bool:
         """Return whether a job here can be launched to wait until another job, without any client, starts it."""

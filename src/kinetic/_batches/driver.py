@@ -79,7 +79,7 @@ class ChildLauncher:
 
     def launch(self, wanted: Sequence[tuple[int, int]]) -> None:
         """Launch attempts at inputs, given as (index, attempt); what was launched before is success."""
-        here = locate.machine_of(self.backend)
+        here, launched = locate.machine_of(self.backend), list[str]()
         for some in self._together(wanted):
             holds = self._first is not None and some != [self._first] and not self._has_compiled()
             put_many(self.store, [(self._name_of(*run, here), b"") for run in _runs(some)])
@@ -87,7 +87,12 @@ class ChildLauncher:
             put_many(self.store, [self._record_of(record_of(self.group, *child, here)) for child in some])
             step("driver:record-written")
             launches = [self._launch_of(*child, holds=holds) for child in some]
-            self.backend.launch(self._without_warm_pod(launches))
+            try:
+                self.backend.launch(self._without_warm_pod(launches))
+            except CapacityError as error:
+                error.launched += (*launched, *self._in_warm_pods)
+                raise
+            launched += [launch.order.job_id for launch in launches]
             step("driver:launched")
             if holds and self._has_compiled():  # meanwhile, so perhaps no other process starts them
                 self.backend.release([launch.order.job_id for launch in launches if launch.programs_of])
@@ -215,9 +220,10 @@ class _Queue:
         self._taken += len(taken)
         return [(each & 0xFFFFFFFF, each >> 32) for each in taken]
 
-    def put_back(self, count: int) -> None:
-        """Undo the last ``take``, of so many."""
-        self._taken -= count
+    def put_back(self, children: Sequence[tuple[int, int]]) -> None:
+        """Put some of those that were taken last to the front again."""
+        end, self._taken = self._taken, self._taken - len(children)
+        self._attempts[self._taken : end] = array("Q", (attempt << 32 | index for index, attempt in children))
 
 
 class Driver:
@@ -354,26 +360,30 @@ class Driver:
         try:
             self._launcher.launch(wanted)
         except CapacityError as error:
-            source.put_back(len(wanted))
-            self._make_room(error, len(wanted))
+            there = [child for child in wanted if self._launcher.group.child_id(*child) in error.launched]
+            source.put_back([child for child in wanted if child not in there])
+            self._note(there)
+            self._at_once = 1
+            if there or len(wanted) == 1:  # else it may have refused all for the last of them
+                self._make_room(error)
             return False
         except BaseException:
-            source.put_back(len(wanted))  # ids are derived: launching a child twice is harmless
+            source.put_back(wanted)  # ids are derived: launching a child twice is harmless
             raise
         self._at_once = min(2 * self._at_once, LAUNCHES_AT_ONCE)
-        for index, attempt in wanted:
-            self._tracker.submitted(index, attempt)
-            self._on_launch(index)
+        self._note(wanted)
         return True
 
-    def _make_room(self, error: CapacityError, count: int) -> None:
-        """Go on with one at a time after a quota refused some, which may have been half of them; then wait for ends.
+    def _note(self, launched: Iterable[tuple[int, int]]) -> None:
+        for index, attempt in launched:
+            self._tracker.submitted(index, attempt)
+            self._on_launch(index)
+
+    def _make_room(self, error: CapacityError) -> None:
+        """Remove what has succeeded, and wait for further ends: nothing more may be launched now.
 
         A Job that has ended counts in a quota for Jobs until it is removed. What succeeded is in the store.
         """
-        self._at_once = 1
-        if count > 1:
-            return
         group_id, tracker, backend = self._launcher.group.group_id, self._tracker, self._launcher.backend
         ends = [(tracker.end(index), tracker.record(index)) for index in tracker.ended[self._freed :]]
         done = [job.job_id for end, job in ends if end is not None and end.word == SUCCEEDED and job is not None]

@@ -124,6 +124,30 @@ def test_a_quota_that_ended_jobs_count_in_is_filled_again_and_again_until_all_ha
     assert tried[0] == 7
 
 
+def test_a_quota_that_lets_other_jobs_pass_than_the_first_ones_is_filled_until_all_have_run(user, backend, monkeypatch):
+    most = 2
+    launch = backend.launch
+
+    def side_by_side(launches):  # as a cluster is asked: which of them finds room is chance
+        refused = False
+        for one in reversed(launches):
+            if one.order.job_id not in backend.jobs and len(backend.jobs) >= most:
+                refused = True
+            else:
+                launch([one])
+        if refused:
+            error = CapacityError("the quota of the namespace is used up", next="kinetic jobs cleanup --all")
+            error.launched = tuple(one.order.job_id for one in launches if one.order.job_id in backend.jobs)
+            raise error
+        return [one.order.job_id for one in launches]
+
+    monkeypatch.setattr(backend, "launch", side_by_side)
+
+    batch = user.act.run_async_map([plan(number) for number in range(7)], max_concurrent=None)
+
+    assert batch.results() == [10 * number for number in range(7)]
+
+
 def test_while_half_of_them_waits_in_the_queue_no_more_jobs_are_launched(user, backend, monkeypatch):
     together, open_jobs, free_at = [], [], [0.0]
     launch = backend.launch

@@ -37,7 +37,7 @@ from kinetic._config import cluster
 from kinetic._config.cluster import PodRequirements
 from kinetic._output import terminal as output
 from kinetic._wire import folders, inspection, python_runtime
-from kinetic.errors import AccessDeniedError, KineticError, OptionError
+from kinetic.errors import AccessDeniedError, CapacityError, KineticError, OptionError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -145,13 +145,19 @@ class KubeBackend:
         return job_manifests.resource_name(kind, job_id, hosts)
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
-        mask = folders.read_umask()
-        return kube_client.request_all([partial(self._launch, launch, mask) for launch in launches])
+        mask, launched = folders.read_umask(), list[str]()
 
-    def _launch(self, launch: Launch, mask: int) -> str:
-        """Create one job, and put it into the informers that cover it."""
-        self.add(launch, self._launcher.make(launch, mask))
-        return launch.order.job_id
+        def launch_one(launch: Launch) -> str:
+            """Create one job, and put it into the informers that cover it."""
+            self.add(launch, self._launcher.make(launch, mask))
+            launched.append(launch.order.job_id)
+            return launch.order.job_id
+
+        try:
+            return kube_client.request_all([partial(launch_one, launch) for launch in launches])
+        except CapacityError as error:
+            error.launched = tuple(launched)
+            raise
 
     def add(self, launch: Launch, made: Object) -> None:
         """Put an object that was created into the informers that cover it."""

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,7 @@ from servers.scripted import Scripted, open_lines, page
 from kinetic._backends.kube import job_launcher
 from kinetic._backends.kube.backend import KubeBackend
 from kinetic._backends.kube.connection import ClusterAddress
-from kinetic.errors import AccessDeniedError
+from kinetic.errors import AccessDeniedError, CapacityError
 
 if TYPE_CHECKING:
     from servers.http11 import Answer, Request
@@ -189,3 +190,23 @@ def test_what_the_store_has_of_a_collected_job_goes_though_its_cluster_refuses_t
     assert "one was collected, and could not be removed in full" in told
     assert "you may not delete jobs here" in told
     assert "kinetic jobs cleanup one" in told
+
+
+def test_a_quota_that_refuses_some_jobs_says_which_others_were_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches: list[Any] = [SimpleNamespace(order=SimpleNamespace(job_id=f"cpu-{number}")) for number in range(5)]
+
+    def make(launch: Any, _: int) -> dict[str, Any]:
+        if launch.order.job_id not in {"cpu-1", "cpu-3"}:
+            raise CapacityError("the quota of the namespace is used up")
+        return job(launch.order.job_id)
+
+    with backend_with(tmp_path) as backend:
+        monkeypatch.setattr(backend._launcher, "make", make)
+        monkeypatch.setattr(backend, "add", lambda *_: None)
+
+        with pytest.raises(CapacityError) as refused:
+            backend.launch(launches)
+
+    assert sorted(refused.value.launched) == ["cpu-1", "cpu-3"]
