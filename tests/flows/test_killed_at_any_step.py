@@ -6,7 +6,6 @@ the name of each test; KINETIC_KILL_SEED=<seed> draws the same ones again. `make
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -437,7 +436,7 @@ SLOW = """
 
     home = pathlib.Path(os.environ["KINETIC_HOME"])
     if "KINETIC_JOB_ID" in os.environ:
-        (home / "arrived").touch()
+        (home / "arrived").write_text(str(os.getpid()))
         while not (home / "go").exists():
             time.sleep(0.02)
 
@@ -458,10 +457,7 @@ def test_a_job_that_has_not_begun_waits_when_the_machine_shuts_down_unless_it_wa
     if is_cancelled:
         with closing(Queue(site.runtime.queue)) as queue:
             queue.ask_to_stop([job_id])
-    for pid in processes_of(site.home):
-        with contextlib.suppress(ProcessLookupError):  # one that ends with another one
-            os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: not processes_of(site.home), "the end of every process")
+    _shut_down(site, wait_until)
     rows = site.rows("SELECT state, requeues FROM jobs")
     (site.home / "go").touch()
     found = site.ask(job_id)
@@ -469,6 +465,36 @@ def test_a_job_that_has_not_begun_waits_when_the_machine_shuts_down_unless_it_wa
     assert rows == [("ended" if is_cancelled else "queued", 0)]
     assert found.get("value") == (None if is_cancelled else "arrived")
     _check_nothing_is_left(site, wait_until)
+
+
+def test_a_job_that_has_not_begun_waits_also_when_a_shutdown_reaches_its_process_before_its_supervisor(
+    site: Site, wait_until: Callable[..., None]
+) -> None:
+    site.project.write("slow.py", SLOW)
+    job_id = site.project.out("from slow import arrive\nprint(arrive.run_async().job_id)").strip()
+    arrived = site.home / "arrived"
+    worker = wait_until(lambda: arrived.exists() and arrived.read_text(), "the start of the job")
+    arrived.unlink()
+
+    os.kill(int(worker), signal.SIGTERM)
+    wait_until(lambda: arrived.exists() or site.rows("SELECT 1 FROM jobs WHERE state = 'ended'"), "the supervisor")
+    _shut_down(site, wait_until)
+    rows = site.rows("SELECT state FROM jobs")
+    (site.home / "go").touch()
+    found = site.ask(job_id)
+
+    assert rows == [("queued",)]
+    assert found.get("value") == "arrived"
+    _check_nothing_is_left(site, wait_until)
+
+
+def _shut_down(site: Site, wait_until: Callable[..., None]) -> None:
+    """Send SIGTERM to every process, to supervisors first, and wait for their ends."""
+    supervisors = {pid for (pid,) in site.rows("SELECT pid FROM supervisors")}
+    for pid in sorted(processes_of(site.home), key=lambda pid: pid not in supervisors):
+        with suppress(ProcessLookupError):  # one that ends with another one
+            os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not processes_of(site.home), "the end of every process")
 
 
 def test_a_reboot_ends_what_ran_and_starts_what_waited(

@@ -429,8 +429,11 @@ class QueueSource:
         if self._process.supervisor.libc is None:
             recovery.kill_marked(self._process.name)  # where orphans cannot be adopted, they are found by their mark
         if not any(task.began.exists() for task in tasks):
-            is_shutdown = self._process.ending and verdict.cause in {"stopped", "signal"} and not self._is_stopped()
-            if is_shutdown or (ending.was_killed and self._row.requeues < recovery.REQUEUES):
+            is_ending = self._process.ending
+            is_shutdown = is_ending and verdict.cause in {"stopped", "signal"} and not self._is_stopped()
+            # A shutdown may reach the job's process first, and this one a moment later.
+            is_killed = ending.was_killed or (verdict.error.get("signal") == "SIGTERM" and not is_ending)
+            if is_shutdown or (is_killed and self._row.requeues < recovery.REQUEUES):
                 self._requeue(tasks, counted=not is_shutdown)
                 return None
         if verdict.cause == "stopped" and self._process.ending:
