@@ -176,6 +176,29 @@ def test_a_save_in_another_project_that_the_function_imports_from_runs_it_again(
     assert f"{shared} changed (last run: " in terminal.end()
 
 
+def test_a_save_in_another_project_counts_from_its_import_and_while_the_function_runs(
+    dev, project, tmp_path, monkeypatch, wait_until
+) -> None:
+    shared, imported, go = tmp_path / "other" / "shared.py", tmp_path / "imported", tmp_path / "go"
+    shared.parent.mkdir()
+    (shared.parent / "setup.py").write_text("")
+    shared.write_text("WIDTH = 1\n")
+    monkeypatch.setenv("PYTHONPATH", str(shared.parent))
+    slow = f"open({str(imported)!r}, 'w')\nimport os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    project.write("model.py", "from shared import WIDTH\nLAYERS = WIDTH\n" + slow)
+    terminal = dev("--cancel-on-exit", "-a", "cpu", "train.py::train", str(tmp_path / "never"))
+
+    wait_until(imported.exists, "the import")
+    shared.write_text("WIDTH = 2\n")
+    go.touch()
+    terminal.see("layers 2")
+    shared.write_text("WIDTH = 3\n")
+    terminal.see("layers 3")
+    terminal.press(CTRL_C)
+
+    assert terminal.end().count(f"{shared} changed (last run: ") == 2
+
+
 def prepared(dev: Terminal) -> set[int]:
     """Return the processes that `kinetic dev` has started before they were needed."""
     listed = subprocess.run(["ps", "-axo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout

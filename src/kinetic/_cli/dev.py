@@ -134,7 +134,7 @@ class _Run:
 
     def __init__(self, words: Sequence[str], before: _Run | None = None) -> None:
         """Start it; with a run before it, it only loads what that one had loaded, until ``begin``."""
-        self.began = time.monotonic()
+        self.began, self.began_at = time.monotonic(), time.time()
         self.told: dict[str, Any] = {}
         self.pipe, theirs = os.pipe()
         os.set_blocking(self.pipe, False)
@@ -165,7 +165,7 @@ class _Run:
 
     def begin(self) -> bool:
         """Begin with what was only prepared; return whether its process is there."""
-        self.began = time.monotonic()
+        self.began, self.began_at = time.monotonic(), time.time()
         if self._orders is None or self._process.poll() is not None:
             return False
         try:
@@ -245,9 +245,11 @@ class _Session:
         while True:
             if self._run.has_just_failed():
                 output.report("waiting for the next save; Ctrl-C ends watching")
-            self._wait(self._run)
-            self._watcher.watch_too(self._run.told.get("beside", {}))
             changed: dict[str, None] = {}
+            if self._watcher.watch_too(self._run.told.get("beside", {}), self._run.began_at):
+                changed |= dict.fromkeys(self._watcher.changes())
+            else:
+                self._wait(self._run)
             while self._watcher.has_news():
                 changed |= dict.fromkeys(self._watcher.changes())
             if not changed:

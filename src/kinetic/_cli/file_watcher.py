@@ -156,14 +156,25 @@ class FileWatcher:
         """How many files are watched."""
         return len(self._known)
 
-    def watch_too(self, beside: Mapping[str, str]) -> None:
-        """Watch other projects as well, from which the last run has imported modules; see ``Plan.beside``."""
+    def watch_too(self, beside: Mapping[str, str], since: float) -> bool:
+        """Watch other projects as well, from which the last run has imported modules; see ``Plan.beside``.
+
+        Args:
+            beside: Their folders, by name.
+            since: When that run began, in seconds since 1970: what was saved later, it may have imported before.
+
+        Returns:
+            Whether there are files that were saved later, which are the next ``changes``.
+        """
         both = dict(self._plan.beside) | {name: folder for name, folder in beside.items() if os.path.isdir(folder)}
         if len(both) == len(self._plan.beside):
-            return
+            return False
         self._plan = replace(self._plan, beside=tuple(both.items()))
         self._seen = self._look()
-        self._known |= {name: _content_of(file) for name, file in self._seen.items() if name not in self._known}
+        new = [(name, file) for name, file in self._seen.items() if name not in self._known]
+        before = {name: _content_of(file) for name, file in new if not _was_saved(file, since)}
+        self._known |= before
+        return len(before) < len(new)
 
     def has_news(self) -> bool:
         """Return whether files may have changed since the last call; waits for nothing."""
@@ -248,6 +259,12 @@ class FileWatcher:
 
 def _stamps(files: Mapping[str, File]) -> dict[str, bytes]:
     return {name: file.stamp for name, file in files.items()}
+
+
+def _was_saved(file: File, since: float) -> bool:
+    with contextlib.suppress(OSError):  # it is gone
+        return os.stat(file.path).st_ctime > since
+    return True
 
 
 def _content_of(file: File) -> _Content:
