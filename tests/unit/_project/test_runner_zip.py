@@ -49,11 +49,13 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Build after other imports, in another zone, and where the installation cannot be written."""
+    """Build in a program that has Python inside, as uWSGI, after other imports, in another zone and an installation
+    that cannot be written."""
     folder = tmp_path_factory.mktemp("elsewhere")
     (folder / "bytecode").write_text("in the way of the folder")
     how = {"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "2"}
-    return Built(folder, built_in(folder, before="import kinetic.jobs, email.message; ", **how))
+    before = "import sys; sys.executable = '/usr/bin/true'; import kinetic.jobs, email.message; "
+    return Built(folder, built_in(folder, before=before, **how))
 
 
 def test_two_builds_are_the_same_bytes_whatever_was_imported_before(first: Built, elsewhere: Built) -> None:
@@ -164,10 +166,8 @@ def test_one_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         runner_bundle.build()
 
 
-def test_a_program_that_has_python_inside_has_it_compiled_by_the_python_of_its_environment(tmp_path: Path) -> None:
-    built = built_in(tmp_path, before="import sys; sys.executable = '/usr/bin/true'; ")  # as in uWSGI
-
-    assert built.strip() == runner_bundle.build().sha256
+def test_a_program_that_has_python_inside_has_it_compiled_by_the_python_of_its_environment(elsewhere: Built) -> None:
+    assert elsewhere.digest.strip() == runner_bundle.build().sha256
 
 
 def test_a_python_that_cannot_compile_it_is_an_error_of_three_parts(monkeypatch, tmp_path: Path) -> None:
