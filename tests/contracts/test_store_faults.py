@@ -19,7 +19,7 @@ from kinetic._stores.parallel import Retry
 from kinetic.errors import CredentialsError, KeyMissingError, StoreUnreachableError
 
 QUICK = Retry(attempts=4, first_seconds=0.01, most_seconds=0.02, total_seconds=5)
-LARGE = os.urandom(20 << 20)  # three parts
+LARGE = os.urandom(17_000_000)  # three parts of a file, two of a stream
 WRITES = "PUT|POST"
 
 
