@@ -34,6 +34,7 @@ SECONDS_BY_FOLDER = {"unit": 60, "contracts": 60, "architecture": 90, "flows": 1
 # One process of a run has all tests whose file begins like this: what takes long is made once for them (a table that
 # runs, a site, a kernel, a browser, a base image, a server, types), and warm pods share the ports of this machine.
 TOGETHER = (
+    "tests/architecture/test_floors",
     "tests/architecture/test_types",
     "tests/cluster/test_preflight",
     "tests/flows/dashboard/test_dashboard_page",
