@@ -153,7 +153,11 @@ def test_a_name_that_no_bucket_takes_is_told_and_holds_nothing_up(task: Task, bu
     assert [path.name for path in bucket.iterdir() if path.is_file()] == ["good"]
 
 
-def test_a_bucket_that_takes_nothing_is_told_once_there_is_no_time_left(task: Task, tmp_path: Path) -> None:
+def test_a_bucket_that_takes_nothing_is_told_once_there_is_no_time_left(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_AGAIN_SECONDS", "_LAST_SECONDS"):  # which pass in vain
+        monkeypatch.setattr(output_files, name, 0.05)
     Path(task.environment["KINETIC_OUTPUT_DIR"], "lost").write_text("")
     (tmp_path / "bucket").write_text("a file is where its folder should be")
     sending = OutputFiles(task)
