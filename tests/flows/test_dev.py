@@ -199,6 +199,27 @@ def test_a_save_in_another_project_counts_from_its_import_and_while_the_function
     assert terminal.end().count(f"{shared} changed (last run: ") == 2
 
 
+@pytest.mark.parametrize(
+    ("broken", "error"), [("WIDTH = = 1\n", "SyntaxError"), ("WIDTH = 1 / 0\n", "ZeroDivisionError")]
+)
+def test_an_error_in_another_project_waits_for_a_save_there(dev, project, tmp_path, monkeypatch, broken, error) -> None:
+    shared = tmp_path / "other" / "shared.py"
+    shared.parent.mkdir()
+    (shared.parent / "setup.py").write_text("")
+    shared.write_text(broken)
+    monkeypatch.setenv("PYTHONPATH", str(shared.parent))
+    project.write("model.py", "from shared import WIDTH\nLAYERS = WIDTH\n")
+    terminal = dev("-a", "cpu", "train.py::train")
+
+    terminal.see(f"train.py cannot be imported: {error}")
+    terminal.see("waiting for the next save")
+    shared.write_text("WIDTH = 2\n")
+    terminal.see("\n20")
+    terminal.press(CTRL_C)
+
+    assert f"{shared} changed (last run: " in terminal.end()
+
+
 def prepared(dev: Terminal) -> set[int]:
     """Return the processes that `kinetic dev` has started before they were needed."""
     listed = subprocess.run(["ps", "-axo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout

@@ -339,7 +339,7 @@ class _Reporter:
         if isinstance(error, Exception):
             from kinetic.errors import JobError, what_of
 
-            self._tell_of_projects()
+            self._tell_of_projects(error)
             self.tell(failed=what_of(error), has_ended=isinstance(error, JobError))
 
     def begin_again(self, _why: str) -> None:
@@ -400,13 +400,18 @@ class _Reporter:
         self._tell_of_projects()
         self.tell(job_id=handle.job_id, modules=loaded, libraries=libraries)
 
-    def _tell_of_projects(self) -> None:
-        """Report from which other projects modules were imported: their saves start the next run, too."""
+    def _tell_of_projects(self, error: Exception | None = None) -> None:
+        """Report from which other projects modules were imported, or could not be: their saves start the next run."""
         if self._descriptor is not None and self.file:
+            from kinetic._cli import target_function
             from kinetic._project import other_projects, root
 
             with contextlib.suppress(KineticError):  # as when the current folder is gone
-                self.tell(beside=dict(other_projects.with_them(root.plan_for_file(self.file)).beside))
+                plan = root.plan_for_file(self.file)
+                files = [file for file in target_function.files_of(error) if not root.is_installed(file)]
+                named = {other_projects.project_of(os.path.dirname(file)) for file in files}
+                others = [each for each in sorted(named) if each and root.below(each, os.fspath(plan.root)) is None]
+                self.tell(beside=dict(other_projects.with_them(plan, others).beside))
 
     def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler
         if not self._is_submitted:

@@ -10,7 +10,7 @@ import shutil
 import sys
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -249,6 +249,16 @@ def _trim(page: traceback.TracebackException) -> None:
     for inner in (page.__cause__, page.__context__, *(getattr(page, "exceptions", None) or ())):
         if inner is not None:
             _trim(inner)
+
+
+def files_of(error: BaseException | None) -> Iterator[str]:
+    """Yield the files of the user's code, and of what it calls, in which an error and those before it were raised."""
+    while error is not None:
+        named = [error.filename] if isinstance(error, SyntaxError) else []
+        for file in (*named, *(frame.filename for frame in traceback.extract_tb(error.__traceback__))):
+            if file is not None and not _is_machinery(file):
+                yield file
+        error = error.__cause__ or error.__context__
 
 
 def _is_machinery(file: str) -> bool:

@@ -25,13 +25,13 @@ def with_them(plan: Plan, named: Sequence[str] = ()) -> Plan:
     folders: dict[str, None] = {}
     startup = modules.startup_path(root.current_folder())[0]
     for project in named:
-        known = [folder for folder in startup if _project_of(folder) == project]
+        known = [folder for folder in startup if project_of(folder) == project]
         source = f"{project}/src"
         folders.update(dict.fromkeys(known or [source if os.path.isdir(source) else project]))
     folders.update(dict.fromkeys(_imported(plan)))
     others: dict[str, str] = {}
     for folder in folders:
-        project, inside = _project_of(folder), root.below(folder, os.fspath(plan.root))
+        project, inside = project_of(folder), root.below(folder, os.fspath(plan.root))
         if project and root.below(os.fspath(plan.root), project) is not None:  # a workspace that holds this project
             project = folder if root.below(os.fspath(plan.root), folder) is None else ""
         if project if inside is None else inside not in plan.sys_path_rel:
@@ -59,7 +59,7 @@ def _imported(plan: Plan) -> Iterator[str]:
             yield folder
 
 
-def _project_of(folder: str) -> str:
+def project_of(folder: str) -> str:
     """Return the project of a folder, by the first of the folders above that can be installed; "" if there is none."""
     home = os.path.expanduser("~")
     while folder not in {home, os.path.dirname(folder)}:
