@@ -23,29 +23,32 @@ class HandlerWatch:
     def __init__(self, frame: FrameType) -> None:
         self.error: Exception | None = None
         self._frame: FrameType | None = frame
-        self._installed: dict[int, Any] = {}  # by signal, what notes for the handler
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler) and not isinstance(handler, _Noting) and handler is not signal.default_int_handler:
-                noting = _Noting(handler, self)
                 with contextlib.suppress(ValueError):  # in an interpreter inside another one, as of mod_wsgi
+                    noting = _Noting(handler)
                     signal.signal(number, noting)
-                    self._installed[number] = noting
-        if self._installed:
-            _watches.append(self)
+                    _installed[number] = noting
+        _watches.append(self)
 
     def end(self) -> Exception | None:
-        """Put the handlers back, unless there are others by now; return what was raised last, and not given out."""
+        """Stop noting; return what was raised last, and not given out.
+
+        The last watch puts the handlers back, unless there are others by now: a batch that is collected in a loop
+        has one between two of its jobs, and the wait for a job inside the loop ends before it.
+        """
         self._frame = None
-        if self._installed:
+        if self in _watches:
             _watches.remove(self)
-            for number, noting in self._installed.items():
-                own = noting.handler
-                if signal.getsignal(number) is noting:
-                    with contextlib.suppress(ValueError):  # a generator that another thread ends
-                        signal.signal(number, own)
+        while _installed and not _watches:
+            number, noting = _installed.popitem()
+            own = noting.handler
+            if signal.getsignal(number) is noting:
+                with contextlib.suppress(ValueError):  # a generator that another thread ends
+                    signal.signal(number, own)
         error, self.error = self.error, None  # its traceback leads back to here
         return error
 
@@ -60,23 +63,28 @@ class HandlerWatch:
 class _Noting:
     """A handler of the user's whose errors are noted; somebody may keep it for longer than the wait takes."""
 
-    def __init__(self, handler: Any, watch: HandlerWatch) -> None:
-        self.handler, self._watch = handler, watch
+    def __init__(self, handler: Any) -> None:
+        self.handler = handler
 
     def __call__(self, number: int, interrupted: FrameType | None) -> object:
         try:
             return self.handler(number, interrupted)
         except Exception as error:
-            self._watch.note(error, interrupted)
+            for watch in _watches:
+                watch.note(error, interrupted)
             raise
 
 
 _watches: list[HandlerWatch] = []  # of the main thread
+_installed: dict[int, _Noting] = {}  # by signal
 
 
 def check() -> None:
     """Raise what a handler raised into a wait of this thread, and our code passed over."""
-    for watch in _watches:
-        if watch.error is not None and threading.current_thread() is threading.main_thread():
-            error, watch.error = watch.error, None
-            raise error
+    if threading.current_thread() is not threading.main_thread():
+        return
+    error = next((watch.error for watch in reversed(_watches) if watch.error is not None), None)
+    if error is not None:
+        for watch in _watches:  # of one wait inside another, both have it
+            watch.error = None
+        raise error

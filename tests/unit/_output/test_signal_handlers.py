@@ -102,6 +102,36 @@ def test_a_wait_inside_another_one_leaves_the_handler_to_that() -> None:
         wait_inside()
 
 
+def test_a_wait_in_the_loop_over_another_one_has_what_it_passed_over() -> None:
+    def completions() -> Iterator[int]:
+        with Detaching(lambda: "the batch"):
+            yield from (1, 2)
+
+    def result() -> None:
+        with Detaching(lambda: "the job"):
+            pass_over_and_check()
+
+    waiting = completions()
+    next(waiting)
+
+    with pytest.raises(TimeoutError, match="too slow"):
+        result()
+
+    waiting.close()
+    assert signal.getsignal(SIGNAL) is too_slow
+
+
+def test_a_handler_that_somebody_kept_and_put_back_is_watched_in_the_next_wait() -> None:
+    with Detaching(lambda: "told"):
+        kept = signal.getsignal(SIGNAL)
+    signal.signal(SIGNAL, kept)
+
+    with pytest.raises(TimeoutError, match="too slow"), Detaching(lambda: "told"):
+        pass_over_and_check()
+
+    signal.signal(SIGNAL, too_slow)
+
+
 def test_a_handler_that_was_changed_during_a_wait_stays_and_one_that_was_kept_works() -> None:
     seen: list[int] = []
 
