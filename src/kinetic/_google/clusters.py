@@ -250,46 +250,59 @@ class NodePools(NamedTuple):
     limits: Mapping[str, int] | None  # what node auto-provisioning may add of each resource; None where it is off
     pools: tuple[NodePool, ...]
 
-    def capacity_for(self, wanted: Hardware) -> Capacity:
-        """Return whether the cluster has, or can add, the nodes for some hardware."""
+    def capacity_for(self, wanted: Hardware, slices: int = 1) -> Capacity:
+        """Return whether the cluster has, or can add, the nodes for some hardware.
+
+        Of several slices, ``wanted`` is one: a slice of several hosts is a pool of its own, others may share one.
+        """
         if self.autopilot and accelerator_label(wanted) in NOT_ON_AUTOPILOT:
             why = f"{self.cluster} is an Autopilot cluster, and those have no {accelerator_label(wanted)}"
             return Capacity("impossible", why, standard_command(wanted))
         if self.autopilot:
             return Capacity("can-grow", f"{self.cluster} is an Autopilot cluster, which adds nodes for its pods")
+        is_alone = slices > 1 and wanted.hosts > 1
+        nodes = wanted.hosts if is_alone else wanted.hosts * slices  # that one pool should have
         fitting = [pool for pool in self.pools if pool.fits(wanted)]
-        for pool in fitting:
-            if pool.max_nodes is not None and pool.max_nodes >= wanted.hosts:
-                return Capacity("can-grow", f"the node pool {pool.name} can grow to {pool.max_nodes} such nodes")
+        fixed = [pool for pool in fitting if pool.max_nodes is None]
+        able = [pool for pool in fitting if pool.max_nodes is not None and pool.max_nodes >= wanted.hosts]
+        room = sum((pool.max_nodes or 0) // wanted.hosts for pool in able)  # for slices
+        if able and room >= slices:
+            shown = able[:1] if slices == 1 else able
+            grow = ", ".join(f"{pool.name} can grow to {pool.max_nodes} such nodes" for pool in shown)
+            return Capacity("can-grow", f"the node pool {grow}")
         label = accelerator_label(wanted)
         limit = None if self.limits is None else self.limits.get(label, 0)
-        if limit is not None and limit >= wanted.chips:
+        if limit is not None and limit >= wanted.chips * slices:
             return Capacity(
                 "can-grow", f"node auto-provisioning may add {f'up to {limit} {label}' if label else 'nodes'}"
             )
-        for pool in fitting:
-            if pool.max_nodes is None:
-                resize = f"gcloud container clusters resize {self.cluster} --node-pool {pool.name}"
-                where = f"--location {self.location} --project {self.project}"
-                why = f"the node pool {pool.name} has such nodes, and a fixed size"
-                return Capacity("exists", why, f"{resize} --num-nodes {wanted.hosts} {where}")
+        if fixed and (not is_alone or room + len(fixed) >= slices):
+            resize = f"gcloud container clusters resize {self.cluster} --node-pool {fixed[0].name}"
+            where = f"--location {self.location} --project {self.project}"
+            why = f"the node pool {fixed[0].name} has such nodes, and a fixed size"
+            return Capacity("exists", why, f"{resize} --num-nodes {nodes} {where}")
+        add = f"kinetic pool add {wanted.name}{' --spot' if wanted.spot else ''} --slices {slices}"
+        if fitting and is_alone:
+            names = ", ".join(pool.name for pool in fitting)
+            why = f"each slice is a node pool of its own, and there are not {slices}: {names}"
+            return Capacity("impossible", why, add)
         if fitting:
             name, most = fitting[0].name, fitting[0].max_nodes
-            why = f"the node pool {name} has such nodes, but its limit is {most} and the job needs {wanted.hosts}"
+            why = f"the node pool {name} has such nodes, but its limit is {most} and the job needs {nodes}"
             update = f"gcloud container node-pools update {name} {self._flags} --enable-autoscaling --min-nodes 0"
-            return Capacity("impossible", why, f"{update} --max-nodes {wanted.hosts}")
-        shown = ", ".join(map(str, self.pools[:_SHOWN])) + (", …" if len(self.pools) > _SHOWN else "")
+            return Capacity("impossible", why, f"{update} --max-nodes {nodes}")
+        shown_pools = ", ".join(map(str, self.pools[:_SHOWN])) + (", …" if len(self.pools) > _SHOWN else "")
         provisioning = (
             "is off" if limit is None else f"may add {limit} {label}" if limit else f"has no limit for {label}"
         )
-        why = f"node pools: {shown or 'none'}; node auto-provisioning {provisioning}"
-        return Capacity("impossible", why, self._create_command(wanted))
+        why = f"node pools: {shown_pools or 'none'}; node auto-provisioning {provisioning}"
+        return Capacity("impossible", why, add if is_alone else self._create_command(wanted, nodes))
 
     @property
     def _flags(self) -> str:
         return f"--cluster {self.cluster} --location {self.location} --project {self.project}"
 
-    def _create_command(self, wanted: Hardware) -> str:
+    def _create_command(self, wanted: Hardware, nodes: int) -> str:
         """Write the command that adds a pool for some hardware: empty, and growing to just that."""
         words = re.sub(r"[^a-z0-9]+", "-", wanted.name.lower()).strip("-")
         name = f"kinetic-{words}{'-spot' if wanted.spot else ''}"[:_LONGEST_NAME].rstrip("-")
@@ -311,7 +324,7 @@ class NodePools(NamedTuple):
         elif wanted.hosts > 1:
             command.append(f"--tpu-topology {wanted.topology}")
         command += ["--spot"] if wanted.spot else []
-        command.append(f"--num-nodes 0 --enable-autoscaling --min-nodes 0 --max-nodes {wanted.hosts}")
+        command.append(f"--num-nodes 0 --enable-autoscaling --min-nodes 0 --max-nodes {nodes}")
         return policy + " ".join(command)
 
 

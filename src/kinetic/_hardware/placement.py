@@ -33,7 +33,7 @@ SLUG_LENGTH = 16  # characters; a job id carries a function name, a date and a h
 _SPOT = ":spot"
 _GOOGLE_V3_HOST = 8  # TensorCores; "v3-8" is the common name of one v3 host
 _MOST_MACHINES = 256  # with GPUs, or slices, of one job; more is a typing error
-_SLICES = r"(tpu[-:])?(\d+)x(?:tpu[-:])?(?=[a-z])(.+)"
+_SLICES = r"(tpu[-:])?(\d+)x(?:tpu[-:])?(?!tpu[-:])(?=[a-z])(.+)"
 
 
 class HardwareName(NamedTuple):
@@ -99,20 +99,33 @@ def _slices_of(written: str, count: int, each: HardwareName, *, spot: bool) -> H
         raise OptionError(
             f"{_quoted(written)} asks for {count} of {each.canonical}",
             why="a number in front counts slices of TPUs; machines with GPUs are counted at the end",
-            next=_write([f"gpu-{each.family}x{each.chips}x{count}" if each.kind == "gpu" else each.canonical]),
+            next=_write(_gpus_of(count, each) if each.kind == "gpu" else [each.canonical]),
         )
     if count not in range(1, _MOST_MACHINES + 1):
         raise OptionError(
             f"{_quoted(written)} asks for {count} slices",
             why=f"a job has from 1 to {_MOST_MACHINES} of them",
-            next=_write([each.canonical, each.canonical.replace("-", "-2x", 1)]),
+            next=_write([each.canonical, _name_of_slices(2, each.canonical)]),
         )
     each = each._replace(written=written, spot=spot)
     if count == 1:
         return each
-    name, word = each.canonical.replace("-", f"-{count}x", 1), f"s{count}"
+    name, word = _name_of_slices(count, each.canonical), f"s{count}"
     slug = f"{each.slug[: SLUG_LENGTH - len(word)].rstrip('-')}{word}"
     return each._replace(canonical=name, chips=each.chips * count, slug=slug, slices=count)
+
+
+def _name_of_slices(count: int, each: str) -> str:
+    """Write the name of several slices: "tpu-2xv5litepod-4x4", "tpu-2xtpu7x-2x2x2"."""
+    return f"tpu-{count}x{each.removeprefix('tpu-')}"
+
+
+def _gpus_of(count: int, each: HardwareName) -> Iterator[str]:
+    """Yield what may be meant by a number in front of GPUs: so many in one machine, or so many machines."""
+    chips = each.chips // each.machines
+    if each.machines == 1 and chips * count in catalog.GPUS[each.family].machines:
+        yield f"gpu-{each.family}x{chips * count}"
+    yield f"gpu-{each.family}x{chips}x{each.machines * count}"
 
 
 def slug(accelerator: str) -> str:
@@ -448,7 +461,9 @@ class Placement(NamedTuple):
     @property
     def one_slice(self) -> Placement:
         """The hardware of one of its slices."""
-        name = self.name.replace(f"-{self.slices}x", "-", 1) if self.slices > 1 else self.name
+        name = self.name.removeprefix(f"tpu-{self.slices}x")
+        if self.slices > 1 and not name.startswith("tpu"):
+            name = f"tpu-{name}"
         return self._replace(name=name, chips=self.chips // self.slices, hosts=self.hosts // self.slices, slices=1)
 
     @property

@@ -178,6 +178,44 @@ def test_a_pool_that_stops_too_early_comes_with_the_command_that_lets_it_grow(as
     )
 
 
+def slices(number: int, topology: str = "4x4", most: int = 4) -> dict[str, Any]:
+    growing = {"enabled": True, "maxNodeCount": most}
+    return pool(f"slice-{number}", "ct5lp-hightpu-4t", autoscaling=growing, topology=topology)
+
+
+def test_each_of_several_slices_of_several_hosts_needs_a_pool_of_its_own(ask) -> None:
+    one = place("tpu-2xv5e-16").one_slice
+
+    few, enough = (ask(*map(slices, numbers)).capacity_for(one, 2) for numbers in ([1], [1, 2]))
+
+    assert (few.kind, few.next) == ("impossible", "kinetic pool add tpu-v5litepod-4x4 --slices 2")
+    assert few.why == "each slice is a node pool of its own, and there are not 2: slice-1"
+    assert ask(DEFAULT).capacity_for(one, 2).next == few.next
+    assert enough.kind == "can-grow"
+    assert "slice-1 can grow to 4 such nodes, slice-2 can grow to 4 such nodes" in enough.why
+    assert ask(slices(1), pool("fixed", "ct5lp-hightpu-4t", topology="4x4")).capacity_for(one, 2).kind == "exists"
+
+
+def test_several_slices_of_one_host_may_share_a_pool_that_is_large_enough(ask) -> None:
+    one = place("tpu-3xv5e-4").one_slice
+    verdicts = [
+        ask(*(slices(number, "", most) for number, most in enumerate(sizes))).capacity_for(one, 3)
+        for sizes in ([2], [3], [1, 2])
+    ]
+
+    assert [verdict.kind for verdict in verdicts] == ["impossible", "can-grow", "can-grow"]
+    assert "its limit is 2 and the job needs 3" in verdicts[0].why
+    assert verdicts[0].next.endswith("--max-nodes 3")
+    assert ask(DEFAULT).capacity_for(one, 3).next.endswith("--max-nodes 3")
+
+
+def test_auto_provisioning_must_have_room_for_all_slices(ask) -> None:
+    there = ask(DEFAULT, autoscaling=limits(tpu_v5_lite_podslice=31))
+
+    assert there.capacity_for(place("tpu-v5e-16")).kind == "can-grow"
+    assert there.capacity_for(place("tpu-2xv5e-16").one_slice, 2).kind == "impossible"
+
+
 def test_auto_provisioning_gives_what_its_limits_name(ask) -> None:
     there = ask(DEFAULT, autoscaling=limits(cpu=100, memory=1000, nvidia_l4=4, tpu_v6e_slice=16))
 

@@ -202,6 +202,7 @@ def test_a_job_has_from_one_to_256_machines(name: str) -> None:
         ("3xtpu", "tpu-3xv5litepod-2x2", 12, 3),
         ("1xv6e-8", "tpu-v6e-2x4", 8, 1),
         ("256xv5e-256", "tpu-256xv5litepod-16x16", 65536, 256),
+        ("2xtpu7x-2x2x2", "tpu-2xtpu7x-2x2x2", 16, 2),  # its generation begins with the prefix
     ],
 )
 def test_a_number_in_front_counts_slices(name: str, canonical: str, chips: int, slices: int) -> None:
@@ -209,7 +210,7 @@ def test_a_number_in_front_counts_slices(name: str, canonical: str, chips: int, 
 
     assert (reading.canonical, reading.chips, reading.slices) == (canonical, chips, slices)
     assert reading.spot == name.endswith(":spot")
-    assert reading.slug.startswith("v")  # names of objects begin with a letter
+    assert reading.slug[0].isalpha()  # names of objects begin with a letter
     assert len(reading.slug) <= 16
     again = parse(canonical)
     assert again._replace(slug="") == reading._replace(written=canonical, slug="", spot=False)
@@ -231,12 +232,26 @@ def test_a_slice_that_does_not_exist_is_said_of_the_name_as_it_was_written(name:
     assert suggestions(error)
 
 
-@pytest.mark.parametrize(("name", "instead"), [("2xh100x8", "gpu-h100x8x2"), ("2xcpu", "cpu")])
-def test_only_slices_of_tpus_are_counted_in_front(name: str, instead: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("2xh100x8", ["gpu-h100x8x2"]),
+        ("2xh100x8x2", ["gpu-h100x8x4"]),
+        ("4xl4", ["gpu-l4x4", "gpu-l4x1x4"]),
+        ("2xcpu", ["cpu"]),
+    ],
+)
+def test_only_slices_of_tpus_are_counted_in_front(name: str, instead: list[str]) -> None:
     error = refusal(name)
 
     assert "counts slices of TPUs" in (error.why or "")
-    assert suggestions(error) == [instead]
+    assert suggestions(error) == instead
+    assert [parse(each).canonical for each in instead] == instead
+
+
+@pytest.mark.parametrize("name", ["2xtpu-3xv5e-16", "tpu-2xtpu-3xv5e-16", "2x3xv5e-16"])
+def test_slices_are_counted_once(name: str) -> None:
+    assert refusal(name).what.startswith(f'unknown accelerator "{name}"')
 
 
 @pytest.mark.parametrize("name", ["h200", "b200", "h100-mega", "gb200", "gb300"])

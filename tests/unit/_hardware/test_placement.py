@@ -134,6 +134,7 @@ def test_several_slices_are_as_many_times_the_hosts_of_one() -> None:
     assert (two.hosts, two.slices, two.chips, two.chips_per_host, two.topology) == (8, 2, 32, 4, "4x4")
     assert two.one_slice == one._replace(accelerator="tpu-2xv5e-16")
     assert one.one_slice == one
+    assert place("2xtpu7x-8").one_slice.name == place("tpu7x-8").name
 
 
 def test_an_ordinary_gpu_asks_for_nothing_more() -> None:

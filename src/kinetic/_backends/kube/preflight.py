@@ -354,7 +354,7 @@ def _note_without_count(placement: Placement, labels: Mapping[str, str]) -> str:
 
 
 def _pool_notes(client: Client, placement: Placement, seen: MatchingNodes | None, pools: NodePools) -> tuple[str, ...]:
-    capacity = pools.capacity_for(placement.one_slice)
+    capacity = pools.capacity_for(placement.one_slice, placement.slices)
     if capacity.kind != "impossible":
         if seen is None:
             return ()
