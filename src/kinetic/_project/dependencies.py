@@ -48,16 +48,16 @@ class Wanted(NamedTuple):
 
 
 def in_project(file: Path, text: str, wanted: Wanted, *, locked: bool, sent: Collection[str] = ()) -> Declared:
-    """Read a pyproject.toml, without the packages whose files are ``sent``."""
+    """Read a pyproject.toml; packages whose files are ``sent`` may have a place of their own in it."""
     page = _toml(file, text)
     project = _table(file, page, "project")
     optional = _table(file, project, "optional-dependencies", "project.")
     named = _strings(file, project, "dependencies", "project")
     named += _of_extras(file, project, optional, wanted.extras) + _of_groups(file, page, wanted.groups)
     in_files = [entry for name in _files_of(file, page) for entry in requirements.read_included(file.parent / name)]
-    found = [entry for entry in [*_entries(file, text, named), *in_files] if entry.name not in sent]
+    found = [*_entries(file, text, named), *in_files]
     if not locked:
-        _reject_sources(file, page, found)
+        _reject_sources(file, page, [entry for entry in found if entry.name not in sent])
     unread = _unread(page, project, wanted, is_dynamic=not in_files)
     return Declared(found, tuple(unread), _python(file, project))
 
@@ -331,19 +331,48 @@ def find(
     return _finished(file, "requirements", requirements.read(file), notes, base=base)
 
 
-def _needs_of(projects: Sequence[tuple[str, list[str]]]) -> tuple[list[Entry], list[str]]:
-    """Return what other projects need, and notes: without a lock, a line ``-e ../common`` stands for that."""
-    found, notes = list[Entry](), list[str]()
-    sent = {name_of(folder) for folder, _ in projects}
-    for folder, extras in projects:
-        about = Path(folder, "pyproject.toml")
-        text = read_text(about) if about.is_file() else ""
-        declared = in_project(about, text, Wanted(extras), locked=False, sent=sent) if text else Declared([])
-        found += [entry._replace(file=entry.file or about) for entry in declared.entries]
-        if not declared.entries and not re.search(_NAMES_DEPENDENCIES, text):
-            unread = f" ({', '.join(declared.unread)} is not read)" if declared.unread else ""
-            notes.append(f"{folder} is sent, and names no dependencies in [project] of a pyproject.toml{unread}")
-    return found, notes
+def _with_needs(
+    found: Sequence[Entry], source: Path, *, locked: bool
+) -> tuple[list[Entry], tuple[str, ...], list[str]]:
+    """Put in the place of other projects what they need, and of what that names again; a lock holds their needs.
+
+    Returns the lines, the folders of the projects, and notes. A project that is sent is not installed from an index as
+    well, where another package may have its name.
+    """
+    kept, notes, projects = list[Entry](), list[str](), dict[str, set[str]]()
+    sent: dict[str, str] = {}  # folders, by names
+    waiting = list(found)
+    while waiting:
+        lines, named = _without_projects(waiting, source)
+        kept, waiting = [*kept, *lines], []
+        sent |= {name_of(folder): folder for folder, _ in named}
+        if not locked:
+            named += [(sent[each.name], list(each.extras)) for each in kept if each.name in sent]
+            kept = [each for each in kept if each.name not in sent]
+        new = dict[str, None]()
+        for folder, extras in named:
+            if folder not in projects or not projects[folder].issuperset(extras):
+                new[folder] = None
+            projects.setdefault(folder, set()).update(extras)
+        for folder in new if not locked else ():
+            needed, more = _needs_of(folder, sorted(projects[folder]), sent)
+            waiting += (each for each in needed if each not in kept)
+            notes += more
+    return kept, tuple(projects), notes
+
+
+def _needs_of(folder: str, extras: Sequence[str], sent: Collection[str]) -> tuple[list[Entry], list[str]]:
+    about = Path(folder, "pyproject.toml")
+    text, notes = read_text(about) if about.is_file() else "", list[str]()
+    optional = _table(about, _table(about, _toml(about, text), "project"), "optional-dependencies", "project.")
+    known = [extra for extra in extras if normalised(extra) in map(normalised, optional)]
+    if absent := [extra for extra in extras if extra not in known]:  # a warning of pip's as well
+        notes.append(f"{folder} has no extra {', '.join(absent)}, which a line wants")
+    declared = in_project(about, text, Wanted(known), locked=False, sent=sent)
+    if not declared.entries and not re.search(_NAMES_DEPENDENCIES, text):
+        unread = f" ({', '.join(declared.unread)} is not read)" if declared.unread else ""
+        notes.append(f"{folder} is sent, and names no dependencies in [project] of a pyproject.toml{unread}")
+    return [entry._replace(file=entry.file or about) for entry in declared.entries], notes
 
 
 def _without_projects(found: Sequence[Entry], source: Path) -> tuple[list[Entry], list[tuple[str, list[str]]]]:
@@ -374,8 +403,16 @@ def _unpacked(wheel: Path, entry: Entry, local: LocalPath, source: Path) -> str:
     """Return the folder that is sent for a wheel that a line names; "" if the line is for another machine."""
     from kinetic._project import local_wheels  # few projects have any
 
-    if local.marker and not local_wheels.is_meant(local.marker):
-        return ""
+    try:
+        if local.marker and not local_wheels.is_meant(local.marker):
+            return ""
+    except ValueError as error:
+        requirements.reject(
+            entry,
+            source,
+            f"what is behind its semicolon is not a marker: {str(error).splitlines()[0]}",
+            "correct the line",
+        )
     if why := local_wheels.why_unfit(wheel):
         requirements.reject(entry, source, why, "name a wheel for that, or one whose name ends with -none-any.whl")
     try:
@@ -460,10 +497,8 @@ def _finished(
     *,
     base: bool,
 ) -> Dependencies:
-    found, projects = _without_projects(found, source)
-    if kind != "lock":
-        needed, more = _needs_of(projects)
-        found, notes = [*found, *needed], [*notes, *more]
+    found, projects, more = _with_needs(found, source, locked=kind == "lock")
+    notes = [*notes, *more]
     found, ours = requirements.without_kinetic(found)
     if ours:
         named = ", ".join(dict.fromkeys(entry.text for entry in ours))
@@ -475,5 +510,4 @@ def _finished(
         text = f"not installed from {source}, because the base environment brings its own JAX: {', '.join(filtered)}"
         notes = [*notes, f"{text} ('# kn:keep' on the line keeps it)"]
     lines = tuple(entry.text for entry in kept)
-    others = tuple(folder for folder, _ in projects)
-    return Dependencies(source, kind, lines, filtered, tuple(dict.fromkeys(notes)), requires_python, others)
+    return Dependencies(source, kind, lines, filtered, tuple(dict.fromkeys(notes)), requires_python, projects)

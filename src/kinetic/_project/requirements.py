@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -29,7 +29,8 @@ _COMMENT = r"(?:^|\s+)#.*$"
 _KEEP = r"#\s*kn:keep\b"
 _FILE_URL = r"(?i)(?:\A|[\s=@+\"'])file:"
 _NAME_BEFORE = r"\A[\w.-]+\s*(?:\[([^\]]*)\]\s*)?@\s*"
-_HASH = r"--hash=sha256:([0-9a-f]{64})\b"
+_HASH = r"(?:--hash=sha256:|#sha256=)([0-9a-f]{64})\b"  # "#": of an address, as pip freeze writes it
+_FRAGMENT = r"#(?:sha256|egg|subdirectory)=.*\Z"
 _FILE_SCHEME = r"(?i)^file:(?://(?:localhost)?(?=/))?"
 _PIP_OPTIONS = r"\s*(?<!\S)--.*\Z"  # options of pip behind a requirement: its hashes
 _EGG = r"[#&]egg=([A-Za-z0-9._-]+)"
@@ -66,6 +67,12 @@ class Entry(NamedTuple):
         """The normalized name of the package; "" for a constraint, an option, an address or a path."""
         requirement = parsed(self.text)
         return normalised(requirement.name) if requirement else ""
+
+    @property
+    def extras(self) -> Collection[str]:
+        """The extras of the package that it wants."""
+        requirement = parsed(self.text)
+        return requirement.extras if requirement else ()
 
     @property
     def about(self) -> str:
@@ -284,6 +291,7 @@ def local_path(entry: Entry) -> LocalPath | None:
     target, _, marker = (editable or [re.sub(_PIP_OPTIONS, "", entry.text)])[0].partition(";")
     before = re.match(_NAME_BEFORE, target.strip())
     target = re.sub(_FILE_SCHEME, "", target.strip()[before.end() if before else 0 :])
+    target = re.sub(_FRAGMENT, "", target)
     path, _, extras = unquote(target).rstrip("]").partition("[")
     listed = [extra.strip() for extra in (extras or (before and before[1]) or "").split(",")]
     return LocalPath(path, list(filter(None, listed)), marker.strip(), re.findall(_HASH, entry.text))

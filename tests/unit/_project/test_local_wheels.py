@@ -146,6 +146,51 @@ def test_a_file_with_another_hash_than_the_line_names_is_rejected(project) -> No
     assert why == f"why:   its hash is another one: {digest}"
 
 
+def test_the_hash_behind_an_address_counts_as_pip_freeze_writes_it(project) -> None:
+    file = made_wheel(project / "wheels", "lib", "1", {"lib.py": ""})
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+
+    assert found(project, f"lib @ file://{file}#sha256={digest}").projects
+    _, why, _ = refused(project, f"lib @ file://{file}#sha256={'0' * 64}")
+    assert why == f"why:   its hash is another one: {digest}"
+
+
+def test_a_wheel_that_another_one_names_is_sent_as_well_and_each_once(project) -> None:
+    lib = made_wheel(project / "wheels", "lib", "1", {"lib.py": ""}, needs=NEEDS)
+    made_wheel(project / "wheels", "top", "1", {"top.py": ""}, needs=f"lib[fast] @ file://{lib}")
+
+    told = found(project, "./wheels/top-1-py3-none-any.whl", "wheels/top-1-py3-none-any.whl", "wheels/" + lib.name)
+
+    assert [dependencies.name_of(folder) for folder in told.projects] == ["top", "lib"]
+    assert [line.partition(";")[0] for line in told.lines] == ["six", "numpy>=2", "numba"]
+
+
+def test_what_is_sent_is_not_installed_from_an_index_as_well(project) -> None:
+    made_wheel(project / "wheels", "lib", "1", {"lib.py": ""})
+
+    told = found(project, "lib>=1", "wheels/lib-1-py3-none-any.whl", "numpy")
+
+    assert told.lines == ("six", "numpy")
+
+
+def test_an_extra_that_a_wheel_does_not_have_is_noted_and_does_no_harm(project) -> None:
+    made_wheel(project / "wheels", "lib", "1", {"lib.py": ""}, needs=NEEDS)
+
+    told = found(project, "wheels/lib-1-py3-none-any.whl[fast,nope]")
+
+    assert len(told.lines) == 3
+    assert told.notes[-1] == f"{told.projects[0]} has no extra nope, which a line wants"
+
+
+def test_a_marker_that_is_none_is_rejected_with_its_line(project) -> None:
+    made_wheel(project / "wheels", "lib", "1", {"lib.py": ""})
+
+    what, why, _ = refused(project, "wheels/lib-1-py3-none-any.whl ; nonsense")
+
+    assert what.startswith(f"{project}/requirements.txt, line 2 cannot be installed in a job")
+    assert why.startswith("why:   what is behind its semicolon is not a marker: ")
+
+
 def test_a_file_with_another_hash_is_not_even_unpacked(project, home) -> None:
     file = made_wheel(project / "wheels", "lib", "1", {"lib.py": ""})
 
