@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._config import home as config_home
+from kinetic._config import target
 from kinetic._jobs import collect, index, job_list, locate
 from kinetic._jobs.status import Snapshot
 from kinetic._stores.memory import MemoryStore
@@ -91,6 +92,23 @@ def test_jobs_of_others_are_listed_once_their_key_was_imported(team: Team, tmp_p
 
     assert before == without == ([], [])
     assert after == (NAMES[:2], NAMES[2:])
+
+
+def test_a_page_with_a_wrong_seal_removes_no_job_once_the_key_that_it_names_was_imported(
+    team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_list, "stores", lambda _: [team])
+    key_id = team.use_home_of("ann")
+    forged = MemoryStore.get(team, keys.history(NAMES[3])).replace(NAMES[3].encode(), NAMES[0].encode())
+    team.put(keys.history(NAMES[0]), forged)
+    team.use_home_of("bob")
+    team.listed()
+
+    team.use_home_of("bob")
+    (locate.home() / "keys" / key_id).write_bytes((tmp_path / "ann" / "keys" / key_id).read_bytes())
+    ((_, names, _),) = job_list.unremoved(target.resolve(backend="local"))
+
+    assert names == NAMES[:2]
 
 
 def test_a_page_that_its_owner_wrote_anew_is_read_again(team: Team) -> None:
