@@ -477,12 +477,18 @@ class Project(Selection):
             place = os.path.dirname(place)
 
 
-_OURS = ("keys", "store", "cache"), ("runners", "supervisors", "jobs")  # what a home has, and a runtime folder
+# What a home has, and a runtime folder: folders of these names, and a file that no package or data of the user's has.
+_OURS = (("keys", "store", "cache"), "keys", r"[0-9a-f]{16}\Z"), (("runners", "supervisors", "jobs"), "", r"queue\.db")
 
 
 def _is_ours(entry: os.DirEntry[str]) -> bool:
     """Return whether a folder is a home or runtime folder of kinetic's, of whatever name: its keys must not travel."""
-    return any(all(os.path.isdir(f"{entry.path}/{name}") for name in names) for names in _OURS)
+    for names, inside, file in _OURS:
+        if all(os.path.isdir(f"{entry.path}/{name}") for name in names):
+            with contextlib.suppress(OSError):
+                return any(re.match(file, name) for name in os.listdir(f"{entry.path}/{inside}"))
+            return True  # whatever cannot be listed
+    return False
 
 
 def _skipped(relative: str, reason: str) -> LeftOut:

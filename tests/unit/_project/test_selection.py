@@ -90,6 +90,16 @@ def test_a_runtime_folder_of_another_setting_stays_with_the_keys_of_its_jobs(tmp
     assert reasons(walked) == {"scratch/kinetic/": APART}
 
 
+@pytest.mark.parametrize("folders", ["keys store cache", "runners supervisors jobs"])
+def test_a_package_of_the_users_with_folders_of_such_names_is_sent(tmp_path, folders):
+    files = [f"app/{name}/__init__.py" for name in folders.split()]
+    fill(tmp_path, dict.fromkeys(files, ""))
+
+    walked = walk(tmp_path)
+
+    assert names(walked) == sorted(files)
+
+
 @pytest.mark.parametrize("alias", ["a_alias", "z_alias"])
 def test_an_alias_never_displaces_the_real_folder_whichever_is_listed_first(tmp_path, alias):
     fill(tmp_path, {"middle/code.py": "1"})
