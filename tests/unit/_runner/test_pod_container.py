@@ -62,8 +62,9 @@ def test_the_hosts_of_several_slices_are_counted_on() -> None:
     pods = [{"JOB_COMPLETION_INDEX": f"{host}", "JOBSET_JOB_INDEX": f"{of}"} for of in range(2) for host in range(3)]
 
     assert [container.host_of(6, pod, slices=2) for pod in pods] == [0, 1, 2, 3, 4, 5]
-    with pytest.raises(RunnerError, match="which of 6 hosts"):
-        container.host_of(6, {"JOB_COMPLETION_INDEX": "3", "JOBSET_JOB_INDEX": "0"}, slices=2)
+    for wrong in ({"JOB_COMPLETION_INDEX": "3", "JOBSET_JOB_INDEX": "0"}, {"JOB_COMPLETION_INDEX": "1"}):
+        with pytest.raises(RunnerError, match="which of 6 hosts"):
+            container.host_of(6, wrong, slices=2)
 
 
 @pytest.mark.parametrize("environ", [{}, {"JOB_COMPLETION_INDEX": "4"}, {"TPU_WORKER_ID": "-1"}])

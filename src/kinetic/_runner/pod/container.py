@@ -93,8 +93,9 @@ def host_of(hosts: int, environ: Mapping[str, str], *, slices: int = 1) -> int:
     """Return which host this is; raises RunnerError if there are several, and no variable has the number."""
     if hosts == 1:
         return 0
+    of_slice = environ.get(wire_task.SLICE_VARIABLE, "") if slices > 1 else "0"
     for name in wire_task.HOST_VARIABLES:
-        value, of_slice = environ.get(name, ""), environ.get(wire_task.SLICE_VARIABLE, "0") if slices > 1 else "0"
+        value = environ.get(name, "")
         if value.isdecimal() and of_slice.isdecimal() and int(value) < hosts // slices and int(of_slice) < slices:
             return int(of_slice) * (hosts // slices) + int(value)
     raise RunnerError(
