@@ -105,14 +105,15 @@ def gather_evidence(client: Client, job: Object, *, list_nodes: str = LIST_NODES
     events = [
         event for found in (job, *object_status.newest_first(pods)[:_MOST_PODS]) for event in _events(client, found)
     ]
-    if is_set and not pods:
-        its_job = f"{object_status.object_name(job)}-{job_manifests.SLICE_PREFIX}-0"
-        events += _events(client, {"metadata": {"name": its_job}})
+    parts = client.list(JOB, f"{job_manifests.JOB_LABEL}={label}").objects if is_set else ()
+    hosts, slices = _hosts_of(job)
+    if len(pods) < hosts:  # each slice is a Job, which may be refused its pods
+        lacking = [part for part in parts if _lacks_pods(part)][:_MOST_PODS]
+        events += [event for part in lacking for event in _events(client, part)]
     unplaced = [pod for pod in pods if object_status.condition_of(pod, "PodScheduled", status="False")]
     is_young = any(client.transport.now() - object_status.created_at(pod) < _UNSEEN_SECONDS for pod in unplaced)
     is_unseen = is_young and not any(event.get("reason") in _SCALING for event in events)
     is_of_google = list_nodes != LIST_NODES  # found through Google; without a node, nothing else tells that it may grow
-    hosts, slices = _hosts_of(job)
     held = object_status.label_of(job, job_manifests.QUEUE_LABEL) and (job.get("spec") or {}).get("suspend")
     return Evidence(
         job,
@@ -122,7 +123,7 @@ def gather_evidence(client: Client, job: Object, *, list_nodes: str = LIST_NODES
         accelerator=object_status.annotation_of(job, job_manifests.ACCELERATOR_ANNOTATION),
         hosts=hosts,
         slices=slices,
-        parts=client.list(JOB, f"{job_manifests.JOB_LABEL}={label}").objects if is_set else (),
+        parts=parts,
         list_nodes=list_nodes,
         unseen=is_unseen and (is_of_google or preflight.may_grow(client)),
         warm=_warm_pod_beside(client, job) if unplaced or not pods else "",
@@ -150,6 +151,12 @@ def _events(client: Client, found: Object) -> list[Object]:
     with contextlib.suppress(KineticError):  # without the right to list events, the answer is shorter
         return client.list(EVENT, fields=fields).objects
     return []
+
+
+def _lacks_pods(part: Object) -> bool:
+    state = part.get("status") or {}
+    there = int(state.get("active") or 0) + int(state.get("succeeded") or 0)
+    return there < int((part.get("spec") or {}).get("completions") or 1)
 
 
 def _workload(client: Client, job: Object) -> Object | None:
@@ -338,16 +345,21 @@ def _without_pods(evidence: Evidence) -> JobState | None:
     alive = [
         pod for pod in evidence.pods if object_status.pod_phase(pod) != "Failed" or object_status.is_disrupted(pod)
     ]
-    rejections = [event for event in evidence.events if event.get("reason") in {"FailedCreate", "JobCreationFailed"}]
-    if rejections and not alive:
-        message = object_status.event_message(max(rejections, key=object_status.event_time))
-        found = explain_message(CREATION, message, evidence.context())
-        found = found if found is None or found.stuck else _with_warm_pod(found, evidence)
-        return JobState(
-            JobStatus.PENDING,
-            *(found or Explanation("refused", "the cluster cannot create its pod", message, stuck=True)),
-        )
+    if not alive and (refused := _refused_pod(evidence)):
+        return JobState(JobStatus.PENDING, *refused)
     return None if evidence.pods else JobState(JobStatus.PENDING, "no-pod", "the cluster has not created its pod yet")
+
+
+def _refused_pod(evidence: Evidence) -> Explanation | None:
+    """Explain why the cluster creates no pod, by the latest event that says so; None where none does."""
+    rejections = [event for event in evidence.events if event.get("reason") in {"FailedCreate", "JobCreationFailed"}]
+    if not rejections:
+        return None
+    message = object_status.event_message(max(rejections, key=object_status.event_time))
+    found = explain_message(CREATION, message, evidence.context())
+    if found is None:
+        return Explanation("refused", "the cluster cannot create its pod", message, stuck=True)
+    return found if found.stuck else _with_warm_pod(found, evidence)
 
 
 def _of_pods(evidence: Evidence) -> JobState:
@@ -357,6 +369,9 @@ def _of_pods(evidence: Evidence) -> JobState:
         newest.setdefault(object_status.host_index(pod), pod)
     states = {host: _of_pod(pod, evidence) for host, pod in sorted(newest.items())}
     waiting = {host: each for host, each in states.items() if each.status is not JobStatus.RUNNING}
+    absent = next((host for host in range(evidence.hosts) if host not in states), None)
+    if absent is not None and (refused := _refused_pod(evidence)):  # as where a quota allows some pods
+        waiting[absent] = JobState(JobStatus.PENDING, *refused)
     first = next(iter(states.values()))
     if not waiting:
         return first
@@ -365,7 +380,7 @@ def _of_pods(evidence: Evidence) -> JobState:
     if evidence.hosts == 1:
         return worst
     status = JobStatus.RUNNING if first.status is JobStatus.RUNNING else worst.status
-    running = len(states) - len(waiting)
+    running = len(states.keys() - waiting.keys())
     return worst._replace(
         status=status, what=f"{running} of {evidence.hosts} hosts are running; host {host}: {worst.what}"
     )

@@ -670,6 +670,16 @@ def test_a_slice_waits_for_its_worst_host() -> None:
     assert found.stuck
 
 
+def test_a_host_that_the_cluster_refuses_a_pod_is_what_a_slice_waits_for() -> None:
+    refusal = event("FailedCreate", "Error creating: exceeded quota: team, requested: pods=1", of="job")
+
+    found = diagnose(slice_of(host(0), host(1))._replace(events=[refusal]))
+
+    assert found.code == "quota"
+    assert found.what.startswith("2 of 4 hosts are running; host 2: the quota team of the namespace research")
+    assert diagnose(slice_of(*map(host, range(4)))._replace(events=[refusal])).what == ""
+
+
 def test_the_host_that_failed_by_itself_is_the_cause_and_not_the_preempted_or_the_later_one() -> None:
     late = {"exitCode": task.FAILED_EXIT, "finishedAt": at(30), "message": "peer lost"}
     early = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": at(20)}

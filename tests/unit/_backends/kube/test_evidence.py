@@ -96,3 +96,44 @@ def test_whether_an_autoscaler_has_looked_at_a_pod_is_known_by_its_events_and_fo
             found = diagnosis.gather_evidence(client, job, list_nodes=command or diagnosis.LIST_NODES)
 
     assert found.unseen is expected
+
+
+def test_of_a_job_set_the_job_of_a_slice_that_lacks_pods_is_asked_why() -> None:
+    hosts = {"completions": 2, "template": {"spec": {}}}
+    job_set = {
+        "kind": "JobSet",
+        "metadata": {"name": "kinetic-a", "namespace": "team", "uid": "u-1", "labels": {"job-id": "a"}},
+        "spec": {"replicatedJobs": [{"name": "s", "replicas": 2, "template": {"spec": hosts}}]},
+    }
+    parts = [
+        {"metadata": {"name": f"kinetic-a-s-{number}"}, "spec": hosts, "status": {"active": active}}
+        for number, active in enumerate([2, 0])
+    ]
+    pods = [
+        {
+            "metadata": {"name": f"a-{number}", "labels": {"batch.kubernetes.io/job-completion-index": f"{number}"}},
+            "status": {
+                "phase": "Running",
+                "containerStatuses": [{"name": "kinetic-worker", "state": {"running": {}}}],
+            },
+        }
+        for number in range(2)
+    ]
+    refused = {"reason": "FailedCreate", "message": "Error creating: exceeded quota: few, requested: pods=1"}
+    lists = {"pods": pods, "jobs": parts, "nodes": []}
+    asked: list[str] = []
+
+    def answer(request: Request) -> Answer:
+        kind = request.path.rpartition("/")[2]
+        if kind == "events":
+            asked.append(request.query["fieldSelector"])
+            return page({"metadata": {}, "items": [refused] if "name=kinetic-a-s-1" in asked[-1] else []})
+        return page({"metadata": {}, "items": lists[kind]}) if kind in lists else refusal(404, "not found", "NotFound")
+
+    with closing(Server(answer).start()) as server:
+        access = Access(server.url, "the context test", FixedCredential("Bearer t"))
+        with closing(Client(access, "team", Retry(2, 0.0, 0.0, 1.0, sleep=lambda _: None))) as client:
+            found = diagnosis.diagnose(diagnosis.gather_evidence(client, job_set))
+
+    assert found.what == "2 of 4 hosts are running; host 2: the quota few of the namespace team is used up"
+    assert not any("name=kinetic-a-s-0" in each for each in asked)
