@@ -133,7 +133,12 @@ SCHEDULING = (
         "busy", r"Insufficient (?P<what>[\w./-]+)",
         "all matching nodes are busy: not enough {what}",
         "wait for other jobs, or ask for less; an autoscaler, if there is one, is creating a node now"),
-    Pattern(  # where others do not match, a cordoned one may: the scheduler tells no more of it
+    Pattern(  # whether a cordoned one would match, the scheduler does not tell
+        "no-node-matches", r"\A(?=.*node\(s\) were unschedulable)(?=.*(?:didn't match|taint))",
+        "no open node of this cluster has what the job asks for, {accelerator}; others are cordoned, as for an upgrade",
+        "kubectl get nodes names the cordoned ones (SchedulingDisabled): if one of them fits, wait until it is open "
+        f"again (kubectl uncordon NODE); else {_NODES}"),
+    Pattern(
         "cordoned", r"node\(s\) were unschedulable",
         "its nodes are cordoned: they take no new pods, as while they are drained or upgraded",
         "wait until a node is open again; an administrator opens one with kubectl uncordon NODE"),

@@ -261,6 +261,17 @@ ROWS = [
         P, "no-node-matches", "what the job asks for: gpu-l4x4", "kubectl get nodes", STUCK,
     ),
     Row(
+        "cordoned",
+        facts(unschedulable("0/1 nodes are available: 1 node(s) were unschedulable. preemption: 0/1 nodes are "
+                            "available: 1 Preemption is not helpful for scheduling.")),
+        P, "cordoned", "its nodes are cordoned", "kubectl uncordon NODE", WAIT,
+    ),
+    Row(
+        "a cordoned node beside others, which may be of any kind",
+        facts(unschedulable(MISMATCH.replace(". pre", ", 1 node(s) were unschedulable. pre"))),
+        P, "no-node-matches", "no open node of this cluster has what the job asks for, gpu-l4x4", "add nodes", WAIT,
+    ),
+    Row(
         "no nodes at all",
         facts(unschedulable("no nodes available to schedule pods")),
         P, "no-node-matches", "the cluster has no nodes", "kubectl get nodes --show-labels", WAIT,
