@@ -249,6 +249,8 @@ def reject_local(found: Sequence[Entry], source: Path) -> None:
     for entry in found:
         if problem := _local_reference(entry.text):
             reason, advice = problem
+            if entry.text.startswith(CONSTRAINT):
+                advice = "take it out of the constraints; a wheel that is to be used is named in the requirements"
             why = f"{reason}; a job elsewhere has only what comes from an index, from an address, or with your project"
             reject(entry._replace(text=entry.text.removeprefix(CONSTRAINT)), source, why, advice)
 

@@ -227,6 +227,16 @@ def test_a_path_without_a_file_and_an_archive_of_sources_say_what_to_do(project)
     assert "./wheels/NAME.whl" in refused(project, "--find-links ./wheels")[2]
 
 
+def test_a_wheel_in_the_constraints_is_to_be_named_in_the_requirements(project) -> None:
+    file = made_wheel(project / "wheels", "lib", "1", {"lib.py": ""})
+    (project / "constraints.txt").write_text(f"lib @ file://{file}\n")
+
+    what, _, next_ = refused(project, "-c constraints.txt")
+
+    assert what.startswith(f"{project}/constraints.txt, line 1 cannot be installed in a job: lib @ ")
+    assert next_ == "next:  take it out of the constraints; a wheel that is to be used is named in the requirements"
+
+
 def test_a_wheel_of_kinetic_is_neither_sent_nor_installed(project) -> None:
     made_wheel(project / "wheels", "kinetic_jobs", "9", {"kinetic/__init__.py": ""})
 
