@@ -100,6 +100,59 @@ def test_what_a_signal_handler_raises_into_a_wait_arrives_and_the_job_that_keeps
     assert "kinetic: cancel:   kinetic jobs cancel" in err
 
 
+@pytest.mark.parametrize(("call", "step"), [("double.run_async(1)", 97), ("double.run_async_map([1, 2])", 397)])
+def test_what_a_signal_handler_raises_into_a_submission_arrives_whichever_line_it_interrupts(
+    project: Any, call: str, step: int
+) -> None:
+    project.write("double.py", "import kinetic\n\n@kinetic.run(accelerator='cpu')\ndef double(x):\n    return 2 * x\n")
+    project.write(
+        "interrupted.py",
+        f"""
+        import signal, sys
+        from collections import Counter
+        from double import double
+
+        def stop(*_):
+            raise TimeoutError("too slow")
+
+        signal.signal(signal.SIGUSR1, stop)
+        found, number, left = Counter(), 0, 0
+
+        def count(frame, event, _):
+            global left
+            if event == "call" and "/kinetic/" not in frame.f_code.co_filename:
+                return None
+            left -= event == "line"
+            if left == 0 and event == "line":
+                left = -1
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGUSR1)
+            return count
+
+        {call}
+        while left <= 0:
+            number += {step}
+            left = number
+            sys.settrace(count)
+            try:
+                submitted = {call}
+            except TimeoutError as error:
+                found[str(error)] += 1
+            except Exception as error:
+                found[repr(error)] += 1
+            else:
+                found.update(["passed over"] if left <= 0 else [])
+            finally:
+                sys.settrace(None)
+        print(len(found), found["too slow"] > 10, found)
+        """,
+    )
+
+    done = project.run("interrupted.py", timeout=100)
+
+    assert done.stdout.startswith("1 True "), (done.stdout, done.stderr)
+
+
 def test_in_an_interactive_session_the_job_is_named_and_the_next_line_runs(project: Any, tmp_path: Path) -> None:
     until = tmp_path / "until"
     project.write("work.py", WORK)

@@ -10,6 +10,7 @@ import base64
 import contextlib
 import keyword
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,9 +25,10 @@ from kinetic._config.options import UNSET
 from kinetic._jobs import after, data_refs, job_options, locate, notifications, submit_context
 from kinetic._jobs import submit as job_submit
 from kinetic._jobs.handle import JobHandle
+from kinetic._output import signal_handlers, tracebacks
 from kinetic._output import terminal as output
-from kinetic._output import tracebacks
 from kinetic._output.format import count_text, seconds_text
+from kinetic._output.signal_handlers import HandlerWatch
 from kinetic._project import pickler
 from kinetic._project.pickler import InputPacker
 from kinetic._wire import NamedTuple, cache_entries, digests, documents, keys, python_runtime
@@ -495,20 +497,24 @@ def submit(request: BatchRequest) -> BatchHandle:
         KineticError: Nothing was launched; or the batch is stored and could not be launched completely: then a note
             names the command that submits the rest.
     """
-    try:
-        launcher, errors = _stored(request)
-    except KeyboardInterrupt:
-        raise submit_context.interrupted() from None
-    group = launcher.group
-    batch = handle_of_group(group)
-    batch._submission_errors = errors
-    batch._tracker = BatchTracker(group, launcher.store, launcher.backend)
-    batch._table = launcher.table
-    try:
-        _begin(batch, launcher)
-    except KeyboardInterrupt:
-        raise tracebacks.interrupt(collection.report_detached(batch)) from None
-    return batch
+    with HandlerWatch(sys._getframe()) as watch:
+        try:
+            launcher, errors = _stored(request)
+        except KeyboardInterrupt:
+            raise submit_context.interrupted() from None
+        group = launcher.group
+        batch = handle_of_group(group)
+        batch._submission_errors = errors
+        batch._tracker = BatchTracker(group, launcher.store, launcher.backend)
+        batch._table = launcher.table
+        try:
+            _begin(batch, launcher)
+        except KeyboardInterrupt:
+            raise tracebacks.interrupt(collection.report_detached(batch)) from None
+        if watch.error is not None:  # which our code passed over
+            with collection.detaching(batch):
+                signal_handlers.check()
+        return batch
 
 
 def _begin(batch: BatchHandle, launcher: ChildLauncher) -> None:

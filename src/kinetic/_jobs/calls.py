@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._config import target as settings
 from kinetic._jobs import submit_context
+from kinetic._output import signal_handlers
 from kinetic._output import terminal as output
+from kinetic._output.signal_handlers import HandlerWatch
 from kinetic._wire import loading
 from kinetic.errors import DebugError
 
@@ -24,14 +26,21 @@ def submit_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
 ) -> JobHandle:
     """Submit a call: the backend prepares while the rest of this client is still being imported."""
-    try:
-        with loading():
-            context = submit_context.prepare(options, may_be_warm=True)
-            from kinetic._jobs import submit  # 60 ms with the pickler on first use, beside the supervisor's own start
+    with HandlerWatch(sys._getframe()) as watch:  # noqa: SLF001 - what this calls
+        try:
+            with loading():
+                context = submit_context.prepare(options, may_be_warm=True)
+                from kinetic._jobs import submit  # 60 ms with the pickler on first use, beside the supervisor's start
 
-            return submit.submit_function(function, args, kwargs, name, options, context)
-    except KeyboardInterrupt:
-        raise submit_context.interrupted() from None
+                handle = submit.submit_function(function, args, kwargs, name, options, context)
+        except KeyboardInterrupt:
+            raise submit_context.interrupted() from None
+        if watch.error is not None:  # which our code passed over
+            from kinetic._jobs.wait import detaching
+
+            with detaching(handle):
+                signal_handlers.check()
+        return handle
 
 
 def call_and_wait(

@@ -1,4 +1,4 @@
-"""What signal handlers of the user's raise into a wait: the caller gets it, whichever of our lines it interrupts.
+"""What signal handlers of the user's raise into a submission or a wait: the caller gets it, whatever it interrupts.
 
 Python runs a handler between any two lines. A TimeoutError that one raises is an OSError, which lines that read a file
 take for an error of the file: they would pass it over, or report it as another one.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from types import FrameType
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 # What programs use to interrupt themselves, or are interrupted by. Ctrl-C raises no OSError, unless they handle it.
 _NAMES = ("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGHUP", "SIGINT")
@@ -18,7 +18,10 @@ _SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 
 
 class HandlerWatch:
-    """Notes what handlers raise while the code below a frame runs: a wait of the main thread, which installs them."""
+    """Notes what handlers raise while a frame, or what it calls, is running in the main thread, which installs them.
+
+    As a context, it lets what a handler raised leave in the place of the error for which our code took it.
+    """
 
     def __init__(self, frame: FrameType) -> None:
         self.error: Exception | None = None
@@ -33,6 +36,16 @@ class HandlerWatch:
                     signal.signal(number, noting)
                     _installed[number] = noting
         _watches.append(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        raised = self.end()
+        if raised is not None and isinstance(error, Exception) and error is not raised:
+            for note in getattr(error, "__notes__", ()):  # as the command that resumes a batch
+                raised.add_note(note)
+            raise raised from None
 
     def end(self) -> Exception | None:
         """Stop noting; return what was raised last, and not given out.
