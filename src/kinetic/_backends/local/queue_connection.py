@@ -77,21 +77,26 @@ class QueueConnection:
         """
         is_forced_later = forced and folders.is_forced_later()
         with self._lock:
-            db = self._patiently(functools.partial(self._begin, forced and not is_forced_later))
             try:
+                db = self._patiently(functools.partial(self._begin, forced and not is_forced_later))
                 yield db
                 _patiently(self._path, lambda: db.execute("COMMIT"))
                 if is_forced_later:
                     with contextlib.suppress(FileNotFoundError):  # not in WAL: SQLite has forced it
                         folders.sync(f"{self._path}-wal")
             except BaseException as error:
-                if db.in_transaction:  # SQLite itself rolls back when the disk is full
-                    with contextlib.suppress(sqlite3.Error):
-                        db.execute("ROLLBACK")
+                self._roll_back()
                 if isinstance(error, sqlite3.Error):
                     kind = _RepairedError if self._repair_after(error) else BackendUnavailableError
                     raise _unusable(self._path, str(error), kind=kind) from error
                 raise
+
+    def _roll_back(self) -> None:
+        """End a transaction, if one has begun: Ctrl-C may come while its beginning waits for another process."""
+        if self._db is not None and self._pid == os.getpid():
+            with contextlib.suppress(sqlite3.Error):
+                if self._db.in_transaction:  # SQLite itself rolls back when the disk is full
+                    self._db.execute("ROLLBACK")
 
     def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Ask the database something that changes nothing."""

@@ -473,3 +473,24 @@ def test_a_gpu_job_that_waits_holds_back_the_devices_it_may_use_and_no_others(qu
     started = [queue.claim(f"k{number}", "earth") for number in range(4)]
 
     assert [(row.job_id, row.devices) for row in started if row] == [("a", "0"), ("c", "1"), ("e", "3")]
+
+
+def test_ctrl_c_while_a_change_waits_for_its_turn_leaves_the_queue_to_others(tmp_path: Path, monkeypatch) -> None:
+    """Python handles a signal that came while SQLite waited once the transaction has begun."""
+    with closing(queue_connection.QueueConnection(tmp_path / "queue.db")) as connection:
+        begin = connection._begin
+
+        def begin_and_be_interrupted(forced: bool) -> None:
+            begin(forced)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(connection, "_begin", begin_and_be_interrupted)
+            with pytest.raises(KeyboardInterrupt), connection.change():
+                pass
+
+        with closing(sqlite3.connect(tmp_path / "queue.db", timeout=0, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("ROLLBACK")
+        with connection.change() as db:
+            assert db.in_transaction
