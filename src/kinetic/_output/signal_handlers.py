@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 # What programs use to interrupt themselves, or are interrupted by. Ctrl-C raises no OSError, unless they handle it.
 _NAMES = ("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGHUP", "SIGINT")
+_PAUSES = 0x20 | 0x80 | 0x200  # inspect.CO_GENERATOR, CO_COROUTINE and CO_ASYNC_GENERATOR
 _SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 
 
@@ -28,6 +30,7 @@ class HandlerWatch:
         self._frame: FrameType | None = frame
         if threading.current_thread() is not threading.main_thread():
             return
+        _watches[:] = [watch for watch in _watches if not watch.is_left(_running())]
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler) and not isinstance(handler, _Noting) and handler is not signal.default_int_handler:
@@ -65,12 +68,13 @@ class HandlerWatch:
         error, self.error = self.error, None  # its traceback leads back to here
         return error
 
-    def note(self, error: Exception, interrupted: FrameType | None) -> None:
-        """Note what a handler raised, if it has interrupted our code, and not the user's own beside it."""
-        while interrupted is not None and interrupted is not self._frame:
-            interrupted = interrupted.f_back
-        if interrupted is not None:
-            self.error = error
+    def is_around(self, running: set[FrameType]) -> bool:
+        """Return whether its frame is among some that run: the user's code beside a generator is none of its own."""
+        return self._frame in running
+
+    def is_left(self, running: set[FrameType]) -> bool:
+        """Return whether its frame has ended without it: a handler interrupted the very line that began or ended it."""
+        return not (self.is_around(running) or (self._frame and self._frame.f_code.co_flags & _PAUSES))
 
 
 class _Noting:
@@ -83,8 +87,10 @@ class _Noting:
         try:
             return self.handler(number, interrupted)
         except Exception as error:
+            running = _running(interrupted)
             for watch in _watches:
-                watch.note(error, interrupted)
+                if watch.is_around(running):
+                    watch.error = error
             raise
 
 
@@ -92,12 +98,24 @@ _watches: list[HandlerWatch] = []  # of the main thread
 _installed: dict[int, _Noting] = {}  # by signal
 
 
+def _running(frame: FrameType | None = None) -> set[FrameType]:
+    """Return the frames that run, from one of them on; of this function's caller unless another one is named."""
+    found = set[FrameType]()
+    above: FrameType | None = frame or sys._getframe(1)  # noqa: SLF001 - by its documentation, who calls
+    while above is not None:
+        found.add(above)
+        above = above.f_back
+    return found
+
+
 def check() -> None:
     """Raise what a handler raised into a wait of this thread, and our code passed over."""
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or all(each.error is None for each in _watches):
         return
-    error = next((watch.error for watch in reversed(_watches) if watch.error is not None), None)
+    running = _running()
+    around = [watch for watch in reversed(_watches) if watch.is_around(running)]
+    error = next((watch.error for watch in around if watch.error is not None), None)
     if error is not None:
-        for watch in _watches:  # of one wait inside another, both have it
+        for watch in around:  # of one wait inside another, both have it
             watch.error = None
         raise error

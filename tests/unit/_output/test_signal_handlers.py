@@ -132,6 +132,16 @@ def test_a_handler_that_somebody_kept_and_put_back_is_watched_in_the_next_wait()
     signal.signal(SIGNAL, too_slow)
 
 
+def test_what_a_wait_left_that_was_interrupted_where_it_begins_or_ends_is_not_raised_into_the_next_one() -> None:
+    def wait_that_is_interrupted() -> None:
+        HandlerWatch(sys._getframe())
+        pass_over()
+
+    wait_that_is_interrupted()
+    with Detaching(lambda: "told"):
+        signal_handlers.check()
+
+
 def test_a_handler_that_was_changed_during_a_wait_stays_and_one_that_was_kept_works() -> None:
     seen: list[int] = []
 
