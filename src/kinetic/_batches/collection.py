@@ -18,7 +18,7 @@ from kinetic._jobs import locate, notifications, wait
 from kinetic._output import notebook, signal_handlers, tracebacks
 from kinetic._output import terminal as output
 from kinetic._wire.outcomes import FAILED
-from kinetic.errors import BatchError, JobCancelledError, JobTimeoutError, KineticError, LaunchError
+from kinetic.errors import BatchError, JobCancelledError, JobTimeoutError, LaunchError
 
 if TYPE_CHECKING:
     from kinetic._batches.display import View
@@ -327,7 +327,7 @@ def _clean_up(batch: Batch, tracker: Tracker, collected: list[int]) -> None:
         if len(collected) == len(batch.jobs):
             tracker.forget_kept()
             removal.remove_kept_predecessors(handles, tracker)
-    except (KineticError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - also a signal handler's: the values, which are in memory, must arrive
         output.warn(f"{batch.group_id} was collected, but not all of it could be removed: {error}")
 
 

@@ -231,7 +231,7 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
         _delete(job, seen, resource=True, artifacts=True, wait=wait, later=True)
         if job.after:
             remove_kept_predecessors(job, store, wait=wait)
-    except (KineticError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - also a signal handler's: the value, which is in memory, must arrive
         locate.log().warning("%s was collected, and could not be removed: %s", job.job_id, error)
         return None
     return page

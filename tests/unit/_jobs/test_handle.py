@@ -494,6 +494,19 @@ def test_a_value_is_returned_again_though_its_job_cannot_be_removed(
         assert "could not be removed: the store is away" in caplog.text
 
 
+@pytest.mark.parametrize("error", [StoreError("the store is away"), RuntimeError("too slow, says a signal handler")])
+def test_values_arrive_whatever_is_raised_while_their_jobs_are_removed(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with testing.fake_backend(tmp_path):
+        add = user_module.imported(tmp_path, ADDS, monkeypatch).add
+        job, batch = add.run_async(1, 2), add.run_async_map([(3, 4), (5, 6)], max_concurrent=None)
+        monkeypatch.setattr(MemoryStore, "delete", _raises(error))
+
+        assert job.result() == 3
+        assert batch.results() == [7, 11]
+
+
 def _raises(error: Exception) -> Callable[..., Any]:
     def method(*_: object, **__: object) -> Any:
         raise error
