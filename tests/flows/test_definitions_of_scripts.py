@@ -315,6 +315,125 @@ def test_caches_generic_functions_and_names_of_types_of_a_script_run(project) ->
     assert last_json(out) == [1548008755920, 4, 7, 8, "int", "other", 9, 1, True, 7]
 
 
+def test_what_decorators_of_a_library_made_and_pickle_by_its_name_in_the_script_runs(project) -> None:
+    project.write(
+        "library.py",  # as cachetools 8, toolz and multimethod do it
+        """
+        import functools, importlib
+
+        class Cached:
+            def __init__(self, function):
+                self.known = {}
+                functools.update_wrapper(self, function)
+
+            def __call__(self, n):
+                if n not in self.known:
+                    self.known[n] = self.__wrapped__(n)
+                return self.known[n]
+
+            def __reduce__(self):
+                return self.__qualname__
+
+        class CachedMethod:
+            def __init__(self, function):
+                self.__wrapped__ = function
+
+            def __set_name__(self, owner, name):
+                self.owner, self.name = owner, name
+
+            def __get__(self, it, owner=None):
+                return it.__dict__.setdefault("kept", {}).setdefault(self, self.__wrapped__(it))
+
+            @staticmethod
+            def found(owner, name):
+                return owner.__dict__[name]
+
+            def __reduce__(self):
+                return self.found, (self.owner, self.name)
+
+        class Curried:
+            def __init__(self, func, *given):
+                self.partial = functools.partial(func, *given)
+                self.__module__, self.__qualname__ = "__main__", func.__name__
+
+            func = property(lambda self: self.partial.func)
+
+            def __call__(self, *rest):
+                wanted = self.func.__code__.co_argcount - len(self.partial.args)
+                return self.partial(*rest) if len(rest) == wanted else Curried(self.func, *self.partial.args, *rest)
+
+            def __reduce__(self):
+                return restored, (f"__main__:{self.__qualname__}", self.partial.args)
+
+        def restored(place, given):
+            module, name = place.split(":")
+            found = getattr(importlib.import_module(module), name)
+            return Curried(found.func, *given) if given else found
+
+        class Methods(dict):
+            def __new__(cls, function):
+                self = super().__new__(cls)
+                self.count = 0
+                return self
+
+            def __init__(self, function):
+                self.register(function)
+
+            def register(self, function):
+                self[next(iter(function.__annotations__.values()))] = function
+                return self
+
+            def __setitem__(self, kind, function):
+                self.count += 1
+                super().__setitem__(kind, function)
+
+            def __call__(self, value):
+                return self[type(value)](value)
+        """,
+    )
+    out = project.out(
+        """
+        import json
+        import kinetic, library
+
+        @library.Cached
+        def fibonacci(n):
+            return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+        class Model:
+            @library.CachedMethod
+            def size(self):
+                return [7]
+
+        @library.Curried
+        def add(a, b, c):
+            return a + b + c
+
+        @library.Methods
+        def kind(value: int):
+            return "int"
+
+        @kind.register
+        def kind(value: str):
+            return "text"
+
+        more, model = add(1), Model()
+        fibonacci(5)
+        model.size
+
+        @kinetic.run(accelerator="cpu")
+        def train(n):
+            assert add(1, 2, 3) == 6 and type(model) is Model
+            kept = model.size is model.size
+            return fibonacci(n), more(2)(n), kept, kind(1), kind(""), kind.count, len(fibonacci.known)
+
+        print(json.dumps(train(60)))
+        """
+    )
+
+    assert last_json(out) == [1548008755920, 63, True, "int", "text", 2, 61]
+
+
 def test_what_decorators_and_metaclasses_make_and_cannot_be_pickled_is_made_again_in_the_job(project) -> None:
     project.write(
         "kernels.py",  # as Triton, torch.library and Numba make them

@@ -20,7 +20,7 @@ from kinetic._wire import NamedTuple, reducers
 
 _PLAIN = (bool, int, float, str, type(None))
 _AT_ONCE = ("<generic", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "__annotate__")  # names of nested code
-_INSIDE = ("__func__", "__wrapped__", "method", "fget", "py_func")  # where a function is; equinox's, Numba's
+_INSIDE = ("__func__", "__wrapped__", "method", "fget", "py_func", "func")  # where a function is; equinox's, Numba's
 
 
 class ClassSource(NamedTuple):
@@ -63,7 +63,7 @@ def function_source(name: str, made: object) -> ClassSource | None:
     """Return how a function at the top level of the script was defined, of which its decorators made something else."""
     main = vars(sys.modules["__main__"])
     with contextlib.suppress(Exception):  # a stranger's object may raise anything when touched; or the file is gone
-        for inner in (getattr(made, "__wrapped__", None), *getattr(made, "__dict__", {}).values()):
+        for inner in (*(getattr(made, each, None) for each in _INSIDE), *getattr(made, "__dict__", {}).values()):
             if isinstance(inner, FunctionType) and inner.__globals__ is main and inner.__qualname__ == name:
                 return _source_in(inner.__code__.co_filename, name, None, main, {inner.__code__})
     return None

@@ -147,7 +147,25 @@ class PickleRules:
         if type(value) is reducers.CACHED and self.is_by_value(value.__module__):
             return reducers.cached(value)
         reduced = reducers.without_new(value)
+        if reduced is NotImplemented and callable(value):
+            reduced = self._of_the_script(value)
         return reduce(value) if reduced is NotImplemented else reduced
+
+    @staticmethod
+    def _of_the_script(value: Any) -> Any:
+        """Return how the job gets what a decorator of a library made, and pickles by its name in the script."""
+        main = vars(sys.modules["__main__"])
+        name, reduced = reducers.by_name_in_script(value) or ("", ())
+        if name not in main or isinstance(main[name], type | FunctionType):
+            return NotImplemented
+        from kinetic._project import class_source  # only with such a decorator
+
+        source = class_source.function_source(name, main[name])
+        if source is None:
+            return NotImplemented
+        if main[name] is value:
+            return reducers.of_source(name, *source)
+        return reducers.after(main[name], reduced)  # made with it, as ``add(1)`` of a curried ``add``
 
     def _reduce_function(self, value: FunctionType, namespaces: dict[int, Any], reduce: Callable[[Any], Any]) -> Any:
         if self._is_second_try:
@@ -168,12 +186,14 @@ class PickleRules:
         is_sought = is_sent and kind.__module__ != "__main__" and not self.is_by_value(kind.__module__)
         if is_sought and (place := self._place_of(kind)):
             return references.decorated, place
-        if is_sent and (what := _registered_as(kind)):
-            from kinetic._project import class_source  # only with JAX or Keras
+        what = _registered_as(kind) if is_sent else None
+        if what or (is_sent and kind.__module__ == "__main__" and reducers.keeps_its_place(kind)):
+            from kinetic._project import class_source  # only with JAX, Keras or such a decorator
 
             if source := class_source.class_source(kind):
                 return reducers.of_source(kind.__name__, *source)
-            self._lost[kind.__qualname__] = what
+            if what:
+                self._lost[kind.__qualname__] = what
         return reducers.of_class(kind, reduced)
 
     def _place_of(self, thing: object) -> tuple[str, str] | None:

@@ -443,6 +443,9 @@ def with_its_context(it: Any) -> Any:
     return operator.call, (cells["self"].cell_contents, vars(it)["_torchdynamo_orig_callable"])
 
 
+_MADE_BY_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
 def without_new(it: Any) -> Any:
     """Return the reduction of an object whose class wants arguments for __new__; Python calls it without any.
 
@@ -459,4 +462,59 @@ def _made_without_new(it: Any) -> Any:
     if not is_pythons or hasattr(kind, "__getnewargs__") or kind in copyreg.dispatch_table:
         return NotImplemented
     _, arguments, *rest = it.__reduce_ex__(2)
-    return (object.__new__, (kind,), *rest) if arguments == (kind,) else NotImplemented
+    if arguments != (kind,):
+        return NotImplemented
+    base: Any = next(each for each in kind.__mro__ if not each.__flags__ & _MADE_BY_CLASS)
+    if base not in {dict, list}:
+        return object.__new__, (kind,), *rest
+    return base.__new__, (kind,), (rest[0], base, base.copy(it)), None, None, _fill
+
+
+def _fill(it: Any, filled: tuple[Any, Any, Any]) -> None:
+    """Fill a dict or list with a class of its own as it was, without its own methods: they may need its attributes."""
+    state, base, content = filled
+    base.__init__(it, content)
+    for attributes in state if isinstance(state, tuple) else (state,):
+        for name, value in (attributes or {}).items():
+            object.__setattr__(it, name, value)
+
+
+def by_name_in_script(it: Any) -> tuple[str, Any] | None:
+    """Return by which name in the script an object of a library is pickled, and its reduction; None if it is not.
+
+    As what ``cachetools.cached`` and ``toolz.curry`` make of a function.
+    """
+    kind: Any = type(it)
+    with contextlib.suppress(Exception):  # a stranger's object may raise anything when touched
+        if it.__module__ not in _SCRIPTS or kind.__module__ in _SCRIPTS or kind in copyreg.dispatch_table:
+            return None
+        if kind.__reduce__ is object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__:
+            return None
+        reduced = it.__reduce__()
+        if isinstance(reduced, str):
+            return reduced, reduced
+        for part in reduced[1]:
+            if isinstance(part, str) and part.startswith("__main__:"):
+                return part.removeprefix("__main__:").partition(".")[0], reduced
+    return None
+
+
+def keeps_its_place(kind: type) -> bool:
+    """Return whether a part of a class is pickled by its name there, as a method with ``cachetools.cachedmethod``."""
+    for part in vars(kind).values():
+        own = type(part).__reduce__
+        if type(own) is FunctionType and type(part).__module__ not in _SCRIPTS:
+            with contextlib.suppress(Exception):  # as above
+                if kind in part.__reduce__()[1]:
+                    return True
+    return False
+
+
+def after(first: Any, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a reduction that is opened once something else has been."""
+    make, arguments, *state = reduced
+    return _after, (first, make, arguments), *state
+
+
+def _after(_: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return make(*arguments)
