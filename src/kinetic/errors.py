@@ -310,7 +310,13 @@ class ResultNotPicklableError(JobError, ValueError, code="serialization"):
 
 
 class ResultUnreadableError(JobError, code="result-unreadable"):
-    """A result exists and cannot be loaded here; its bytes are kept."""
+    """A result exists and cannot be loaded here; its bytes are kept.
+
+    Attributes:
+        partial: What could be loaded of the value, with a text in place of each part that could not; or None.
+    """
+
+    partial: Any = None
 
 
 class RunnerError(JobError, code="runner"):

@@ -63,10 +63,14 @@ def body_of(
             files[:] = [io.BytesIO(data)]
             return files[0]
 
-        return _open(functools.partial(device_tensors.load, file_again, _moved), outcome, data)
+        return _open(functools.partial(device_tensors.load, file_again, _moved), outcome, file_again, data)
     with _as_file(store, name) as file:
         verified = functools.partial(_Verified, file, outcome)
-        return _open(lambda: device_tensors.load(lambda: io.BufferedReader(verified(), _BLOCK), _moved), outcome)
+
+        def verified_again() -> IO[bytes]:
+            return io.BufferedReader(verified(), _BLOCK)
+
+        return _open(functools.partial(device_tensors.load, verified_again, _moved), outcome, verified_again)
 
 
 def _check_python(store: Store, outcome: Outcome) -> None:
@@ -156,32 +160,84 @@ def _as_file(store: Store, name: str) -> IO[bytes]:
         ) from error
 
 
-def _open(load: Callable[[], Any], outcome: Outcome, data: bytes = b"") -> Any:
+def _open(load: Callable[[], Any], outcome: Outcome, file: Callable[[], IO[bytes]], data: bytes = b"") -> Any:
     try:
         return load()
     except IntegrityError:
         raise
     except Exception as error:
-        from kinetic._wire import pickle_diagnosis  # only on the way to an error
-
-        part = ""
+        failed = _unreadable(error, outcome, data)
         with contextlib.suppress(Exception):  # user code, once more
-            part = pickle_diagnosis.find_unopened(data, "the value")
-        said = f"{f'opening {part}: ' if part else ''}{type(error).__name__}: {error}"
-        if isinstance(error, (ImportError, AttributeError)):
-            name = ""
-            with contextlib.suppress(AttributeError):
-                name = error.name or ""  # ModuleNotFoundError and AttributeError have it
-            raise ResultUnreadableError(
-                f"the result of {outcome.job_id} cannot be opened here: {name or 'what it is made of'} is missing",
-                why=f"{f'it is a {outcome.value_type}' if outcome.value_type else 'its type'}, and {said}",
-                next=_how_to_open(error),
-            ) from error
-        raise ResultUnreadableError(
-            f"the result of {outcome.job_id} is whole, and cannot be opened here",
-            why=said,
-            next=f"kinetic jobs result {outcome.job_id} --save result.pkl     keeps its bytes",
-        ) from error
+            partial = _opened_partly(file())
+            if not isinstance(partial, str):  # a text stands for all of it
+                failed.partial = partial
+                failed.add_note("What could be opened of it is the .partial of this error, with texts for the rest.")
+        raise failed from error
+
+
+def _opened_partly(file: IO[bytes]) -> Any:
+    """Open a pickle of which a part cannot be opened, with a text in the place of that part."""
+    import pickle  # only on the way to an error
+
+    own: dict[int, Callable[[Any], None]] = pickle._Unpickler.dispatch  # noqa: SLF001 - Python's unpickler, as it is written in Python
+
+    class Unpickler(pickle._Unpickler):  # noqa: SLF001 - as above
+        def find_class(self, module: str, name: str) -> Any:
+            try:
+                return super().find_class(module, name)
+            except Exception:  # noqa: BLE001 - a module may raise anything when it is imported
+                return f"<{module}.{name}>"
+
+    def tolerant(code: int, below: int) -> Callable[[Any], None]:
+        def load(self: Any) -> None:
+            what = self.stack[-below] if below else None
+            try:
+                own[code](self)
+            except Exception:  # noqa: BLE001 - user code
+                if not below:  # what was to be filled is half of itself
+                    what = self.stack.pop()
+                text = what if isinstance(what, str) else f"<{_name_of(what)}>"
+                for place in [place for place, known in self.memo.items() if known is what and not below]:
+                    self.memo[place] = text
+                if code == pickle.REDUCE[0]:
+                    self.stack.pop()
+                self.append(text)
+
+        return load
+
+    makes = {pickle.REDUCE: 2, pickle.NEWOBJ: 2, pickle.NEWOBJ_EX: 3}  # how deep on the stack lies what is called
+    fills = (pickle.BUILD, pickle.APPEND, pickle.APPENDS, pickle.SETITEM, pickle.SETITEMS, pickle.ADDITEMS)
+    places = makes | dict.fromkeys(fills, 0)
+    Unpickler.dispatch = own | {code[0]: tolerant(code[0], below) for code, below in places.items()}
+    return Unpickler(file).load()
+
+
+def _name_of(made: object) -> str:
+    kind = made if callable(made) else type(made)
+    return f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', '')}"
+
+
+def _unreadable(error: Exception, outcome: Outcome, data: bytes) -> ResultUnreadableError:
+    from kinetic._wire import pickle_diagnosis  # only on the way to an error
+
+    part = ""
+    with contextlib.suppress(Exception):  # user code, once more
+        part = pickle_diagnosis.find_unopened(data, "the value")
+    said = f"{f'opening {part}: ' if part else ''}{type(error).__name__}: {error}"
+    if isinstance(error, (ImportError, AttributeError)):
+        name = ""
+        with contextlib.suppress(AttributeError):
+            name = error.name or ""  # ModuleNotFoundError and AttributeError have it
+        return ResultUnreadableError(
+            f"the result of {outcome.job_id} cannot be opened here: {name or 'what it is made of'} is missing",
+            why=f"{f'it is a {outcome.value_type}' if outcome.value_type else 'its type'}, and {said}",
+            next=_how_to_open(error),
+        )
+    return ResultUnreadableError(
+        f"the result of {outcome.job_id} is whole, and cannot be opened here",
+        why=said,
+        next=f"kinetic jobs result {outcome.job_id} --save result.pkl     keeps its bytes",
+    )
 
 
 def _how_to_open(error: Exception) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import pickle
 import sys
 import tempfile
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,16 @@ class Opened:
 
     def __reduce__(self) -> Any:
         return os.mkdir, (str(self.sign),)
+
+
+@dataclasses.dataclass
+class Opens:
+    number: int
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        self.number = state["number"]
+        if self.number == 2:
+            raise ValueError("not this one")
 
 
 @pytest.fixture
@@ -171,6 +183,46 @@ def test_a_large_value_that_cannot_be_opened_here_says_so_and_stays(store: Store
 
     with pytest.raises(ResultUnreadableError, match="whole, and cannot be opened here"):
         results.body_of(store, again)
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_what_can_be_opened_of_a_value_arrives_where_a_part_of_it_cannot(
+    store: Store, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = types.ModuleType("only_there")
+    text = "import enum\nclass Model: pass\nclass Net(dict): pass\nclass Kind(enum.Enum):\n    A = 1\ndef fit(): pass"
+    exec(f"__name__ = 'only_there'\n{text}", vars(there))
+    made = {name: vars(there)[name]() for name in ("Model", "Net")}
+    made["Model"].weights, made["Net"]["a"] = [1], 2
+    value = {"loss": [0.5, 0.25], "bytes": bytes(size), **made, "all": [there.fit, {there.Kind.A}, Opens(1), Opens(2)]}
+    value["again"] = value["all"]
+    with monkeypatch.context() as during:
+        during.setitem(sys.modules, "only_there", there)
+        outcome = seal(store, value)
+
+    with pytest.raises(ResultUnreadableError, match="only_there") as raised:
+        results.body_of(store, outcome)
+
+    partial = raised.value.partial
+    assert partial.pop("again") is partial["all"]
+    assert partial.pop("all") == ["<only_there.fit>", {"<only_there.Kind>"}, Opens(1), f"<{__name__}.Opens>"]
+    assert partial == {
+        "loss": [0.5, 0.25],
+        "bytes": bytes(size),
+        "Model": "<only_there.Model>",
+        "Net": "<only_there.Net>",
+    }
+
+
+def test_an_error_of_a_value_of_which_nothing_can_be_opened_has_no_part_of_it(store: Store) -> None:
+    body = b"cno_such_module\nModel\n)R."
+    outcome = Outcome(JOB, "succeeded", body_length=len(body), body_sha256=hashlib.sha256(body).hexdigest())
+    store.put(keys.result(JOB), body + outcome.footer(bytes(32)))
+
+    with pytest.raises(ResultUnreadableError) as raised:
+        results.body_of(store, outcome)
+
+    assert raised.value.partial is None
 
 
 def test_an_exception_arrives_also_where_what_it_was_raised_from_cannot_be_opened(store: Store) -> None:
