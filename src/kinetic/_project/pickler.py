@@ -133,7 +133,8 @@ class PickleRules:
             return self._reduce_function(value, namespaces, reduce)
         if isinstance(value, type):
             return self._reduce_class(value, reduce(value))
-        if isinstance(value, MethodType) and value.__qualname__ == "InteractiveShell.get_ipython" and not self._magics:
+        name = getattr(value, "__qualname__", "") if isinstance(value, MethodType) else ""  # one of a partial has none
+        if name == "InteractiveShell.get_ipython" and not self._magics:
             return references.same, (references.no_ipython,)
         if type(value).__name__ in _STORAGES and type(value).__module__.startswith("optuna."):
             self._study = self._study or _kept_apart(value)

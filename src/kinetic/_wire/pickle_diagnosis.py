@@ -53,7 +53,7 @@ def _descend(
 def _children(path: str, value: object) -> Iterator[tuple[str, object]]:
     """Yield the parts of a value with the paths to them."""
     if isinstance(value, types.MethodType):
-        yield f"the instance of {value.__func__.__qualname__}()", value.__self__
+        yield f"the instance of {getattr(value, '__qualname__', 'a method')}()", value.__self__
         value = value.__func__
     if isinstance(value, types.FunctionType):
         yield from _of_function(value)

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import MethodType, ModuleType, SimpleNamespace
 
 import cloudpickle
 import pytest
@@ -211,6 +211,7 @@ METHODS = {
     "a bound decorated method": lambda module: (module.Model(3).train, (2,)),
     "the plain function of a decorated method": lambda module: (module.Model.train.__wrapped__, (module.Model(3), 2)),
     "a partial": lambda module: (partial(module.Model.fit, module.Model(3)), (2,)),
+    "a method that a partial is": lambda module: (MethodType(partial(module.Model.fit), module.Model(3)), (2,)),
     "a partial of a decorated method": lambda module: (partial(module.Model.train, module.Model(3)), (2,)),
 }
 

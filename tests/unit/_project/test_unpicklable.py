@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
+import types
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,6 +222,7 @@ FUNCTIONS = {
     "default 0 of reads_an_attribute_of_that_name()": lambda: refusal(reads_an_attribute_of_that_name),
     "attribute 'queue' of carries_an_attribute()": lambda: refusal(carries_an_attribute),
     "the instance of Model.fit() → .queue": lambda: refusal(Model().fit),
+    "the instance of a method() → .queue": lambda: refusal(types.MethodType(functools.partial(train), Model())),
     "the function it → .args[0].queue": lambda: refusal(functools.partial(train, Model())),
     "the function it → .queue": lambda: refusal(Model()),
 }
