@@ -434,6 +434,82 @@ def test_what_decorators_of_a_library_made_and_pickle_by_its_name_in_the_script_
     assert last_json(out) == [1548008755920, 63, True, "int", "text", 2, 61]
 
 
+def test_what_a_script_registers_with_a_library_is_registered_in_the_job_where_that_is_imported(project) -> None:
+    project.write(
+        "library.py",  # as pandas, omegaconf, gymnasium and timm keep it
+        """
+        KNOWN = {}
+
+        def register_accessor(name):
+            def decorator(kind):
+                if name in KNOWN:
+                    raise ValueError(f"{name} is known")
+                KNOWN[name] = kind
+                return kind
+            return decorator
+
+        def register_model(function):
+            KNOWN[function.__name__] = function
+            return function
+
+        class Config:
+            @staticmethod
+            def register_resolver(name, function): KNOWN[name] = function
+
+        def register(name, entry_point=None):
+            KNOWN[name] = entry_point
+            with open(f"{name}.txt", "a") as file:  # as a service that counts its models
+                print(name, file=file)
+        """,
+    )
+    project.write("unused.py", "def register(name, function): print('unused', name)")
+    out = project.out(
+        """
+        import atexit
+        import json
+        import kinetic, library, unused
+        from library import Config, register_model
+
+        SCALE = 3
+
+        @library.register_accessor("geo")
+        class Geo:
+            def area(self): return 7 * SCALE
+
+        @register_model
+        def tiny(): return Geo().area()
+
+        class Walk: pass
+
+        Config.register_resolver("mul", lambda a, b: a * b * SCALE)
+        library.register("walk", entry_point=Walk)
+        library.register("a service")
+        unused.register("walk", Walk)
+
+        @atexit.register
+        def bye(): print("bye")
+
+        def build(name):
+            import library
+            return library.KNOWN.get(name)
+
+        @kinetic.run(accelerator="cpu")
+        def train(n):
+            known = [build("geo")().area(), build("tiny")(), build("mul")(2, 3), build("walk") is Walk]
+            return known, build("a service"), __import__("sys").modules.get("unused") is None
+
+        @kinetic.run(accelerator="cpu")
+        def imports_it(library): return train(1)
+
+        if __name__ == "__main__":
+            print(json.dumps([imports_it(Config), imports_it.run_async_map([{"library": Config}]).results()]))
+        """
+    )
+
+    known = [[21, 21, 18, True], None, True]
+    assert last_json(out.replace("bye\n", "")) == [known, [known]]
+
+
 def test_what_decorators_and_metaclasses_make_and_cannot_be_pickled_is_made_again_in_the_job(project) -> None:
     project.write(
         "kernels.py",  # as Triton, torch.library and Numba make them

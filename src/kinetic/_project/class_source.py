@@ -13,7 +13,7 @@ import contextlib
 import dis
 import sys
 from collections.abc import Iterator
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from kinetic._wire import NamedTuple, reducers
@@ -21,6 +21,9 @@ from kinetic._wire import NamedTuple, reducers
 _PLAIN = (bool, int, float, str, type(None))
 _AT_ONCE = ("<generic", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "__annotate__")  # names of nested code
 _INSIDE = ("__func__", "__wrapped__", "method", "fget", "py_func", "func")  # where a function is; equinox's, Numba's
+
+
+_KNOW_ALREADY = {"jax", "keras", "flax", "equinox", "omegaconf"}  # by a class as above, or by import_hooks
 
 
 class ClassSource(NamedTuple):
@@ -48,6 +51,53 @@ def class_source(kind: type) -> ClassSource | None:
             if found := _source_in(file, kind.__name__, kind, main, codes):
                 return found
     return None
+
+
+def registrations(text: str, file: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield what a script registers with a library: its package, an expression that does so, and the globals of that.
+
+    By a decorator, as ``@register_dataframe_accessor("geo")``, or by a call that hands over a function or a class, as
+    ``OmegaConf.register_new_resolver("mul", mul)``: another call ``register…`` may write to a service.
+    """
+    main, body = vars(sys.modules["__main__"]), ast.parse(text).body
+    last = {each.name: each for each in body if isinstance(each, ast.ClassDef | ast.FunctionDef)}
+    for node in body:
+        made: list[ast.expr] = []
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            function = main.get(node.name)
+            code = getattr(function, "__code__", None)
+            if last[node.name] is node and (code is None or code.co_firstlineno == _first_line(node)):
+                given: ast.expr = ast.Name(node.name, ast.Load())
+                made += [ast.Call(each, [given], []) for each in node.decorator_list]
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _hands_over(node.value, main):
+            made.append(node.value)
+        for call in made:
+            if package := _registrar(call, main):
+                expression = ast.unparse(call)
+                codes = _nested(compile(expression, file, "eval"))
+                yield package, expression, _in(main, {name for code in codes for name in _globals(code)})
+
+
+def _hands_over(call: ast.Call, main: dict[str, Any]) -> bool:
+    """Return whether a call has a function or a class among its arguments."""
+    given = (*call.args, *(each.value for each in call.keywords))
+    return any(isinstance(each, ast.Lambda) or callable(main.get(getattr(each, "id", ""))) for each in given)
+
+
+def _registrar(call: ast.expr, main: dict[str, Any]) -> str:
+    """Return the package whose function ``register…`` a call or decorator uses; "" where it is none of a library."""
+    called = call
+    while isinstance(called, ast.Call):
+        called = called.func
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    while isinstance(called, ast.Attribute):
+        called = called.value
+    owner = main.get(getattr(called, "id", ""))
+    if not name.startswith("register") or not isinstance(owner, ModuleType | type | FunctionType | BuiltinFunctionType):
+        return ""
+    module = owner.__name__ if isinstance(owner, ModuleType) else str(owner.__module__)
+    package = module.partition(".")[0]
+    return "" if package in {"__main__", *sys.stdlib_module_names, *_KNOW_ALREADY} else package
 
 
 def _cells(name: str, main: dict[str, Any]) -> Iterator[str]:

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import IO, Any, Self, TypeVar
 
@@ -525,18 +526,35 @@ def _diagnosed(
 class _WithSources:
     """Travels as a function, and behind it the sources that were found while it was pickled."""
 
-    def __init__(self, function: Callable[..., Any], rules: PickleRules) -> None:
-        self._function, self._rules = function, rules
+    def __init__(self, function: Callable[..., Any], rules: PickleRules, registered: list[tuple[str, bytes]]) -> None:
+        self._function, self._rules, self._registered = function, rules, registered
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return references.with_sources, (self._function, self._rules.sources)
+        return references.with_sources, (self._function, self._rules.sources, self._registered)
+
+
+def _registered_by_script(rules: PickleRules) -> list[tuple[str, bytes]]:
+    """Return what the script registers with libraries, as bytes: where a job has not that library, they stay closed."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    found: list[tuple[str, bytes]] = []
+    with contextlib.suppress(Exception):  # the file is gone, or has been edited
+        text = Path(file).read_text(encoding="utf-8") if file else ""
+        if "register" in text:
+            from kinetic._project import class_source
+
+            for package, *registered in class_source.registrations(text, str(file)):
+                with contextlib.suppress(Exception):  # what cannot be pickled is not known there, as before
+                    dump(registered, buffer := io.BytesIO(), rules)
+                    found.append((package, buffer.getvalue()))
+    return found
 
 
 def _with_sources(function: Callable[..., Any], rules: PickleRules) -> object:
     """Return what is pickled in a function's place: code of a notebook, or typed into a console, has no file."""
     code = getattr(function, "__code__", None)
     file = code.co_filename if code is not None else getattr(sys.modules.get("__main__"), "__file__", None)
-    return function if file and os.path.exists(file) else _WithSources(function, rules)
+    registered = _registered_by_script(rules)
+    return function if file and os.path.exists(file) and not registered else _WithSources(function, rules, registered)
 
 
 def _pickle_into_store(value: object, rules: PickleRules, store: Store, key: str) -> Artifact:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,12 +133,35 @@ def bound(function: Callable[..., Any], instance: object) -> Callable[..., Any]:
     return function.__get__(instance, type(instance))  # type: ignore[no-any-return] # functions bind
 
 
-def with_sources(value: object, sources: Mapping[str, Mapping[int, str]]) -> object:
+_registered: list[tuple[str, bytes]] = []
+
+
+def register_again() -> None:
+    """Register with the libraries that this job has imported what its script has registered with them."""
+    import pickle  # not for a decorator
+    import warnings
+
+    for package, data in _registered:
+        if package in sys.modules:
+            # Without it, the function fails where it uses it, and says so; warnings were shown by the script.
+            with warnings.catch_warnings(action="ignore"), contextlib.suppress(Exception):
+                text, names = pickle.loads(data)  # noqa: S301 - part of a pickle that was verified
+                space = main_globals()
+                space.update(names)
+                eval(text, space)  # noqa: S307 - as the script did
+
+
+def with_sources(
+    value: object, sources: Mapping[str, Mapping[int, str]], registered: Sequence[tuple[str, bytes]] = ()
+) -> object:
     """Return a value after noting the source of code that has no file here: each text, by file and first line.
 
-    So tracebacks show lines of a function that was defined in a cell of a notebook, or typed in.
+    So tracebacks show lines of a function that was defined in a cell of a notebook, or typed in. What a script has
+    registered with libraries is noted as well.
     """
     import linecache  # 1 ms; only for such code
+
+    _registered[:] = registered
 
     for name, parts in sources.items():
         lines: list[str] = []

@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from kinetic._runner import processes
-from kinetic._wire import NamedTuple, folders
+from kinetic._wire import NamedTuple, folders, references
 from kinetic._wire.order import WORDS_VARIABLE
 from kinetic._wire.task import LOG_STACKS_SIGNAL, STACKS_SIGNAL, Task
 from kinetic.errors import RunnerError
@@ -150,6 +150,7 @@ def _write_metadata(folder: Path, distributions: Mapping[str, Mapping[str, str]]
 
 def continue_the_script(plan: Mapping[str, Any]) -> None:
     """Do what the script has done before the call, and what needs the modules of the function, which are there now."""
+    references.register_again()
     if (data := command_line.get("gin")) and importlib.util.find_spec("gin"):
         __import__("gin.config").config._CONFIG.update(pickle.loads(binascii.a2b_base64(data)))  # noqa: S301, SLF001
     _log_as_the_script(plan)
