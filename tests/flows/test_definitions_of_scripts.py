@@ -510,6 +510,55 @@ def test_what_a_script_registers_with_a_library_is_registered_in_the_job_where_t
     assert last_json(out.replace("bye\n", "")) == [known, [known]]
 
 
+def test_all_methods_of_a_function_that_a_script_defines_in_several_statements_are_there(project) -> None:
+    project.write(
+        "library.py",  # as plum does it, with a lock that cannot be pickled
+        """
+        import functools, threading
+
+        KNOWN = {}
+
+        class Function:
+            def __init__(self, function):
+                self.methods, self.lock = {}, threading.Lock()
+                functools.update_wrapper(self, function)
+
+            def __call__(self, value):
+                return self.methods[type(value)](value)
+
+        def dispatch(function):
+            made = KNOWN.setdefault(function.__name__, Function(function))
+            made.methods[function.__annotations__["value"]] = function
+            return made
+        """,
+    )
+    out = project.out(
+        """
+        import json
+        import kinetic, library
+
+        @library.dispatch
+        def kind(value: int): return "int"
+
+        class Other: pass
+
+        @library.dispatch
+        def kind(value: str): return "text"
+
+        @library.dispatch
+        def kind(value: Other): return "other" + kind(1)
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            return [kind(1), kind(""), kind(Other())]
+
+        print(json.dumps(train()))
+        """
+    )
+
+    assert last_json(out) == ["int", "text", "otherint"]
+
+
 def test_what_decorators_and_metaclasses_make_and_cannot_be_pickled_is_made_again_in_the_job(project) -> None:
     project.write(
         "kernels.py",  # as Triton, torch.library and Numba make them

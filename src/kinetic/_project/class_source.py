@@ -141,7 +141,7 @@ def _source_in(
         if kind:  # texts, after ``from __future__ import annotations``, that a metaclass may look into
             annotations = {*_annotations(node)}
             now, later = now | annotations - below, later | annotations & below
-        calls = [each for each in body[place:] if _registers(each, name)]
+        calls = [each for each in body[place + 1 :] if _registers(each, name)]
         later |= {each.id for call in calls for each in ast.walk(call) if isinstance(each, ast.Name)} - now
         texts = [("".join(lines[_first_line(each) - 1 : each.end_lineno]), _first_line(each)) for each in calls]
         plain = {name: value for name, value in vars(kind).items() if isinstance(value, _PLAIN)} if kind else {}
@@ -189,7 +189,9 @@ def _registers(statement: ast.stmt, name: str) -> bool:
     """Return whether a statement only calls a function ``register…`` with a class first, or has a decorator of it."""
     if isinstance(statement, ast.FunctionDef):
         used = (each.func if isinstance(each, ast.Call) else each for each in statement.decorator_list)
-        return any(isinstance(each, ast.Attribute) and ast.unparse(each.value) == name for each in used)
+        return statement.name == name or any(  # of one name: the methods of a function of plum
+            isinstance(each, ast.Attribute) and ast.unparse(each.value) == name for each in used
+        )
     if not isinstance(statement, ast.Expr) or not isinstance(call := statement.value, ast.Call) or not call.args:
         return False
     called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
