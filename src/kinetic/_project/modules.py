@@ -255,6 +255,8 @@ class _Classifier:
             origin = getattr(getattr(module, "__spec__", None), "origin", None)
             if name in sys.builtin_module_names or origin in {"built-in", "frozen"}:
                 return ModuleOrigin("installed", "built in")
+            if name.startswith("_cython_"):  # in which what it compiles has the class of its functions
+                return ModuleOrigin("installed", "Cython makes it")
             above = sys.modules.get(name.rpartition(".")[0])  # an extension module may make modules, as jaxlib's does
             if isinstance(above, ModuleType) and self.classify(above).kind == "installed":
                 return ModuleOrigin("installed", f"{above.__name__} makes it")

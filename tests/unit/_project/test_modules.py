@@ -218,6 +218,7 @@ def test_a_module_that_an_installed_one_makes_is_installed(project, monkeypatch)
     made.__file__ = "_made.py"  # a name and no path, as torch.ops has it
 
     assert classify(made, plan_of(project)).kind == "installed"
+    assert classify(types.ModuleType("_cython_3_3_0"), plan_of(project)).kind == "installed"
 
 
 def test_a_module_whose_attributes_misbehave_is_still_classified(project):
