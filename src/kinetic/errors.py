@@ -143,7 +143,8 @@ def rebuilt(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, A
     built_in: Any = kind
     while built_in.__flags__ & _DEFINED_IN_PYTHON:  # of two built-in bases only one's __new__ is allowed: __base__'s
         built_in = built_in.__base__
-    error: BaseException = built_in.__new__(kind, *args)
+    taken = 2 if issubclass(kind, BaseExceptionGroup) else None  # those of cattrs, for one, have more in their args
+    error: BaseException = built_in.__new__(kind, *args[:taken])
     with contextlib.suppress(TypeError, ValueError):  # fewer arguments than the built-in wants: then without its fields
         built_in.__init__(error, *args)
     for name, value in state.items():

@@ -231,6 +231,20 @@ def test_an_exception_that_compiled_code_reduces_is_left_to_it() -> None:
     assert returned(raised.value).errors() == raised.value.errors()
 
 
+class OfAClassError(ExceptionGroup):
+    def __new__(cls, message, exceptions, kind):
+        error = super().__new__(cls, message, exceptions)
+        error.kind = kind
+        return error
+
+
+def test_an_exception_group_brings_what_its_class_takes_besides_its_members() -> None:
+    group = returned(OfAClassError("While structuring", [ValueError("no")], int))
+
+    assert repr(group.exceptions) == "(ValueError('no'),)"
+    assert (group.kind, group.message, str(group)) == (int, "While structuring", "While structuring (1 sub-exception)")
+
+
 def test_an_exception_group_brings_its_members() -> None:
     group = returned(ExceptionGroup("two", [ValueError(1), KeywordOnlyError(code=3)]))
 
