@@ -11,6 +11,7 @@ import __future__
 import ast
 import contextlib
 import dis
+import functools
 import sys
 from collections.abc import Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -59,7 +60,7 @@ def registrations(text: str, file: str) -> Iterator[tuple[str, str, dict[str, An
     By a decorator, as ``@register_dataframe_accessor("geo")``, or by a call that hands over a function or a class, as
     ``OmegaConf.register_new_resolver("mul", mul)``: another call ``register…`` may write to a service.
     """
-    main, body = vars(sys.modules["__main__"]), ast.parse(text).body
+    main, body = vars(sys.modules["__main__"]), _statements(text)
     last = {each.name: each for each in body if isinstance(each, ast.ClassDef | ast.FunctionDef)}
     for node in body:
         made: list[ast.expr] = []
@@ -76,6 +77,12 @@ def registrations(text: str, file: str) -> Iterator[tuple[str, str, dict[str, An
                 expression = ast.unparse(call)
                 codes = _nested(compile(expression, file, "eval"))
                 yield package, expression, _in(main, {name for code in codes for name in _globals(code)})
+
+
+@functools.lru_cache(1)
+def _statements(text: str) -> list[ast.stmt]:
+    """Parse a script: once for all of its calls, since that takes 5 ms for a thousand lines."""
+    return ast.parse(text).body
 
 
 def _hands_over(call: ast.Call, main: dict[str, Any]) -> bool:
