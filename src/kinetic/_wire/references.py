@@ -138,7 +138,9 @@ _registered: list[tuple[str, bytes]] = []
 
 def register_again() -> None:
     """Register with the libraries that this job has imported what its script has registered with them."""
-    import pickle  # not for a decorator
+    if not _registered:
+        return
+    import pickle  # 5 ms, as the next one; few scripts register anything
     import warnings
 
     for package, data in _registered:
