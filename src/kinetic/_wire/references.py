@@ -140,7 +140,7 @@ def register_again() -> None:
     """Register with the libraries that this job has imported what its script has registered with them."""
     if not _registered:
         return
-    import pickle  # 5 ms, as the next one; few scripts register anything
+    import pickle  # few scripts register anything
     import warnings
 
     for package, data in _registered:
