@@ -243,6 +243,21 @@ def test_the_command_leads_to_any_port_of_a_job_until_that_ends(job, gate) -> No
     assert (process.returncode, err) == (0, f"{job.job_id} has ended: SUCCEEDED\n")
 
 
+def test_a_connection_that_cannot_be_accepted_is_told_and_ends_nothing(monkeypatch) -> None:
+    monkeypatch.setattr(port_forward, "_RETRY_SECONDS", 0.0)
+    said = list[str]()
+    with socket.socket() as listener:  # never listens, so none can be accepted
+
+        def report(text: str) -> None:
+            said.append(text)
+            if len(said) == 2:
+                listener.close()
+
+        port_forward.Forwarder(None, listener, lambda: None, report).run()  # type: ignore[arg-type] # asks none
+
+    assert said == ["no connection can be accepted: [Errno 22] Invalid argument"] * 2
+
+
 def test_ctrl_c_closes_the_port_and_the_job_keeps_running(job) -> None:
     local = port_forward.free_port()
 
@@ -291,7 +306,8 @@ def test_a_job_that_has_ended_has_no_ports(job, gate, project) -> None:
     done = project.kinetic("jobs", "forward", job.job_id, "6006")
 
     assert done.returncode == 1
-    assert done.stderr.startswith(f"error: {job.job_id} has ended, so none of its ports can be reached [not-running]\n")
+    assert done.stderr.startswith(f"error: {job.job_id} does not run: it is SUCCEEDED [not-running]\n")
+    assert done.stderr.endswith(f"next:  kinetic jobs logs {job.job_id}\n")
 
 
 def _listens(port: int) -> bool:

@@ -96,6 +96,7 @@ class ChildLauncher:
             step("driver:launched")
             if holds and self._has_compiled():  # meanwhile, so perhaps no other process starts them
                 self.backend.release([launch.order.job_id for launch in launches if launch.programs_of])
+        self._in_warm_pods.clear()
 
     def _without_warm_pod(self, launches: Sequence[Launch]) -> Sequence[Launch]:
         """Give the first of them to idle warm pods, if this user may have any, and return the others."""
@@ -114,7 +115,7 @@ class ChildLauncher:
 
     @functools.cached_property
     def _in_warm_pods(self) -> set[str]:
-        """The children that warm pods have: they are not launched again where a launch of others is repeated."""
+        """The children that warm pods have got: not launched again where a launch with others fails and is repeated."""
         return set()
 
     def _together(self, wanted: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
@@ -360,7 +361,8 @@ class Driver:
         try:
             self._launcher.launch(wanted)
         except CapacityError as error:
-            there = [child for child in wanted if self._launcher.group.child_id(*child) in error.launched]
+            launched = frozenset(error.launched)
+            there = [child for child in wanted if self._launcher.group.child_id(*child) in launched]
             source.put_back([child for child in wanted if child not in there])
             self._note(there)
             self._at_once = 1

@@ -290,7 +290,7 @@ def forward(handle: JobRecord, port: str, host: int) -> None:
 
     Example: kinetic jobs forward @last 6006
     """
-    from kinetic._inspect import port_forward
+    from kinetic._inspect import debugger
 
     local, _, remote = port.rpartition(":")
     if not all(word.isdecimal() and 0 < int(word) < 1 << 16 for word in filter(None, (local, remote or "?"))):
@@ -300,7 +300,7 @@ def forward(handle: JobRecord, port: str, host: int) -> None:
             next=f"kinetic jobs forward {handle.job_id} 6006",
         )
     with error_output.job_keeps_running(handle):
-        ended = port_forward.forward(handle, int(remote), host=host, local_port=int(local) if local else None)
+        ended = debugger.forward(handle, int(remote), host=host, local_port=int(local) if local else None)
     if ended.is_final:
         click.echo(f"{handle.job_id} has ended: {ended.value}", err=True)
 

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from kinetic._jobs import locate, logs, status, wait
+from kinetic._jobs import locate, logs, wait
 from kinetic._output import terminal as output
 from kinetic._wire import documents, folders, inspection, keys, records
 from kinetic._wire.records import JobRecord
@@ -80,28 +80,17 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def forward(job: JobRecord, port: int, *, host: int, local_port: int | None) -> JobStatus:
-    """Forward each connection to a local port to one of a running job until it has ended; return how it is then.
+def forward(job: JobRecord, now: JobStatus, port: int, *, host: int, local_port: int | None) -> JobStatus:
+    """Forward each connection to a local port to one of a job until it has ended; return how it is then.
 
     Args:
-        job: It may wait for its start: then connections wait as well, for a while.
+        job: It has not ended.
+        now: How it is. It may wait for its start: then connections wait as well, for a while.
         port: On which a program of the job listens, where it runs.
         host: Of which host of a slice.
         local_port: On 127.0.0.1. By default the same number, or a free one where that is in use.
     """
-    backend, now = locate.backend_of(job), status.observe(job).status
-    if not locate.can_be_seen(job):
-        what = f"{job.job_id} is on {status.place_of(job)}, and its ports can be reached only there"
-        raise BackendError(what, next=f"there: kinetic jobs forward {job.job_id} {port}", code="not-here")
-    if not 0 <= host < locate.hosts_of(job):
-        raise locate.no_host(job, host, "omit --host, or name one of them")
-    if now.is_final:
-        raise BackendError(
-            f"{job.job_id} has ended, so none of its ports can be reached",
-            why=f"it is {now.value}",
-            next=f"kinetic jobs logs {job.job_id}",
-            code="not-running",
-        )
+    backend = locate.backend_of(job)
     if backend.is_here and local_port in {None, port}:
         output.report(f"{job.job_id} is on this machine: connect to 127.0.0.1:{port}")
         return now
@@ -268,8 +257,12 @@ class Forwarder:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._listener.fileno() < 0:
+                    return
+                self._report(f"no connection can be accepted: {error}")  # as where this process has too many files open
+                time.sleep(_RETRY_SECONDS)
+                continue
             threading.Thread(target=self._forward, args=(connection,), daemon=True).start()
 
     def _forward(self, connection: socket.socket) -> None:
