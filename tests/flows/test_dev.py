@@ -116,6 +116,15 @@ def dev(project) -> Iterator[Callable[..., Terminal]]:
         each.close()
 
 
+@pytest.fixture
+def shared(tmp_path, monkeypatch) -> Path:
+    """Return where a module of another project is to be, which is installed as it stands."""
+    (tmp_path / "other" / "src").mkdir(parents=True)
+    (tmp_path / "other" / "setup.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "other" / "src"))
+    return tmp_path / "other" / "src" / "shared.py"
+
+
 def statuses(project: Any, shown: str) -> dict[str, str]:
     """Return the ids of the jobs that a screen shows, in their order, with their statuses now."""
     listed = json.loads(project.kinetic("jobs", "list", "--all", "--json").stdout)
@@ -155,14 +164,8 @@ def test_each_save_runs_the_function_again_and_an_error_waits_for_the_next_save(
     assert [*statuses(project, shown).values()] == ["SUCCEEDED"] * 3
 
 
-def test_a_save_in_another_project_that_the_function_imports_from_runs_it_again(
-    dev, project, tmp_path, monkeypatch
-) -> None:
-    (tmp_path / "other" / "src").mkdir(parents=True)
-    (tmp_path / "other" / "setup.py").write_text("")
-    shared = tmp_path / "other" / "src" / "shared.py"
+def test_a_save_in_another_project_that_the_function_imports_from_runs_it_again(dev, project, shared) -> None:
     shared.write_text("WIDTH = 1\n")
-    monkeypatch.setenv("PYTHONPATH", str(shared.parent))
     project.write("model.py", "from shared import WIDTH\nLAYERS = WIDTH\n")
     terminal = dev("-a", "cpu", "train.py::train")
     terminal.see("\n10")  # its value
@@ -177,13 +180,10 @@ def test_a_save_in_another_project_that_the_function_imports_from_runs_it_again(
 
 
 def test_a_save_in_another_project_counts_from_its_import_and_while_the_function_runs(
-    dev, project, tmp_path, monkeypatch, wait_until
+    dev, project, shared, tmp_path, wait_until
 ) -> None:
-    shared, imported, go = tmp_path / "other" / "shared.py", tmp_path / "imported", tmp_path / "go"
-    shared.parent.mkdir()
-    (shared.parent / "setup.py").write_text("")
+    imported, go = tmp_path / "imported", tmp_path / "go"
     shared.write_text("WIDTH = 1\n")
-    monkeypatch.setenv("PYTHONPATH", str(shared.parent))
     slow = f"open({str(imported)!r}, 'w')\nimport os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
     project.write("model.py", "from shared import WIDTH\nLAYERS = WIDTH\n" + slow)
     terminal = dev("--cancel-on-exit", "-a", "cpu", "train.py::train", str(tmp_path / "never"))
@@ -199,15 +199,29 @@ def test_a_save_in_another_project_counts_from_its_import_and_while_the_function
     assert terminal.end().count(f"{shared} changed (last run: ") == 2
 
 
+def test_a_save_in_another_project_within_the_second_of_the_one_before_and_as_long_is_seen(
+    dev, project, shared, monkeypatch
+) -> None:
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    project.write("model.py", "from shared import LAYERS\n")
+
+    def save(layers: int) -> None:
+        shared.write_text(f"LAYERS = {layers}\n")
+        os.utime(shared, (1_000_000, 1_000_000))  # the second is all that a compiled module knows of it
+
+    save(1)
+    terminal = dev("train.py::train")
+    terminal.see("layers 1")
+    for number in (2, 3):
+        save(number)
+        terminal.see(f"layers {number}")
+
+
 @pytest.mark.parametrize(
     ("broken", "error"), [("WIDTH = = 1\n", "SyntaxError"), ("WIDTH = 1 / 0\n", "ZeroDivisionError")]
 )
-def test_an_error_in_another_project_waits_for_a_save_there(dev, project, tmp_path, monkeypatch, broken, error) -> None:
-    shared = tmp_path / "other" / "shared.py"
-    shared.parent.mkdir()
-    (shared.parent / "setup.py").write_text("")
+def test_an_error_in_another_project_waits_for_a_save_there(dev, project, shared, broken, error) -> None:
     shared.write_text(broken)
-    monkeypatch.setenv("PYTHONPATH", str(shared.parent))
     project.write("model.py", "from shared import WIDTH\nLAYERS = WIDTH\n")
     terminal = dev("-a", "cpu", "train.py::train")
 

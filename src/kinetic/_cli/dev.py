@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import glob
+import importlib.util
 import json
 import os
 import select
@@ -259,6 +261,8 @@ class _Session:
                 changed |= dict.fromkeys(self._watcher.changes())
             output.report(f"{_names(list(changed))} changed (last run: {last})")
             self._run.close()
+            for name in changed:
+                _remove_bytecode(self._watcher.root / name)
             self._run = self._begin_run()
 
     def _begin_run(self) -> _Run:
@@ -339,6 +343,15 @@ def _result_of(run: _Run) -> str:
     if "returned" in run.told:
         return f"{took}, returned {run.told['returned']}"
     return f"{took}, {run.told['failed']}" if "failed" in run.told else ""
+
+
+def _remove_bytecode(source: Path) -> None:
+    """Remove what Python has compiled of a file: it looks at size and second, and takes it for another save's."""
+    if source.suffix == ".py":
+        cached = Path(importlib.util.cache_from_source(str(source)))
+        for each in cached.parent.glob(f"{glob.escape(source.stem)}.*.pyc"):  # of each optimization level
+            with contextlib.suppress(OSError):
+                each.unlink()
 
 
 def _names(changed: Sequence[str]) -> str:
