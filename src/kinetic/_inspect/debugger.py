@@ -222,7 +222,7 @@ _RELATIVE = re.compile(r'(?m)^  File "(?=[^/<])')  # a file of the project, as a
 def run_in(job: JobRecord, command: Sequence[str], *, host: int, tty: bool) -> int:
     """Run a command, or a shell, where a job runs; return its exit code."""
     _check_host(job, host)
-    _check_running(job, f"shell {job.job_id}")
+    _check_running(job, next=f"there: kinetic jobs shell {job.job_id}")
     try:
         return locate.backend_of(job).run_in(job.job_id, command, host=host, tty=tty)
     except RunnerError as error:  # of the command, not of the job, which keeps running
@@ -233,7 +233,7 @@ def run_in(job: JobRecord, command: Sequence[str], *, host: int, tty: bool) -> i
 def forward(job: JobRecord, port: int, *, host: int, local_port: int | None) -> JobStatus:
     """Connect a local port to one of a job until that has ended; see ``port_forward.forward``."""
     _check_host(job, host)
-    now = _check_running(job, f"forward {job.job_id} {port}", may_wait=True)
+    now = _check_running(job, next=f"there: kinetic jobs forward {job.job_id} {port}", may_wait=True)
     return port_forward.forward(job, now, port, host=host, local_port=local_port)
 
 
@@ -241,7 +241,7 @@ def stacks(job: JobRecord, *, host: int | None) -> list[Stacks]:
     """Return the Python stacks of all threads of a host of a job, or of all hosts."""
     if host is not None:
         _check_host(job, host)
-    _check_running(job, f"stacks {job.job_id}")
+    _check_running(job, next=f"there: kinetic jobs stacks {job.job_id}")
     hosts = range(locate.hosts_of(job)) if host is None else [host]
     found = locate.backend_of(job).stacks(job.job_id, hosts=list(hosts))
     if any(each.text for each in found):
@@ -261,14 +261,17 @@ def _check_host(job: JobRecord, host: int) -> None:
         raise locate.no_host(job, host, "omit --host, or name one of them")
 
 
-def _check_running(job: JobRecord, command: str, *, may_wait: bool = False) -> JobStatus:
-    """Refuse a job that does not run, or waits for its start and must not; return how it is."""
+def _check_running(job: JobRecord, *, next: str, may_wait: bool = False) -> JobStatus:
+    """Refuse a job that does not run, or waits for its start and must not; return how it is.
+
+    next: what to do about a job on another machine
+    """
     job_id = job.job_id
     if job.host and job.host != locate.machine():
         raise BackendError(
             f"{job_id} is on another machine, and can be inspected only there",
             why=f"it was submitted on {job.host}",
-            next=f"there: kinetic jobs {command}",
+            next=next,
             code="not-here",
         )
     seen = status.observe(job)
