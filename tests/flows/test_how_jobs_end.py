@@ -139,8 +139,29 @@ def test_a_deadline_ends_a_job_and_leaves_the_stacks_of_all_threads(submit, stuc
 
     assert time.monotonic() - began < SOON
     assert raised.value.code == "deadline"
-    assert "in stuck" in job.logs()
-    assert "in waits_elsewhere" in job.logs()
+    *others, ours = job.logs().split("\n\n")  # the main thread is the last
+    assert "in waits_elsewhere" in "".join(others)
+    assert [line.split(" in ")[-1] for line in ours.splitlines()[1:]][-2:] == ["stuck", "train"]
+    assert "/_runner/" not in job.logs()  # nothing of ours
+
+
+def test_a_deadline_leaves_the_stacks_in_the_log_where_the_job_has_taken_their_signal(submit) -> None:
+    job = submit(
+        """
+        import signal
+
+        @on_cpu
+        def train():
+            signal.signal(signal.SIGRTMAX - 4, signal.SIG_IGN)
+            time.sleep(300)
+        """,
+        "train.with_options(deadline=0.4).run_async()",
+    )
+
+    with pytest.raises(RuntimeError, match="deadline"):
+        job.result(timeout=30)
+
+    assert "in train" in job.logs()
 
 
 def test_the_deadline_may_come_from_the_environment(submit, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ A slice succeeds or fails as one. Whatever processes a worker leaves behind are 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import signal
@@ -21,6 +22,7 @@ from kinetic._runner.supervisor.verdicts import Ending, ReportReader
 from kinetic._wire import dataclass, folders
 from kinetic._wire.outcomes import SUCCEEDED
 from kinetic._wire.task import LOG_STACKS_SIGNAL, Task
+from kinetic.errors import RunnerError
 
 if TYPE_CHECKING:
     from kinetic._runner.supervisor.meter import Meter
@@ -74,6 +76,7 @@ class WatchedWorker:
     held_bytes: int = 0  # what its processes held when that was too much
     done_at: float | None = None
     dumped_at: float | None = None
+    stacks: Callable[[], list[str]] | None = None  # what its threads did at the deadline, once it has written that
     term_at: float | None = None
     failed_at: float | None = None
     peer_limit: float | None = None
@@ -160,6 +163,7 @@ def watch_workers(hosts: Sequence[WatchedWorker], child_signal: ChildSignal, con
     inputs.read_rest()
     _end_the_rest(hosts)
     for watched in hosts:
+        _log_stacks(watched)
         if watched.meter is not None or watched.task.progress.exists():  # also what a short job reported
             _measure(watched, control)
         for descriptor in watched.closing:
@@ -336,10 +340,32 @@ def _act_on_time(watched: WatchedWorker) -> None:
         return
     if watched.dumped_at is None and now >= watched.due:
         watched.dumped_at, watched.deadline_hit = now, True
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(watched.pid, signal.SIGTERM if watched.task.is_command else LOG_STACKS_SIGNAL)
+        if watched.task.is_command:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(watched.pid, signal.SIGTERM)
+        else:
+            _request_stacks(watched)
     elif watched.dumped_at is not None and now >= watched.dumped_at + watched.last_seconds:
         _signal(watched, signal.SIGKILL)
+
+
+def _request_stacks(watched: WatchedWorker) -> None:
+    """Have a worker write its stacks, for its log; straight into that, where its code has closed the file for them."""
+    from kinetic._runner.worker import process_setup  # loaded when this worker was forked
+
+    try:
+        target = process_setup.read_header(watched.task.stacks)
+        watched.stacks = functools.partial(process_setup.answer, target, process_setup.request(target))
+    except (RunnerError, OSError):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(watched.pid, LOG_STACKS_SIGNAL)
+
+
+def _log_stacks(watched: WatchedWorker) -> None:
+    """Write into the log what the threads of a worker did at its deadline; it has ended since."""
+    if watched.stacks is not None and not watched.reader.report.done:
+        with contextlib.suppress(OSError):
+            folders.append(watched.task.log, "\n\n".join(watched.stacks()) + "\n")
 
 
 def _reap(hosts: Sequence[WatchedWorker]) -> None:

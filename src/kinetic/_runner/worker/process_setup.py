@@ -495,30 +495,59 @@ def is_alive(file: StackDumpFile) -> bool:
 
 
 def ask(path: Path) -> str:
-    """Return the Python stacks of all threads of a worker.
+    """Return the Python stacks of all threads of a worker, the main one first.
 
     Raises RunnerError if it is gone or does not answer; nothing was done to it.
     """
     target = read_header(path)
-    _check(target)
-    ended = RunnerError("the job's process ended", why=f"it was the process {target.pid}", code="not-running")
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # of two clients the second gets an answer of its own
-        begin = file.seek(0, os.SEEK_END)
         busy = _busy_threads(target.pid)
-        try:
-            _send_signal(target)
-        except ProcessLookupError:
-            raise ended from None
+        begin = request(target)
         limit = time.monotonic() + _ANSWER_SECONDS
         while not _has_answered(target, begin, busy):
             if not is_alive(target):
-                raise ended
+                raise _ended(target)
             if time.monotonic() > limit:
                 raise _no_answer(target)
             time.sleep(_LOOK_SECONDS)
+        return "\n\n".join(reversed(answer(target, begin))) + "\n"
+
+
+def request(target: StackDumpFile) -> int:
+    """Have a worker write its stacks, which takes it a moment; return where in its file they begin.
+
+    Raises RunnerError if it is gone or would not answer; nothing was done to it.
+    """
+    _check(target)
+    begin = target.path.stat().st_size
+    try:
+        _send_signal(target)
+    except ProcessLookupError:
+        raise _ended(target) from None
+    return begin
+
+
+def answer(target: StackDumpFile, begin: int) -> list[str]:
+    """Return what a worker has written there: the stack of each thread, the main one last, without what is ours.
+
+    A file of the project is named relative to its root: the client knows where that is, and this process does not.
+    """
+    with target.path.open("rb") as file:
         file.seek(begin)
-        return _tidy(file.read().decode(errors="replace"), path.parent)
+        text = file.read().decode(errors="replace")
+    text = re.sub(rf'(?m)^(  File "){re.escape(str(target.path.parent))}/work[-0-9]*/', r"\1", text)
+    threads = [
+        thread.strip().replace("Current thread", "Thread").splitlines()
+        for thread in text.split("\n\n")
+        if thread.strip()
+    ]
+    theirs = [lines for lines in threads if not any(map(_OUR_THREADS.search, lines))]
+    return ["\n".join(itertools.takewhile(lambda line: _CALLER not in line, lines)) for lines in theirs]
+
+
+def _ended(target: StackDumpFile) -> RunnerError:
+    return RunnerError("the job's process ended", why=f"it was the process {target.pid}", code="not-running")
 
 
 def _send_signal(target: StackDumpFile) -> None:
@@ -572,18 +601,6 @@ def _busy_threads(pid: int) -> frozenset[str]:
 
 def _is_in(mask: str) -> bool:
     return bool(int(mask, 16) >> (STACKS_SIGNAL - 1) & 1)
-
-
-def _tidy(text: str, base: Path) -> str:
-    """Leave out what is ours, and put the main thread first, which faulthandler writes last.
-
-    A file of the project is named relative to its root: the client knows where that is, and this process does not.
-    """
-    text = re.sub(rf'(?m)^(  File "){re.escape(str(base))}/work[-0-9]*/', r"\1", text)
-    threads = [thread.splitlines() for thread in text.strip().split("\n\n")]
-    theirs = [lines for lines in threads if not any(map(_OUR_THREADS.search, lines))]
-    shown = ["\n".join(itertools.takewhile(lambda line: _CALLER not in line, lines)) for lines in reversed(theirs)]
-    return "".join(f"{thread.replace('Current thread', 'Thread')}\n\n" for thread in shown).rstrip("\n") + "\n"
 
 
 def _no_answer(target: StackDumpFile) -> RunnerError:
