@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kinetic._backends import registry
 from kinetic._backends.protocol import BytesLog, LiveLog
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
@@ -159,9 +160,16 @@ class HistoryLog(BytesLog):
 
 def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> LiveLog | None:
     """Open the log of a job, of its last attempt by default, wherever it is now; None when there is none."""
-    store = locate.store_of(job)
+    store, sealed = locate.store_of(job), None
     if locate.past_of(job) is not None:  # its cluster may be gone by now
         return history_log(store, job.job_id, attempt=attempt, host=host)
+    is_here = registry.is_here(job.backend)
+    if not is_here:  # once it has ended, its store has the whole log, and its cluster may be away
+        number = latest_noted_attempt(store, job.job_id) if attempt is None else attempt
+        sealed = sealed_digest(job, attempt=number, host=host)
+        ended = stored_log(store, job.job_id, attempt=number, host=host) if sealed is not None else None
+        if sealed is not None and ended is not None and ended.size() >= sealed.size_bytes:
+            return checked_log(ended, sealed, job.job_id)
     try:
         backend = locate.backend_of(job)
         number = latest_attempt(backend, store, job.job_id) if attempt is None else attempt
@@ -171,12 +179,8 @@ def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> Live
         if kept is None:
             raise
         return kept
-    sealed = sealed_digest(job, attempt=number, host=host)
-    if sealed is not None and found is not None and not found.is_complete and found.size() < sealed.size_bytes:
-        stored = stored_log(store, job.job_id, attempt=number, host=host)  # what the cluster serves comes a moment late
-        if stored is not None and stored.size() > found.size():
-            close(found)
-            found = stored
+    if is_here:
+        sealed = sealed_digest(job, attempt=number, host=host)
     if found is None and (found := history_log(store, job.job_id, attempt=attempt, host=host)) is None:
         if sealed is not None and sealed.size_bytes:
             report(job.job_id, _size_difference(0, sealed.size_bytes))

@@ -256,3 +256,27 @@ def test_a_cluster_that_does_not_answer_is_named_and_nothing_waits_for_it(client
 
     assert name == "BackendUnavailableError"
     assert "test" in what
+
+
+def test_a_job_that_has_ended_is_shown_with_its_log_while_its_cluster_does_not_answer(
+    clients: Any, site: Any, kinetic: Any, machine: str
+) -> None:
+    job_id = clients.run("""
+        @kinetic.run(accelerator="cpu")
+        def speak(number):
+            print("hello", number)
+            return number
+
+        job = speak.run_async(7)
+        job.wait()
+        tell(job.job_id)
+    """)
+    site.plane.kill_api_server()
+
+    shown = kinetic("jobs", "show", job_id)
+    logs = [kinetic("jobs", "logs", job_id, *words).out for words in ([], ["--follow"], ["--tail", "1"])]
+    result = kinetic("jobs", "result", job_id)
+
+    assert (shown.code, result.out) == (0, "7\n"), shown.err
+    assert "log_bytes         8\n" in shown.out
+    assert logs == ["hello 7\n"] * 3
