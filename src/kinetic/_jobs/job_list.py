@@ -102,7 +102,12 @@ def unread(store: Store, error: KineticError) -> str:
 
 def has_unlisted(target: Target) -> bool:
     """Return whether jobs are stored, of which a list that is empty could show none."""
-    return any(names for _, names, _ in unremoved(target))
+    return any(_unremoved_of(store, page_names(store), set()) for store in stores(target))
+
+
+def last_store_elsewhere(target: Target) -> str:
+    """Return the address of the store to which this machine sent a job last, of those where none are listed; or ""."""
+    return next((store.url for store, _ in environment.noted_stores(stores(target))), "")
 
 
 def named(found: Iterable[Store], name: str) -> list[Job]:
@@ -177,11 +182,16 @@ def unremoved(target: Target, *, alone: bool = False) -> Iterator[tuple[Store, l
             environment.log().warning("the cluster was not asked, only its store: %s", error.what)
     for store in stores(target)[: 1 if alone else None]:
         named = page_names(store)
-        jobs = ids(store)
-        if not named.isdisjoint(jobs):
-            there |= backend.places().keys()
-            jobs = [name for name in jobs if name not in named or name in there or not _has_page(store, name)]
-        yield store, jobs, named
+        yield store, _unremoved_of(store, named, there), named
+
+
+def _unremoved_of(store: Store, named: set[str], there: set[str]) -> list[str]:
+    """Return the jobs of a store whose names are not in its history, or that are in ``there`` all the same."""
+    jobs = ids(store)
+    if not named.isdisjoint(jobs):
+        there |= environment.local().places().keys()
+        jobs = [name for name in jobs if name not in named or name in there or not _has_page(store, name)]
+    return jobs
 
 
 def _collect_if_due(store: Store) -> None:

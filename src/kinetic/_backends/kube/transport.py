@@ -190,6 +190,8 @@ RETRYABLE_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 _TOOK_TOO_LONG = 504  # of the API server: not within its 60 s
 DEFAULT_RETRY = Retry(attempts=8, first_seconds=0.25, most_seconds=10.0, total_seconds=60.0)
 _MESSAGE_BYTES = 1 << 20  # of a connection that both ends write to
+_AWAY_SECONDS = 30.0  # since a look failed, however often it was tried: another one is tried once
+_LOOK_SECONDS = 20.0  # for a look, after which it is not tried again: somebody waits for a list
 _LONGEST_WAIT = 30.0  # seconds; a server that asks for more is reported as unavailable
 
 Query = Mapping[str, str | int | bool]
@@ -232,6 +234,7 @@ class Transport:
         self._lock = threading.Lock()
         self._connections: ConnectionPool | None = None
         self._process = 0
+        self._away = float("-inf")  # when it was last known that the server does not answer, by time.monotonic
         self._dated = "", 0.0  # what the last answer said that the time is, and when it came, by time.monotonic
 
     def now(self) -> float:
@@ -269,6 +272,9 @@ class Transport:
         packed = {"Accept-Encoding": "gzip", **(headers or {})}
         ask = partial(self._ask, method, _target(path, query), body, packed, timeouts)
         begun, attempt, once, failure = time.monotonic(), 0, _Once(), ""
+        is_look = method == "GET"
+        most = min(_LOOK_SECONDS, self._retry.total_seconds) if is_look else self._retry.total_seconds
+        attempts = 1 if is_look and begun - self._away < _AWAY_SECONDS else self._retry.attempts
         while True:
             wanted = 0.0
             try:
@@ -280,16 +286,19 @@ class Transport:
                 is_unfinished = not is_absent
             else:
                 if answer.status not in RETRYABLE_STATUSES:
+                    self._away = float("-inf")
                     return Reply(answer.status, content, repeated=bool(failure))
                 is_unfinished, is_absent = answer.status == _TOOK_TOO_LONG, False
                 failure = f"HTTP {answer.status}: {content.decode(errors='replace')[:300]}"
                 after = answer.headers.get("retry-after", "")
                 wanted = float(after) if after.isdecimal() else 0.0  # a date, which no API server sends
             attempt += 1
-            is_over = attempt >= self._retry.attempts or time.monotonic() - begun > self._retry.total_seconds
+            is_over = attempt >= attempts or time.monotonic() - begun > most
             is_slow = attempt > 1 or time.monotonic() - begun > _READ_SECONDS / 2  # no old connection that was closed
             asks_for_less = can_ask_for_less and is_unfinished and is_slow
             if is_over or asks_for_less or once_seconds is not None:
+                if is_over and is_look and once_seconds is None:
+                    self._away = time.monotonic()
                 kind = UnfinishedAnswerError if asks_for_less else BackendUnavailableError
                 if webhook := re.search(_FAILED_WEBHOOK, failure):
                     raise kind(

@@ -159,6 +159,22 @@ def test_pauses_grow_while_a_server_fails_and_then_it_is_said(connect, waited: l
     assert caught.value.what == "the context test does not respond"
 
 
+def test_a_look_is_tried_once_while_the_server_is_known_to_be_away_and_a_change_as_often_as_ever(connect) -> None:
+    busy = [refusal(503, "busy")] * 4
+    with Scripted(*busy, busy[0], *busy, page(JOB), busy[0], page(JOB)) as server:
+        client = connect(server)
+        for asked in (4, 5):
+            with pytest.raises(BackendUnavailableError):
+                client.get(kube_client.JOB, "kinetic-a")
+            assert len(server.asked) == asked
+        with pytest.raises(BackendUnavailableError):
+            client.delete(kube_client.JOB, "kinetic-a")
+        assert len(server.asked) == 9
+
+        assert client.get(kube_client.JOB, "kinetic-a") == JOB
+        assert client.get(kube_client.JOB, "kinetic-a") == JOB  # it answers: what fails is repeated again
+
+
 def test_an_admission_webhook_that_is_down_is_named_and_not_the_network_blamed(connect, waited: list[float]) -> None:
     said = (
         'Internal error occurred: failed calling webhook "validate.kyverno.svc-fail": failed to call webhook: refused'
