@@ -270,6 +270,8 @@ def down(
         return  # it stays as it was, and jobs still run there
     for name in teardown.forget_profiles(setup, os.environ):
         click.echo(f"removed the profile {name}", err=True)
+    if plan.kept_store:
+        click.echo(f"results are kept; to list them: KINETIC_STORE={plan.kept_store} kinetic jobs list", err=True)
 
 
 def _remove(plan: RemovalPlan) -> None:

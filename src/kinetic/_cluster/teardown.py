@@ -108,6 +108,12 @@ class RemovalPlan:
         return [each for each in self.removals if each.action == "remove"]
 
     @property
+    def kept_store(self) -> str:
+        """The address of a bucket of ours that stays, with what is in it; "" where there is none."""
+        is_kept = any(isinstance(each.resource, Bucket) and each.action == "keep" for each in self.removals)
+        return f"gs://{self.setup.spec.bucket}" if is_kept and self.contents.objects != 0 else ""
+
+    @property
     def swept(self) -> list[Leftover]:
         """What of the leftovers is removed."""
         is_ours = any(isinstance(each.resource, Network) for each in self.to_remove)

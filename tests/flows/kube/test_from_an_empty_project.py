@@ -146,3 +146,33 @@ def test_up_can_end_with_a_job_and_says_when_its_first_line_came(
 
     assert done.returncode == 0, done.stderr
     assert re.search(r"^first line after \d+ s: hello from the cluster$", done.stderr, re.MULTILINE)
+
+
+def test_jobs_of_a_cluster_that_was_removed_have_their_results_and_logs_and_what_ran_there_has_failed(
+    cloud: GoogleCloud, kinetic: Any, namespace: str, machine: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import time\ndef train(n):\n    print('hello')\n    time.sleep(n)\n    return 7\n"
+    )
+    assert kinetic("up", "--cluster", "team", "--namespace", namespace, "--yes").returncode == 0
+    done, collected, running = (
+        kinetic("run", "-d", "-a", "cpu", "train.py::train", seconds).stdout.strip() for seconds in ("0", "0", "600")
+    )
+    assert kinetic("jobs", "wait", done, collected).returncode == 0
+    kept = f"KINETIC_STORE=gs://{cloud.project}-kn-team-jobs kinetic jobs list\n"
+
+    gone = kinetic("down", "--cluster", "team", "--namespace", namespace, "--yes")
+
+    assert gone.returncode == 0, gone.stderr
+    assert gone.stderr.endswith(f"results are kept; to list them: {kept}")
+    assert kinetic("jobs", "list").stderr.endswith(f"to list them: {kept}")
+    assert kinetic("jobs", "logs", done).stdout == "hello\n"
+    assert kinetic("jobs", "result", done).stdout == "7\n"
+    result = kinetic("jobs", "result", collected, "--cleanup")
+    assert (result.stdout, result.stderr) == ("7\n", "")
+    status = kinetic("jobs", "status", running)
+    assert status.stdout == f"{running}: FAILED\n", status.stderr
+    assert "it was deleted there" in status.stderr
+    assert [kinetic("jobs", "cleanup", job).returncode for job in (done, running)] == [0, 0]
+    left = cloud.objects.buckets[f"{cloud.project}-kn-team-jobs"].items
+    assert not [name for name in left if name.startswith("cpu-train")]

@@ -37,7 +37,7 @@ from kinetic._config import cluster
 from kinetic._config.cluster import PodRequirements
 from kinetic._output import terminal as output
 from kinetic._wire import folders, inspection, python_runtime
-from kinetic.errors import AccessDeniedError, CapacityError, KineticError, OptionError
+from kinetic.errors import AccessDeniedError, BackendUnavailableError, CapacityError, KineticError, OptionError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -200,8 +200,9 @@ class KubeBackend:
                 found = [each for name in names if name not in seen and (each := informer.find(name)) is not None]
                 seen |= object_status.observations(found)
         missing = [name for name in names if name not in seen]
-        requested = object_status.observations(self._objects(missing))
-        seen |= {name: requested[name] for name in missing if name in requested}
+        with _unless_deleted():
+            requested = object_status.observations(self._objects(missing))
+            seen |= {name: requested[name] for name in missing if name in requested}
         for warm in {observed.warm for observed in seen.values() if observed.warm}:
             status = self._warm_status(warm)
             for name, seen_one in list(seen.items()):
@@ -213,7 +214,9 @@ class KubeBackend:
 
     def observe_without_job(self, name: str, warm: str) -> Observation | None:
         """Observe a job of a warm pod whose own Job is gone, or return None where that pod has ended as well."""
-        status = self._warm_status(warm)
+        status = None
+        with _unless_deleted():
+            status = self._warm_status(warm)
         if status is None:
             return None
         self._without_job[name] = warm
@@ -255,7 +258,9 @@ class KubeBackend:
         current = [each for each in self._informers.alive() if each.selector == selector and each.is_current]
         # A Job of several hosts counts each; and of the kinds that make Jobs, the server knows no such field.
         fields = "" if self._spans_hosts else "status.successful=0"
-        seen = object_status.observations(current[0].objects() if current else self._list(selector, fields=fields))
+        seen: dict[str, Observation] = {}
+        with _unless_deleted():
+            seen = object_status.observations(current[0].objects() if current else self._list(selector, fields=fields))
         for name in [name for name, each in seen.items() if each.warm and self.warm.is_followed(name)]:
             seen[name] = replace(seen[name], status=JobStatus.RUNNING, is_told=True)
         return {name: each for name, each in seen.items() if not each.status.is_final}
@@ -378,7 +383,9 @@ class KubeBackend:
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
         if follow:
             self._seen.followed.add(name)
-        pods = self._pods(name)
+        pods: list[Object] = []
+        with _unless_deleted():
+            pods = self._pods(name)
         if not pods:
             return None
         if follow:
@@ -390,7 +397,9 @@ class KubeBackend:
         return pod_logs.snapshot(self.client, pods, host=host, attempt=attempt)
 
     def last_log(self, name: str, *, host: int, attempt: int) -> LiveLog | None:
-        return pod_logs.last_log(self.client, self._pods(name), host=host, attempt=attempt)
+        with _unless_deleted():
+            return pod_logs.last_log(self.client, self._pods(name), host=host, attempt=attempt)
+        return None
 
     def live_usage(self, name: str, *, host: int, attempt: int) -> None:
         """Return nothing: a pod writes it into the store."""
@@ -444,27 +453,30 @@ class KubeBackend:
 
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         wanted = set(names)
-        found = [each for each in self._objects(names) if object_status.job_id_of(each) in wanted]
-        alive = [each for each in found if not object_status.status_of(each).is_final]
-        for each in alive:
-            if warm := object_status.warm_pod_of(each):
-                self.warm.check(object_status.job_id_of(each), warm, wait)
-        for name in wanted & self._without_job.keys():
-            self.warm.check(name, self._without_job[name], wait)
-        job_launcher.delete_jobs(self.client, alive)
-        return job_launcher.wait_until_gone(self.client, names, wait)
+        with _unless_deleted():
+            found = [each for each in self._objects(names) if object_status.job_id_of(each) in wanted]
+            alive = [each for each in found if not object_status.status_of(each).is_final]
+            for each in alive:
+                if warm := object_status.warm_pod_of(each):
+                    self.warm.check(object_status.job_id_of(each), warm, wait)
+            for name in wanted & self._without_job.keys():
+                self.warm.check(name, self._without_job[name], wait)
+            job_launcher.delete_jobs(self.client, alive)
+            return job_launcher.wait_until_gone(self.client, names, wait)
+        return True
 
     def remove(self, names: Sequence[str], *, then: Callable[[], object] | None = None) -> None:
         informers = [each for each in self._informers.alive() if each.is_current]
         known = {name: each for name in names for informer in informers if (each := informer.find(name)) is not None}
-        requested = self._objects([name for name in names if name not in known])
-        found = {object_status.job_id_of(each): each for each in requested} | known
-        doomed = [found[name] for name in names if name in found]
-        if then is not None and doomed and all(map(object_status.warm_pod_of, doomed)):  # the next job need not wait
-            remove = partial(self._remove_behind, doomed, then)
-            if python_runtime.start_thread(remove, "kinetic-remove", daemon=False) is not None:
-                return
-        job_launcher.delete_jobs(self.client, doomed)
+        with _unless_deleted():
+            requested = self._objects([name for name in names if name not in known])
+            found = {object_status.job_id_of(each): each for each in requested} | known
+            doomed = [found[name] for name in names if name in found]
+            if then is not None and doomed and all(map(object_status.warm_pod_of, doomed)):  # the next need not wait
+                remove = partial(self._remove_behind, doomed, then)
+                if python_runtime.start_thread(remove, "kinetic-remove", daemon=False) is not None:
+                    return
+            job_launcher.delete_jobs(self.client, doomed)
         if then is not None:
             then()
 
@@ -491,6 +503,16 @@ class KubeBackend:
             self.client.delete(SECRET, name)
         except AccessDeniedError as error:  # the results exist all the same
             output.warn(f"the Secret {name} stays in the cluster: {error.what}")
+
+
+@contextlib.contextmanager
+def _unless_deleted() -> Iterator[None]:
+    """Leave out what is to be done in a cluster that Google says was deleted: its jobs went with it."""
+    try:
+        yield
+    except BackendUnavailableError as error:
+        if error.code != "cluster-missing":
+            raise
 
 
 class _SeenByThread(threading.local):
