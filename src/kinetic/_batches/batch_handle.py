@@ -379,7 +379,7 @@ def newest_batch(stores: Sequence[Store]) -> tuple[Group, Store] | None:
         try:
             last = max(filter(None, (last, _newest_of([store]))), key=_created, default=None)
         except KineticError as error:
-            output.warn(job_list.unread(store, error))
+            job_list.warn_unread(store, error)
     return last
 
 

@@ -270,6 +270,10 @@ def down(
         return  # it stays as it was, and jobs still run there
     for name in teardown.forget_profiles(setup, os.environ):
         click.echo(f"removed the profile {name}", err=True)
+    if any(each.resource.key == "bucket" for each in plan.to_remove):
+        from kinetic._jobs import environment
+
+        environment.forget_store(f"gs://{spec.bucket}")
     if plan.kept_store:
         click.echo(f"results are kept; to list them: KINETIC_STORE={plan.kept_store} kinetic jobs list", err=True)
 

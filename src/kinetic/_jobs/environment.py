@@ -113,12 +113,22 @@ def note_store(store: Store) -> None:
     """Keep the address of a store to which jobs are sent, for those who look for one by its id alone."""
     if store.url == f"file://{home()}/store":  # where everybody looks
         return
-    path = home() / "index" / f"{config_home.short_digest(store.url)}{_PLACE}"
+    path = _note_of(store.url)
     with contextlib.suppress(OSError):  # a full or read-only disk
         try:
             os.utime(path)
         except FileNotFoundError:
             folders.write_whole(path, store.url.encode())
+
+
+def forget_store(url: str) -> None:
+    """Forget that jobs were sent to a store: it is gone."""
+    with contextlib.suppress(OSError):
+        _note_of(url).unlink()
+
+
+def _note_of(url: str) -> Path:
+    return home() / "index" / f"{config_home.short_digest(url)}{_PLACE}"
 
 
 def noted_stores(known: Iterable[Store]) -> Iterator[tuple[Store, float]]:

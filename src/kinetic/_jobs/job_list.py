@@ -91,13 +91,15 @@ def newest(target: Target, *, removed: bool = False) -> Job | None:
             last = _newest_of([*found, store], removed=removed)
             found.append(store)
         except KineticError as error:
-            environment.log().warning("%s", unread(store, error))
+            warn_unread(store, error)
     return last
 
 
-def unread(store: Store, error: KineticError) -> str:
-    """Return what to say where the newest job may be in a store that cannot be read."""
-    return f"something newer was sent to {store.url}, which cannot be read: {error.what}"
+def warn_unread(store: Store, error: KineticError) -> None:
+    """Say that the newest job may be in a store that cannot be read; one that was deleted is not asked again."""
+    if error.code == "store-missing":
+        environment.forget_store(store.url)
+    environment.log().warning("something newer was sent to %s, which cannot be read: %s", store.url, error.what)
 
 
 def has_unlisted(target: Target) -> bool:

@@ -110,6 +110,7 @@ def test_from_an_empty_project_to_a_job_on_a_slice_and_back(
     assert cloud.projects.accounts == {}
     assert cloud.projects.policy.bindings == []
     assert cloud.storage.buckets == {}
+    assert kinetic("jobs", "list").stderr == "There are no jobs; for removed jobs: kinetic jobs list --all\n"
     assert json.loads((tmp_path / "home" / "profiles.json").read_text()) == {"current": None, "profiles": {}}
 
     text = HEADING + "\n".join(told) + "\n"
@@ -176,3 +177,9 @@ def test_jobs_of_a_cluster_that_was_removed_have_their_results_and_logs_and_what
     assert [kinetic("jobs", "cleanup", job).returncode for job in (done, running)] == [0, 0]
     left = cloud.objects.buckets[f"{cloud.project}-kn-team-jobs"].items
     assert not [name for name in left if name.startswith("cpu-train")]
+
+    cloud.objects.buckets.clear()
+    first, second = (kinetic("jobs", "status", "@last").stderr for _ in range(2))
+
+    assert "which cannot be read: the bucket" in first
+    assert "cannot be read" not in second  # a bucket that was deleted is not asked again
