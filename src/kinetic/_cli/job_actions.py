@@ -16,7 +16,7 @@ from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.format import Column, age_text, count_text, size_text
 from kinetic._wire import NamedTuple
-from kinetic.errors import KineticError, OptionError
+from kinetic.errors import BackendError, BackendUnavailableError, KineticError, OptionError, SettingsError
 
 if TYPE_CHECKING:
     from kinetic._jobs.status import Snapshot
@@ -143,7 +143,7 @@ def _cleanup_all(
         ]
         output_format.print_table(COLUMNS, rows)
         sys.stdout.flush()
-    removed: list[EndedJob] = []
+    removed, failures = list[EndedJob](), list[KineticError]()
     if not found or dry_run:
         click.echo(f"{'' if found else 'nothing to remove: '}{jobs} would be removed, {size}", err=True)
     else:
@@ -153,7 +153,7 @@ def _cleanup_all(
         if not yes and not shared_options.confirm(question, refused=refused):
             click.echo("nothing was removed", err=True)
             return
-        removed = [job for job in found if _is_removed(job, remove)]
+        removed = [job for job in found if _is_removed(job, remove, failures)]
         _remove_unused_code(removed)
         size = size_text(sum(job.size_bytes for job in removed))
         click.echo(
@@ -172,6 +172,11 @@ def _cleanup_all(
             for job in found
         ]
         output_format.print_document(jobs=pages)
+    if failures:
+        what, step = f"{len(failures)} of {jobs} could not be removed", failures[0].next or "try again"
+        if isinstance(failures[0], BackendUnavailableError | SettingsError):
+            step += "     or, if the cluster is gone, only what is stored: kinetic jobs cleanup --all --no-k8s"
+        raise BackendError(what, why=failures[0].what, next=step, code="not-removed")
 
 
 def _remove_unused_code(removed: Sequence[EndedJob]) -> None:
@@ -216,12 +221,13 @@ def _ended_jobs(place: Mapping[str, str | None], older_than: float | None) -> li
     return found
 
 
-def _is_removed(job: EndedJob, remove: Remove) -> bool:
+def _is_removed(job: EndedJob, remove: Remove, failures: list[KineticError]) -> bool:
     """Remove one job; one that cannot be removed does not keep the others."""
     try:
         remove(job.handle, job.seen)
     except KineticError as error:
         click.echo(f"warning: {job.handle.job_id} could not be removed: {output_format.plain(error.what)}", err=True)
+        failures.append(error)
         return False
     return True
 

@@ -10,7 +10,7 @@ from servers.sealed import put_history
 from kinetic._cli import shared_options
 from kinetic._jobs import collect, find, locate
 from kinetic._stores.files import FileStore
-from kinetic.errors import AccessDeniedError, BackendError
+from kinetic.errors import AccessDeniedError, BackendUnavailableError
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_one_that_cannot_be_removed_does_not_keep_the_others(kinetic, made_job, 
 
     def remove(handle, *more, **named):
         if handle.job_id == stuck:
-            raise BackendError("it holds on")
+            raise BackendUnavailableError("it holds on")
         real(handle, *more, **named)
 
     monkeypatch.setattr(collect, "remove", remove)
@@ -128,6 +128,9 @@ def test_one_that_cannot_be_removed_does_not_keep_the_others(kinetic, made_job, 
     assert f"warning: {stuck} could not be removed: it holds on" in told.stderr
     assert "1 job removed" in told.stderr
     assert other not in live()
+    assert told.exit_code == 1
+    assert "error: 1 of 2 jobs could not be removed [not-removed]\nwhy:   it holds on\n" in told.stderr
+    assert told.stderr.endswith("only what is stored: kinetic jobs cleanup --all --no-k8s\n")
 
 
 def test_outputs_stay(kinetic, made_job, home) -> None:
