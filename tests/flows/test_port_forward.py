@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -243,6 +244,27 @@ def test_the_command_leads_to_any_port_of_a_job_until_that_ends(job, gate) -> No
     assert (process.returncode, err) == (0, f"{job.job_id} has ended: SUCCEEDED\n")
 
 
+def test_a_block_of_python_leads_to_a_port_of_a_job_and_no_longer_afterwards(job) -> None:
+    port, local = int(job.logs()), port_forward.free_port()
+
+    with job.forward(port) as same, job.forward(port, local) as other:
+        with socket.create_connection(("127.0.0.1", other)) as connection:
+            connection.sendall(b"\n")
+            answer = ask(connection, b"hello")
+        threads = [each for each in threading.enumerate() if each.name == "kinetic-forward"]
+    for each in threads:
+        each.join(10)
+
+    assert (same, other, answer) == (port, local, b"HELLO")
+    assert [each.is_alive() for each in threads] == [False]
+    assert not _listens(local)
+    with pytest.raises(OptionError, match="'6006' is not a valid port"):
+        job.forward("6006").__enter__()
+    with pytest.raises(DebugError, match="is in use") as raised:
+        job.forward(1, port).__enter__()
+    assert "job.forward(1, local_port=" in raised.value.next
+
+
 def test_a_connection_that_cannot_be_accepted_is_told_and_ends_nothing(monkeypatch) -> None:
     monkeypatch.setattr(port_forward, "_RETRY_SECONDS", 0.0)
     said = list[str]()
@@ -251,9 +273,10 @@ def test_a_connection_that_cannot_be_accepted_is_told_and_ends_nothing(monkeypat
         def report(text: str) -> None:
             said.append(text)
             if len(said) == 2:
-                listener.close()
+                forwarder.close()
 
-        port_forward.Forwarder(None, listener, lambda: None, report).run()  # type: ignore[arg-type] # asks none
+        forwarder = port_forward.Forwarder(None, listener, lambda: None, report)  # type: ignore[arg-type] # asks none
+        forwarder.run()
 
     assert said == ["no connection can be accepted: [Errno 22] Invalid argument"] * 2
 

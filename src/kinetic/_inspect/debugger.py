@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from kinetic._inspect import port_forward
@@ -235,6 +236,17 @@ def forward(job: JobRecord, port: int, *, host: int, local_port: int | None) -> 
     _check_host(job, host)
     now = _check_running(job, next=f"there: kinetic jobs forward {job.job_id} {port}", may_wait=True)
     return port_forward.forward(job, now, port, host=host, local_port=local_port)
+
+
+def forwarded(job: JobRecord, port: int, *, host: int, local_port: int | None) -> AbstractContextManager[int]:
+    """Connect a local port, which is yielded, to one of a job; see ``port_forward.forwarded``."""
+    _check_host(job, host)
+    _check_running(job, next=f"there: kinetic jobs forward {job.job_id} {port}", may_wait=True)
+
+    def advice(free: int) -> str:
+        return f"use a free one: job.forward({port}, local_port={free})"
+
+    return port_forward.forwarded(job, port, host=host, local_port=local_port, advice=advice)
 
 
 def stacks(job: JobRecord, *, host: int | None) -> list[Stacks]:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -81,37 +81,56 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def forward(job: JobRecord, now: JobStatus, port: int, *, host: int, local_port: int | None) -> JobStatus:
-    """Forward each connection to a local port to one of a job until it has ended; return how it is then.
-
-    Args:
-        job: It has not ended.
-        now: How it is. It may wait for its start: then connections wait as well, for a while.
-        port: On which a program of the job listens, where it runs.
-        host: Of which host of a slice.
-        local_port: On 127.0.0.1. By default the same number, or a free one where that is in use.
-    """
-    backend = locate.backend_of(job)
-    if backend.is_here and local_port in {None, port}:
+    """Forward connections to a job until it has ended; return how it is then. See ``forwarded``."""
+    if locate.backend_of(job).is_here and local_port in {None, port}:
         output.report(f"{job.job_id} is on this machine: connect to 127.0.0.1:{port}")
         return now
 
     def advice(free: int) -> str:
         return f"use a free one: kinetic jobs forward {job.job_id} {free}:{port}"
 
-    with _listen_near(port, advice) if local_port is None else _listen(local_port, advice) as listener:
-        what = f"port {port} of {job.job_id}" + f", host {host}" * bool(host)
+    with forwarded(job, port, host=host, local_port=local_port, advice=advice) as found:
         waits = "" if now is JobStatus.RUNNING else "; it has not begun yet"
-        output.report(f"127.0.0.1:{listener.getsockname()[1]} leads to {what}, until that ends{waits}")
-
-        def find() -> DebugAddress | None:
-            return backend.port_address(job.job_id, port, host=host)
-
-        def report(text: str) -> None:
-            output.report_once(f"{what}: {text}")
-
-        forwarder = Forwarder(backend, listener, find, report)
-        threading.Thread(target=forwarder.run, name="kinetic-forward", daemon=True).start()
+        output.report(f"127.0.0.1:{found} leads to {_what(job, port, host)}, until that ends{waits}")
         return wait.wait(job).status
+
+
+@contextlib.contextmanager
+def forwarded(
+    job: JobRecord, port: int, *, host: int, local_port: int | None, advice: Callable[[int], str]
+) -> Iterator[int]:
+    """Forward each connection to a local port, which is yielded, to one of a job.
+
+    Args:
+        job: It has not ended. It may wait for its start: then connections wait as well, for a while.
+        port: On which a program of the job listens, where it runs.
+        host: Of which host of a slice.
+        local_port: On 127.0.0.1. By default the same number, or a free one where that is in use.
+        advice: Says what to do where the local port cannot be used, with a free one.
+    """
+    _check_number(port)
+    backend = locate.backend_of(job)
+    if backend.is_here and local_port in {None, port}:
+        yield port
+        return
+
+    def find() -> DebugAddress | None:
+        return backend.port_address(job.job_id, port, host=host)
+
+    def report(text: str) -> None:
+        output.report_once(f"{_what(job, port, host)}: {text}")
+
+    listener = _listen_near(port, advice) if local_port is None else _listen(local_port, advice)
+    forwarder = Forwarder(backend, listener, find, report)
+    try:
+        threading.Thread(target=forwarder.run, name="kinetic-forward", daemon=True).start()
+        yield int(listener.getsockname()[1])
+    finally:
+        forwarder.close()
+
+
+def _what(job: JobRecord, port: int, host: int) -> str:
+    return f"port {port} of {job.job_id}" + f", host {host}" * bool(host)
 
 
 def check_port(port: int) -> None:
@@ -139,10 +158,7 @@ def _of_the_debugger(free: int) -> str:
 
 def _listen(port: int, advice: Callable[[int], str] = _of_the_debugger) -> socket.socket:
     """Listen on a port of this machine; ``advice`` says what to do where that is not possible, with a free port."""
-    if not isinstance(port, int) or not 0 < port <= _HIGHEST_PORT:
-        raise OptionError(
-            f"{port!r} is not a valid port", why=f"ports are 1 to {_HIGHEST_PORT}", next=f"use {free_port()}"
-        )
+    _check_number(port)
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended do not count
     try:
@@ -155,6 +171,13 @@ def _listen(port: int, advice: Callable[[int], str] = _of_the_debugger) -> socke
             what, why = f"the local port {port} is in use", "another process of this machine listens on 127.0.0.1 there"
         raise DebugError(what, why=why, next=advice(free_port()), code="port-taken") from error
     return listener
+
+
+def _check_number(port: int) -> None:
+    if not isinstance(port, int) or not 0 < port <= _HIGHEST_PORT:
+        raise OptionError(
+            f"{port!r} is not a valid port", why=f"ports are 1 to {_HIGHEST_PORT}", next=f"use {free_port()}"
+        )
 
 
 def _start(job: JobRecord, host: int, listener: int, ready: int, log: Path) -> subprocess.Popen[bytes]:
@@ -251,14 +274,22 @@ class Forwarder:
     ) -> None:
         self._backend, self._listener, self._find, self._report = backend, listener, find, report
         self._first = first
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Accept no more connections; those that are open stay until one side closes them."""
+        self._is_closed = True
+        with contextlib.suppress(OSError):  # wakes the thread that accepts, as closing alone does not on Linux
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
 
     def run(self) -> None:
-        """Accept connections until the listener is closed."""
+        """Accept connections until ``close``."""
         while True:
             try:
                 connection, _ = self._listener.accept()
             except OSError as error:
-                if self._listener.fileno() < 0:
+                if self._is_closed:
                     return
                 self._report(f"no connection can be accepted: {error}")  # as where this process has too many files open
                 time.sleep(_RETRY_SECONDS)

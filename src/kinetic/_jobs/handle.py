@@ -21,6 +21,7 @@ from kinetic.errors import JobCancelledError, KeyMissingError, KineticError, Opt
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
     from subprocess import Popen
 
@@ -320,6 +321,33 @@ class JobHandle(JobRecord, Generic[R]):
         copy = outputs.Copy.of(outputs.location_of(self), os.fspath(path), to, force=force)
         copy.run()
         return copy.to / outputs.relative_path(os.fspath(path))
+
+    def forward(self, port: int, local_port: int | None = None, *, host: int = 0) -> AbstractContextManager[int]:
+        """Connect a port of this machine to one of the job, while a ``with`` block runs.
+
+        A program that listens in the job, such as TensorBoard, is reached as from where it runs: on a cluster, through
+        the API server with your permissions. Several connections at a time are fine; after a preemption new ones lead
+        to the new pod. ``kinetic jobs forward`` does it in the terminal.
+
+        Example:
+            ``with job.forward(6006) as port: page = urlopen(f"http://127.0.0.1:{port}")``
+
+        Args:
+            port: On which a program of the job listens, on 127.0.0.1 or on all addresses.
+            local_port: On 127.0.0.1 of this machine; None means the same number, or a free one where that is in use.
+            host: Which host of a slice, from 0.
+
+        Returns:
+            What yields the local port. At the end of the block no connection is accepted any more.
+
+        Raises:
+            OptionError: The job has no such host, or a number is not a port.
+            BackendError: The job has ended, or is on another machine (also a RuntimeError).
+            DebugError: The local port is taken; the message names a free one.
+        """
+        from kinetic._inspect import debugger  # as below
+
+        return debugger.forwarded(self, port, host=host, local_port=local_port)
 
     def debug_attach(self, local_port: int = 5678, working_dir: str | None = None, *, host: int = 0) -> Popen[bytes]:
         """Wait for the job's debug server, forward a port to it, and print what an editor needs to attach.

@@ -13,6 +13,7 @@ import pytest
 from cluster.plane import wait_for
 from flows.conftest import environment
 
+from kinetic import attach
 from kinetic._inspect import port_forward
 
 SLICE = """
@@ -127,10 +128,17 @@ def test_a_port_of_this_machine_leads_to_one_of_the_pod_until_the_job_ends(
     ) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
-        pages = [urllib.request.urlopen(f"http://127.0.0.1:{local}", timeout=30).read().decode() for _ in range(3)]
+        pages = [_read(local) for _ in range(2)]
+        with attach(job_id).forward(int(port)) as other:
+            pages.append(_read(other))
         (shared / "go").touch()
         err = process.stderr.read()
 
     assert f"127.0.0.1:{local} leads to port {port} of {job_id}, until that ends" in line
     assert pages == [job_id] * 3
     assert (process.returncode, f"{job_id} has ended: SUCCEEDED" in err) == (0, True), err
+
+
+def _read(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=30) as answer:
+        return str(answer.read().decode())
