@@ -30,7 +30,8 @@ class HandlerWatch:
         self._frame: FrameType | None = frame
         if threading.current_thread() is not threading.main_thread():
             return
-        _watches[:] = [watch for watch in _watches if not watch.is_left(_running())]
+        # With this one before its handlers: a wait of another thread that ends meanwhile is not the last then.
+        _watches[:] = [*(watch for watch in _watches if not watch.is_left(_running())), self]
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler) and not isinstance(handler, _Noting) and handler is not signal.default_int_handler:
@@ -38,7 +39,6 @@ class HandlerWatch:
                     noting = _Noting(handler)
                     signal.signal(number, noting)
                     _installed[number] = noting
-        _watches.append(self)
 
     def __enter__(self) -> Self:
         return self

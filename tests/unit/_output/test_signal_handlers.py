@@ -169,6 +169,28 @@ def test_where_python_lets_no_handler_be_set_a_wait_works_all_the_same(monkeypat
             signal_handlers.check()
 
 
+def test_a_wait_of_another_thread_that_ends_while_one_begins_leaves_its_handlers_to_it(monkeypatch) -> None:
+    set_handler = signal.signal
+    before = set_handler(signal.SIGUSR1, too_slow)
+
+    def wait_elsewhere() -> None:
+        HandlerWatch(sys._getframe()).end()
+
+    def set_beside_another(number: int, handler: object) -> object:
+        was = set_handler(number, handler)
+        thread = threading.Thread(target=wait_elsewhere)
+        thread.start()
+        thread.join()
+        return was
+
+    with monkeypatch.context() as patched:
+        patched.setattr(signal, "signal", set_beside_another)
+        watch = HandlerWatch(sys._getframe())
+    watch.end()
+
+    assert set_handler(signal.SIGUSR1, before) is too_slow
+
+
 def test_other_threads_and_python_s_own_ctrl_c_are_left_alone() -> None:
     found: list[object] = []
 
