@@ -7,6 +7,7 @@ import errno
 import functools
 import hashlib
 import io
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _PIECE, _BLOCK = 1 << 20, 1 << 16
 _IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened from the same bytes
+_PARTLY_SECONDS = 5.0  # for what can be opened of a value that cannot: Python takes 15 times as long as C
 _COMPILED = b"_make_function"  # cloudpickle's name for what makes a function of its bytecode
 
 
@@ -176,9 +178,14 @@ def _open(load: Callable[[], Any], outcome: Outcome, file: Callable[[], IO[bytes
 
 
 def _opened_partly(file: IO[bytes]) -> Any:
-    """Open a pickle of which a part cannot be opened, with a text in the place of that part."""
+    """Open a pickle of which a part cannot be opened, with a text in the place of that part.
+
+    Raises:
+        TimeoutError: It takes long: one of millions of objects would delay the error by minutes.
+    """
     import pickle  # only on the way to an error
 
+    limit = time.monotonic() + _PARTLY_SECONDS
     own: dict[int, Callable[[Any], None]] = pickle._Unpickler.dispatch  # noqa: SLF001 - Python's unpickler, as it is written in Python
 
     class Unpickler(pickle._Unpickler):  # noqa: SLF001 - as above
@@ -190,6 +197,8 @@ def _opened_partly(file: IO[bytes]) -> Any:
 
     def tolerant(code: int, below: int) -> Callable[[Any], None]:
         def load(self: Any) -> None:
+            if time.monotonic() > limit:
+                raise TimeoutError
             what = self.stack[-below] if below else None
             try:
                 own[code](self)

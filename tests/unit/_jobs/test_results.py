@@ -225,6 +225,19 @@ def test_an_error_of_a_value_of_which_nothing_can_be_opened_has_no_part_of_it(st
     assert raised.value.partial is None
 
 
+def test_an_error_of_a_value_of_very_many_objects_does_not_wait_for_the_part_that_can_be_opened(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "_PARTLY_SECONDS", -1.0)
+    outcome = seal(store, [Opens(2), *range(10)])
+
+    with pytest.raises(ResultUnreadableError) as raised:
+        results.body_of(store, outcome)
+
+    assert raised.value.partial is None
+    assert not hasattr(raised.value, "__notes__")
+
+
 def test_an_exception_arrives_also_where_what_it_was_raised_from_cannot_be_opened(store: Store) -> None:
     known, missing = pickle.dumps(KeyError("x")), b"cno_such_module\nError\n."
     body = pickle.dumps(ValueError("no")) + known + missing + known
