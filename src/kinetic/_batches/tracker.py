@@ -436,7 +436,7 @@ class BatchTracker(Tracker):
     def _read_lost_children(self) -> None:
         """Read children that the backend does not see alive, and that have no mark; those never read before first.
 
-        So are those of a warm pod that tells us nothing: it may have ended, and then they start in pods of their own.
+        So are those that a warm pod may have left, which the backend does not tell: they start in pods of their own.
         """
         now, untold = time.monotonic(), self._untold()
         due = [(due_at, index) for index in (*self._unseen(), *untold) if now >= (due_at := self._due_at(index))]
@@ -466,14 +466,14 @@ class BatchTracker(Tracker):
             seen = self._seen_of(index)
             if seen is None:
                 yield index
-            elif seen.is_told or not seen.warm:
+            elif not _may_be_left(seen):
                 self._statuses.pop(index, None)
 
     def _untold(self) -> list[int]:
         if not any(seen.warm for seen in self._seen.values()):
             return []
         found = ((index, self._seen_of(index)) for index in self._active)
-        return [index for index, seen in found if seen is not None and seen.warm and not seen.is_told]
+        return [index for index, seen in found if seen is not None and _may_be_left(seen)]
 
     def _judge(self, index: int, job: JobRecord, seen: Snapshot, now: float) -> None:
         attempt = self.attempts[index]
@@ -547,6 +547,11 @@ class BatchTracker(Tracker):
 
 def _mark_of(group_id: str, indexes: range, attempt: int) -> str:
     return keys.mark(group_id, indexes[0], attempt)
+
+
+def _may_be_left(seen: Observation) -> bool:
+    """Return whether a warm pod may have ended that tells us nothing, or may have given its task back."""
+    return bool(seen.warm) and (seen.may_come_back or not seen.is_told)
 
 
 def _end_of(seen: Snapshot) -> str:

@@ -269,3 +269,28 @@ def test_a_job_whose_difference_cannot_be_installed_starts_in_a_pod_of_its_own_a
     assert (shared / "died").exists() == bool(step)
     (own,) = [pod for pod in site.pods_of() if pod not in pods_of_warm(site)]
     assert "kinetic| attempt 1 of " in site.log(own["metadata"]["name"])
+
+
+@pytest.mark.nightly
+def test_a_batch_starts_what_its_warm_pod_gives_back_in_a_pod_of_its_own_and_has_all_values(
+    lines: None, clients: Any, site: Any, index: Any
+) -> None:
+    run(clients, site, 1, "alpha==1.0")
+    depends_on(clients, "alpha==1.0", "beta")
+    asked, index.login = len(index.asked), ("ann", "of a test")
+
+    with ThreadPoolExecutor() as pool:
+        submitted = pool.submit(
+            clients.both,
+            """
+            from uses import versions
+            batch = versions.run_async_map([{}, {}], max_concurrent=1)
+            tell(batch.results(timeout=90, cleanup=False))
+            """,
+        )
+        wait_for("its first question", lambda: len(index.asked) > asked)
+        index.login = None
+        values, said = submitted.result()
+
+    assert values == [ONE, ONE]
+    assert "gave it back: the requirements of this job could not be installed [dependency-install]; it starts" in said
