@@ -87,16 +87,20 @@ class ChildLauncher:
             put_many(self.store, [self._record_of(record_of(self.group, *child, here)) for child in some])
             step("driver:record-written")
             launches = [self._launch_of(*child, holds=holds) for child in some]
+            cold = self._without_warm_pod(launches)
+            self._perhaps_cold.update(launch.order.job_id for launch in cold)
             try:
-                self.backend.launch(self._without_warm_pod(launches))
+                self.backend.launch(cold)
             except CapacityError as error:
                 error.launched += (*launched, *self._in_warm_pods)
+                self._perhaps_cold.clear()
                 raise
             launched += [launch.order.job_id for launch in launches]
             step("driver:launched")
             if holds and self._has_compiled():  # meanwhile, so perhaps no other process starts them
                 self.backend.release([launch.order.job_id for launch in launches if launch.programs_of])
         self._in_warm_pods.clear()
+        self._perhaps_cold.clear()
 
     def _without_warm_pod(self, launches: Sequence[Launch]) -> Sequence[Launch]:
         """Give the first of them to idle warm pods, if this user may have any, and return the others."""
@@ -109,13 +113,19 @@ class ChildLauncher:
         if warm_assignment.is_wanted(keep):
             backend: Any = self.backend  # of the only kind with containers
             place = warm_assignment.Place(backend, self.store, self.key, folders.read_umask())
-            for given in warm_assignment.give_children(left, place, float(keep or 0.0)):
+            new = [launch for launch in left if launch.order.job_id not in self._perhaps_cold]
+            for given in warm_assignment.give_children(new, place, float(keep or 0.0)) if new else ():
                 self._in_warm_pods.add(given.order.job_id)
         return [launch for launch in left if launch.order.job_id not in self._in_warm_pods]
 
     @functools.cached_property
     def _in_warm_pods(self) -> set[str]:
         """The children that warm pods have got: not launched again where a launch with others fails and is repeated."""
+        return set()
+
+    @functools.cached_property
+    def _perhaps_cold(self) -> set[str]:
+        """The children that may have pods of their own, as nothing says what became of a launch that failed."""
         return set()
 
     def _together(self, wanted: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:

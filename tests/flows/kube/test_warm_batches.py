@@ -141,6 +141,50 @@ def test_a_batch_that_is_cancelled_gives_its_warm_pod_back(clients: Any, site: A
     assert len(site.pods_of()) == 1
 
 
+def test_a_job_that_may_have_a_pod_of_its_own_is_offered_to_no_warm_one(clients: Any, site: Any) -> None:
+    warm_up(clients, site)
+
+    (values, has_secret), said = clients.both(
+        """
+        from kinetic._backends.kube.backend import KubeBackend
+        from kinetic._backends.kube.client import SECRET
+        from kinetic._backends.kube.job_manifests import object_name
+        from kinetic._jobs import warm_assignment
+        from kinetic.errors import BackendUnavailableError
+        launch, give, lost, has_secret = KubeBackend.launch, warm_assignment.give_children, [], []
+
+        def lose_the_answer(backend, launches):
+            found = launch(backend, launches)
+            if lost:
+                has_secret.append(backend.client.get(SECRET, object_name(lost[0])) is not None)
+            elif launches and launches[0].order.group_attempt:
+                lost.append(launches[0].order.job_id)
+                raise BackendUnavailableError("the answer of the API server was lost")
+            return found
+
+        KubeBackend.launch = lose_the_answer
+        warm_assignment.give_children = lambda *words: give(*words) if lost else iter(())  # until then it is busy
+        batch = run([plan(0, fails=1)], retries=1)
+        tell([batch.results(), has_secret])
+    """,
+        **KEPT,
+    )
+
+    assert (values, has_secret) == ([0], [True])
+    assert "cannot be reached" not in said
+
+
+@pytest.mark.nightly
+def test_a_quota_with_room_for_one_job_at_a_time_lets_a_batch_run_without_a_warm_pod(clients: Any, site: Any) -> None:
+    site.put("resourcequotas", {"metadata": {"name": "few"}, "spec": {"hard": {"count/jobs.batch": "1"}}})
+    wait_for("the quota to hold", lambda: "hard" in site.api.get(f"{site.core}/resourcequotas/few").get("status", {}))
+
+    values = clients.run("tell(run(plans(3), max_concurrent=None).results(timeout=100))", **KEPT)
+
+    assert values == [0, 10, 20]
+    assert site.jobs() == []
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(112, 116))  # the first one found a batch that did not wait for its last job
 def test_whatever_ends_while_a_batch_runs_in_warm_pods_each_input_gets_its_value(
