@@ -34,6 +34,7 @@ from kinetic.errors import (
     AccessDeniedError,
     BackendError,
     BackendUnavailableError,
+    CapacityError,
     ImageBuildError,
     KineticError,
     OptionError,
@@ -52,6 +53,8 @@ _ENDED_SECONDS = 3600.0  # that the Job of a task stays after its end: what read
 _PACKAGES = frozenset({"image", "packages"})  # what may be different where both have locks
 _NOTEBOOK_SECONDS = 300.0  # between two looks of a notebook for warm pods that others may have started: two requests
 _BATCH_SECONDS = 30.0  # the same of a batch, which launches again and again
+_AWAY_SECONDS = 120.0  # in which a batch passes over a warm pod that could not be reached: each try may take 20 s
+_away: dict[str, float] = {}  # until when, by warm pod
 _none_since = [float("-inf")]  # when this process looked last and found none
 _HINT = "warm-pods.json"  # in the home: until when this user may have warm pods, so that other jobs ask for none
 
@@ -152,12 +155,14 @@ def give_children(launches: Sequence[Launch], context: Place, keep: float) -> It
         output.report_once(f"no pod is kept warm: {reasons[launches[0].order.job_id]}")
     try:
         yield from _give(left, context, keep) if left else ()
+    except CapacityError:
+        return  # the launch that follows says so, or makes room
     except BackendError as error:
         output.report_once(f"warm pods cannot be used, so jobs start in pods of their own: {error.what}")
 
 
 def _give(left: list[Launch], context: Place, keep: float) -> Iterator[Launch]:
-    backend, asked = context.backend, set[str]()
+    backend, asked = context.backend, {name for name, until in _away.items() if time.monotonic() < until}
     fits = backend.warm.fits(left[0], context.mask)
 
     def offer(states: Sequence[WarmState]) -> Iterator[Launch]:
@@ -291,7 +296,7 @@ def _lacking(wanted: Launch, context: Place, state: WarmState) -> dict[str, Any]
         if own.requirements and there.get("requirements") and before.base == after.base:
             return own.requirements  # all of its layers, as a pod of its own would unpack them
         raise
-    output.report(f"the warm pod {state.name} gets what it lacks: {found.text or 'nothing'}")
+    output.report_once(f"the warm pod {state.name} gets what it lacks: {found.text or 'nothing'}")
     return page
 
 
@@ -313,7 +318,7 @@ def _lacking_lines(
         installed = connection.installed()
     lacking = requirements.not_satisfied(lines, known, installed)
     what = f"gets what it lacks: {', '.join(lacking)}" if lacking else "has all packages of this job"
-    output.report(f"the warm pod {state.name} {what}")
+    output.report_once(f"the warm pod {state.name} {what}")
     return {"lines": dict(own), "like": None if lacking or not there else dict(there)}
 
 
@@ -393,10 +398,11 @@ def _try(
                 connection.has_taken(greeting)
                 return True, greeting
     except KineticError as error:
-        if made is None and isinstance(error, AccessDeniedError):
-            raise  # no warm pod can be told: a new one would be idle for nothing
+        if made is None and isinstance(error, AccessDeniedError | CapacityError):
+            raise  # no pod can be told, and a new one would be idle for nothing; or a quota has no room for the job
         if made is None:
             output.report_once(f"the warm pod {state.name} cannot be reached: {error.what}")
+            _away[state.name] = time.monotonic() + _AWAY_SECONDS
             return False, greeting
         refused = f"the warm pod {state.name} cannot be told: {error.what}"
     _start_cold(wanted, context, refused)

@@ -1,14 +1,19 @@
-"""What a client leaves in the cluster of tasks that have ended."""
+"""What a client leaves in the cluster of tasks that have ended, and which warm pods it asks."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from kinetic._backends.kube.warm_launcher import WarmState
 from kinetic._jobs import warm_assignment
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
+from kinetic._wire.warm_pods import WarmPod
+from kinetic.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
     import pytest
@@ -30,3 +35,29 @@ def test_tasks_that_have_ended_are_removed_and_never_those_of_another_store(monk
     warm_assignment.remove_ended_tasks(SimpleNamespace(warm=warm), "ann", store)  # type: ignore[arg-type] # asks these
 
     assert removed == [ENDED, COLLECTED, NEVER]
+
+
+def test_a_batch_asks_a_warm_pod_that_cannot_be_reached_once_in_two_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_assignment, "_away", {})
+    page = WarmPod("cpu-warm", "memory://a", 600.0, 3600.0)
+    state = WarmState("cpu-warm", page, "cpu", {}, {}, {}, "cpu-warm-0", time.time())
+    asked = list[str]()
+
+    @contextlib.contextmanager
+    def turn(state: WarmState) -> Iterator[None]:
+        asked.append(state.name)
+        raise BackendUnavailableError("the pod cannot be reached", why="no answer within 20 s")
+        yield
+
+    order = SimpleNamespace(job_id=ENDED, after=(), data=())
+    placement = SimpleNamespace(hosts=1, accelerator="cpu")
+    child = SimpleNamespace(
+        order=order, owner="ann", placement=placement, programs_of="", awaited_seconds=0.0, requirements=None
+    )
+    warm = SimpleNamespace(fits=lambda *_: {}, free=list, find=lambda _: [state], turn=turn)
+    place = warm_assignment.Place(SimpleNamespace(warm=warm), MemoryStore("a"), bytes(32), 0o22)  # type: ignore[arg-type] # asks these
+
+    given = [[*warm_assignment.give_children([child], place, keep)] for keep in (0.0, 600.0, 0.0)]  # type: ignore[list-item] # as above
+
+    assert given == [[], [], []]
+    assert asked == ["cpu-warm"]
