@@ -218,7 +218,12 @@ def test_a_save_in_another_project_within_the_second_of_the_one_before_and_as_lo
 
 
 @pytest.mark.parametrize(
-    ("broken", "error"), [("WIDTH = = 1\n", "SyntaxError"), ("WIDTH = 1 / 0\n", "ZeroDivisionError")]
+    ("broken", "error"),
+    [
+        ("WIDTH = = 1\n", "SyntaxError"),
+        ("WIDTH = 1 / 0\n", "ZeroDivisionError"),
+        ("try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise error from error\n", "ZeroDivisionError"),
+    ],
 )
 def test_an_error_in_another_project_waits_for_a_save_there(dev, project, shared, broken, error) -> None:
     shared.write_text(broken)

@@ -246,19 +246,23 @@ def _trim(page: traceback.TracebackException) -> None:
     """Keep the frames of the user's code and of what it calls, without the importer's and ours."""
     theirs = [frame for frame in page.stack if not _is_machinery(frame.filename)]
     page.stack = traceback.StackSummary.from_list(theirs)
-    for inner in (page.__cause__, page.__context__, *(getattr(page, "exceptions", None) or ())):
-        if inner is not None:
-            _trim(inner)
+    for inner in _pages_in(page):
+        _trim(inner)
 
 
 def files_of(error: BaseException | None) -> Iterator[str]:
     """Yield the files of the user's code, and of what it calls, in which an error and those before it were raised."""
-    while error is not None:
-        named = [error.filename] if isinstance(error, SyntaxError) else []
-        for file in (*named, *(frame.filename for frame in traceback.extract_tb(error.__traceback__))):
-            if file is not None and not _is_machinery(file):
-                yield file
-        error = error.__cause__ or error.__context__
+    pages = [traceback.TracebackException.from_exception(error, lookup_lines=False)] if error is not None else []
+    while pages:  # each error has one page, also one that was raised from itself
+        page = pages.pop()
+        named = [getattr(page, "filename", None), *(frame.filename for frame in page.stack)]  # the first of bad syntax
+        yield from (file for file in named if file is not None and not _is_machinery(file))
+        pages += _pages_in(page)
+
+
+def _pages_in(page: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """Yield what led to an error, and what it groups."""
+    yield from filter(None, (page.__cause__, page.__context__, *(getattr(page, "exceptions", None) or ())))
 
 
 def _is_machinery(file: str) -> bool:
