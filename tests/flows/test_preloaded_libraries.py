@@ -650,6 +650,19 @@ def test_only_the_library_after_which_no_process_can_be_forked_is_imported_by_ea
     assert why in logs
 
 
+def test_libraries_that_cython_compiled_share_its_module_though_each_job_imports_one_of_them(run, library) -> None:
+    shared = "import sys, types\nsys.modules.setdefault('_cython_3_3_1', types.ModuleType('_cython_3_3_1'))\n"
+    (library / "__init__.py").write_text(LIBRARY + shared)
+    other = library.with_name("also_theirs")
+    other.mkdir()
+    thread = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    (other / "__init__.py").write_text(f"import os\nPID = os.getpid()\n{shared}{thread}")
+
+    found = run("print(json.dumps([look_at_both(), look_at_both()]))", condition='look_at_both()["preloaded"]')
+
+    assert [(each["preloaded"], each["also"]) for each in found] == [(True, False)] * 2
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_job_leaves_no_process_and_the_next_one_finds_the_library(run, wait_until, home, how) -> None:
     found = run(

@@ -181,9 +181,9 @@ _SHIPS = ModuleOrigin("ships", "its file is in the project")
 FOUND = ModuleOrigin("installed", "the job's Python finds it where this one does")
 
 
-def classify(module: ModuleType, plan: Plan) -> ModuleOrigin:
-    """Return how a module reaches the job that a plan describes."""
-    return _classifier(plan, _ignore_stamps(plan), tuple(map(str, sys.path))).classify(module)
+def classify(module: ModuleType, plan: Plan, name: str = "") -> ModuleOrigin:
+    """Return how a module reaches the job that a plan describes; ``name``: under which it is imported."""
+    return _classifier(plan, _ignore_stamps(plan), tuple(map(str, sys.path))).classify(module, name)
 
 
 def stale_modules(plan: Plan, *, since: float | None = None) -> list[str]:
@@ -244,8 +244,8 @@ class _Classifier:
         self._same_python = plan.same_python
         self._found: dict[str, _Found | None] = {}
 
-    def classify(self, module: ModuleType) -> ModuleOrigin:
-        name = module.__name__
+    def classify(self, module: ModuleType, name: str = "") -> ModuleOrigin:
+        name = name or module.__name__  # of its own it may have the last part only, as those of PyO3
         if name.partition(".")[0] in _BUNDLED:
             return ModuleOrigin("installed", "it comes with kinetic")
         if name in {"__main__", "__mp_main__"}:
@@ -257,9 +257,10 @@ class _Classifier:
                 return ModuleOrigin("installed", "built in")
             if name.startswith("_cython_"):  # in which what it compiles has the class of its functions
                 return ModuleOrigin("installed", "Cython makes it")
-            above = sys.modules.get(name.rpartition(".")[0])  # an extension module may make modules, as jaxlib's does
-            if isinstance(above, ModuleType) and self.classify(above).kind == "installed":
-                return ModuleOrigin("installed", f"{above.__name__} makes it")
+            above_name = name.rpartition(".")[0]  # an extension module may make modules, as jaxlib's does
+            above = sys.modules.get(above_name)
+            if isinstance(above, ModuleType) and self.classify(above, above_name).kind == "installed":
+                return ModuleOrigin("installed", f"{above_name} makes it")
             return ModuleOrigin("by-value", "it has no file")
         found = self._sent_with(place)
         if found is not None and not found.is_environment:

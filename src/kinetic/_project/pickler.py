@@ -299,7 +299,7 @@ class PickleRules:
         if name in self._wanted or name.partition(".")[0] in self._wanted:
             self.by_value[name] = "it is listed in by_value of [tool.kinetic]"
             return "by-value"
-        answer = modules.classify(found, self._plan)
+        answer = modules.classify(found, self._plan, name)
         if answer.kind == "by-value" and name != "__mp_main__":  # the script, in a process of a pool
             self.by_value[name] = answer.reason
         return answer.kind

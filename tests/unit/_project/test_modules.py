@@ -221,6 +221,14 @@ def test_a_module_that_an_installed_one_makes_is_installed(project, monkeypatch)
     assert classify(types.ModuleType("_cython_3_3_0"), plan_of(project)).kind == "installed"
 
 
+def test_a_module_that_says_only_the_last_part_of_its_name_is_known_by_the_name_of_its_import(project, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytest.made", types.ModuleType("made"))  # as PyO3 does: those of Qiskit
+    monkeypatch.setitem(sys.modules, "pytest.made.deep", deep := types.ModuleType("deep"))
+
+    assert classify(deep, plan_of(project), "pytest.made.deep").kind == "installed"
+    assert classify(deep, plan_of(project)).kind == "by-value"
+
+
 def test_a_module_whose_attributes_misbehave_is_still_classified(project):
     class Lazy(types.ModuleType):
         def __getattribute__(self, name):

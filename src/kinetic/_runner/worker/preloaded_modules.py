@@ -217,9 +217,13 @@ def _import_all(
 
 
 def _may_be_hidden(name: str) -> bool:
-    """Return whether a module is of a library: what is Python's own reads no variable that matters."""
+    """Return whether a module is of a library: what is Python's own reads no variable that matters.
+
+    Nor what all libraries that Cython compiled have in common: the first one makes it, which may be the task's.
+    """
     package = name.partition(".")[0]
-    return package not in sys.stdlib_module_names and package != "kinetic"
+    is_shared = package in {"kinetic", "cython_runtime"} or package.startswith("_cython_")
+    return package not in sys.stdlib_module_names and not is_shared
 
 
 def _changes(before: Mapping[str, str]) -> dict[str, str | None]:
