@@ -812,6 +812,22 @@ def test_a_finder_of_the_functions_own_sees_each_module_of_a_library(run, projec
     assert found == [True] * 8
 
 
+def test_a_library_may_put_its_own_finders_around_all_others_while_it_is_imported(run, library) -> None:
+    (library / "__init__.py").write_text(
+        "import sys\n"
+        "class Around:\n"
+        "    def __init__(self, finder):\n        self.finder = finder\n"
+        "    def find_spec(self, fullname, path=None, target=None):\n"
+        "        return self.finder.find_spec(fullname, path=path, target=target)\n"  # by their names, as cirq's
+        "before, sys.meta_path = sys.meta_path, [Around(finder) for finder in sys.meta_path]\n"
+        f"{LIBRARY}\nsys.meta_path = before\n"
+    )
+
+    found = run("import of_theirs\nprint(json.dumps([look(), of_theirs.VALUE]))")
+
+    assert (found[0]["preloaded"], found[0]["value"], found[1]) == (True, 1, 1)
+
+
 def test_a_function_of_the_same_name_in_another_file_has_nothing_of_this_ones_libraries(run, project) -> None:
     project.write(
         "two.py",

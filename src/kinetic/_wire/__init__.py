@@ -117,7 +117,7 @@ class Finder:
     """A finder of ``sys.meta_path``; it stands right before the one that walks ``sys.path``."""
 
     @staticmethod
-    def find_spec(name: str, path: object = None, _target: object = None) -> "ModuleSpec | None":
+    def find_spec(name: str, path: object = None, target: object = None) -> "ModuleSpec | None":  # noqa: ARG004 - passed by its name
         """Return Python's own module where a file hides it from one of our imports, else None: not our business."""
         if path is not None or name not in sys.stdlib_module_names or _LIBRARY not in sys.path:
             return None

@@ -297,7 +297,10 @@ class _StandInFinder(Loader):
         self._names = names
 
     def find_spec(
-        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+        self,
+        name: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002 - passed by its name
+        target: ModuleType | None = None,  # noqa: ARG002 - the same
     ) -> ModuleSpec | None:
         return ModuleSpec(name, self, is_package=True) if name in self._names else None
 

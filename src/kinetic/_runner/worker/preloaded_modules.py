@@ -328,7 +328,12 @@ class _HiddenModules:
         if self._variables is not None:
             self._variables = _applied(self._variables, _changes(before))
 
-    def find_spec(self, name: str, _path: object = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(  # others' finders, as cirq's, pass these by their names
+        self,
+        name: str,
+        path: object = None,  # noqa: ARG002
+        target: object = None,
+    ) -> ModuleSpec | None:
         self.found.add(name)
         with self._lock:
             is_shown = self._bring(name)
@@ -426,7 +431,7 @@ class VariableWatch:
         """Note that what has changed of the variables since they were these is our doing, and not the task's."""
         self._was, self._last = _applied(self._was, _changes(before)), {}
 
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002 - as above
         """Find nothing, and look."""
         self.found.add(name)
         if "." not in name and name not in sys.stdlib_module_names:
