@@ -434,6 +434,57 @@ def test_what_decorators_of_a_library_made_and_pickle_by_its_name_in_the_script_
     assert last_json(out) == [1548008755920, 63, True, "int", "text", 2, 61]
 
 
+def test_classes_that_a_script_makes_in_a_module_of_a_library_are_there_in_the_job_and_come_back(project) -> None:
+    project.write(
+        "creator.py",  # as DEAP does it
+        """
+        import copyreg
+
+        class MetaCreator(type):
+            def __new__(cls, name, base, attributes):
+                return super().__new__(cls, name, (base,), attributes)
+
+            def __init__(cls, name, base, attributes):
+                super().__init__(name, (base,), attributes)
+                cls.reduce_args = name, base, attributes
+
+            def __reduce__(cls):
+                return create, cls.reduce_args
+
+        copyreg.pickle(MetaCreator, MetaCreator.__reduce__)
+
+        def create(name, base, attributes):
+            globals()[name] = made = MetaCreator(name, base, attributes)
+            return made
+        """,
+    )
+    out = project.out(
+        """
+        import json
+        from functools import partial
+        import creator, kinetic
+
+        creator.create("Fitness", object, {"weights": (1.0,)})
+        creator.create("Individual", list, {"fitness": creator.Fitness})
+        individual = partial(creator.Individual, [1, 2])
+
+        @kinetic.run(accelerator="cpu")
+        def named():
+            return creator.Individual([3])
+
+        @kinetic.run(accelerator="cpu")
+        def held(given):
+            return individual(), type(given) is type(individual()), type(given).fitness.weights
+
+        first, (second, is_same, weights), (third, *_) = named(), held(individual()), held(individual())
+        same = [type(each) is individual.func for each in (first, second, third)]
+        print(json.dumps([first, second, third, same, is_same, weights, creator.Individual is individual.func]))
+        """
+    )
+
+    assert last_json(out) == [[3], [1, 2], [1, 2], [True, True, True], True, [1.0], True]
+
+
 def test_what_a_script_registers_with_a_library_is_registered_in_the_job_where_that_is_imported(project) -> None:
     project.write(
         "library.py",  # as pandas, omegaconf, gymnasium and timm keep it

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import io
+import operator
 import os
 import pickle
 import re
@@ -134,6 +136,8 @@ class PickleRules:
             return self._reduce_function(value, namespaces, reduce)
         if isinstance(value, type):
             return self._reduce_class(value, reduce(value))
+        if type(value) is ModuleType and not self.is_by_value(value.__name__) and (made := reducers.made_in(value)):
+            return importlib.import_module, (value.__name__,), made, None, None, operator.is_  # opens them, and no more
         name = getattr(value, "__qualname__", "") if isinstance(value, MethodType) else ""  # one of a partial has none
         if name == "InteractiveShell.get_ipython" and not self._magics:
             return references.same, (references.no_ipython,)

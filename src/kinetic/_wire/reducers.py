@@ -221,7 +221,12 @@ def of_class(kind: Any, reduced: Any) -> Any:
     cloudpickle sets the slots afterwards, when they have no effect: instances get a ``__dict__``, and what is pickled
     of those cannot be opened with the original class. Exceptions have a ``__dict__`` anyway, and Python pickles no
     slots of theirs; those of a tuple are always empty, and ``typing.NamedTuple`` refuses them.
+
+    A class whose metaclass says how it is made, as ``deap.creator.create`` does, is made so where it is not there yet.
     """
+    reduce = copyreg.dispatch_table.get(type(kind)) if isinstance(kind, type) else None
+    if reduce and isinstance(made := reduce(kind), tuple):
+        return references.made_class, (kind.__module__, kind.__qualname__, *made[:2])
     if isinstance(kind, type) and isinstance(reduced, tuple):
         its_own = sys.modules.get(kind.__module__)
         if "-packages/" in str(getattr(its_own, "__file__", "")) and (found := place_of(kind, [its_own])):
@@ -237,6 +242,12 @@ def of_class(kind: Any, reduced: Any) -> Any:
     if _told(kind.__mro__[1:]) or not own_name(type(kind)):
         make, arguments = make_class, (make, *arguments)
     return make, arguments, *rest
+
+
+def made_in(module: ModuleType) -> list[type]:
+    """Return the classes that a program has made in a library's module, as ``deap.creator.create`` does."""
+    its_own = [each for each in vars(module).values() if type(each) in copyreg.dispatch_table]
+    return [each for each in its_own if isinstance(each, type) and type(each).__module__ == module.__name__]
 
 
 def function_proxy(value: Any) -> Any:

@@ -116,6 +116,17 @@ def function_proxy(kind: Any, *parts: Any) -> Any:
     return make(*parts)
 
 
+def made_class(module: str, name: str, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Return the class that a module has under this name, if it was made in the same way; otherwise make it."""
+    import copyreg  # few classes are made so
+
+    found: Any = getattr(sys.modules.get(module), name, None)
+    with contextlib.suppress(Exception):  # there is none; or what it was made of cannot be compared
+        if copyreg.dispatch_table[type(found)](found)[:2] == (make, arguments):
+            return found
+    return make(*arguments)
+
+
 def exception(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
     """Rebuild an exception without calling its ``__init__``, whose parameters need not be its ``args``."""
     return rebuilt(kind, args, state)

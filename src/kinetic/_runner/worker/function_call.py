@@ -251,7 +251,7 @@ def pickler_class() -> type[pickle.Pickler]:
                 return references.exception, (*reduced[:2], {**slots, **(reduced[2] if len(reduced) > 2 else {})})
             if isinstance(obj, type | FunctionType) and (named := _has_a_name(obj)) | _is_on_the_client(obj):
                 if named and obj.__module__ != "__main__":
-                    return NotImplemented  # the pickler's own way: by reference
+                    return reducers.of_class(obj, NotImplemented)  # the pickler's own way: by reference
                 copy = python_runtime.python_version(), _by_value(obj)
                 return references.named, (obj.__module__, obj.__qualname__, *copy)
             is_odd = type(obj) is object or (isinstance(obj, type) and obj.__module__ != "__main__")
