@@ -781,6 +781,56 @@ def test_a_struct_of_a_script_as_msgspec_makes_it_comes_back_as_itself(project) 
     assert out == "True 2 True 1.0\n"
 
 
+def test_a_class_gets_the_slots_that_its_metaclass_makes_of_its_fields_as_pyrsistent_does(project) -> None:
+    project.write(
+        "library.py",
+        """
+        class Field:
+            pass
+
+        class RecordMeta(type):
+            def __new__(kind, name, bases, body):
+                fields = [name for name, each in body.items() if isinstance(each, Field)]
+                for each in fields:
+                    del body[each]
+                return super().__new__(kind, name, bases, {**body, "__slots__": fields})
+
+        def restore(kind, values):
+            return kind(**values)
+
+        class Record(metaclass=RecordMeta):
+            def __init__(self, **values):
+                for name, value in values.items():
+                    setattr(self, name, value)
+
+            def __reduce__(self):
+                return restore, (type(self), {name: getattr(self, name) for name in self.__slots__})
+        """,
+    )
+    out = project.out(
+        """
+        import json
+        import kinetic, library
+
+        class Point(library.Record):
+            x = library.Field()
+            y = library.Field()
+
+            def total(self):
+                return self.x + self.y
+
+        @kinetic.run(accelerator="cpu")
+        def train(given):
+            return type(given) is Point, given.total(), Point(x=given.y, y=7)
+
+        same, total, back = train(Point(x=1, y=2))
+        print(json.dumps([same, total, type(back) is Point, back.total()]))
+        """
+    )
+
+    assert last_json(out) == [True, 3, True, 9]
+
+
 def test_a_class_of_a_cell_that_keeps_its_methods_as_numba_does_is_made_again_in_the_job(project) -> None:
     project.write(
         "classes.py",

@@ -193,10 +193,12 @@ class PickleRules:
         if is_sought and (place := self._place_of(kind)):
             return references.decorated, place
         what = _registered_as(kind) if is_sent else None
-        if what or (is_sent and kind.__module__ == "__main__" and reducers.keeps_its_place(kind)):
+        is_made = is_sent and kind.__module__ == "__main__" and _has_slots_of_its_metaclass(kind)
+        if what or is_made or (is_sent and kind.__module__ == "__main__" and reducers.keeps_its_place(kind)):
             from kinetic._project import class_source  # only with JAX, Keras or such a decorator
 
-            if source := class_source.class_source(kind):
+            source = class_source.class_source(kind)
+            if source and not (is_made and "__slots__" in source.text):
                 return reducers.of_source(kind.__name__, *source)
             if what:
                 self._lost[kind.__qualname__] = what
@@ -332,6 +334,13 @@ def _registered_as(kind: type) -> str:
         if kind in getattr(sys.modules.get(module), table, ()):
             return what
     return "a Struct of msgspec" if type(kind).__module__ == "msgspec._core" else ""  # which wants all fields at once
+
+
+def _has_slots_of_its_metaclass(kind: type) -> bool:
+    """Return whether a metaclass may have given a class its slots, for fields that are there at once, as a PClass."""
+    meta: Any = type(kind)
+    is_pythons = meta.__module__.partition(".")[0] in sys.stdlib_module_names
+    return "__slots__" in vars(kind) and type(meta.__new__) is FunctionType and not is_pythons
 
 
 def pickler_version() -> str:
