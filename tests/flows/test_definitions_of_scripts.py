@@ -831,6 +831,77 @@ def test_a_class_gets_the_slots_that_its_metaclass_makes_of_its_fields_as_pyrsis
     assert last_json(out) == [True, 3, True, 9]
 
 
+def test_what_a_class_statement_makes_that_is_not_a_class_is_made_again_in_the_job(project) -> None:
+    project.write(
+        "library.py",  # as zope.interface does it
+        """
+        class InterfaceClass:
+            def __init__(self, name, bases=(), body=None):
+                self.__name__, self.__module__ = name, (body or {}).get("__module__", __name__)
+                self.names, self.implementers = [*(body or {})], []
+
+            def __reduce__(self):
+                return self.__name__
+
+            def __call__(self, given):
+                return given
+
+            def implemented_by(self, kind):
+                return kind in self.implementers
+
+        Interface = InterfaceClass("Interface")
+
+        def implementer(interface):
+            def decorate(kind):
+                interface.implementers.append(kind)
+                kind.interface = interface
+                return kind
+            return decorate
+        """,
+    )
+    out = project.out(
+        """
+        import json
+        import kinetic, library
+
+        class IModel(library.Interface):
+            def fit(x):
+                pass
+
+        @library.implementer(IModel)
+        class Model:
+            def fit(self, x):
+                return 2 * x
+
+        class Empty:
+            def __reduce__(self):
+                return "Empty"
+
+            def __call__(self):
+                return 0
+
+        Empty = Empty()
+
+        @kinetic.run(accelerator="cpu")
+        def train(x):
+            return Model().fit(x), Model.interface is IModel, "fit" in IModel.names, IModel
+
+        @kinetic.run(accelerator="cpu")
+        def other():
+            return type(Empty).__name__
+
+        fitted, same, has_fit, back = train(3)
+        try:
+            found = other()
+        except Exception as error:
+            found = type(error).__name__
+        print(json.dumps([fitted, same, has_fit, back is IModel, found != "type"]))
+        """
+    )
+
+    assert last_json(out) == [6, True, True, True, True]
+
+
 def test_a_class_of_a_cell_that_keeps_its_methods_as_numba_does_is_made_again_in_the_job(project) -> None:
     project.write(
         "classes.py",

@@ -126,8 +126,23 @@ def function_source(name: str, made: object) -> ClassSource | None:
     return None
 
 
+def made_by_class_statement(name: str) -> ClassSource | None:
+    """Return the class statement of the script that made what is not a class, as an interface of zope.interface."""
+    main = vars(sys.modules["__main__"])
+    for file in (str(main.get("__file__")), *_cells(name, main)):
+        with contextlib.suppress(SyntaxError, ValueError):
+            if found := _source_in(file, name, None, main, set(), ast.ClassDef):
+                return found
+    return None
+
+
 def _source_in(
-    file: str, name: str, kind: type | None, main: dict[str, Any], codes: set[CodeType]
+    file: str,
+    name: str,
+    kind: type | None,
+    main: dict[str, Any],
+    codes: set[CodeType],
+    statement: type[ast.ClassDef | ast.FunctionDef] = ast.FunctionDef,
 ) -> ClassSource | None:
     import linecache
 
@@ -137,14 +152,15 @@ def _source_in(
     # As a whole: calls of what the file imports compile differently in a part of it.
     whole = compile("".join(lines), file, "exec", flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     for place, node in enumerate(body):
-        if not isinstance(node, ast.ClassDef if kind else ast.FunctionDef) or node.name != name:
+        if not isinstance(node, ast.ClassDef if kind else statement) or node.name != name:
             continue
         line = _first_line(node)
         if not _is_of(node, [code for code in whole.co_consts if _begins_at(code, line)], kind, codes):
             continue
         text = "".join(lines[line - 1 : node.end_lineno])
         below = {*_bound(body[place:])}
-        now, later = _names(reducers.compiled(text, file, line, flags), name if kind else "", below)
+        body_of = name if isinstance(node, ast.ClassDef) else ""
+        now, later = _names(reducers.compiled(text, file, line, flags), body_of, below)
         if kind:  # texts, after ``from __future__ import annotations``, that a metaclass may look into
             annotations = {*_annotations(node)}
             now, later = now | annotations - below, later | annotations & below

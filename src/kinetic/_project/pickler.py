@@ -167,6 +167,8 @@ class PickleRules:
         from kinetic._project import class_source  # only with such a decorator
 
         source = class_source.function_source(name, main[name])
+        if source is None and type(main[name]).__module__ != "__main__":  # unlike ``Empty = Empty()``
+            source = class_source.made_by_class_statement(name)
         if source is None:
             return NotImplemented
         if main[name] is value:
