@@ -359,9 +359,13 @@ def test_a_pool_of_one_slot_runs_a_chain_in_its_order(steps, monkeypatch, until)
 
 def test_the_command_line_submits_lists_and_explains_a_chain(home, project, until):
     project.write("steps.py", STEPS)
-    first = project.run(
-        "-c", f"import kinetic, steps; print(steps.make.run_async(1, {str(until)!r}).job_id)"
-    ).stdout.strip()
+    submit = f"""
+import kinetic, steps
+job = steps.make.run_async(1, {str(until)!r})
+next(event for event in kinetic.attach(job.job_id).events() if event.status is kinetic.JobStatus.RUNNING)
+print(job.job_id)
+"""
+    first = project.run("-c", submit).stdout.strip()
 
     def kinetic_(*words: str) -> str:
         done = project.kinetic(*words)

@@ -53,11 +53,13 @@ def completions(
     tracker, watch = batch._get_tracker(), _DriverWatch(batch, accept_missing=accept_missing)
     began = tracker.clock.monotonic()
     limit = None if timeout is None else began + timeout
-    read, held, yielded = 0, set[int](), bytearray(len(batch.jobs))
+    read, held, yielded, looked = 0, set[int](), bytearray(len(batch.jobs)), began
 
     def look(seconds: float = 0.0) -> tuple[bool, BaseException | None]:
+        nonlocal looked
         if seconds:
             tracker.wait(seconds, read=read)
+        looked = tracker.clock.monotonic()
         over = _is_over(batch, tracker, watch)
         return over, None if accept_missing else watch.loss(tracker)
 
@@ -85,8 +87,8 @@ def completions(
         signal_handlers.check()
         now = tracker.clock.monotonic()
         wait.load_what_the_end_needs(now - began)
-        left = _POLL_SECONDS if limit is None else limit - now
-        if left <= 0:
+        left = _POLL_SECONDS if limit is None else max(0.0, limit - now)
+        if limit is not None and looked >= limit:  # not before a last look: the caller's own code may take long
             raise JobTimeoutError(
                 f"{batch.group_id} has not ended within {timeout:g} s",
                 why=f"{len(batch.jobs) - sum(yielded)} of its {len(batch.jobs)} jobs have not ended; they keep running",

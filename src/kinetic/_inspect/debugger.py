@@ -58,13 +58,14 @@ def wait_for_server(
     limit = None if timeout is None else clock.monotonic() + timeout
     try:
         while not given_up.is_set():
+            is_late = limit is not None and clock.monotonic() >= limit
             seen, observed = reader.read(limit), clock.monotonic()
             if seen.status.is_final:
                 raise _ended(job, seen.status)
             is_running = seen.status is JobStatus.RUNNING
             if is_running and (found := _address_of(job, host)) is not None:
                 return found
-            if limit is not None and clock.monotonic() >= limit:
+            if is_late:
                 what = f"the debug server of {job.job_id} was not there within {timeout:g} s"
                 raise JobTimeoutError(what, why="the job keeps running", next=f"kinetic jobs explain {job.job_id}")
             _pause(backend, job, given_up, observed=None if is_running else observed, limit=limit)

@@ -87,6 +87,7 @@ def wait(
         waits.callback(display.close)
         is_first = True
         while True:
+            is_late = _is_late(clock, limit)
             seen = reader.read(limit)
             if seen.status is not notified:
                 notified = seen.status
@@ -103,6 +104,8 @@ def wait(
                 waits.callback(tracebacks.note_wait(functools.partial(report_detached, job)))
                 _check_circle(job)
                 waits.enter_context(backend.without_slot())
+            if is_late:
+                raise _too_late(job, seen, timeout)
             load_what_the_end_needs(clock.monotonic() - began)
             looked = _looked(backend, seen)
             while not has_news(backend, job, pause=display.pause, looked=looked, limit=limit):
@@ -111,8 +114,11 @@ def wait(
                 display.keep_up(seen)
             check()
             signal_handlers.check()
-            if limit is not None and clock.monotonic() >= limit:
-                raise _too_late(job, seen, timeout)
+
+
+def _is_late(clock: Clock, limit: float | None) -> bool:
+    """Return whether the time is over, before a last look: a process that was stopped finds what has ended by now."""
+    return limit is not None and clock.monotonic() >= limit
 
 
 def _too_late(job: JobRecord, seen: Snapshot, timeout: float | None) -> JobTimeoutError:
@@ -167,16 +173,17 @@ def _looks(job: JobRecord, timeout: float | None) -> Iterator[Snapshot]:
     limit = None if timeout is None else backend.clock.monotonic() + timeout
     try:
         while True:
+            is_late = _is_late(backend.clock, limit)
             seen = reader.read(limit)
             yield seen
             if seen.status.is_final:
                 return
+            if is_late:
+                raise _too_late(job, seen, timeout)
             looked = _looked(backend, seen)
             pause = looked + backend.poll_seconds - backend.clock.monotonic()
             while not _has_news_without_slot(backend, job, pause=pause, looked=looked, limit=limit):
                 pass
-            if limit is not None and backend.clock.monotonic() >= limit:
-                raise _too_late(job, seen, timeout)
     finally:
         backend.stop_watching(job.job_id)
 

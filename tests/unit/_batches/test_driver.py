@@ -387,3 +387,14 @@ def test_a_value_that_the_store_does_not_give_for_a_moment_is_no_failure_of_its_
     monkeypatch.setattr(collection.job_handle, "take_value", take)
 
     assert batch.results() == [0, 10]
+
+
+def test_a_caller_that_takes_longer_than_the_timeout_gets_what_has_ended_meanwhile(user, backend):
+    batch = user.act.run_async_map([plan(1), plan(2)], max_concurrent=1)
+    jobs = batch.as_completed(timeout=600)
+
+    first = next(jobs)
+    wait_until_launched(backend, batch, 2)
+    backend.clock.sleep(10_000)  # what the caller does with the first one
+
+    assert [first.result(), next(jobs).result()] == [10, 20]

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kinetic._backends.fake import FakeClock
 from kinetic._backends.protocol import SYSTEM, DebugAddress
 from kinetic._inspect import debugger, port_forward
 from kinetic._jobs import calls, locate, wait
@@ -245,6 +246,20 @@ def test_a_store_that_does_not_answer_at_first_is_told_at_once(waited) -> None:
 def test_a_server_that_does_not_come_in_time_is_a_time_out_and_the_job_goes_on(waited) -> None:
     with pytest.raises(TimeoutError, match="was not there within"):
         waited(Place(*[JobStatus.RUNNING] * 10_000), [None] * 10_000, timeout=0.05)
+
+
+def test_a_client_that_was_stopped_beyond_its_timeout_finds_the_server_that_came_meanwhile(waited) -> None:
+    address, place = DebugAddress(5678, state="waiting"), Place(*[JobStatus.RUNNING] * 2)
+    clock = place.clock = FakeClock()
+
+    class Stopped(list[object]):
+        def pop(self, index: int = -1) -> object:
+            clock.sleep(100)  # within the first look
+            return super().pop(index)
+
+    found = waited(place, Stopped([None, address]), timeout=10)
+
+    assert found is address
 
 
 def test_a_job_that_ends_before_its_server_is_there_cannot_be_attached_to(waited) -> None:

@@ -121,6 +121,25 @@ def test_a_timeout_ends_the_waiting_and_not_the_job(user, backend) -> None:
     assert job.result(timeout=3600) == 10
 
 
+@pytest.mark.parametrize("waits", ["result", "events"])
+def test_a_client_that_was_stopped_beyond_its_timeout_finds_the_job_that_ended_meanwhile(
+    user, backend, monkeypatch, waits
+) -> None:
+    job = user.act.run_async(1)
+    place = locate.backend_of(job)
+
+    def stopped(_: str, *, seconds: float) -> bool:
+        backend.clock.sleep(seconds + 10_000)  # as in the suspend of a laptop
+        return False
+
+    monkeypatch.setattr(place, "watch", stopped)
+
+    if waits == "result":
+        assert job.result(timeout=1800) == 10
+    else:
+        assert [event.status for event in wait.events(job, timeout=1800)][-1] is JobStatus.SUCCEEDED
+
+
 def test_a_timeout_of_nothing_looks_once(user) -> None:
     with pytest.raises(JobTimeoutError, match="it is PENDING"):
         user.act.run_async(1).result(timeout=0)
