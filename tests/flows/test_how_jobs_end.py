@@ -164,6 +164,26 @@ def test_a_deadline_leaves_the_stacks_in_the_log_where_the_job_has_taken_their_s
     assert "in train" in job.logs()
 
 
+def test_a_job_that_is_stopped_at_its_deadline_leaves_its_stacks_once_it_continues(submit) -> None:
+    job = submit(
+        """
+        import os, signal, subprocess
+
+        @on_cpu
+        def train():
+            subprocess.Popen(["sh", "-c", f"sleep 1.4; kill -CONT {os.getpid()}"])
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(300)
+        """,
+        "train.with_options(deadline=0.4).run_async()",
+    )
+
+    with pytest.raises(RuntimeError, match="deadline"):
+        job.result(timeout=30)
+
+    assert "in train" in job.logs()
+
+
 def test_the_deadline_may_come_from_the_environment(submit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINETIC_DEADLINE", "0.3")
 

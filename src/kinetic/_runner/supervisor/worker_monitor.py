@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _GRACE_SECONDS = 5.0  # for atexit handlers after the result is complete, and between SIGTERM and SIGKILL
 _STACKS_SECONDS = 0.5  # for writing the stacks before the deadline's kill
+_MOST_STACKS_SECONDS = 3.0  # the same for a worker that has not begun with it: it is stopped, or its machine is busy
 _PEER_SECONDS = 2.0  # between the first failure on a slice and the end of its peers, which wait for it in vain
 _TRACKER_SECONDS = 2.0  # for what removes shared memory, once all others have ended
 _STUCK_SECONDS = 60.0  # after SIGKILL: one that the kernel ends takes some, with devices or much memory
@@ -77,6 +78,7 @@ class WatchedWorker:
     done_at: float | None = None
     dumped_at: float | None = None
     stacks: Callable[[], list[str]] | None = None  # what its threads did at the deadline, once it has written that
+    stacks_seconds: float = _STACKS_SECONDS  # from the deadline on
     term_at: float | None = None
     failed_at: float | None = None
     peer_limit: float | None = None
@@ -94,7 +96,7 @@ class WatchedWorker:
     @property
     def last_seconds(self) -> float:
         """Return how long it has at its deadline: to write its stacks, or for a command to end by itself."""
-        return self.grace if self.task.is_command else _STACKS_SECONDS
+        return self.grace if self.task.is_command else self.stacks_seconds
 
     @property
     def is_over(self) -> bool:
@@ -346,7 +348,10 @@ def _act_on_time(watched: WatchedWorker) -> None:
         else:
             _request_stacks(watched)
     elif watched.dumped_at is not None and now >= watched.dumped_at + watched.last_seconds:
-        _signal(watched, signal.SIGKILL)
+        if watched.stacks is not None and watched.last_seconds < _MOST_STACKS_SECONDS and not watched.stacks():
+            watched.stacks_seconds += _STACKS_SECONDS
+        else:
+            _signal(watched, signal.SIGKILL)
 
 
 def _request_stacks(watched: WatchedWorker) -> None:
@@ -365,7 +370,8 @@ def _log_stacks(watched: WatchedWorker) -> None:
     """Write into the log what the threads of a worker did at its deadline; it has ended since."""
     if watched.stacks is not None and not watched.reader.report.done:
         with contextlib.suppress(OSError):
-            folders.append(watched.task.log, "\n\n".join(watched.stacks()) + "\n")
+            if found := watched.stacks():
+                folders.append(watched.task.log, "\n\n".join(found) + "\n")
 
 
 def _reap(hosts: Sequence[WatchedWorker]) -> None:
