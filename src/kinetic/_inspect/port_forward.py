@@ -19,12 +19,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kinetic._jobs import locate, logs, wait
 from kinetic._output import terminal as output
-from kinetic._wire import documents, folders, inspection, keys, records
+from kinetic._wire import documents, folders, inspection, keys, python_runtime, records
 from kinetic._wire.records import JobRecord
 from kinetic.errors import BackendError, DebugError, IntegrityError, KeyMissingError, KineticError, OptionError
 from kinetic.job_status import JobStatus
@@ -115,6 +116,8 @@ def forwarded(
         return
 
     def find() -> DebugAddress | None:
+        if not backend.is_here and locate.store_of(job).size(keys.result(job.job_id)) is not None:
+            return None  # its warm pod may have the next job, whose port this would be
         return backend.port_address(job.job_id, port, host=host)
 
     def report(text: str) -> None:
@@ -294,7 +297,9 @@ class Forwarder:
                 self._report(f"no connection can be accepted: {error}")  # as where this process has too many files open
                 time.sleep(_RETRY_SECONDS)
                 continue
-            threading.Thread(target=self._forward, args=(connection,), daemon=True).start()
+            if python_runtime.start_thread(partial(self._forward, connection), "kinetic-connection") is None:
+                connection.close()
+                self._report("a connection was closed: this process can start no more threads")
 
     def _forward(self, connection: socket.socket) -> None:
         with connection:

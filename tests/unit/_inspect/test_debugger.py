@@ -282,3 +282,35 @@ def test_the_launch_json_maps_what_exists_here_and_leaves_the_rest_to_the_editor
         {"localRoot": "${workspaceFolder}", "remoteRoot": "/job/more"},
     ]
     assert elsewhere["pathMappings"] == [{"localRoot": "/checkout", "remoteRoot": "/job/more"}]
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_forwarded_port_leads_nowhere_once_its_job_has_ended_though_its_warm_pod_is_there(
+    has_ended: bool,
+    monkeypatch,
+    tmp_path,
+) -> None:
+    asked, said, store = list[str](), list[str](), MemoryStore()
+
+    def port_address(name: str, port: int, *, host: int) -> None:
+        asked.append(name)
+
+    backend = SimpleNamespace(is_here=False, port_address=port_address)
+    job = SimpleNamespace(job_id="cpu-train-20261129-000000-abcdefa")
+    if has_ended:
+        store.put(keys.result(job.job_id), b"its verdict")
+    monkeypatch.setattr(locate, "backend_of", lambda _: backend)
+    monkeypatch.setattr(locate, "store_of", lambda _: store)
+    monkeypatch.setattr(port_forward, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(port_forward.output, "report_once", said.append)
+
+    with (
+        port_forward.forwarded(job, 6006, host=0, local_port=None, advice=str) as port,  # type: ignore[arg-type] # its id is enough
+        socket.create_connection(("127.0.0.1", port)) as connection,
+    ):
+        assert connection.recv(10) == b""
+
+    assert asked == ([] if has_ended else [job.job_id])
+    assert said == [
+        f"port 6006 of {job.job_id}: a connection was closed: nothing of the job listens at the moment [kinetic]"
+    ]
