@@ -485,6 +485,44 @@ def test_classes_that_a_script_makes_in_a_module_of_a_library_are_there_in_the_j
     assert last_json(out) == [[3], [1, 2], [1, 2], [True, True, True], True, [1.0], True]
 
 
+def test_a_registration_that_needs_what_may_be_a_secret_stays_with_the_client_and_a_line_says_so(
+    project, home, monkeypatch
+) -> None:
+    monkeypatch.setenv("HUB_PASSPHRASE", "tr0ub4dor-and-3")
+    project.write("library.py", "KNOWN = {}\ndef register(name, entry, **more): KNOWN[name] = entry\n")
+    project.write(
+        "train.py",
+        """
+        import json, os
+        import kinetic, library
+
+        TOKEN, kept, NAME = "".join(["tr0ub4dor", "-and-4"]), os.environ["HUB_PASSPHRASE"], "wal" + "k"
+
+        class Walk: pass
+        def login(): return TOKEN
+        def fetch(): return login()
+        def again(): return kept
+
+        library.register(NAME, Walk)
+        library.register("direct", Walk, token=TOKEN)
+        library.register("below", fetch)
+        library.register("variable", again)
+
+        @kinetic.run(accelerator="cpu")
+        def names(register):  # with it, the library is imported before the function begins
+            return sorted(library.KNOWN)
+
+        print(json.dumps(names.run_async(library.register).result(cleanup=False)))
+        """,
+    )
+    done = project.run("train.py")
+
+    assert last_json(done.stdout) == ["walk"]
+    assert done.stderr.count("which may be a secret and would be in the store") == 2, done.stderr
+    stored = [path for path in (home / "store").rglob("*") if path.is_file()]
+    assert [path for path in stored if b"tr0ub4dor-and" in path.read_bytes()] == []
+
+
 def test_what_a_script_registers_with_a_library_is_registered_in_the_job_where_that_is_imported(project) -> None:
     project.write(
         "library.py",  # as pandas, omegaconf, gymnasium and timm keep it

@@ -12,11 +12,14 @@ import ast
 import contextlib
 import dis
 import functools
+import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from kinetic._output import terminal as output
 from kinetic._wire import NamedTuple, reducers
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -24,6 +27,7 @@ _AT_ONCE = ("<generic", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "_
 _INSIDE = ("__func__", "__wrapped__", "method", "fget", "py_func", "func")  # where a function is; equinox's, Numba's
 
 
+_SECRET = re.compile(r"token|secret|passw|passphrase|credential|api_?key|access_?key", re.IGNORECASE)
 _KNOW_ALREADY = {"jax", "keras", "flax", "equinox", "omegaconf"}  # by a class as above, or by import_hooks
 
 
@@ -75,8 +79,39 @@ def registrations(text: str, file: str) -> Iterator[tuple[str, str, dict[str, An
         for call in made:
             if package := _registrar(call, main):
                 expression = ast.unparse(call)
-                codes = _nested(compile(expression, file, "eval"))
-                yield package, expression, _in(main, {name for code in codes for name in _globals(code)})
+                found = _used_by([compile(expression, file, "eval")], main)
+                if secret := _secret_among(found, main, text):
+                    what = f"what {os.path.basename(file)} registers with {package} is not registered in the job"
+                    why = f"it needs {secret}, which may be a secret and would be in the store"
+                    output.report_once(f"{what}: {why}; read it in the function, from a variable of capture_env_vars")
+                    continue
+                yield package, expression, found
+
+
+def _used_by(codes: Iterable[CodeType], main: dict[str, Any]) -> dict[str, Any]:
+    """Return the globals of the script that pieces of code name."""
+    return _in(main, {name for code in codes for each in _nested(code) for name in _globals(each)})
+
+
+def _secret_among(found: Mapping[str, Any], main: dict[str, Any], text: str) -> str:
+    """Return the name of a global that may be a secret, of those found and those that they need; "" for none.
+
+    A text that stands in the script is sent with that. Another one is known by its name, or by that of a variable.
+    """
+    kept = {value for name, value in os.environ.items() if _SECRET.search(name) or name.upper().endswith("KEY")}
+    seen, pending = set[str](), [*found.items()]
+    while pending:
+        name, value = pending.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        if isinstance(value, str) and value and value not in text and (value in kept or _SECRET.search(name)):
+            return name
+        inside = vars(value).values() if isinstance(value, type) and value.__module__ == "__main__" else (value,)
+        pending += _used_by([each.__code__ for each in inside if isinstance(each, FunctionType)], main).items()
+    return ""
 
 
 @functools.lru_cache(1)
