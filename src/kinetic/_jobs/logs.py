@@ -167,9 +167,10 @@ def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> Live
     if not is_here:  # once it has ended, its store has the whole log, and its cluster may be away
         number = latest_noted_attempt(store, job.job_id) if attempt is None else attempt
         sealed = sealed_digest(job, attempt=number, host=host)
-        ended = stored_log(store, job.job_id, attempt=number, host=host) if sealed is not None else None
-        if sealed is not None and ended is not None and ended.size() >= sealed.size_bytes:
-            return checked_log(ended, sealed, job.job_id)
+        if sealed is not None:
+            ended = stored_log(store, job.job_id, attempt=number, host=host)
+            if (ended.size() if ended is not None else 0) >= sealed.size_bytes:
+                return checked_log(ended, sealed, job.job_id) if ended is not None else None
     try:
         backend = locate.backend_of(job)
         number = latest_attempt(backend, store, job.job_id) if attempt is None else attempt

@@ -261,15 +261,19 @@ def test_a_cluster_that_does_not_answer_is_named_and_nothing_waits_for_it(client
 def test_a_job_that_has_ended_is_shown_with_its_log_while_its_cluster_does_not_answer(
     clients: Any, site: Any, kinetic: Any, machine: str
 ) -> None:
-    job_id = clients.run("""
+    job_id, silent = clients.run("""
         @kinetic.run(accelerator="cpu")
         def speak(number):
             print("hello", number)
             return number
 
-        job = speak.run_async(7)
-        job.wait()
-        tell(job.job_id)
+        @kinetic.run(accelerator="cpu")
+        def think(number):
+            return number
+
+        jobs = [speak.run_async(7), think.run_async(7)]
+        [job.wait() for job in jobs]
+        tell([job.job_id for job in jobs])
     """)
     site.plane.kill_api_server()
 
@@ -280,3 +284,5 @@ def test_a_job_that_has_ended_is_shown_with_its_log_while_its_cluster_does_not_a
     assert (shown.code, result.out) == (0, "7\n"), shown.err
     assert "log_bytes         8\n" in shown.out
     assert logs == ["hello 7\n"] * 3
+    assert "log_bytes         0\n" in kinetic("jobs", "show", silent).out
+    assert kinetic("jobs", "logs", silent).code == 0
