@@ -348,7 +348,7 @@ def _act_on_time(watched: WatchedWorker) -> None:
         else:
             _request_stacks(watched)
     elif watched.dumped_at is not None and now >= watched.dumped_at + watched.last_seconds:
-        if watched.stacks is not None and watched.last_seconds < _MOST_STACKS_SECONDS and not watched.stacks():
+        if watched.stacks is not None and watched.last_seconds < _MOST_STACKS_SECONDS and not _stacks_of(watched):
             watched.stacks_seconds += _STACKS_SECONDS
         else:
             _signal(watched, signal.SIGKILL)
@@ -368,10 +368,14 @@ def _request_stacks(watched: WatchedWorker) -> None:
 
 def _log_stacks(watched: WatchedWorker) -> None:
     """Write into the log what the threads of a worker did at its deadline; it has ended since."""
-    if watched.stacks is not None and not watched.reader.report.done:
-        with contextlib.suppress(OSError):
-            if found := watched.stacks():
-                folders.append(watched.task.log, "\n\n".join(found) + "\n")
+    if not watched.reader.report.done and (found := _stacks_of(watched)):
+        folders.append(watched.task.log, "\n\n".join(found) + "\n")
+
+
+def _stacks_of(watched: WatchedWorker) -> list[str]:
+    with contextlib.suppress(OSError):  # the job's code has removed the file
+        return watched.stacks() if watched.stacks is not None else []
+    return []
 
 
 def _reap(hosts: Sequence[WatchedWorker]) -> None:

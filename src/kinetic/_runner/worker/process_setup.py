@@ -419,6 +419,7 @@ def write_to_log(text: str) -> None:
 
 SUFFIX = ".stacks"  # behind the name of the log
 _LINE = 512  # bytes, of the first line
+_MOST_BYTES = 8 << 20  # of one answer: Python shows 100 frames of each of 100 threads, and a job can write to the file
 _ANSWER_SECONDS = 10.0
 _LOOK_SECONDS = 0.01
 _QUIET_SECONDS = 0.3  # if the system does not tell whether an answer is complete
@@ -535,7 +536,7 @@ def answer(target: StackDumpFile, begin: int) -> list[str]:
     """
     with target.path.open("rb") as file:
         file.seek(begin)
-        text = file.read().decode(errors="replace")
+        text = file.read(_MOST_BYTES).decode(errors="replace")
     text = re.sub(rf'(?m)^(  File "){re.escape(str(target.path.parent))}/work[-0-9]*/', r"\1", text)
     threads = [
         thread.strip().replace("Current thread", "Thread").splitlines()
