@@ -538,3 +538,45 @@ def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_word(tmp_path: Pat
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("where", ["at the end", "in a wait"])
+def test_ctrl_c_in_the_middle_of_an_import_keeps_no_other_thread_from_importing(project: Any, where: str) -> None:
+    project.write(
+        "stays.py",
+        """
+        import _imp, sys, threading
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def f(number):
+            return number
+
+        def imports():
+            interrupted.wait()
+            import colorsys
+            print("imported", flush=True)
+
+        def interrupt(*_):
+            _imp.acquire_lock()  # as Python's importer does, which Ctrl-C leaves between two steps
+            interrupted.set()
+            raise KeyboardInterrupt
+
+        if __name__ == "__main__":
+            interrupted = threading.Event()
+            batch = f.run_async_map([1, 2, 3], max_concurrent=1)
+            other = threading.Thread(target=imports)
+            other.start()
+            if sys.argv[1] == "at the end":
+                interrupt()
+            try:
+                f.run_async(1).result(on_status_change=interrupt)
+            except KeyboardInterrupt:
+                other.join()
+        """,
+    )
+    client = project.start("stays.py", where)
+
+    out, err = client.communicate(timeout=40)
+
+    assert out == "imported\n", err

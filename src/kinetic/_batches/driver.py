@@ -525,6 +525,7 @@ class _AtExit:
     @classmethod
     def _wait(cls) -> None:
         cls.has_come = True
+        python_runtime.free_import_lock()  # Ctrl-C may have come in the middle of an import
         try:
             is_interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
             if is_interrupted and not hasattr(sys, "ps1"):  # in a wait for something else

@@ -111,6 +111,8 @@ class Detaching:
         self._handlers = HandlerWatch(sys._getframe(1))  # noqa: SLF001 - whose caller waits
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is not None:
+            _free_import_lock()
         raised = self._handlers.end() if self._handlers is not None else None
         if raised is not None and isinstance(error, Exception) and error is not raised:  # our code took it for its own
             self._report()
@@ -123,6 +125,12 @@ class Detaching:
         if not is_own and type(error).__name__ != "CancelledError":  # as of a build that was stopped
             self._report()
             mark_told(error)
+
+
+def _free_import_lock() -> None:
+    from kinetic._wire import python_runtime  # only where something was raised
+
+    python_runtime.free_import_lock()
 
 
 def mark_told(error: Error) -> Error:
@@ -217,6 +225,8 @@ class Leaving:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is not None:
+            _free_import_lock()
         if error is None or is_debug():
             return
         is_told = isinstance(error, KineticError | BatchError | KeyboardInterrupt) or _remote_of(error) is not None

@@ -237,6 +237,21 @@ def start_thread(work: Callable[[], object], name: str, *, daemon: bool = True) 
     return thread
 
 
+def free_import_lock() -> None:
+    """Give Python's import lock back if this thread has it: then no other thread could import anything any more.
+
+    A signal handler that raises, as that of Ctrl-C, leaves it taken where it comes between two steps of an import: most
+    likely while the thread waits for another one's import. No code outside of Python's importer has it otherwise.
+    """
+    import _imp  # only where a wait ends so
+
+    try:
+        while True:  # it is counted
+            _imp.release_lock()
+    except RuntimeError:  # this thread has it not
+        return
+
+
 def free_in_child(lock: Lock) -> Lock:
     """Return a lock that is free in a forked child: the thread that held it in the parent does not exist there."""
     renew: Callable[[], object] = getattr(lock, "_at_fork_reinit")  # noqa: B009 - as concurrent.futures does

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _imp
 import os
 import re
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 
@@ -109,3 +111,27 @@ def test_lines_and_constraints_are_written_for_the_owner_only_whatever_the_local
     files = [tmp_path / "requirements.txt", tmp_path / "constraints.txt"]
     assert [file.read_text(encoding="utf-8") for file in files] == ["x @ https://h/ä.whl\n", "y<2\n"]
     assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
+
+
+def test_the_import_lock_that_ctrl_c_has_left_taken_is_given_back_and_that_of_another_thread_is_not() -> None:
+    taken, over = threading.Event(), threading.Event()
+
+    def imports() -> None:
+        _imp.acquire_lock()
+        taken.set()
+        over.wait(30)
+        _imp.release_lock()
+
+    _imp.acquire_lock()
+    _imp.acquire_lock()
+    python_runtime.free_import_lock()
+    is_free = not _imp.lock_held()
+    other = threading.Thread(target=imports)
+    other.start()
+    taken.wait(30)
+    python_runtime.free_import_lock()
+    is_held = _imp.lock_held()
+    over.set()
+    other.join(30)
+
+    assert (is_free, is_held, _imp.lock_held()) == (True, True, False)
