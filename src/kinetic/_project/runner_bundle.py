@@ -231,6 +231,7 @@ SELDOM = (
     "kinetic._output.format",
     "kinetic._output.job_text",
     "kinetic._output.notebook",
+    "kinetic._output.signal_handlers",
     "kinetic._output.terminal",
     "kinetic._remote.recorded_calls",
     "kinetic._runner.data",

@@ -7,7 +7,7 @@ string otherwise that something else refers to. And only a start can leave out t
 quarter of the bytes. Line numbers stay.
 
 Docstrings, annotations of functions and blocks for type checkers are not compiled: nothing of the runner reads them.
-Of sources that are kept, docstrings are emptied and comments go, and every line stays where it was.
+Of sources that are kept, comments and types of signatures go, docstrings are emptied, and each line stays where it is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TypeVar
 Documented = TypeVar("Documented", bound=ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
 
 
-class _Bare(ast.NodeTransformer):
+class Bare(ast.NodeTransformer):
     """Take away what a job does not need."""
 
     def visit_Module(self, node: ast.Module) -> ast.AST:
@@ -63,18 +63,28 @@ def without_docstring(node: Documented) -> Documented:
 
 
 def emptied(text: str) -> str:
-    """Return a source without comments, whose docstrings are empty and whose lines have their numbers."""
+    """Return a source without comments and types of signatures, and with empty docstrings; lines keep their numbers."""
     lines = text.split("\n")
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column].rstrip()
+    types: list[tuple[int, int, int]] = []  # line, start and end, in bytes, as ast counts
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
             first = node.body[0]
             if without_docstring(node).body[:1] != [first]:
                 lines[first.lineno - 1] = " " * first.col_offset + '""'
                 lines[first.lineno : first.end_lineno] = [""] * ((first.end_lineno or first.lineno) - first.lineno)
+        if isinstance(node, ast.arg) and node.annotation is not None and node.lineno == node.end_lineno:
+            types.append((node.lineno, node.col_offset + len(node.arg), node.end_col_offset or 0))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (result := node.returns) is not None:
+            arrow = lines[result.lineno - 1].encode().rfind(b" -> ", 0, result.col_offset)
+            if arrow >= 0 and result.lineno == result.end_lineno:
+                types.append((result.lineno, arrow, result.end_col_offset or 0))
+    for row, start, end in sorted(types, reverse=True):  # the last of a line first
+        line = lines[row - 1].encode()
+        lines[row - 1] = (line[:start] + line[end:]).decode()
     return "\n".join(lines)
 
 
@@ -83,7 +93,7 @@ def main() -> None:
     asked = json.load(sys.stdin)
     made: dict[str, types.CodeType | bytes] = {}
     for name, path in sorted(asked["compile"].items()):
-        tree = _Bare().visit(ast.parse(_read(path)))
+        tree = Bare().visit(ast.parse(_read(path)))
         made[name] = compile(tree, name, "exec", dont_inherit=True, optimize=0)
     for name, path in sorted(asked["keep"].items()):
         made[name] = emptied(_read(path)).encode()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kinetic._project import runner_bundle
+from kinetic._project import runner_bundle, runner_compiler
 from kinetic.errors import PackingError
 
 BUILD = "import hashlib; from kinetic._project import runner_bundle as runner_zip; print(runner_zip.build().sha256)"
@@ -130,6 +130,23 @@ def test_it_holds_the_runner_the_pickler_and_no_faces() -> None:
 def test_what_is_listed_is_there(module: str) -> None:
     assert importlib.util.find_spec(module) is not None
     assert runner_bundle.is_listed(module)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in TRAVELS if name.endswith(".py")))
+def test_a_module_that_travels_as_source_says_the_same_without_types_and_comments(name: str) -> None:
+    source = TRAVELS[name].read_text(encoding="utf-8")
+
+    bare = runner_compiler.emptied(source)
+
+    assert compiled(bare) == compiled(source)
+    assert len(bare.splitlines()) <= len(source.splitlines())
+
+
+def compiled(source: str) -> list[tuple[str, int]]:
+    """Return what Python makes of a source, without docstrings and annotations, and the line of each statement."""
+    tree = runner_compiler.Bare().visit(ast.parse(source))
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    return [(ast.dump(tree), 0), *((type(node).__name__, node.lineno) for node in statements)]
 
 
 # A door to the client's side names what a job finds stand-ins for.
