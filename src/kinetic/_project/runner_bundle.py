@@ -252,6 +252,7 @@ SELDOM = (
     "kinetic._runner.pod.warm_pod",
     "kinetic._runner.pod.warm_slice",
     "kinetic._runner.supervisor.bindings",
+    "kinetic._runner.worker.code_coverage",
     "kinetic._runner.worker.command",
     "kinetic._runner.worker.command_cache",
     "kinetic._runner.worker.compile_cache",

@@ -73,8 +73,8 @@ _MOVED = "kinetic: tensors of the job before were on a device that is not here: 
 OPENING = "it failed before the function started: opening "  # the note of an error that says which part cannot be
 _COMMANDS = "kinetic._runner.worker.command"  # raises how a command ended
 _load = pickle.load
-# Folders of the job's copy of the project, the copy itself last, and those that people know
-_moved: list[tuple[str, str]] = []
+# Folders of the job's copy of the project, the copy itself last, and those that people know; all end with a slash
+copies: list[tuple[str, str]] = []
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def show_files_of_the_client(order: Order, copy: Path) -> None:
     """Let tracebacks name files of the project where the user has them: the job's copy goes with the job."""
     if root := str(order.plan.get("root") or "").rstrip("/"):
         beside = order.plan.get("beside", {}).items()
-        _moved[:] = [*((f"{copy}/{name}/", f"{folder}/") for name, folder in beside), (f"{copy}/", f"{root}/")]
+        copies[:] = [*((f"{copy}/{name}/", f"{folder}/") for name, folder in beside), (f"{copy}/", f"{root}/")]
 
 
 def describe(error: BaseException, *, skip: int = 0) -> dict[str, Any]:
@@ -181,10 +181,10 @@ def _traceback_of(error: BaseException, trace: TracebackType | None) -> str:
 
         told = traceback.TracebackException(type(error), error, trace, compact=True)
         others = [told]
-        while _moved and others:
+        while copies and others:
             each = others.pop()
             for frame in each.stack:
-                for copy, original in _moved:
+                for copy, original in copies:
                     frame.filename = frame.filename.replace(copy, original, 1)
             others += filter(None, (each.__cause__, each.__context__, *(each.exceptions or ())))
         return "".join(told.format())
@@ -310,7 +310,7 @@ def _place_in_the_project(thing: object) -> tuple[str, str] | None:
     own = [
         each
         for each in spaces
-        if _moved and str(getattr(each, "__dict__", {}).get("__file__")).startswith(_moved[-1][0])
+        if copies and str(getattr(each, "__dict__", {}).get("__file__")).startswith(copies[-1][0])
     ]
     return reducers.place_of(thing, own)
 

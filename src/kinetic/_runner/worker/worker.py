@@ -54,6 +54,7 @@ _FILES_NAMED = 20
 _OURS = frozenset({DATA, DEVICES, EXTRACT, INSTALL, VERIFICATION})  # phases in which no code of the user runs
 _SOFTWARE = 70  # EX_SOFTWARE: only if everything below fails
 _FEW_MODULES = 40  # new ones, below which no process imports them for the next job: a twentieth of a second
+_OF_COVERAGE = frozenset({"COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"})  # see code_coverage.py
 _POOL_SECONDS = 1.0  # for workers of a pool that have nothing to do, to end
 _UNHEARD_SECONDS = 5.0  # for exit handlers, if the supervisor cannot know that they run; it gives as much
 
@@ -264,10 +265,10 @@ def _prepare(
         process_setup.enter_workspace(task.folder, order.plan, task.runner)
         if task.is_in_a_pod:  # on the client's machine every module is there
             import_hooks.install_stand_ins(task.runner)
-        main = process_setup.become_main(order.script, task.folder, order.plan)
-        script: str | None = getattr(main, "__file__", None)
+        script = getattr(process_setup.become_main(order.script, task.folder, order.plan), "__file__", None)
         _make_output_dir(task, order)
         hooks = _hook_imports(task, order, store)
+        _measure_lines(task, order)
     if order.data:
         with phase(DATA):
             references.set_data_paths(_provide(task, order, mounts))
@@ -392,6 +393,19 @@ def _hook_imports(task: Task, order: Order, store: Store) -> import_hooks.Import
     hooks.install()
     _at_the_end.append(hooks.finish)
     return hooks
+
+
+def _measure_lines(task: Task, order: Order) -> None:
+    """Measure which lines the job runs where the client asks for it, which can read a file of this machine."""
+    if task.is_in_a_pod or not os.environ.keys() & _OF_COVERAGE:
+        return
+    from kinetic._runner.worker import code_coverage  # only in tests
+
+    try:
+        here, parts = str(order.plan.get("root") or ""), task.folder.with_name(f"{task.folder.name}-coverage")
+        _at_the_end.append(code_coverage.CodeCoverage(os.environ, function_call.copies, here, parts).finish)
+    except Exception as error:  # noqa: BLE001 - the job runs
+        process_setup.write_to_log(f"kinetic: coverage.py measures nothing here: {type(error).__name__}: {error}\n")
 
 
 def _name_meeting_point(task: Task) -> None:
