@@ -184,6 +184,31 @@ def test_a_call_that_raised_leaves_its_folder_as_well(look) -> None:
     assert last.script == first.script != failed.script
 
 
+def test_a_module_that_a_job_makes_and_removes_is_not_run_by_the_next_job_which_makes_another(
+    project, one_at_a_time
+) -> None:
+    """Python takes bytecode for that of a source of the same size and second."""
+    project.write(
+        "jobs.py",
+        """
+        import importlib, os
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def make(value):
+            with open("settings.py", "w") as file:
+                file.write(f"VALUE = {value}")
+            os.utime("settings.py", (1_800_000_000, 1_800_000_000))
+            importlib.invalidate_caches()
+            import settings
+            os.unlink("settings.py")
+            return settings.VALUE
+        """,
+    )
+
+    assert project.out("from jobs import *\nprint(make.run_async_map([1, 2, 3]).results())").strip() == "[1, 2, 3]"
+
+
 def test_a_folder_that_a_job_wrote_into_is_not_used_again(look) -> None:
     first, wrote, last = look(), look("write"), look()
 

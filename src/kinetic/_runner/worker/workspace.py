@@ -7,6 +7,7 @@ tick of the clock have one time, so a file that is younger than that is compared
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
@@ -168,7 +169,7 @@ def _take_over(folder: str, left: Left, into: Path, project: _Project) -> Unpack
     """Rename the folder of another job and bring it up to date; None, and no folder, where that cannot be done.
 
     What cannot be used stays beside it, and is removed with the job.
-    There may be bytecode besides: Python uses it only for a source of the same time and size.
+    There may be bytecode besides, of the files that are there.
     """
     if set(left.packs).isdisjoint(project.packs):
         return None  # nothing in it is ours
@@ -191,6 +192,7 @@ def _bring_up_to_date(into: Path, left: Left, project: _Project) -> Unpacked | N
     found = _look(into)
     if found is None or os.lstat(into).st_mode & stat.S_IRWXU != stat.S_IRWXU:
         return None
+    _remove_orphans(into, found)
     is_known, is_same = left.state == _state_of(found, left.young), left.is_of(project.page, project.packs)
     if is_known and is_same and not left.young:
         return Unpacked(_stamps(found), left)
@@ -237,6 +239,15 @@ def _look(top: Path) -> _Found | None:
             elif not is_bytecode or not path.endswith(".pyc"):
                 found[path] = about
     return found
+
+
+def _remove_orphans(into: Path, found: _Found) -> None:
+    """Remove bytecode without a source, which this job may write with another text, and the size and second of then."""
+    for folder in ("", *(path for path in found if path.endswith("/"))):
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(bytecode := f"{into}/{folder}{_BYTECODE}"):
+                if f"{folder}{name.partition('.')[0]}.py" not in found and name.endswith(".pyc"):
+                    os.unlink(f"{bytecode}/{name}")
 
 
 def _state_of(found: _Found, young: Collection[str]) -> str:
