@@ -209,6 +209,38 @@ def test_a_module_that_a_job_makes_and_removes_is_not_run_by_the_next_job_which_
     assert project.out("from jobs import *\nprint(make.run_async_map([1, 2, 3]).results())").strip() == "[1, 2, 3]"
 
 
+def test_what_numba_has_compiled_is_found_by_the_next_jobs_until_a_source_is_edited(project, one_at_a_time) -> None:
+    """Numba compiles a function again once its own file has changed, but not once one that it calls has."""
+    project.write(
+        "jobs.py",
+        """
+        import os, pathlib
+        import helper, kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def compile_helper():
+            kept = pathlib.Path("__pycache__", "helper.total-3.py312.nbi")  # as Numba names it
+            if was_there := kept.exists():
+                return was_there
+            kept.parent.mkdir(exist_ok=True)
+            kept.write_bytes(b"compiled")
+            return was_there
+        """,
+    )
+    project.write("helper.py", "VALUE = 1\n")
+    project.write("data.txt", "one")
+
+    def call() -> str:
+        return project.out("from jobs import *\nprint(compile_helper())").splitlines()[-1]
+
+    first, second = call(), call()
+    project.write("data.txt", "two")
+    after_an_edit_of_data = call()
+    project.write("others.py", "VALUE = 2\n")
+
+    assert (first, second, after_an_edit_of_data, call(), call()) == ("False", "True", "True", "False", "True")
+
+
 def test_a_folder_that_a_job_wrote_into_is_not_used_again(look) -> None:
     first, wrote, last = look(), look("write"), look()
 

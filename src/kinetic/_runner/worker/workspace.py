@@ -26,6 +26,7 @@ from kinetic.errors import KineticError, StoreError
 
 Stamp = tuple[int, int, int]  # size, time of the last change in nanoseconds, inode
 _BYTECODE = "__pycache__"
+_COMPILED = (".pyc", ".nbi", ".nbc")  # of Python; of Numba, for functions with cache=True
 _MOST_READ = 32 << 20  # bytes; twice a pack
 _MOST_YOUNG = 64  # files; where there are more, all are compared
 _STATE = Struct(">qqqQI").pack
@@ -189,12 +190,13 @@ def _take_over(folder: str, left: Left, into: Path, project: _Project) -> Unpack
 def _bring_up_to_date(into: Path, left: Left, project: _Project) -> Unpacked | None:
     """Write what is missing or not known to be right, and remove what is not the project's."""
     looked = time.time_ns()
-    found = _look(into)
+    compiled: list[str] = []
+    found = _look(into, compiled)
     if found is None or os.lstat(into).st_mode & stat.S_IRWXU != stat.S_IRWXU:
         return None
-    _remove_orphans(into, found)
     is_known, is_same = left.state == _state_of(found, left.young), left.is_of(project.page, project.packs)
     if is_known and is_same and not left.young:
+        _remove_compiled(into, compiled, found, changed=False)
         return Unpacked(_stamps(found), left)
     manifest = project.manifest()
     right: set[str] = set()
@@ -210,18 +212,25 @@ def _bring_up_to_date(into: Path, left: Left, project: _Project) -> Unpacked | N
     inside = {f"{folder}/" for folder in _folders_of(manifest) if os.path.basename(folder) != _BYTECODE}
     if any(stat.S_IMODE(found[folder].st_mode) != 0o755 & ~mask for folder in found.keys() & inside):
         return None
-    for path in sorted(found.keys() - right - inside, reverse=True):  # what is in a folder comes before the folder
+    wrong = sorted(found.keys() - right - inside, reverse=True)  # what is in a folder comes before the folder
+    missing = [file for file in manifest.files if file.path not in right]
+    for path in wrong:
         _remove(into, path)
         del found[path]
-    project.write(manifest, [file for file in manifest.files if file.path not in right], into)
+    changed = any(path.endswith(".py") for path in (*wrong, *(file.path for file in missing)))
+    _remove_compiled(into, compiled, found, changed=changed)
+    project.write(manifest, missing, into)
     for path in (*(file.path for file in manifest.files), *inside):
         if path not in found:
             found[path] = os.lstat(f"{into}/{path}")
     return project.unpacked(found, looked)
 
 
-def _look(top: Path) -> _Found | None:
-    """Return what the system says of all but bytecode; None if there are links, pipes and the like."""
+def _look(top: Path, compiled: list[str] | None = None) -> _Found | None:
+    """Return what the system says of all but bytecode; None if there are links, pipes and the like.
+
+    ``compiled`` gets the paths of that.
+    """
     found: _Found = {}
     pending = [""]
     while pending:
@@ -236,18 +245,24 @@ def _look(top: Path) -> _Found | None:
                     found[f"{path}/"] = about
             elif not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
                 return None
-            elif not is_bytecode or not path.endswith(".pyc"):
+            elif not is_bytecode or not path.endswith(_COMPILED):
                 found[path] = about
+            elif compiled is not None:
+                compiled.append(path)
     return found
 
 
-def _remove_orphans(into: Path, found: _Found) -> None:
-    """Remove bytecode without a source, which this job may write with another text, and the size and second of then."""
-    for folder in ("", *(path for path in found if path.endswith("/"))):
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(bytecode := f"{into}/{folder}{_BYTECODE}"):
-                if f"{folder}{name.partition('.')[0]}.py" not in found and name.endswith(".pyc"):
-                    os.unlink(f"{bytecode}/{name}")
+def _remove_compiled(into: Path, compiled: Sequence[str], found: _Found, *, changed: bool) -> None:
+    """Remove what was compiled of a source that is gone: this job may write another with the size and second of that.
+
+    And what Numba keeps of functions, once a source has ``changed``: it does not know what else a function calls.
+    """
+    for path in compiled:
+        folder, _, name = path.rpartition(f"{_BYTECODE}/")
+        is_orphan = f"{folder}{name.partition('.')[0]}.py" not in found
+        if is_orphan or (changed and not name.endswith(".pyc")):
+            with contextlib.suppress(FileNotFoundError):  # gone with its source
+                os.unlink(into / path)
 
 
 def _state_of(found: _Found, young: Collection[str]) -> str:
