@@ -144,7 +144,7 @@ class _Screen:
 
     def _take_styles(self, text: str) -> None:
         if "\x1b" in text:
-            for found in _OF_STYLE.finditer(text):
+            for found in _OF_STYLE.finditer(text, max(text.rfind("\x1b[0m"), 0)):  # which ends all before it
                 self.style = _style_after(self.style, found[0])
 
     def apply(self, text: str) -> None:
@@ -305,16 +305,21 @@ def _latest(line: str) -> str:
     return "\r".join([first, *reversed(kept)]) + line[len(bare) :]
 
 
+def _is_harmless(text: str) -> bool:
+    """Return whether nothing in a text must be escaped; of ASCII, which most text is, 20 times as fast as a search."""
+    return not text.encode().translate(None, _HARMLESS) if text.isascii() else _CONTROLS.search(text) is None
+
+
 def _escaped(text: str) -> str:
-    if text.isascii() and not text.encode().translate(None, _HARMLESS):  # most text: 20 times as fast
-        return text
-    return _CONTROLS.sub(lambda found: plain(found[0]), text)
+    return text if _is_harmless(text) else _CONTROLS.sub(lambda found: plain(found[0]), text)
 
 
 def _sanitized(text: str) -> str:
     """Return text that moves no cursor: escaped, without sequences other than renditions."""
     if "\x1b" not in text:
         return _escaped(text)
+    if _is_harmless(_OF_STYLE.sub("", text)):  # colors alone
+        return text
     text = re.sub(_SEQUENCE, lambda found: found[0] if _OF_STYLE.fullmatch(found[0]) else "", text)
     kept = [*_OF_STYLE.findall(text), ""]
     return "".join(f"{_escaped(part)}{keep}" for part, keep in zip(_OF_STYLE.split(text), kept, strict=True))
