@@ -108,7 +108,7 @@ class PickleRules:
         self._lost: dict[str, str] = {}  # classes, and what they are here and not in the job
         self._named: dict[int, tuple[str, str]] = {}  # module and name of what cannot be pickled, by its id
         self._defined: dict[int, tuple[Any, ...]] = {}  # what defines what cannot be pickled either, by its id
-        self._is_second_try = False
+        self.is_second_try = False
         self.makes_anew = False  # whether locks and the like are made anew in the job, at a second try
         self._given: set[int] = set()  # those that functions close over or have as defaults: as good as arguments
         self._libraries: dict[type, dict[int, tuple[str, str]]] = {}  # what is there of a class in its library, by id
@@ -146,7 +146,7 @@ class PickleRules:
         own = self._place_of(value) if type(value) is object else reducers.place_in_library(value)
         if place := own or self._named.get(id(value)):
             return references.decorated, place
-        if self._is_second_try and (other := self._not_a_copy(value)):
+        if self.is_second_try and (other := self._not_a_copy(value)):
             return other
         if isinstance(value, CodeType) and (written := modules.as_written(value)) is not value:
             return references.same, (written,)
@@ -176,7 +176,7 @@ class PickleRules:
         return reducers.after(main[name], reduced)  # made with it, as ``add(1)`` of a curried ``add``
 
     def _reduce_function(self, value: FunctionType, namespaces: dict[int, Any], reduce: Callable[[Any], Any]) -> Any:
-        if self._is_second_try:
+        if self.is_second_try:
             self._given |= reducers.shared_in(_held_by(value)) - {*map(id, vars(sys.modules["__main__"]).values())}
         space = value.__globals__
         if self._is_imported(str(space.get("__name__")), space):  # a wrapper, say: it says another ``__module__``
@@ -266,7 +266,7 @@ class PickleRules:
             found = class_source.class_source(value) if is_class else class_source.function_source(name, value)
             if found and why_unpicklable(value, self):
                 self._defined[id(value)] = name, *found
-        self._is_second_try = True
+        self.is_second_try = True
 
     def take_source(self, function: FunctionType) -> None:
         """Keep the source of a function that is in no file, as in a cell of a notebook; and no other line of it.
@@ -386,10 +386,11 @@ def _registered() -> Iterator[Callable[[ModuleType], None]]:
 def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[ModuleType], None]) -> pickle.Pickler:
     import cloudpickle
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
+    class Pickler(reducers.ByClass, cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
         dispatch_table = reducers.extended(cloudpickle.Pickler.dispatch_table, rules.is_by_value)
+        remembers = not rules.is_second_try
 
-        def reducer_override(self, obj: Any) -> Any:
+        def reduced(self, obj: Any) -> Any:
             if isinstance(obj, type | FunctionType | ModuleType):
                 module = _module_of(obj)
                 if rules.is_by_value(module) and module in sys.modules:
@@ -403,7 +404,7 @@ def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[Module
             elif references.WRAPPED in type(obj).__dict__:
                 reduced = obj.__reduce__()
                 return reduced if reduced[0] is references.bound else obj._for_the_job()  # noqa: SLF001 - ours
-            return rules.reduce(obj, self.globals_ref, super().reducer_override)
+            return rules.reduce(obj, self.globals_ref, super().reduced)
 
     pickler = Pickler(file, protocol=PROTOCOL)
     main = sys.modules.get("__main__")

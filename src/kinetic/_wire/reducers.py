@@ -17,7 +17,7 @@ from collections import ChainMap
 from collections.abc import Callable, Container, Iterable, Iterator, MutableMapping
 from contextvars import Context, ContextVar
 from struct import Struct
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -285,6 +285,48 @@ def place_in_library(thing: object) -> tuple[str, str] | None:
     return None
 
 
+_REDUCED = (type, FunctionType, MethodType, ModuleType, CodeType, BaseException)  # each in its own way
+
+
+class ByClass:
+    """What a pickler inherits that asks once for each class whose objects Python pickles by itself.
+
+    A value may have a million of them, and to ask for each takes twice as long as to pickle it.
+    """
+
+    remembers = True  # not where single objects are known by their ids
+
+    def __init__(self, *arguments: Any, protocol: int) -> None:
+        super().__init__(*arguments, protocol=protocol)  # type: ignore[call-arg] # of the pickler beside this
+        self._protocol = protocol
+        self._plain: set[type] = set()
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Reduce an object; NotImplemented where Python does."""
+        kind = type(obj)
+        if kind in self._plain:
+            return obj.__reduce_ex__(self._protocol)
+        reduced = self.reduced(obj)
+        if reduced is NotImplemented and self.remembers and _has_plain_objects(kind):
+            try:
+                self.dispatch_table[kind]  # type: ignore[attr-defined] # as above; ``in`` does not ask ``_Table`` itself
+            except KeyError:
+                self._plain.add(kind)
+        return reduced
+
+    def reduced(self, obj: Any) -> Any:
+        """Reduce an object as cloudpickle does."""
+        return super().reducer_override(obj)  # type: ignore[misc] # of the pickler beside this
+
+
+def _has_plain_objects(kind: type) -> bool:
+    """Return whether one object of a class that Python pickles by itself says that all others are; a proxy does not."""
+    own = {name for base in kind.__mro__[:-1] for name in ("__call__", "__class__") if name in vars(base)}
+    is_special = bool(own) or kind is object or issubclass(kind, (*_REDUCED, *_SHARED))
+    is_known = kind.__name__ in _ONE_OF_A_LIBRARY or kind.__module__.partition(".")[0] in {"optuna", "rich"}
+    return not (is_special or is_known or _wants_arguments(kind))
+
+
 _LOCK: type = type(threading.Lock())
 _RLOCK: type = type(threading.RLock())
 _SHARED = (_LOCK, _RLOCK, threading.Event, threading.Condition, threading.Semaphore, threading.Barrier)
@@ -465,12 +507,17 @@ def without_new(it: Any) -> Any:
     return NotImplemented if isinstance(it, type) or _is_of_jax(type(it)) else _made_without_new(it)
 
 
-def _made_without_new(it: Any) -> Any:
-    kind, new = type(it), type(it).__new__
+def _wants_arguments(kind: type) -> bool:
+    """Return whether __new__ of a class wants arguments that its objects do not say."""
+    new: Any = kind.__new__
     if type(new) is not FunctionType or new.__code__.co_argcount - len(new.__defaults__ or ()) < 2:
-        return NotImplemented
+        return False
     is_pythons = all(getattr(kind, name) is getattr(object, name) for name in ("__reduce__", "__reduce_ex__"))
-    if not is_pythons or hasattr(kind, "__getnewargs__") or kind in copyreg.dispatch_table:
+    return is_pythons and not hasattr(kind, "__getnewargs__") and kind not in copyreg.dispatch_table
+
+
+def _made_without_new(it: Any) -> Any:
+    if not _wants_arguments(kind := type(it)):
         return NotImplemented
     _, arguments, *rest = it.__reduce_ex__(2)
     if arguments != (kind,):

@@ -230,7 +230,7 @@ def dump_value(value: object, file: Any, *, anew: bool = False, in_part: bool = 
     what remains.
     """
     pickler: Any = (_pickler_with_texts() if in_part else pickler_class())(file, protocol=PICKLE_PROTOCOL)
-    pickler.given = reducers.shared_in(value) if anew else None
+    pickler.given, pickler.remembers = reducers.shared_in(value) if anew else None, not anew
     pickler.dump(value)
 
 
@@ -239,10 +239,10 @@ def pickler_class() -> type[pickle.Pickler]:
     """Return what pickles; call it before user code runs, which may replace what it is made of."""
     import cloudpickle  # preloaded in the supervisor: workers are its forks
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
+    class Pickler(reducers.ByClass, cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
         dispatch_table = reducers.extended(cloudpickle.Pickler.dispatch_table)
 
-        def reducer_override(self, obj: Any) -> Any:
+        def reduced(self, obj: Any) -> Any:
             if self.given is not None and (made := reducers.made_anew(obj, self.given)):
                 return made
             if isinstance(obj, BaseException) and _leaves_pickling_to_python(type(obj)):
@@ -258,7 +258,7 @@ def pickler_class() -> type[pickle.Pickler]:
             if is_odd and (place := _place_in_the_project(obj)):
                 return references.named, (*place, python_runtime.python_version(), _by_value(obj))
             reduced = reducers.without_new(obj)
-            return reducers.of_class(obj, super().reducer_override(obj)) if reduced is NotImplemented else reduced
+            return reducers.of_class(obj, super().reduced(obj)) if reduced is NotImplemented else reduced
 
     return Pickler
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import datetime
 import enum
+import functools
 import io
 import pickle
+import random
 import sys
+import threading
 from collections import namedtuple
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Any
 
 import pytest
 
 from kinetic._runner.worker import function_call
+from kinetic._wire import reducers
 
 
 class Color(enum.Enum):
@@ -264,3 +270,42 @@ def test_a_large_buffer_is_handed_over_without_a_copy() -> None:
     function_call.dump_value([bytes(8 << 20)], sink)
 
     assert sink.largest == 8 << 20
+
+
+class Proxy:
+    @property
+    def __class__(self) -> type:  # type: ignore[override] # what it stands for
+        return int
+
+
+class Wanting:
+    def __new__(cls, size: int) -> Wanting:
+        return super().__new__(cls)
+
+
+def test_of_many_objects_of_a_class_that_python_pickles_by_itself_one_is_asked_for(monkeypatch) -> None:
+    asked: list[type] = []
+    kind = function_call.pickler_class()
+    ask = kind.reduced
+
+    def reduced(self: Any, obj: Any) -> Any:
+        asked.append(type(obj))
+        return ask(self, obj)
+
+    monkeypatch.setattr(kind, "reduced", reduced)
+    values = [datetime.date(2020, 1, day) for day in range(1, 29)], [Path(str(number)) for number in range(9)]
+    file = io.BytesIO()
+
+    function_call.dump_value(values, file)
+
+    assert pickle.loads(file.getvalue()) == values
+    assert asked.count(datetime.date) == 1
+    assert asked.count(type(values[1][0])) == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), threading.Lock(), functools.partial(len), random.Random(1), Proxy(), Wanting(1), ValueError("no"), len],
+)
+def test_objects_that_are_not_alike_are_each_asked_for(value: object) -> None:
+    assert not reducers._has_plain_objects(type(value))
