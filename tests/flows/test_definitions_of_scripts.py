@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import re
+
 from flows.conftest import last_json
 
 
@@ -485,6 +488,9 @@ def test_classes_that_a_script_makes_in_a_module_of_a_library_are_there_in_the_j
     assert last_json(out) == [[3], [1, 2], [1, 2], [True, True, True], True, [1.0], True]
 
 
+_SECRETS = ("TOKEN", "HUB_PASSPHRASE", "api_key", "password")
+
+
 def test_a_registration_that_needs_what_may_be_a_secret_stays_with_the_client_and_a_line_says_so(
     project, home, monkeypatch
 ) -> None:
@@ -497,16 +503,39 @@ def test_a_registration_that_needs_what_may_be_a_secret_stays_with_the_client_an
         import kinetic, library
 
         TOKEN, kept, NAME = "".join(["tr0ub4dor", "-and-4"]), os.environ["HUB_PASSPHRASE"], "wal" + "k"
+        CONFIG = {"hub": {"api_key": "".join(["tr0ub4dor", "-and-5"])}, "sort_key": "name"}
+        HEADER = "Bearer " + kept
 
-        class Walk: pass
+        class Walk:
+            pad_token = "<" + "pad>"
+        class Login:
+            def __init__(self): self.password = "".join(["tr0ub4dor", "-and-6"])
+        class Kept:
+            word = TOKEN
+            @staticmethod
+            def fetch(): return CONFIG
+        LOGIN = Login()
         def login(): return TOKEN
         def fetch(): return login()
         def again(): return kept
+        def header(): return HEADER
+        def config(): return CONFIG["hub"]
+        def logged_in(): return LOGIN
+        def default(word=TOKEN): return word
+        def close_over(word):
+            return lambda: word
+        closure = close_over(TOKEN)
 
         library.register(NAME, Walk)
         library.register("direct", Walk, token=TOKEN)
         library.register("below", fetch)
         library.register("variable", again)
+        library.register("text", header)
+        library.register("config", config)
+        library.register("object", logged_in)
+        library.register("class", Kept)
+        library.register("default", default)
+        library.register("closure", closure)
 
         @kinetic.run(accelerator="cpu")
         def names(register):  # with it, the library is imported before the function begins
@@ -518,9 +547,12 @@ def test_a_registration_that_needs_what_may_be_a_secret_stays_with_the_client_an
     done = project.run("train.py")
 
     assert last_json(done.stdout) == ["walk"]
-    assert done.stderr.count("which may be a secret and would be in the store") == 2, done.stderr
-    stored = [path for path in (home / "store").rglob("*") if path.is_file()]
-    assert [path for path in stored if b"tr0ub4dor-and" in path.read_bytes()] == []
+    needed = [re.findall(rf"it needs {name}, which may be a secret", done.stderr) for name in (*_SECRETS, "pad_token")]
+    assert [*map(len, needed)] == [1, 1, 1, 1, 0], done.stderr
+    stored = [path.read_bytes() for path in (home / "store").rglob("*") if path.is_file()]
+    packed = [base64.b64decode(text) for data in stored for text in re.findall(rb"(?:[A-Za-z0-9+/]{4}){10,}", data)]
+    assert any(b"walk" in data for data in packed)  # what is sent with an order
+    assert [data for data in (*stored, *packed) if b"tr0ub4dor-and" in data] == []
 
 
 def test_what_a_script_registers_with_a_library_is_registered_in_the_job_where_that_is_imported(project) -> None:

@@ -15,11 +15,10 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from kinetic._output import terminal as output
 from kinetic._wire import NamedTuple, reducers
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -27,7 +26,9 @@ _AT_ONCE = ("<generic", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "_
 _INSIDE = ("__func__", "__wrapped__", "method", "fget", "py_func", "func")  # where a function is; equinox's, Numba's
 
 
-_SECRET = re.compile(r"token|secret|passw|passphrase|credential|api_?key|access_?key", re.IGNORECASE)
+_SECRET = re.compile(r"token|secret|passw|passphrase|credential|(api|access|private)_?key", re.IGNORECASE)
+_SECRET_VALUE = re.compile(rb"(?!(true|false)$|[<[]).{4}", re.IGNORECASE | re.DOTALL)  # unlike a tokenizer's "<pad>"
+_DEPTH, _MANY = 3, 1000  # levels of names that may be a secret's: ``CONFIG["hub"]["token"]``; names of one
 _KNOW_ALREADY = {"jax", "keras", "flax", "equinox", "omegaconf"}  # by a class as above, or by import_hooks
 
 
@@ -79,39 +80,34 @@ def registrations(text: str, file: str) -> Iterator[tuple[str, str, dict[str, An
         for call in made:
             if package := _registrar(call, main):
                 expression = ast.unparse(call)
-                found = _used_by([compile(expression, file, "eval")], main)
-                if secret := _secret_among(found, main, text):
-                    what = f"what {os.path.basename(file)} registers with {package} is not registered in the job"
-                    why = f"it needs {secret}, which may be a secret and would be in the store"
-                    output.report_once(f"{what}: {why}; read it in the function, from a variable of capture_env_vars")
-                    continue
-                yield package, expression, found
+                codes = _nested(compile(expression, file, "eval"))
+                yield package, expression, _in(main, {name for code in codes for name in _globals(code)})
 
 
-def _used_by(codes: Iterable[CodeType], main: dict[str, Any]) -> dict[str, Any]:
-    """Return the globals of the script that pieces of code name."""
-    return _in(main, {name for code in codes for each in _nested(code) for name in _globals(each)})
+def secrets(text: str) -> dict[bytes, str]:
+    """Return what may be a secret of a script, in UTF-8, and the name by which that is known, of a variable as well.
 
-
-def _secret_among(found: Mapping[str, Any], main: dict[str, Any], text: str) -> str:
-    """Return the name of a global that may be a secret, of those found and those that they need; "" for none.
-
-    A text that stands in the script is sent with that. Another one is known by its name, or by that of a variable.
+    What stands in the script is sent with that, and no secret.
     """
-    kept = {value for name, value in os.environ.items() if _SECRET.search(name) or name.upper().endswith("KEY")}
-    seen, pending = set[str](), [*found.items()]
-    while pending:
-        name, value = pending.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        if isinstance(value, bytes):
-            value = value.decode(errors="replace")
-        if isinstance(value, str) and value and value not in text and (value in kept or _SECRET.search(name)):
-            return name
-        inside = vars(value).values() if isinstance(value, type) and value.__module__ == "__main__" else (value,)
-        pending += _used_by([each.__code__ for each in inside if isinstance(each, FunctionType)], main).items()
-    return ""
+    named: list[tuple[str, str | bytes]] = [*os.environ.items()]
+    named = [each for each in named if _SECRET.search(each[0]) or each[0].upper().endswith("KEY")]
+    below: list[tuple[str, Any]] = [*vars(sys.modules["__main__"]).items()]
+    for _ in range(_DEPTH):
+        named += ((name, value) for name, value in below if isinstance(value, str | bytes) and _SECRET.search(name))
+        below = [each for _, value in below for each in _fields(value)]
+    named.reverse()  # of several names of one value the first counts
+    found = {value if isinstance(value, bytes) else value.encode(errors="replace"): name for name, value in named}
+    sent = text.encode()
+    return {value: name for value, name in found.items() if _SECRET_VALUE.match(value) and value not in sent}
+
+
+def _fields(value: Any) -> list[tuple[str, Any]]:
+    """Return the names and values that a dict, an object or a class has, as a script's ``args`` or ``CONFIG``."""
+    space = value if isinstance(value, dict) else {}
+    if not isinstance(value, dict | ModuleType | FunctionType):
+        with contextlib.suppress(Exception):  # a stranger's object may raise anything when touched
+            space = vars(value)
+    return [(name, each) for name, each in [*space.items()] if isinstance(name, str)] if len(space) < _MANY else []
 
 
 @functools.lru_cache(1)

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import IO, Any, Self, TypeVar
 
+from kinetic._output import terminal as output
 from kinetic._project import modules
 from kinetic._project.root import Plan
 from kinetic._stores.protocol import Store, put_file, scratch_folder
@@ -558,10 +559,19 @@ def _registered_by_script(rules: PickleRules) -> list[tuple[str, bytes]]:
         if "register" in text:
             from kinetic._project import class_source
 
+            secrets = class_source.secrets(text)
             for package, *registered in class_source.registrations(text, str(file)):
                 with contextlib.suppress(Exception):  # what cannot be pickled is not known there, as before
                     dump(registered, buffer := io.BytesIO(), rules)
-                    found.append((package, buffer.getvalue()))
+                    data = buffer.getvalue()
+                    if secret := next((name for value, name in secrets.items() if value in data), ""):
+                        output.report_once(
+                            f"what {os.path.basename(str(file))} registers with {package} is not registered in the "
+                            f"job: it needs {secret}, which may be a secret and would be in the store; read it in the "
+                            "function, from a variable of capture_env_vars"
+                        )
+                    else:
+                        found.append((package, data))
     return found
 
 
