@@ -972,6 +972,44 @@ def test_what_a_class_statement_makes_that_is_not_a_class_is_made_again_in_the_j
     assert last_json(out) == [6, True, True, True, True]
 
 
+def test_what_a_script_adds_to_a_class_that_its_metaclass_gives_private_slots_as_pydantic_1_does_is_kept(
+    project,
+) -> None:
+    project.write(
+        "library.py",
+        """
+        class ModelMeta(type):
+            def __new__(kind, name, bases, body):
+                private = {name for name in body.get("__annotations__", ()) if name.startswith("_")}
+                return super().__new__(kind, name, bases, {**body, "__slots__": {*body.get("__slots__", ())} | private})
+
+        class Model(metaclass=ModelMeta):
+            pass
+        """,
+    )
+    out = project.out(
+        """
+        import json
+        import kinetic, library
+
+        class Item(library.Model):
+            _price: int
+
+        Item.doubled = lambda self: 2 * self._price
+
+        @kinetic.run(accelerator="cpu")
+        def train(price):
+            item = Item()
+            item._price = price
+            return item.doubled()
+
+        print(json.dumps(train(4)))
+        """
+    )
+
+    assert last_json(out) == 8
+
+
 def test_a_class_of_a_cell_that_keeps_its_methods_as_numba_does_is_made_again_in_the_job(project) -> None:
     project.write(
         "classes.py",

@@ -340,10 +340,14 @@ def _registered_as(kind: type) -> str:
 
 
 def _has_slots_of_its_metaclass(kind: type) -> bool:
-    """Return whether a metaclass may have given a class its slots, for fields that are there at once, as a PClass."""
-    meta: Any = type(kind)
+    """Return whether a metaclass may have given a class its slots, for fields that are there at once, as a PClass.
+
+    Those of private names, as of pydantic's older models, are kept by value, and so is what was set or called since.
+    """
+    meta, slots = type(kind), vars(kind).get("__slots__", ())
     is_pythons = meta.__module__.partition(".")[0] in sys.stdlib_module_names
-    return "__slots__" in vars(kind) and type(meta.__new__) is FunctionType and not is_pythons
+    has_fields = any(name[:1] != "_" for name in ((slots,) if isinstance(slots, str) else tuple(slots)))
+    return has_fields and type(meta.__new__) is FunctionType and not is_pythons
 
 
 def pickler_version() -> str:
