@@ -187,6 +187,7 @@ def _is_untrusted(error: BaseException) -> bool:
 # ------------------------------------------------------------------------------------------------------------ requests
 
 RETRYABLE_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+_TOO_MANY = 429  # requests at the same time, of all clients
 _TOOK_TOO_LONG = 504  # of the API server: not within its 60 s
 DEFAULT_RETRY = Retry(attempts=8, first_seconds=0.25, most_seconds=10.0, total_seconds=60.0)
 _MESSAGE_BYTES = 1 << 20  # of a connection that both ends write to
@@ -272,11 +273,9 @@ class Transport:
         packed = {"Accept-Encoding": "gzip", **(headers or {})}
         ask = partial(self._ask, method, _target(path, query), body, packed, timeouts)
         begun, attempt, once, failure = time.monotonic(), 0, _Once(), ""
-        is_look = method == "GET"
-        most = min(_LOOK_SECONDS, self._retry.total_seconds) if is_look else self._retry.total_seconds
-        attempts = 1 if is_look and begun - self._away < _AWAY_SECONDS else self._retry.attempts
+        is_known_away = begun - self._away < _AWAY_SECONDS
         while True:
-            wanted = 0.0
+            is_look, wanted = method == "GET", 0.0
             try:
                 answer = self._try(ask, once)
                 content = answer.read()
@@ -289,10 +288,13 @@ class Transport:
                     self._away = float("-inf")
                     return Reply(answer.status, content, repeated=bool(failure))
                 is_unfinished, is_absent = answer.status == _TOOK_TOO_LONG, False
+                is_look = is_look and answer.status != _TOO_MANY  # it is there, and asks to come later
                 failure = f"HTTP {answer.status}: {content.decode(errors='replace')[:300]}"
                 after = answer.headers.get("retry-after", "")
                 wanted = float(after) if after.isdecimal() else 0.0  # a date, which no API server sends
             attempt += 1
+            most = min(_LOOK_SECONDS, self._retry.total_seconds) if is_look else self._retry.total_seconds
+            attempts = 1 if is_look and is_known_away else self._retry.attempts
             is_over = attempt >= attempts or time.monotonic() - begun > most
             is_slow = attempt > 1 or time.monotonic() - begun > _READ_SECONDS / 2  # no old connection that was closed
             asks_for_less = can_ask_for_less and is_unfinished and is_slow

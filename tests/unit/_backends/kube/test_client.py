@@ -175,6 +175,20 @@ def test_a_look_is_tried_once_while_the_server_is_known_to_be_away_and_a_change_
         assert client.get(kube_client.JOB, "kinetic-a") == JOB  # it answers: what fails is repeated again
 
 
+def test_a_server_with_too_many_requests_is_not_away_and_looks_are_repeated(connect) -> None:
+    away, busy = [refusal(503, "away")] * 4, [refusal(429, "too many requests")] * 4
+    with Scripted(*busy, busy[0], page(JOB), *away, busy[0], page(JOB)) as server:
+        client = connect(server)
+        with pytest.raises(BackendUnavailableError):
+            client.get(kube_client.JOB, "kinetic-a")
+        assert client.get(kube_client.JOB, "kinetic-a") == JOB
+
+        with pytest.raises(BackendUnavailableError):
+            client.get(kube_client.JOB, "kinetic-a")
+        assert client.get(kube_client.JOB, "kinetic-a") == JOB  # it has come back, and is busy
+        assert len(server.asked) == 12
+
+
 def test_an_admission_webhook_that_is_down_is_named_and_not_the_network_blamed(connect, waited: list[float]) -> None:
     said = (
         'Internal error occurred: failed calling webhook "validate.kyverno.svc-fail": failed to call webhook: refused'
