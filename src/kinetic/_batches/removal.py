@@ -18,7 +18,7 @@ from kinetic._stores import parallel
 from kinetic._wire import keys, records
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import CANCELLED, FAILED
-from kinetic.errors import KineticError, StoreError
+from kinetic.errors import BackendUnavailableError, KineticError, StoreError
 
 if TYPE_CHECKING:
     from kinetic._batches.state import Batch
@@ -179,7 +179,12 @@ def _cleanup(batch: Batch, tracker: Tracker, *, resources: bool, artifacts: bool
             tracker.backend.stop(names, wait=_STOP_SECONDS)  # all have ended; see above
         tracker.backend.remove(names)
     if artifacts:
-        tracker.forget_kept()
+        try:
+            tracker.forget_kept()
+        except BackendUnavailableError as error:
+            if resources:
+                raise
+            output.warn(f"the captured variables of {batch.group_id} stay in the cluster: {error.what}")
     if resources or artifacts:
         run_all(
             tracker.store,

@@ -155,6 +155,7 @@ def list_(limit: int | None, as_json: bool, **place: str | None) -> None:
         _print_list(seen)
     elif not any(map(batch_handle.ids, stores)):  # else a warning has named them
         click.echo("There are no batches; f.run_async_map(inputs) submits one", err=True)
+        shared_options.report_store_elsewhere(shared_options.target_of(place), "kinetic batch list")
     if unread is not None:
         raise unread
 

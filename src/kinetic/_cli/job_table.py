@@ -174,11 +174,8 @@ def list_(watch: bool, as_json: bool, **given: Any) -> None:
             which = "No jobs are listed" if unlisted else "There are no jobs"
         more = "" if everything else "; for removed jobs: kinetic jobs list --all"
         click.echo(f"{which}{more}", err=True)
-        if filters == _ALL and (url := job_list.last_store_elsewhere(shared_options.target_of(place))):
-            import shlex  # as in job_views
-
-            command = f"KINETIC_STORE={shlex.quote(url)} kinetic jobs list"
-            click.echo(f"jobs were also sent to {url}; to list them: {command}", err=True)
+        if filters == _ALL:
+            shared_options.report_store_elsewhere(shared_options.target_of(place), "kinetic jobs list")
     if unread is not None:
         raise unread
     if not as_json:

@@ -427,6 +427,17 @@ def report_partly_submitted(group_ids: Sequence[str]) -> None:
         click.echo(f"next:  kinetic batch resume {group_ids[0]}", err=True)
 
 
+def report_store_elsewhere(target: Target, command: str) -> None:
+    """Report the store to which this machine sent jobs last where a list is empty, and the command that lists those."""
+    from kinetic._jobs import job_list  # loaded already
+
+    if url := job_list.last_store_elsewhere(target):
+        import shlex  # as above
+
+        listed = f"KINETIC_STORE={shlex.quote(url)} {command}"
+        click.echo(f"jobs were also sent to {url}; to list them: {listed}", err=True)
+
+
 def find_predecessor(name: str, place: Mapping[str, str | None]) -> Any:
     """Return the handle of the job or batch with this id or name; of "@last", the newest job or the batch it is of."""
     if not name.startswith("grp-"):

@@ -159,7 +159,9 @@ def test_jobs_of_a_cluster_that_was_removed_have_their_results_and_logs_and_what
     done, collected, running = (
         kinetic("run", "-d", "-a", "cpu", "train.py::train", seconds).stdout.strip() for seconds in ("0", "0", "600")
     )
+    swept = kinetic("run", "-d", "-a", "cpu", "--sweep", "n=0,1", "--", "python", "train.py")
     assert kinetic("jobs", "wait", done, collected).returncode == 0
+    batch = swept.stdout.strip()
     kept = f"KINETIC_STORE=gs://{cloud.project}-kn-team-jobs kinetic jobs list\n"
 
     gone = kinetic("down", "--cluster", "team", "--namespace", namespace, "--yes")
@@ -167,6 +169,7 @@ def test_jobs_of_a_cluster_that_was_removed_have_their_results_and_logs_and_what
     assert gone.returncode == 0, gone.stderr
     assert gone.stderr.endswith(f"results are kept; to list them: {kept}")
     assert kinetic("jobs", "list").stderr.endswith(f"to list them: {kept}")
+    assert kinetic("batch", "list").stderr.endswith(f"to list them: {kept.replace('jobs list', 'batch list')}")
     assert kinetic("jobs", "logs", done).stdout == "hello\n"
     assert kinetic("jobs", "result", done).stdout == "7\n"
     result = kinetic("jobs", "result", collected, "--cleanup")
@@ -175,8 +178,9 @@ def test_jobs_of_a_cluster_that_was_removed_have_their_results_and_logs_and_what
     assert status.stdout == f"{running}: FAILED\n", status.stderr
     assert "it was deleted there" in status.stderr
     assert [kinetic("jobs", "cleanup", job).returncode for job in (done, running)] == [0, 0]
+    assert kinetic("batch", "cleanup", batch, "--yes").returncode == 0
     left = cloud.objects.buckets[f"{cloud.project}-kn-team-jobs"].items
-    assert not [name for name in left if name.startswith("cpu-train")]
+    assert not [name for name in left if name.startswith(("cpu-", "_groups/"))]
 
     cloud.objects.buckets.clear()
     first, second = (kinetic("jobs", "status", "@last").stderr for _ in range(2))

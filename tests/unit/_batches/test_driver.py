@@ -10,6 +10,7 @@ from servers import user_module
 import kinetic
 from kinetic import testing
 from kinetic._batches import collection, tracker
+from kinetic._wire import keys
 from kinetic.errors import BackendUnavailableError, CapacityError, OptionTypeError, StoreUnreachableError
 
 USER = """
@@ -372,6 +373,26 @@ def test_values_that_were_removed_from_the_store_are_returned_though_what_was_ke
 
     assert batch.results() == [0, 10]
     assert "was collected, but not all of it could be removed: the cluster does not delete" in capsys.readouterr().err
+
+
+def test_what_is_stored_of_a_batch_is_removed_without_its_cluster_where_that_is_wanted(
+    user, backend, monkeypatch, capsys
+):
+    batch = user.act.run_async_map([plan(0), plan(1)], max_concurrent=None)
+    batch.wait()
+    store = batch._get_tracker().store
+
+    def no_answer(group):
+        raise BackendUnavailableError("the cluster does not respond")
+
+    monkeypatch.setattr(backend, "forget_kept", no_answer)
+
+    with pytest.raises(BackendUnavailableError):
+        batch.cleanup()
+    assert store.size(keys.group_manifest(batch.group_id)) is not None
+    batch.cleanup(k8s=False)
+    assert store.size(keys.group_manifest(batch.group_id)) is None
+    assert "stay in the cluster: the cluster does not respond" in capsys.readouterr().err
 
 
 def test_a_value_that_the_store_does_not_give_for_a_moment_is_no_failure_of_its_job(user, monkeypatch):

@@ -500,7 +500,8 @@ class KubeBackend:
     def forget_kept(self, group: str) -> None:
         name = job_manifests.object_name(group)
         try:
-            self.client.delete(SECRET, name)
+            with _unless_deleted():
+                self.client.delete(SECRET, name)
         except AccessDeniedError as error:  # the results exist all the same
             output.warn(f"the Secret {name} stays in the cluster: {error.what}")
 
