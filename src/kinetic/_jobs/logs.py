@@ -160,33 +160,50 @@ class HistoryLog(BytesLog):
 
 def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> LiveLog | None:
     """Open the log of a job, of its last attempt by default, wherever it is now; None when there is none."""
-    store, sealed = locate.store_of(job), None
+    store = locate.store_of(job)
     if locate.past_of(job) is not None:  # its cluster may be gone by now
         return history_log(store, job.job_id, attempt=attempt, host=host)
-    is_here = registry.is_here(job.backend)
-    if not is_here:  # once it has ended, its store has the whole log, and its cluster may be away
-        number = latest_noted_attempt(store, job.job_id) if attempt is None else attempt
-        sealed = sealed_digest(job, attempt=number, host=host)
-        if sealed is not None:
-            ended = stored_log(store, job.job_id, attempt=number, host=host)
-            if (ended.size() if ended is not None else 0) >= sealed.size_bytes:
-                return checked_log(ended, sealed, job.job_id) if ended is not None else None
     try:
-        backend = locate.backend_of(job)
-        number = latest_attempt(backend, store, job.job_id) if attempt is None else attempt
-        found = open_log(backend, store, job.job_id, attempt=number, host=host)
+        open_it = _log_here if registry.is_here(job.backend) else _log_elsewhere
+        found, sealed = open_it(job, store, attempt, host)
     except BackendUnavailableError:
         kept = history_log(store, job.job_id, attempt=attempt, host=host)
         if kept is None:
             raise
         return kept
-    if is_here:
-        sealed = sealed_digest(job, attempt=number, host=host)
-    if found is None and (found := history_log(store, job.job_id, attempt=attempt, host=host)) is None:
-        if sealed is not None and sealed.size_bytes:
+    printed = sealed is None or sealed.size_bytes > 0
+    if found is None and printed and (found := history_log(store, job.job_id, attempt=attempt, host=host)) is None:
+        if sealed is not None:
             report(job.job_id, _size_difference(0, sealed.size_bytes))
         return None
-    return checked_log(found, sealed, job.job_id)
+    return checked_log(found, sealed, job.job_id) if found is not None else None
+
+
+_Found = tuple[LiveLog | None, LogDigest | None]
+
+
+def _log_here(job: JobRecord, store: Store, attempt: int | None, host: int) -> _Found:
+    backend = locate.backend_of(job)
+    number = latest_attempt(backend, store, job.job_id) if attempt is None else attempt
+    found = open_log(backend, store, job.job_id, attempt=number, host=host)
+    return found, sealed_digest(job, attempt=number, host=host)
+
+
+def _log_elsewhere(job: JobRecord, store: Store, attempt: int | None, host: int) -> _Found:
+    """Open the log of a job on a cluster: once it has ended its store has all of it, and its cluster may be away."""
+    number = latest_noted_attempt(store, job.job_id) if attempt is None else attempt
+    sealed = sealed_digest(job, attempt=number, host=host)
+    if sealed is not None:
+        stored = stored_log(store, job.job_id, attempt=number, host=host)
+        if (stored.size() if stored is not None else 0) >= sealed.size_bytes:
+            return stored, sealed
+    try:
+        return open_log(locate.backend_of(job), store, job.job_id, attempt=number, host=host), sealed
+    except BackendUnavailableError:
+        with contextlib.suppress(KineticError):  # it was cancelled, or its log has no digest for another reason
+            if locate.read_outcome(job) is not None:
+                return stored_log(store, job.job_id, attempt=number, host=host), sealed
+        raise
 
 
 def checked_log(log: LiveLog, sealed: LogDigest | None, job_id: str) -> LiveLog:

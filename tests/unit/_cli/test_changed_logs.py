@@ -10,6 +10,7 @@ from kinetic._config import home
 from kinetic._jobs import find, locate, logs, wait
 from kinetic._wire import digests, documents, keys, outcomes
 from kinetic._wire.outcomes import AttemptNote
+from kinetic.errors import BackendUnavailableError
 
 LINES = "".join(f"line {number}\n" for number in range(20_000))
 ATTACKS = {
@@ -96,6 +97,24 @@ def test_a_log_that_nobody_sealed_is_shown_without_a_word(kinetic, made_job) -> 
     found = kinetic("jobs", "logs", job_id)
 
     assert (found.stdout, found.stderr) == ("words\n", "")
+
+
+@pytest.mark.parametrize("status", ["cancelled", ""])
+def test_the_log_of_a_cancelled_job_is_read_from_its_store_while_its_cluster_does_not_answer(
+    status, made_job, monkeypatch
+) -> None:
+    job = find.attach(made_job(status, log="words\n", logs=(), backend="gke", zone="us-central1-a"))
+
+    def no_answer(_):
+        raise BackendUnavailableError("the cluster does not respond")
+
+    monkeypatch.setattr(locate, "backend_of", no_answer)
+
+    if status:
+        assert logs.text_of(logs.log_of(job)) == "words\n"
+    else:  # it may run, and then this is not all
+        with pytest.raises(BackendUnavailableError):
+            logs.log_of(job)
 
 
 @pytest.mark.parametrize("honest", [True, False])
