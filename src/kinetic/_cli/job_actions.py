@@ -175,7 +175,8 @@ def _cleanup_all(
     if failures:
         what, step = f"{len(failures)} of {jobs} could not be removed", failures[0].next or "try again"
         if isinstance(failures[0], BackendUnavailableError | SettingsError):
-            step += "     or, if the cluster is gone, only what is stored: kinetic jobs cleanup --all --no-k8s"
+            stored = shared_options.typed_again("--no-k8s", without=("--yes", "-y"))  # of the same jobs: --older-than
+            step += f"     or, if the cluster is gone, only what is stored: {stored}"
         raise BackendError(what, why=failures[0].what, next=step, code="not-removed")
 
 

@@ -112,7 +112,7 @@ def test_as_json_each_job_says_whether_it_was_removed(dry, kinetic, made_job) ->
 
 
 def test_one_that_cannot_be_removed_does_not_keep_the_others(kinetic, made_job, monkeypatch) -> None:
-    stuck, other = made_job(), made_job()
+    stuck, other = made_job(days=8), made_job(days=8)
     real = collect.remove
 
     def remove(handle, *more, **named):
@@ -122,7 +122,7 @@ def test_one_that_cannot_be_removed_does_not_keep_the_others(kinetic, made_job, 
 
     monkeypatch.setattr(collect, "remove", remove)
 
-    told = kinetic("jobs", "cleanup", "--all", "-y")
+    told = kinetic("jobs", "cleanup", "--all", "-y", "--older-than", "7d")
 
     assert live() == {stuck}
     assert f"warning: {stuck} could not be removed: it holds on" in told.stderr
@@ -130,7 +130,7 @@ def test_one_that_cannot_be_removed_does_not_keep_the_others(kinetic, made_job, 
     assert other not in live()
     assert told.exit_code == 1
     assert "error: 1 of 2 jobs could not be removed [not-removed]\nwhy:   it holds on\n" in told.stderr
-    assert told.stderr.endswith("only what is stored: kinetic jobs cleanup --all --no-k8s\n")
+    assert told.stderr.endswith("only what is stored: kinetic jobs cleanup --all --older-than 7d --no-k8s\n")
 
 
 def test_outputs_stay(kinetic, made_job, home) -> None:
