@@ -184,6 +184,42 @@ def test_a_job_that_is_stopped_at_its_deadline_leaves_its_stacks_once_it_continu
     assert "in train" in job.logs()
 
 
+def test_the_stacks_at_a_deadline_begin_a_line_of_their_own_below_a_progress_bar(submit) -> None:
+    job = submit(
+        """
+        @on_cpu
+        def train():
+            print("epoch 3 of 9", end="", flush=True)
+            time.sleep(300)
+        """,
+        "train.with_options(deadline=0.4).run_async()",
+    )
+
+    with pytest.raises(RuntimeError, match="the stacks of all threads are in its log"):
+        job.result(timeout=30)
+
+    bar, first, *_ = job.logs().splitlines()
+    assert (bar, first.partition(" ")[0]) == ("epoch 3 of 9", "Thread"), job.logs()
+
+
+def test_a_program_that_takes_the_place_of_a_job_is_not_said_to_have_left_stacks_at_its_deadline(submit) -> None:
+    job = submit(
+        """
+        import os, sys
+
+        @on_cpu
+        def train():
+            os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(300)"])
+        """,
+        "train.with_options(deadline=0.4).run_async()",
+    )
+
+    with pytest.raises(RuntimeError, match="deadline") as raised:
+        job.result(timeout=30)
+
+    assert "stacks" not in str(raised.value)
+
+
 def test_the_deadline_may_come_from_the_environment(submit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINETIC_DEADLINE", "0.3")
 

@@ -377,7 +377,8 @@ def last_lines(log: Path) -> str:
 def _without_final_report(task: Task, ending: Ending, machine_bytes: int) -> dict[str, Any]:
     if ending.deadline:
         what = f"the job was ended at its deadline of {task.deadline:g} s"
-        what += "" if task.is_command else "; the stacks of all threads are in its log"
+        has_stacks = not task.is_command and '\n  File "' in last_lines(task.log)  # not one that was stopped, say
+        what += "; the stacks of all threads are in its log" if has_stacks else ""
         return _failed("deadline", what)
     if ending.stopped:
         return _failed("stopped", "the job was ended on request")

@@ -369,7 +369,15 @@ def _request_stacks(watched: WatchedWorker) -> None:
 def _log_stacks(watched: WatchedWorker) -> None:
     """Write into the log what the threads of a worker did at its deadline; it has ended since."""
     if not watched.reader.report.done and (found := _stacks_of(watched)):
-        folders.append(watched.task.log, "\n\n".join(found) + "\n")
+        begin = "\n" if _ends_in_a_line(watched.task.log) else ""  # a progress bar's
+        folders.append(watched.task.log, begin + "\n\n".join(found) + "\n")
+
+
+def _ends_in_a_line(log: Path) -> bool:
+    with contextlib.suppress(OSError), log.open("rb") as file:  # OSError: it is empty, or gone
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
+    return False
 
 
 def _stacks_of(watched: WatchedWorker) -> list[str]:
