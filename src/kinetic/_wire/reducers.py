@@ -225,7 +225,7 @@ def of_class(kind: Any, reduced: Any) -> Any:
     A class whose metaclass says how it is made, as ``deap.creator.create`` does, is made so where it is not there yet.
     """
     reduce = copyreg.dispatch_table.get(type(kind)) if isinstance(kind, type) else None
-    if reduce and isinstance(made := reduce(kind), tuple):
+    if reduce and isinstance(made := reduce(kind), tuple) and not any(made[2:]):  # a state would be lost
         return references.made_class, (kind.__module__, kind.__qualname__, *made[:2])
     if isinstance(kind, type) and isinstance(reduced, tuple):
         its_own = sys.modules.get(kind.__module__)
@@ -246,7 +246,7 @@ def of_class(kind: Any, reduced: Any) -> Any:
 
 def made_in(module: ModuleType) -> list[type]:
     """Return the classes that a program has made in a library's module, as ``deap.creator.create`` does."""
-    its_own = [each for each in vars(module).values() if type(each) in copyreg.dispatch_table]
+    its_own = [each for each in [*vars(module).values()] if type(each) in copyreg.dispatch_table]
     return [each for each in its_own if isinstance(each, type) and type(each).__module__ == module.__name__]
 
 

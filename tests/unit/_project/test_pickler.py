@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import enum
 import importlib
 import io
@@ -22,6 +23,7 @@ import pytest
 import kinetic
 from kinetic._project import pickler
 from kinetic._project.root import Plan
+from kinetic._wire import reducers, references
 
 SOURCE = Path(kinetic.__file__).parents[1]
 
@@ -473,3 +475,18 @@ def test_a_full_disk_is_told_without_the_part_of_the_value_that_was_just_being_p
         pickler.dump({"sign": ("x" * 3_000_000, 1)}, Full(), pickler.PickleRules(theirs.plan))
 
     assert not hasattr(full.value, "__notes__")
+
+
+def test_a_class_whose_metaclass_has_a_reduction_with_a_state_is_reduced_by_that(monkeypatch) -> None:
+    class Meta(type):
+        pass
+
+    class Known(metaclass=Meta):
+        pass
+
+    reductions: list[tuple[object, ...]] = [(Meta, ("Known", (), {})), (Meta, ("Known", (), {}), {"unit": "m"})]
+    monkeypatch.setitem(copyreg.dispatch_table, Meta, lambda _: reductions[-1])
+
+    assert reducers.of_class(Known, NotImplemented) is NotImplemented  # the pickler's own way, with the state
+    del reductions[-1]
+    assert reducers.of_class(Known, NotImplemented)[0] is references.made_class
