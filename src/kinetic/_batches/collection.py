@@ -96,7 +96,11 @@ def completions(
             )
         with _without_slot(batch):
             again = functools.partial(look, min(left, _POLL_SECONDS))
-            over, lost = wait.bear_outages(again, batch.group_id, tracker.clock, limit)
+            try:
+                over, lost = wait.bear_outages(again, batch.group_id, tracker.clock, limit)
+            except wait.OUT_OF_REACH:
+                if limit is None or now < limit:
+                    raise  # else the time is over, as it is after a last look
 
 
 def _without_slot(batch: Batch) -> AbstractContextManager[None]:

@@ -265,13 +265,21 @@ class StatusReader:
         self._job = job
         self._clock = locate.backend_of(job).clock
         self._away_seconds = 0.0
+        self._last: Snapshot | None = None
 
     def read(self, limit: float | None) -> Snapshot:
-        """Look until there is an answer or the limit is reached; an error of the first look is raised at once."""
-        look = functools.partial(observe, self._job)
-        seen = bear_outages(look, self._job.job_id, self._clock, limit, seconds=self._away_seconds)
+        """Look until there is an answer or the limit is reached; an error of the first look is raised at once.
+
+        After the limit, where there is no answer, return what was seen last: then the time is over.
+        """
+        look, is_late = functools.partial(observe, self._job), _is_late(self._clock, limit)
+        try:
+            self._last = bear_outages(look, self._job.job_id, self._clock, limit, seconds=self._away_seconds)
+        except OUT_OF_REACH:
+            if self._last is None or not is_late:
+                raise
         self._away_seconds = AWAY_SECONDS
-        return seen
+        return self._last
 
 
 def has_news(backend: Backend, job: JobRecord, *, pause: float, looked: float, limit: float | None = None) -> bool:

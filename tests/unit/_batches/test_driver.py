@@ -11,7 +11,13 @@ import kinetic
 from kinetic import testing
 from kinetic._batches import collection, tracker
 from kinetic._wire import keys
-from kinetic.errors import BackendUnavailableError, CapacityError, OptionTypeError, StoreUnreachableError
+from kinetic.errors import (
+    BackendUnavailableError,
+    CapacityError,
+    JobTimeoutError,
+    OptionTypeError,
+    StoreUnreachableError,
+)
 
 USER = """
     import kinetic
@@ -419,3 +425,16 @@ def test_a_caller_that_takes_longer_than_the_timeout_gets_what_has_ended_meanwhi
     backend.clock.sleep(10_000)  # what the caller does with the first one
 
     assert [first.result(), next(jobs).result()] == [10, 20]
+
+
+def test_a_time_that_is_over_is_said_also_where_the_last_look_at_a_batch_has_no_answer(user, backend, outage):
+    batch = user.act.run_async_map([plan(1), plan(2)], max_concurrent=1)
+    jobs = batch.as_completed(timeout=60)
+
+    next(jobs)
+    wait_until_launched(backend, batch, 2)
+    outage()
+    backend.clock.sleep(100)  # what the caller does with the first one
+
+    with pytest.raises(JobTimeoutError, match="has not ended within 60 s"):
+        next(jobs)

@@ -140,6 +140,22 @@ def test_a_client_that_was_stopped_beyond_its_timeout_finds_the_job_that_ended_m
         assert [event.status for event in wait.events(job, timeout=1800)][-1] is JobStatus.SUCCEEDED
 
 
+@pytest.mark.parametrize("waits", ["result", "events"])
+def test_a_time_that_is_over_is_said_also_where_the_last_look_has_no_answer(user, backend, monkeypatch, waits) -> None:
+    job, limit = user.act.run_async(1), backend.clock.monotonic() + 60
+    backend.running_seconds = 600.0
+
+    def observe(of):
+        if backend.clock.monotonic() >= limit:  # the network of a laptop is not there yet
+            raise StoreUnreachableError("the store does not answer")
+        return status.observe(of)
+
+    monkeypatch.setattr(wait, "observe", observe)
+
+    with pytest.raises(JobTimeoutError, match="has not ended within 60 s"):
+        job.result(timeout=60) if waits == "result" else list(wait.events(job, timeout=60))
+
+
 def test_a_timeout_of_nothing_looks_once(user) -> None:
     with pytest.raises(JobTimeoutError, match="it is PENDING"):
         user.act.run_async(1).result(timeout=0)
