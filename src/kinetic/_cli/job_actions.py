@@ -97,7 +97,12 @@ def cleanup(
         return
     handle = shared_options.find_job(job_id, shared_options.target_of(place))
     (seen,) = observe_many([handle])  # which a damaged result does not prevent: nothing of it is read
-    remove(handle, seen)
+    try:
+        remove(handle, seen)
+    except (BackendUnavailableError, SettingsError) as error:
+        if seen.status.is_final:
+            error.next = _or_what_is_stored(error, handle.job_id)
+        raise
     ended = "" if seen.status.is_final else f"it was {seen.status.value} and was stopped; "
     kept = "" if k8s and gcs else "its stored files are kept; " if k8s else "its resource is kept; "
     click.echo(f"{handle.job_id} is removed; {ended}{kept}its history: kinetic jobs list --all", err=True)
@@ -175,9 +180,14 @@ def _cleanup_all(
     if failures:
         what, step = f"{len(failures)} of {jobs} could not be removed", failures[0].next or "try again"
         if isinstance(failures[0], BackendUnavailableError | SettingsError):
-            stored = shared_options.typed_again("--no-k8s", without=("--yes", "-y"))  # of the same jobs: --older-than
-            step += f"     or, if the cluster is gone, only what is stored: {stored}"
+            step = _or_what_is_stored(failures[0])
         raise BackendError(what, why=failures[0].what, next=step, code="not-removed")
+
+
+def _or_what_is_stored(error: KineticError, job_id: str = "") -> str:
+    """Return what to do about a cluster that is away, and the command for the same jobs that leaves it out."""
+    stored = shared_options.typed_again("--no-k8s", newest=job_id, without=("--yes", "-y"))
+    return f"{error.next or 'try again'}     or, if the cluster is gone, only what is stored: {stored}"
 
 
 def _remove_unused_code(removed: Sequence[EndedJob]) -> None:

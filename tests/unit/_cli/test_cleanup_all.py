@@ -133,6 +133,30 @@ def test_one_that_cannot_be_removed_does_not_keep_the_others(kinetic, made_job, 
     assert told.stderr.endswith("only what is stored: kinetic jobs cleanup --all --older-than 7d --no-k8s\n")
 
 
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_what_is_stored_of_one_job_that_has_ended_can_be_removed_without_its_cluster(
+    has_ended, kinetic, made_job, monkeypatch
+) -> None:
+    from kinetic._jobs import status
+    from kinetic._jobs.status import Snapshot
+    from kinetic.job_status import JobStatus
+
+    job_id = made_job()
+    seen = Snapshot(JobStatus.SUCCEEDED if has_ended else JobStatus.RUNNING)
+
+    def remove(*_, **__):
+        raise BackendUnavailableError("no answer", next="wait")
+
+    monkeypatch.setattr(collect, "remove", remove)
+    monkeypatch.setattr(status, "observe_many", lambda _: [seen])
+
+    told = kinetic("jobs", "cleanup", "@last")
+
+    step = f"next:  wait     or, if the cluster is gone, only what is stored: kinetic jobs cleanup {job_id} --no-k8s\n"
+    assert told.exit_code == 1
+    assert told.stderr.endswith(step if has_ended else "next:  wait\n")
+
+
 def test_outputs_stay(kinetic, made_job, home) -> None:
     job_id = made_job()
     output = home / "store" / "outputs" / job_id / "model.bin"
