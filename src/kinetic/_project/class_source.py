@@ -102,11 +102,12 @@ def secrets(text: str) -> dict[bytes, str]:
 
 
 def _fields(value: Any) -> list[tuple[str, Any]]:
-    """Return the names and values that a dict, an object or a class has, as a script's ``args`` or ``CONFIG``."""
-    space = value if isinstance(value, dict) else {}
-    if not isinstance(value, dict | ModuleType | FunctionType):
-        with contextlib.suppress(Exception):  # a stranger's object may raise anything when touched
-            space = vars(value)
+    """Return names and values of a dict, an object or a class of the script, as its ``args`` or ``CONFIG``."""
+    space: Any = {}
+    with contextlib.suppress(Exception):  # a stranger's object may raise anything when touched
+        is_class = isinstance(value, type)
+        if not isinstance(value, ModuleType | FunctionType) and (not is_class or value.__module__ == "__main__"):
+            space = value if isinstance(value, dict) else vars(value)
     return [(name, each) for name, each in [*space.items()] if isinstance(name, str)] if len(space) < _MANY else []
 
 
