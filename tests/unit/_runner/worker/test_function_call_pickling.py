@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import enum
 import functools
 import io
@@ -13,7 +13,7 @@ import threading
 from collections import namedtuple
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -279,7 +279,7 @@ class Proxy:
 
 
 class Wanting:
-    def __new__(cls, size: int) -> Wanting:
+    def __new__(cls, size: int) -> Self:
         return super().__new__(cls)
 
 
@@ -293,13 +293,13 @@ def test_of_many_objects_of_a_class_that_python_pickles_by_itself_one_is_asked_f
         return ask(self, obj)
 
     monkeypatch.setattr(kind, "reduced", reduced)
-    values = [datetime.date(2020, 1, day) for day in range(1, 29)], [Path(str(number)) for number in range(9)]
+    values = [dt.date(2020, 1, day) for day in range(1, 29)], [Path(str(number)) for number in range(9)]
     file = io.BytesIO()
 
     function_call.dump_value(values, file)
 
     assert pickle.loads(file.getvalue()) == values
-    assert asked.count(datetime.date) == 1
+    assert asked.count(dt.date) == 1
     assert asked.count(type(values[1][0])) == 1
 
 
