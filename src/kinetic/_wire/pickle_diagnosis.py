@@ -36,7 +36,7 @@ def find(
 def _descend(
     path: str, value: object, error: BaseException, fails: Fails, seen: set[int], depth: int, limit: float
 ) -> tuple[str, object, BaseException]:
-    is_culprit = vars(error).get("culprit") is value
+    is_culprit = vars(error).get("culprit") is value or _is_about(error, type(value))
     if depth and not is_culprit and not is_too_deep(error):  # else the path would be as long as the nest is deep
         for step, (name, child) in enumerate(_children(path, value)):
             if step >= _WIDEST or monotonic() > limit:
@@ -50,10 +50,17 @@ def _descend(
     return path, value, error
 
 
+def _is_about(error: BaseException, kind: type) -> bool:
+    """Return whether Python says of a value of this class that it has no way to pickle it, whatever is in it."""
+    names = {kind.__name__, f"{kind.__module__}.{kind.__qualname__}"}  # the latter for those of an extension
+    return any(str(error) == f"cannot pickle {name!r} object" for name in names)
+
+
 def _children(path: str, value: object) -> Iterator[tuple[str, object]]:
     """Yield the parts of a value with the paths to them."""
     if isinstance(value, types.MethodType):
-        yield f"the instance of {getattr(value, '__qualname__', 'a method')}()", value.__self__
+        name = f"the instance of {getattr(value, '__qualname__', 'a method')}()"
+        yield f"{path}.__self__" if "→" in path else name, value.__self__
         value = value.__func__
     if isinstance(value, types.FunctionType):
         yield from _of_function(value)

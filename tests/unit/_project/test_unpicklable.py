@@ -53,6 +53,23 @@ class Refuses:
         return "<a stubborn one>"
 
 
+def old_name(method):
+    def renamed():
+        return method()
+
+    return renamed
+
+
+class Solver(SimpleQueue):
+    """As a model of ortools: what Python cannot pickle has old names for its own methods."""
+
+    def __init__(self):
+        self.Add = old_name(self.add)
+
+    def add(self):
+        return 1
+
+
 class Mute:
     def __init__(self):
         self.queue = SimpleQueue()
@@ -106,6 +123,8 @@ ARGUMENTS = {
     "argument 0 → [1]": lambda: refusal(train, deque([1, DB])),
     "argument 0 → .inside.inside[0].queue": lambda: refusal(train, Box(Box([Model()]))),
     "argument 0 → .hidden": lambda: refusal(train, Slotted()),
+    "argument 0 → ['solver']": lambda: refusal(train, {"solver": Solver()}),
+    "argument 0 → ['add'].__self__": lambda: refusal(train, {"add": Solver().add}),
     "argument 0 → .args[0].queue": lambda: refusal(train, functools.partial(train, Model())),
     "argument 0 → .keywords['model'].queue": lambda: refusal(train, functools.partial(train, model=Model())),
 }
