@@ -802,6 +802,30 @@ def test_functions_of_a_script_keep_what_decorators_of_wrapt_have_put_around_the
     assert out.splitlines()[-1] == "8 ['around', (6, 8, ['around', 3])]"
 
 
+def test_a_function_of_a_library_keeps_what_a_script_has_put_around_it_and_given_to_it(project) -> None:
+    project.write("library.py", "def report(text):\n    return text.upper()\n")
+    out = project.out(
+        """
+        import kinetic, library, wrapt
+
+        @wrapt.decorator
+        def captured(wrapped, _instance, args, kwargs):  # as sacred captures functions of its own for an experiment
+            return wrapped(*args, **kwargs) + wrapped.ending
+
+        library.report.ending = "!"
+        commands = [captured(library.report)]
+
+        @kinetic.run(accelerator="cpu")
+        def report(text):
+            return commands[0](text)
+
+        print(report("done"))
+        """
+    )
+
+    assert out.splitlines()[-1] == "DONE!"
+
+
 def test_a_struct_of_a_script_as_msgspec_makes_it_comes_back_as_itself(project) -> None:
     project.write("msgspec/__init__.py", "from msgspec._core import Struct")
     project.write(

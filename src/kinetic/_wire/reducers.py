@@ -256,7 +256,10 @@ def function_proxy(value: Any) -> Any:
     if kind is None or not issubclass(type(value), kind):
         return NotImplemented
     theirs = None if type(value) is kind else type(value)  # wrapt's own says another module than it is in
-    return references.function_proxy, (theirs, value.__wrapped__, value._self_wrapper, value._self_enabled)  # noqa: SLF001
+    arguments = (theirs, wrapped := value.__wrapped__, value._self_wrapper, value._self_enabled)  # noqa: SLF001
+    if type(wrapped) is FunctionType and own_name(wrapped):  # as sacred gives attributes to functions of its own
+        return references.function_proxy, arguments, vars(wrapped)
+    return references.function_proxy, arguments
 
 
 def place_of(thing: object, modules: Iterable[Any]) -> tuple[str, str] | None:
