@@ -231,3 +231,31 @@ def test_records_of_the_scripts_own_loggers_are_shown_in_the_job_and_once(projec
 
     assert written == "guarded in both\n"
     assert shown.splitlines()[:4] == ["__main__ shown", "guarded in both", "a module's", "INFO:theirs:a module's"]
+
+
+@pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is needed, and it is not installed here")
+def test_a_library_that_a_script_has_silenced_is_silent_in_the_job(project) -> None:
+    script = """
+    import json
+    import optuna
+    import kinetic
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+    @kinetic.run(accelerator="cpu")
+    def search():
+        optuna.create_study()
+
+    @kinetic.run(accelerator="cpu")
+    def imports_it_later():
+        from optuna import create_study, logging
+        create_study()
+        return logging.get_verbosity()
+
+    def end(job):
+        return [job.result(cleanup=False), job.logs()]
+
+    print(json.dumps([end(search.run_async()), end(imports_it_later.run_async())]))
+    """
+
+    assert last_json(project.out(script, timeout=120)) == [[None, ""], [40, ""]]

@@ -149,6 +149,23 @@ def console_logging() -> dict[str, Any]:
     return told | ({"loggers": loggers} if loggers else {})
 
 
+def _levels() -> dict[str, dict[str, Any]]:
+    """Return by the module that makes them the levels of loggers that libraries have given handlers, as Optuna does.
+
+    The script's own call, as of ``optuna.logging.set_verbosity``, is not repeated in the job, where such a library sets
+    its own level when it is imported.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    logging: Any = sys.modules.get("logging")
+    for name, logger in list(logging.root.manager.loggerDict.items()) if logging else ():
+        if type(logger) is not logging.Logger or not logger.handlers or not logger.level:
+            continue
+        module = name if name in sys.modules else name.partition(".")[0]
+        if module != "kinetic" and root.is_installed(getattr(sys.modules.get(module), "__file__", None)):
+            found.setdefault(module, {"levels": {}})["levels"][name] = logger.level
+    return found
+
+
 def _shown_by(logging: Any, logger: Any, *, alone: bool = False) -> dict[str, Any]:
     """Return level and format of a logger's first handler that writes to our output.
 
@@ -251,4 +268,5 @@ def library_settings() -> dict[str, Any]:
                 if value != usual:
                     is_json = isinstance(value, bool | int | str | dict)
                     found.setdefault(library, {})[setting] = value if is_json else str(value)
-    return {"settings": found} if found else {}
+    later = _levels()
+    return ({"settings": found} if found else {}) | ({"later": later} if later else {})

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from kinetic._runner.worker import process_setup
-from kinetic._runner.worker.process_setup import library_settings, write_to_log
+from kinetic._runner.worker.process_setup import later_settings, library_settings, write_to_log
 from kinetic._wire import attributes, dataclass
 from kinetic._wire.task import DETECT, LEFT_OUT
 from kinetic.errors import CallableError
@@ -66,8 +66,8 @@ class ImportHooks:
         self._arounds: dict[str, Around] = {
             module: functools.partial(self._around_library, name) for module, name in compilers.items()
         }
-        for name in library_settings:
-            self._arounds[name] = functools.partial(_around_told, name)
+        for name in library_settings | later_settings:
+            self._arounds[name] = functools.partial(_around_told, name, self._arounds.get(name, _run))
         if self._joins or self._is_cached:
             self._arounds["jax"] = self._around_jax
         if "flags" in process_setup.command_line:
@@ -113,20 +113,26 @@ class ImportHooks:
 
     def _around_jax(self, jax: ModuleType, run: Callable[[], None]) -> None:
         library = self._library("jax") if self._is_cached else None
-        _around_told("jax", jax, run)
+        _around_told("jax", _run, jax, run)
         if library is not None:
             _tried(functools.partial(library.listen, jax))
         if self._joins:
             _join_slice(jax, self._process)
 
 
-def _around_told(name: str, module: ModuleType, run: Callable[[], None]) -> None:
-    """Tell a library what the client's process has told it."""
+def _run(_module: ModuleType, run: Callable[[], None]) -> None:
     run()
+
+
+def _around_told(name: str, around: Around, module: ModuleType, run: Callable[[], None]) -> None:
+    """Tell a library what the client's process has told it."""
+    around(module, run)
     known: Any = module
-    for setting, value in library_settings.get(name, {}).items():
+    for setting, value in (library_settings.get(name, {}) | later_settings.get(name, {})).items():
         with contextlib.suppress(Exception):  # a version that does not have it
-            if name == "jax":
+            if setting == "levels":
+                process_setup.set_levels(value)
+            elif name == "jax":
                 known.config.update(setting, value)
             elif name == "multiprocessing":  # as its default, since what the function imports may set it once
                 known.context._default_context._default_context = known.get_context(value)  # noqa: SLF001

@@ -108,6 +108,7 @@ def restore_limits() -> None:
 
 
 library_settings: dict[str, dict[str, Any]] = {}  # of the client, for ``import_hooks``
+later_settings: dict[str, dict[str, Any]] = {}  # likewise, which no library asks for while it is imported
 command_line: dict[str, Any] = {}  # likewise: what the client's has told the script
 
 
@@ -117,6 +118,7 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
     Entries of the client's project are replaced by the workspace's; whatever else this interpreter searches stays.
     """
     library_settings.update(plan.get("settings", {}))
+    later_settings.update(plan.get("later", {}))
     root = str(plan.get("root") or "")
     ours = [str(workspace / entry) if entry else str(workspace) for entry in plan.get("sys_path_rel", ("",))]
     others = [entry for entry in sys.path if entry != runner and not _is_in_project(entry, root)]
@@ -179,6 +181,15 @@ def _log_as_the_script(plan: Mapping[str, Any]) -> None:
             for handler in ahead:
                 if type(handler) is not logging.StreamHandler:  # as ``basicConfig`` makes it, which would do nothing
                     logging.root.addHandler(handler)
+
+
+def set_levels(levels: Mapping[str, int]) -> None:
+    """Give loggers of a library the levels that they have in the script, unless it is yet to set them up."""
+    import logging  # it has loaded that
+
+    for name, level in levels.items():
+        if (logger := logging.getLogger(name)).handlers:
+            logger.setLevel(level)
 
 
 def _show_records_of(name: str, told: Mapping[str, Any]) -> None:
