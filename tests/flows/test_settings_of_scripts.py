@@ -259,3 +259,53 @@ def test_a_library_that_a_script_has_silenced_is_silent_in_the_job(project) -> N
     """
 
     assert last_json(project.out(script, timeout=120)) == [[None, ""], [40, ""]]
+
+
+@pytest.mark.skipif(find_spec("pandas") is None, reason="pandas is needed, and it is not installed here")
+def test_what_a_script_told_libraries_about_what_they_show_holds_in_the_job(project) -> None:
+    project.write(
+        "matplotlib.py",  # as far as its parameters are concerned
+        """
+        class Cycler:
+            def __str__(self):
+                return "cycler('color', ['red'])"
+
+        rcParams = {"axes.prop_cycle": "usual", "figure.figsize": [6.4, 4.8], "lines.linewidth": 1.5, "backend": "agg"}
+        rcParamsOrig = dict(rcParams)
+        """,
+    )
+    script = """
+    import json
+    import matplotlib
+    import numpy as np
+    import pandas as pd
+    import kinetic
+
+    np.set_printoptions(precision=2, threshold=np.inf)
+    pd.set_option("display.max_columns", None)
+    pd.options.display.float_format = "{:.3f}".format  # a function, which stays
+    matplotlib.rcParams |= {"axes.prop_cycle": matplotlib.Cycler(), "figure.figsize": (3, 2), "backend": "tkagg"}
+
+    @kinetic.run(accelerator="cpu")
+    def shown():
+        numbers = str(np.arange(2000) / 3)
+        return [numbers[:16], len(numbers), pd.options.display.max_columns, pd.options.display.width]
+
+    @kinetic.run(accelerator="cpu")
+    def drawn():
+        import matplotlib as imported_later
+        return imported_later.rcParams
+
+    print(json.dumps([shown(), shown.local(), drawn()]))
+    """
+
+    in_the_job, plain, drawn = last_json(project.out(script))
+
+    assert in_the_job == plain
+    assert in_the_job[2:] == [None, 80]
+    assert drawn == {
+        "axes.prop_cycle": "cycler('color', ['red'])",
+        "figure.figsize": [3, 2],
+        "lines.linewidth": 1.5,
+        "backend": "agg",
+    }

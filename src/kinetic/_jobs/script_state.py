@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import importlib
 import io
 import json
 import os
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 from kinetic._output import terminal as output
@@ -242,6 +244,25 @@ _SETTINGS: dict[str, dict[str, tuple[str, object]]] = {
 }
 
 
+# Likewise, of what libraries ask for while they work, and not when they are imported; of two others see ``_shown``.
+_LATER: dict[str, dict[str, tuple[str, object]]] = {
+    "numpy": {
+        "set_printoptions": (
+            "get_printoptions()",
+            {"precision": 8, "threshold": 1000, "edgeitems": 3, "linewidth": 75, "suppress": False, "sign": "-"},
+        )
+    },
+    "plotly.io": {"templates.default": ("templates.default", "plotly")},
+    "xarray": {
+        "set_options": (
+            "get_options()",
+            {"keep_attrs": "default", "arithmetic_join": "inner", "display_style": "html", "display_max_rows": 12},
+        )
+    },
+}
+_PLACES = ("backend", "interactive", "toolbar", "webagg")  # of Matplotlib: where this process shows figures
+
+
 def report_keras(captured: Mapping[str, str]) -> None:
     """Report once that Keras, which this process has imported, computes with something else than in jobs."""
     with contextlib.suppress(Exception):  # half imported, or Keras 2
@@ -256,10 +277,19 @@ def report_keras(captured: Mapping[str, str]) -> None:
 def library_settings() -> dict[str, Any]:
     """Return, as part of the plan, how this process has told libraries to compute, as ``jax.config.update`` does.
 
-    The script's own call is not repeated in the job, which would compute other numbers.
+    And, apart from that, what they were told about what they show. The script's own call is not repeated in the job,
+    which would compute other numbers, or draw another figure.
     """
+    found, later = _changed(_SETTINGS), _levels()
+    for library, settings in (*_changed(_LATER).items(), *_shown()):
+        if told := _plain(settings):
+            later.setdefault(library, {}).update(told)
+    return ({"settings": found} if found else {}) | ({"later": later} if later else {})
+
+
+def _changed(table: Mapping[str, Mapping[str, tuple[str, object]]]) -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {}
-    for library, settings in _SETTINGS.items():
+    for library, settings in table.items():
         for setting, (asked, usual) in settings.items() if library in sys.modules else ():
             with contextlib.suppress(Exception):  # half imported, or of a version that does not have it
                 value = attributes.get(sys.modules[library], asked)
@@ -268,5 +298,31 @@ def library_settings() -> dict[str, Any]:
                 if value != usual:
                     is_json = isinstance(value, bool | int | str | dict)
                     found.setdefault(library, {})[setting] = value if is_json else str(value)
-    later = _levels()
-    return ({"settings": found} if found else {}) | ({"later": later} if later else {})
+    return found
+
+
+def _shown() -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the options of pandas, and the parameters of Matplotlib, also by a style or seaborn, that were changed."""
+    with contextlib.suppress(Exception):  # not imported; where it keeps them is nothing public (2.0 to 3.1)
+        config: Any = sys.modules["pandas._config.config"]
+        own = {name: each.defval for name, each in config._registered_options.items()}  # noqa: SLF001
+        now = {name: functools.reduce(getitem, name.split("."), config._global_config) for name in own}  # noqa: SLF001
+        names = own.keys() - config._deprecated_options  # noqa: SLF001
+        yield "pandas", {f"options.{name}": now[name] for name in names if now[name] != own[name]}
+    with contextlib.suppress(Exception):
+        now, own = sys.modules["matplotlib"].rcParams, sys.modules["matplotlib"].rcParamsOrig
+        changed = {name: now[name] for name in own if not name.startswith(_PLACES) and now[name] != own[name]}
+        yield "matplotlib", {"rcParams.update": changed}
+
+
+def _plain(told: Mapping[str, object]) -> dict[str, Any]:
+    """Return what a page can hold of some values: no functions, and a cycler as the text that Matplotlib reads."""
+    kept: dict[str, Any] = {}
+    for name, given in told.items():
+        value = str(given) if type(given).__name__ == "Cycler" else sys.maxsize if given == float("inf") else given
+        if isinstance(value, dict):
+            kept |= {name: inside} if (inside := _plain(value)) else {}
+            continue
+        with contextlib.suppress(TypeError, ValueError):
+            kept[name] = json.loads(json.dumps(value, allow_nan=False))
+    return kept
