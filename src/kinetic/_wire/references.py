@@ -132,6 +132,13 @@ def exception(kind: type[BaseException], args: tuple[Any, ...], state: dict[str,
     return rebuilt(kind, args, state)
 
 
+def exception_with(message: tuple[str, ...], make: Callable[..., Any], *args: Any) -> Any:
+    """Rebuild an exception as its class does, but with its message, which those of beartype leave out."""
+    made = make(*args)
+    made.args = made.args or message
+    return made
+
+
 def wide_array(make: Callable[..., Any], *args: Any) -> Any:
     """Rebuild an array of JAX whose numbers have 64 bits, which JAX cuts to 32 where it does not compute with 64."""
     jax: Any = __import__("jax.experimental")  # the pickle has named a function of it before

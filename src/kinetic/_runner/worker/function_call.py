@@ -249,6 +249,10 @@ def pickler_class() -> type[pickle.Pickler]:
                 reduced: Any = obj.__reduce__()  # of Python's own: (type, args) and mostly (…, state)
                 slots = {name: getattr(obj, name) for name in _slotnames(type(obj)) if hasattr(obj, name)}  # numpy's
                 return references.exception, (*reduced[:2], {**slots, **(reduced[2] if len(reduced) > 2 else {})})
+            if isinstance(obj, BaseException) and isinstance(type(obj).__reduce__, FunctionType):
+                own: Any = obj.__reduce_ex__(PICKLE_PROTOCOL)
+                message = tuple(text for text in obj.args[:1] if isinstance(text, str))
+                return references.exception_with, (message, own[0], *own[1]), *own[2:]
             if isinstance(obj, type | FunctionType) and (named := _has_a_name(obj)) | _is_on_the_client(obj):
                 if named and obj.__module__ != "__main__":
                     return reducers.of_class(obj, NotImplemented)  # the pickler's own way: by reference

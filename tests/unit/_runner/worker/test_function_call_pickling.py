@@ -62,6 +62,16 @@ class CarriesError(Exception):
         return CarriesError, ("itself",)
 
 
+class SilentError(Exception):
+    """As those of beartype: it leaves what it is about behind, and its message with that."""
+
+    def __str__(self):
+        return self.args[0]
+
+    def __reduce__(self):
+        return SilentError.__new__, (SilentError,), {"parameter": "x"}
+
+
 class MissesError(ImportError):
     def __init__(self, what):
         super().__init__(f"no {what}", name=what)
@@ -227,6 +237,12 @@ def test_the_fields_of_built_in_exceptions_arrive_in_those_that_inherit_them() -
 
 def test_an_exception_that_reduces_itself_is_left_to_do_so() -> None:
     assert str(returned(CarriesError("y"))) == "no itself"
+
+
+def test_an_exception_that_reduces_itself_without_its_message_keeps_that() -> None:
+    arrived = returned(SilentError("x is not an int", object()))
+
+    assert (str(arrived), arrived.args, arrived.parameter) == ("x is not an int", ("x is not an int",), "x")
 
 
 def test_an_exception_that_compiled_code_reduces_is_left_to_it() -> None:
