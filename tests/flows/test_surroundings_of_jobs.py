@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 from flows.conftest import last_json
-
-if TYPE_CHECKING:
-    import pytest
 
 WORLD = """
 import json, os, sys
@@ -139,6 +137,44 @@ def test_captured_variables_are_there_before_anything_is_unpickled(project, monk
     )
 
     assert out.endswith("fast\n")
+
+
+@pytest.mark.skipif(find_spec("rich") is None, reason="rich is needed, and it is not installed here")
+def test_what_a_function_of_a_module_makes_once_is_there_in_the_job_where_importing_does_not_make_it(project) -> None:
+    project.write(
+        "shared.py",
+        """
+        import threading
+
+        class Counter:
+            def __init__(self):
+                self.lock, self.count = threading.Lock(), 1
+
+        _counter = None
+
+        def counter():
+            global _counter
+            _counter = _counter or Counter()
+            return _counter
+        """,
+    )
+    script = """
+    import json
+    from rich.progress import Progress  # whose console is rich._console, which get_console() makes
+    import kinetic, shared
+
+    counter, progress = shared.counter(), Progress(disable=True)
+
+    @kinetic.run(accelerator="cpu")
+    def train():
+        with counter.lock, progress:
+            progress.update(progress.add_task("epochs", total=2), completed=2)
+        return [counter.count, progress.finished]
+
+    print(json.dumps(train()))
+    """
+
+    assert last_json(project.out(script)) == [1, True]
 
 
 def test_locks_context_variables_and_what_else_each_process_has_of_its_own_are_made_anew_in_the_job(project) -> None:

@@ -232,7 +232,7 @@ class PickleRules:
                 id(each): (module.__name__, name)
                 for space, module in own
                 for name, each in [*space.items()]
-                if type(each) is kind
+                if type(each) is kind and not _is_made_later(name, module)
             }
         place = self._libraries[kind].get(id(value))
         if place:
@@ -258,7 +258,8 @@ class PickleRules:
         plain = (type, FunctionType, ModuleType)  # of type(), since a proxy that is not bound raises for isinstance()
         for module in modules.shipped(self._plan):
             for name, value in list(vars(module).items()):
-                if not issubclass(type(value), plain) and why_unpicklable(value, self):
+                is_plain = issubclass(type(value), plain)
+                if not is_plain and why_unpicklable(value, self) and not _is_made_later(name, module):
                     self._named[id(value)] = module.__name__, name
         for name, value in list(vars(sys.modules["__main__"]).items()):  # in their order: some are made with others
             if type(value) is type or references.WRAPPED in type(value).__dict__:
@@ -416,6 +417,13 @@ def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[Module
     if main is not None:
         pickler.globals_ref[id(main.__dict__)] = _MainGlobals()
     return pickler
+
+
+def _is_made_later(name: str, module: ModuleType) -> bool:
+    """Return whether a module has None under a name until a function of it is called, as ``rich`` its ``_console``."""
+    with contextlib.suppress(OSError), open(str(getattr(module, "__file__", None)), "rb") as source:
+        return bool(re.search(rf"^{re.escape(name)}\b[^=\n]*=\s*None\b".encode(), source.read(), re.MULTILINE))
+    return False
 
 
 def _module_of(thing: type | FunctionType | ModuleType) -> str:
