@@ -826,6 +826,55 @@ def test_a_function_of_a_library_keeps_what_a_script_has_put_around_it_and_given
     assert out.splitlines()[-1] == "DONE!"
 
 
+def test_a_class_that_a_decorator_has_filled_with_what_cannot_be_pickled_is_defined_again_in_the_job(project) -> None:
+    project.write(
+        "checks.py",
+        """
+        import weakref
+
+        def checked(kind):  # as jaxtyping checks the fields of a dataclass
+            own = kind.__init__
+            held = weakref.ref(own)
+
+            def __init__(self, *values):
+                held()(self, *values)
+                if any(value < 0 for value in values):
+                    raise TypeError("negative")
+
+            kind.__init__, kind.kept = __init__, own
+            return kind
+        """,
+    )
+    out = project.out(
+        """
+        import json
+        from dataclasses import dataclass
+        import kinetic
+        from checks import checked
+
+        @checked
+        @dataclass
+        class Pair:
+            x: int
+            y: int
+
+        Pair.scale = 3
+
+        @kinetic.run(accelerator="cpu")
+        def total(pair):
+            try:
+                Pair(1, -1)
+            except TypeError as error:
+                return (pair.x + pair.y) * Pair.scale, str(error), Pair(5, 6)
+
+        number, error, pair = total(Pair(1, 2))
+        print(json.dumps([number, error, pair == Pair(5, 6)]))
+        """
+    )
+
+    assert last_json(out) == [9, "negative", True]
+
+
 def test_a_struct_of_a_script_as_msgspec_makes_it_comes_back_as_itself(project) -> None:
     project.write("msgspec/__init__.py", "from msgspec._core import Struct")
     project.write(

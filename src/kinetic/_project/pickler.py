@@ -251,7 +251,7 @@ class PickleRules:
 
         What the project's modules have is sent by its name there, also where the script has taken it over by ``from
         module import LOCK``. What statements of the script define is sent as these, with their decorators: a kernel of
-        Triton, say. A plain class would lose what the script has put into its attributes.
+        Triton, say. A plain class would lose what the script has put into its attributes, so that is left to the last.
         """
         from kinetic._project import class_source  # only on the way to an error
 
@@ -269,6 +269,10 @@ class PickleRules:
             if found and why_unpicklable(value, self):
                 self._defined[id(value)] = name, *found
         self.is_second_try = True
+        for name, value in list(vars(sys.modules["__main__"]).items()):  # as jaxtyping does not leave a dataclass
+            found = class_source.class_source(value) if type(value) is type else None
+            if found and found.text.startswith("@") and why_unpicklable(value, self):
+                self._defined[id(value)] = name, *found
 
     def take_source(self, function: FunctionType) -> None:
         """Keep the source of a function that is in no file, as in a cell of a notebook; and no other line of it.
