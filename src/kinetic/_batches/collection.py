@@ -149,7 +149,7 @@ class _DriverWatch:
         self._accepts_missing = accept_missing or self._poll.needs_driver
         self._since = time.monotonic()
         self._asked = self._gone_since = float("-inf")
-        self._interval, self._is_gone = 0.0, False
+        self._interval, self._is_gone, self._is_gone_for_good = 0.0, False, False
 
     def may_submit(self, tracker: Tracker) -> bool:
         """Return whether more may be submitted; check for the driver only now and then."""
@@ -159,9 +159,9 @@ class _DriverWatch:
             return False
         if self._poll.limit is not None and time.monotonic() - self._since > self._poll.limit:
             return False
-        if not self._driver_is_gone(tracker) or time.monotonic() - self._gone_since < _TAKE_OVER_SECONDS:
-            return True  # it is checked twice: a process may be taking over in this very moment
-        if not missing or self._accepts_missing:
+        if not self._driver_is_gone(tracker) or not self._is_gone_for_good:
+            return True
+        if not (missing := self._missing(tracker)) or self._accepts_missing:
             return False
         self._report(len(missing))
         return True
@@ -169,19 +169,21 @@ class _DriverWatch:
     def loss(self, tracker: Tracker, *, at_once: bool = False) -> BaseException | None:
         """Return what to raise because the rest will not be submitted; None while it may be.
 
-        Unless it is asked for at once, it checks twice: a process may be taking over in this very moment.
+        Unless it is asked for at once, the driver is looked for twice.
         """
         batch, error = self._batch, self._batch._submission_error
         if error is not None:
             notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith(f"{batch.group_id}: ")]
             error.__notes__ = [*notes, f"{batch.group_id}: {_running_text(batch, tracker)}"]
             return error
-        if not self._poll.attached or not (missing := self._missing(tracker)) or not self._driver_is_gone(tracker):
+        if not self._poll.attached or not self._missing(tracker) or not self._driver_is_gone(tracker):
+            return None
+        if not (missing := self._missing(tracker)):
             return None
         if self._accepts_missing or self._poll.limit is not None:
             self._report(len(missing))
             return None
-        if not at_once and time.monotonic() - self._gone_since < _TAKE_OVER_SECONDS:
+        if not at_once and not self._is_gone_for_good:
             return None
         return LaunchError(
             f"{len(missing)} of {len(batch.jobs)} inputs of {batch.group_id} were not submitted",
@@ -197,18 +199,25 @@ class _DriverWatch:
         return [*tracker.unlaunched, *(index for index in unsubmitted if tracker.may_launch(index))]
 
     def _driver_is_gone(self, tracker: Tracker) -> bool:
-        """Return whether no process drives; a batch that was never driven may be about to be."""
-        now = time.monotonic()
-        if now - self._asked >= self._interval:
+        """Return whether no process drives; a batch that was never driven may be about to be.
+
+        If so, the tracker has seen all that the last driver submitted.
+        """
+        begun = time.monotonic()
+        if begun - self._asked >= self._interval:
             found = control.lease_holder(tracker.store, self._batch.group_id, tracker.key)
-            self._asked = now
+            if found is not None and not found.lives:
+                tracker.refresh(whole=True)  # our last look may be from before it submitted the rest, and left
+            self._asked = time.monotonic()
             self._interval = min(self._poll.interval, _HERE_SECONDS) if found and found.is_here else self._poll.interval
             was_gone, self._is_gone = self._is_gone, found is not None and not found.lives
             if found is None:
-                self._is_gone = now - self._since >= self._poll.interval
+                self._is_gone = begun - self._since >= self._poll.interval
             if self._is_gone:
                 self._interval = min(self._interval, _TAKE_OVER_SECONDS)
-                self._gone_since = self._gone_since if was_gone else now
+                self._gone_since = self._gone_since if was_gone else self._asked
+            # Two looks: a process may be taking over in this very moment.
+            self._is_gone_for_good = self._is_gone and begun - self._gone_since >= _TAKE_OVER_SECONDS
         return self._is_gone
 
     def _report(self, missing: int) -> None:
