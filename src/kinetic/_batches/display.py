@@ -108,6 +108,7 @@ def _kind(batch: Batch, index: int, error: BaseException) -> str:
 
 REDRAW_SECONDS = 0.2
 _LEISURE = 100.0  # an update that took 6 ms is not repeated for 600: updating takes a hundredth of a core at most
+_LEISURE_SECONDS = 10.0  # no longer: what took minutes waited for a terminal that Ctrl-S had stopped
 _SOON_SECONDS, _LATER_SECONDS = 1.0, 3.0  # what ends earlier is not mentioned: on a terminal, elsewhere
 _SHARE = 0.1  # of all inputs: so many ends are worth a plain line
 _LINE_SECONDS = 30.0  # or so many seconds
@@ -147,7 +148,8 @@ class View:
         except Exception:  # noqa: BLE001 - the display must not harm what it shows
             self._silent = True
             output.release(self)
-        self._next = self._clock() + max(REDRAW_SECONDS, (self._clock() - now) * _LEISURE)
+        pause = min((self._clock() - now) * _LEISURE, _LEISURE_SECONDS)
+        self._next = self._clock() + max(REDRAW_SECONDS, pause)
 
     def end(self, tracker: Tracker, *, whole: bool = True) -> None:
         """Remove what is shown; if anything was, and the wait was not interrupted, sum up in a line."""

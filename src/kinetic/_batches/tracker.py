@@ -100,7 +100,8 @@ class Tracker:
         self._lock = threading.RLock()
         self._news = threading.Condition()
         self._watching = threading.Lock()
-        self._refreshed_at, self._cost = 0.0, 0.0
+        self._refreshed_at, self._took = 0.0, 0.0
+        self._cost = 0.0  # seconds that a refresh takes: of the last two the shorter, as this process may be stopped
         self._is_unhurried = False  # whether the backend has work for long
 
     @cached_property
@@ -177,7 +178,8 @@ class Tracker:
                 return
             self._observe(whole=whole)
             self._refreshed_at = self.clock.monotonic()
-            self._cost = self._refreshed_at - begun
+            took, self._took = self._took, self._refreshed_at - begun
+            self._cost = min(took, self._took)
         with self._news:
             self._news.notify_all()
 

@@ -166,6 +166,24 @@ def test_a_look_that_took_long_is_repeated_the_more_rarely(terminal, clock) -> N
     assert terminal.getvalue().count(CLEAR) == 1
 
 
+def test_a_terminal_that_ctrl_s_has_stopped_for_a_minute_shows_the_batch_again_within_seconds(terminal, clock) -> None:
+    class Stopped(Board):
+        def status(self, index: int) -> JobStatus:
+            clock.now += stopped.pop()
+            return super().status(index)
+
+    tracker, stopped = Stopped(1), [0.0, 60.0]
+    tracker.launch(0)
+    shown = display.View(batch_of(tracker), clock)
+    clock.now += 5
+    shown.look(tracker)
+
+    clock.now += 10
+    shown.look(tracker)
+
+    assert not stopped
+
+
 def test_a_failure_is_named_once_and_stays(terminal, clock) -> None:
     tracker = Board(4)
     shown = display.View(batch_of(tracker), clock)

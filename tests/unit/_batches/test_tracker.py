@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from servers.sealed import put_history
@@ -234,6 +235,26 @@ def test_looks_that_follow_each_other_closely_are_one(site):
         tracker.refresh()
 
     assert not batch.asked
+
+
+def test_a_look_in_which_the_process_was_stopped_makes_no_later_one_rarer(site):
+    tracker, now = site().tracker(), 100.0
+    tracker.clock = SimpleNamespace(monotonic=lambda: now)
+    observe, stopped = tracker.backend.observe_group, iter([0.1, 60.0, 0.1, 0.1])
+
+    def take(group):
+        nonlocal now
+        now += next(stopped)
+        return observe(group)
+
+    tracker.backend.observe_group = take
+    tracker.submitted(0, 0)
+    pauses = []
+    for _ in range(4):
+        tracker.refresh(whole=True)
+        pauses.append(tracker._next_refresh() - now)
+
+    assert pauses == pytest.approx([tracker_module._LEAST_SECONDS, 1.0, 1.0, 1.0])
 
 
 @pytest.mark.parametrize(("running", "pause"), [(2, 0.1), (40, 0.05)])
