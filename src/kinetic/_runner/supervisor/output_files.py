@@ -145,14 +145,15 @@ class OutputFiles(threading.Thread):
         self._listed: dict[str, State] = {}  # in our page, from which a later attempt knows what to fetch
         self._refused: dict[str, str] = {}  # what cannot be read, or has a name that no bucket takes, and why
         self._trouble = ""
+        self._look_seconds = 0.0  # of the processor, so without those in which this process was stopped
         self._last = threading.Event()
 
     def run(self) -> None:
         pause = PAUSE_SECONDS
         while not self._last.wait(pause):
-            begun = time.monotonic()
+            self._look_seconds = 0.0
             self._send(last=False)
-            pause = max(PAUSE_SECONDS, 10 * (time.monotonic() - begun))  # for hundreds of thousands of files
+            pause = max(PAUSE_SECONDS, 10 * self._look_seconds)  # for hundreds of thousands of files
         while not self._send(last=True):
             time.sleep(_AGAIN_SECONDS)
 
@@ -181,7 +182,9 @@ class OutputFiles(threading.Thread):
         try:
             if not self._has_begun():
                 return True
+            begun = time.thread_time()
             now = {path: _Seen(state, number, self._seen.get(path)) for path, state, number in self._files()}
+            self._look_seconds = time.thread_time() - begun
             if not os.path.isdir(self._folder):
                 return True  # who removes the folder means a clean disk, and not what is stored
             new = [path for path, each in now.items() if self._sent.get(path) != each.state and (last or each.is_whole)]

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -99,6 +100,33 @@ def test_a_log_that_is_written_all_the_time_is_sent_once_a_minute(task: Task, bu
         log.write_text("x" * number)
         assert sending._send(last=False)
     assert (bucket / "log").read_text() == "xx"
+
+
+def test_a_checkpoint_that_takes_minutes_to_send_does_not_hold_the_next_one_back_for_an_hour(
+    task: Task, monkeypatch
+) -> None:
+    """Unlike a look at hundreds of thousands of files, which is repeated after ten times its own time."""
+    now, pauses = 100.0, list[float]()
+    monkeypatch.setattr(
+        output_files, "time", SimpleNamespace(monotonic=lambda: now, thread_time=time.thread_time, sleep=lambda _: None)
+    )
+    open_store = output_files.open_store
+
+    def open_slowly(address: str) -> object:
+        nonlocal now
+        now += 200.0
+        return open_store(address)
+
+    monkeypatch.setattr(output_files, "open_store", open_slowly)
+    sending = OutputFiles(task)
+    Path(task.environment["KINETIC_OUTPUT_DIR"], "model").write_text("weights")
+    last = SimpleNamespace(wait=lambda pause: pauses.append(pause) or len(pauses) > 2)
+    monkeypatch.setattr(sending, "_last", last)
+
+    sending.run()
+
+    assert now > 200
+    assert max(pauses) < 1.0
 
 
 def test_what_was_sent_stays_where_the_whole_folder_is_removed(task: Task, bucket: Path) -> None:
