@@ -141,6 +141,7 @@ class OutputFiles(threading.Thread):
         self._task, self._address = task, address_of(task)
         self._folder = ""  # "" until the function begins
         self._sent: dict[str, State] = {}
+        self._numbers: dict[str, int] = {}  # of files that were sent: one may replace another within one second
         self._seen: dict[str, _Seen] = {}  # at the last look
         self._listed: dict[str, State] = {}  # in our page, from which a later attempt knows what to fetch
         self._refused: dict[str, str] = {}  # what cannot be read, or has a name that no bucket takes, and why
@@ -187,13 +188,13 @@ class OutputFiles(threading.Thread):
             self._look_seconds = time.thread_time() - begun
             if not os.path.isdir(self._folder):
                 return True  # who removes the folder means a clean disk, and not what is stored
-            new = [path for path, each in now.items() if self._sent.get(path) != each.state and (last or each.is_whole)]
+            new = [path for path, each in now.items() if not self._is_sent(path, each) and (last or each.is_whole)]
             gone, self._seen = self._sent.keys() - now.keys(), now
             if new or gone or self._sent != self._listed:
                 store = open_store(self._address)
                 for path in in_parallel(store, (functools.partial(self._send_file, store, path) for path in new)):
                     if path not in self._refused:
-                        self._sent[path] = now[path].state
+                        self._sent[path], self._numbers[path] = now[path].state, now[path].number
                 for path in in_parallel(store, (functools.partial(self._remove_file, store, path) for path in gone)):
                     del self._sent[path]
                 if self._sent != self._listed:
@@ -206,6 +207,9 @@ class OutputFiles(threading.Thread):
                     open_anew(self._address)  # with those that there are by now
             return False
         return True
+
+    def _is_sent(self, path: str, file: _Seen) -> bool:
+        return self._sent.get(path) == file.state and self._numbers.get(path, file.number) == file.number
 
     def _has_begun(self) -> bool:
         if not self._folder and self._task.began.exists() and self._task.sent.exists():

@@ -92,6 +92,20 @@ def test_a_file_that_is_replaced_all_the_time_is_sent_with_each_look(task: Task,
         assert [file.read_text() for file in bucket.glob("state")] == ([str(step)] if step else [])
 
 
+def test_a_file_that_replaces_another_one_of_its_size_within_the_second_of_a_file_system_is_sent(
+    task: Task, bucket: Path
+) -> None:
+    state, sending = Path(task.environment["KINETIC_OUTPUT_DIR"], "state"), OutputFiles(task)
+    for step in range(3):
+        part = state.with_suffix(".part")
+        part.write_text(str(step))
+        os.utime(part, (1_800_000_000, 1_800_000_000))
+        part.replace(state)
+        assert sending._send(last=step == 2)
+
+    assert (bucket / "state").read_text() == "2"
+
+
 def test_a_log_that_is_written_all_the_time_is_sent_once_a_minute(task: Task, bucket: Path, monkeypatch) -> None:
     monkeypatch.setattr(output_files, "_LONGEST_SECONDS", 0.0)
     log = Path(task.environment["KINETIC_OUTPUT_DIR"], "log")
