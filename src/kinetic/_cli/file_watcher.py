@@ -26,7 +26,7 @@ from kinetic._project import archive, ignore, root
 from kinetic._project.ignore import Rules
 from kinetic._project.root import Plan
 from kinetic._runner import processes
-from kinetic._wire import NamedTuple
+from kinetic._wire import NamedTuple, folders
 
 LOOK_SECONDS = 0.5  # between two looks at all files, where the kernel reports nothing
 SETTLE_SECONDS = 0.1  # one save is several events, and `git checkout` is many
@@ -52,7 +52,7 @@ class Event(NamedTuple):
 
 
 class _Content(NamedTuple):
-    stamp: bytes
+    stamp: bytes  # b"" where a later change may leave it as it is
     executable: bool
     digest: bytes
 
@@ -181,8 +181,8 @@ class FileWatcher:
         if self._inotify is not None:
             happened = [*self._inotify.read()]
             return any(map(self._concerns, happened))
-        before, self._seen = self._seen, self._look()
-        return _stamps(before) != _stamps(self._seen)
+        unsure = [file for name, file in self._seen.items() if name in self._known and not self._known[name].stamp]
+        return self._has_other_stamps() or any(map(self._has_other_content, unsure))
 
     def changes(self) -> list[str]:
         """Wait until a burst of saves is over; return which files are new, gone or have other contents than before."""
@@ -216,9 +216,21 @@ class FileWatcher:
                 poller = select.poll()
                 poller.register(self._inotify.descriptor, select.POLLIN)
                 poller.poll(pause * 1000)
-            is_quiet, now = not self.has_news(), self._clock()
+            is_quiet = not (self._has_other_stamps() if self._inotify is None else self.has_news())
+            now = self._clock()
             if not is_quiet:
                 quiet = now + SETTLE_SECONDS
+
+    def _has_other_stamps(self) -> bool:
+        before, self._seen = self._seen, self._look()
+        return _stamps(before) != _stamps(self._seen)
+
+    def _has_other_content(self, file: File) -> bool:
+        content = _content_of(file)
+        if content[1:] != self._known[file.relative][1:]:
+            return True
+        self._known[file.relative] = content
+        return False
 
     def _look(self) -> dict[str, File]:
         """Return the files that would be sent now, and watch their folders."""
@@ -262,15 +274,18 @@ def _stamps(files: Mapping[str, File]) -> dict[str, bytes]:
 
 
 def _was_saved(file: File, since: float) -> bool:
+    """Return whether a file was saved since then, or may have been: times of a file system may be whole seconds."""
     with contextlib.suppress(OSError):  # it is gone
-        return os.stat(file.path).st_ctime > since
+        return not folders.is_settled(os.stat(file.path).st_ctime_ns, int(since * 1e9))
     return True
 
 
 def _content_of(file: File) -> _Content:
     if file.size > _LARGE_BYTES:
         return _Content(file.stamp, file.executable, file.stamp)
-    digest = b""
+    stamp, digest, read_at = file.stamp, b"", time.time_ns()
     with contextlib.suppress(OSError), open(file.path, "rb") as opened:  # it is gone: the next look does not find it
+        if not folders.is_settled(folders.changed_ns(os.fstat(opened.fileno())), read_at):
+            stamp = b""
         digest = hashlib.file_digest(opened, "sha256").digest()
-    return _Content(file.stamp, file.executable, digest)
+    return _Content(stamp, file.executable, digest)

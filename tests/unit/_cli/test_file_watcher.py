@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import select
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from kinetic._blobs import file_tree
 from kinetic._cli import file_watcher
 from kinetic._cli.file_watcher import FileWatcher
 from kinetic._project.root import Plan
 from kinetic._runner import processes
+from kinetic._wire import folders
 
 needs_inotify = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
 Watch = Callable[..., FileWatcher]
@@ -134,6 +137,37 @@ def test_a_file_that_becomes_executable_is_a_change(watch, project) -> None:
     (project / "train.py").chmod(0o755)
 
     assert changes(watcher) == ["train.py"]
+
+
+def test_two_saves_of_one_size_within_the_second_of_a_file_system_are_two_changes(monkeypatch, watch, project) -> None:
+    second = (int(time.time()) + 3600) * 1_000_000_000  # which does not pass meanwhile
+    stamp = file_tree._STAMP
+    monkeypatch.setattr(file_tree, "_STAMP", lambda size, _mtime, _ctime, *more: stamp(size, second, second, *more))
+    monkeypatch.setattr(folders, "changed_ns", lambda _: second)
+    watcher = watch()
+    assert not watcher.has_news()
+
+    (project / "train.py").write_text("one = 2\n")
+    assert changes(watcher) == ["train.py"]
+
+    (project / "train.py").write_text("one = 3\n")
+    assert changes(watcher) == ["train.py"]
+    assert not watcher.has_news()
+
+
+@pytest.mark.parametrize(("later", "is_change"), [(0.005, True), (60, False)])
+def test_what_was_saved_in_another_project_within_a_tick_of_the_clock_may_be_newer_than_the_run(
+    project, tmp_path, later: float, is_change: bool
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "library.py").write_text("three = 3\n")
+    watcher = FileWatcher(Plan(project, "", "", ("",)), environ={})
+
+    is_news = watcher.watch_too({"other": str(other)}, (other / "library.py").stat().st_ctime + later)
+
+    assert is_news is is_change
+    assert watcher.changes() == (["other/library.py"] if is_change else [])
 
 
 def test_a_burst_of_saves_is_one_change(project) -> None:
