@@ -16,7 +16,7 @@ from kinetic._config import target as settings
 from kinetic._jobs import find, job_list, locate
 from kinetic._jobs import status as job_status
 from kinetic._stores import open_store
-from kinetic._wire import NamedTuple, keys, python_runtime
+from kinetic._wire import NamedTuple, folders, keys, python_runtime
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
@@ -142,11 +142,15 @@ class Place:
         return {"progress": None, **page, "place": self.name}
 
     def _stamp_of_the_list(self) -> tuple[int, ...]:
-        """Return what changes whenever a job is added or removed; () where the store cannot say it."""
-        local, found = self.store.local, []
+        """Return what changes whenever a job is added or removed; () where the store cannot say it.
+
+        A time that a further job may leave as it is counts as another one each time.
+        """
+        local, found, now = self.store.local, [], time.time_ns()
         for folder in (local.root, local.root / keys.HISTORY) if local is not None else ():
             with contextlib.suppress(FileNotFoundError):
-                found.append(os.stat(folder).st_mtime_ns)
+                changed = os.stat(folder).st_mtime_ns
+                found.append(changed if folders.is_settled(changed, now) else now)
         return tuple(found)
 
     # ------------------------------------------------------------------------------------------------------- waiting

@@ -18,14 +18,14 @@ from typing import Any, Literal
 from kinetic._project import ignore, root
 from kinetic._project.ignore import Rules, is_environment, is_inside
 from kinetic._project.root import Plan
-from kinetic._wire import NamedTuple, references
+from kinetic._wire import NamedTuple, folders, references
 
 
-def is_stale(module: ModuleType, since: float) -> bool:
+def is_stale(module: ModuleType) -> bool:
     """Return whether a module's source is no longer what was imported."""
     file = getattr(module, "__file__", None) or ""
     try:
-        if not file.endswith(".py") or os.stat(file).st_mtime < since:
+        if not file.endswith(".py"):
             return False
         with open(file, "rb") as source:
             text = source.read()
@@ -195,7 +195,7 @@ def stale_modules(plan: Plan, *, since: float | None = None) -> list[str]:
         if name != "__main__"
         and _changed_since(str(module.__file__), start)  # a stat; to classify a module costs 100 us
         and classify(module, plan).kind == "ships"
-        and is_stale(module, start)
+        and is_stale(module)
     )
 
 
@@ -219,8 +219,9 @@ def _inside(plan: Plan) -> list[tuple[str, ModuleType]]:
 
 
 def _changed_since(file: str, since: float) -> bool:
+    """Return whether a file was changed since then, or may have been: times of a file system may be whole seconds."""
     try:
-        return os.stat(file).st_mtime > since
+        return not folders.is_settled(os.stat(file).st_mtime_ns, int(since * 1e9))
     except OSError:
         return False
 

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import importlib.util
 import json
+import os
 import sys
 import types
 
@@ -334,6 +335,16 @@ def test_files_older_than_the_process_are_not_looked_at(project):
 
     assert stale_modules(plan, since=changed + 1) == []
     assert stale_modules(plan) == [module.__name__]
+
+
+def test_an_edit_within_the_second_of_a_file_system_in_which_the_process_started_is_stale(project):
+    write(project, "kn_soon.py")
+    importlib.import_module("kn_soon")
+    write(project, "kn_soon.py", SOURCE.replace("x + 1", "x + 2"))
+    os.utime(project / "kn_soon.py", (1_800_000_000, 1_800_000_000))
+
+    assert stale_modules(plan_of(project), since=1_800_000_000.5) == ["kn_soon"]
+    assert stale_modules(plan_of(project), since=1_800_000_003) == []
 
 
 def test_the_start_of_this_process_lies_between_boot_and_now():

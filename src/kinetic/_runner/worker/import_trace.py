@@ -20,6 +20,7 @@ from types import MethodType
 from typing import Any
 
 from kinetic._runner import processes
+from kinetic._wire import folders
 
 OF_ONE_JOB = frozenset(
     {"KINETIC_JOB_ID", "KINETIC_ATTEMPT", "KINETIC_OUTPUT_DIR", "KINETIC_CHECKPOINT_DIR", "KINETIC_SCRIPT_WORDS"}
@@ -29,7 +30,6 @@ _SAFE_THREADS = frozenset({"jemalloc_bg_thd"})
 _Stamp = tuple[int, int, int]  # of a file: time of its last change in nanoseconds, size and inode
 _FOLDER = (-2, -2, -2)  # of a folder that was only looked for, whatever is in it
 _CHANGED = (-1, -1, -1)  # the stamp of a file that changed while something was imported, which may have read it before
-_TICK_NS = 20_000_000  # by which the clock of a file system may be late
 _LOOKS = (os.path, "exists"), (os.path, "isfile"), (os.path, "isdir"), (os.path, "lexists"), (Path, "stat")
 _LISTS = (os, "listdir"), (os, "scandir")
 _MOST_CHOSEN_SEED = 1 << 64  # NumPy draws a seed of 128 bits where it gets none
@@ -58,7 +58,7 @@ class ImportTrace:
         """
         import tempfile  # 4 ms, and most processes import nothing ahead
 
-        self._begun = time.time_ns() - _TICK_NS
+        self._begun = time.time_ns()
         found = self._read = set[str]()
         wrapped: list[tuple[Any, str, Any]] = [
             (place, name, self._noting(getattr(place, name))) for place, name in _LOOKS
@@ -199,7 +199,7 @@ class ImportTrace:
                 for each in (self._read, *also):
                     each.add(found)
 
-    def _stamp_of(self, path: str, begun: float = sys.maxsize) -> _Stamp | None:
+    def _stamp_of(self, path: str, begun: int = sys.maxsize) -> _Stamp | None:
         """Return what tells a file from another one; what it never is again, if it has changed since a time."""
         try:
             found = os.stat(path)
@@ -207,7 +207,8 @@ class ImportTrace:
             return None
         if stat.S_ISDIR(found.st_mode) and path not in self._listed:
             return _FOLDER
-        return (found.st_mtime_ns, found.st_size, found.st_ino) if found.st_ctime_ns < begun else _CHANGED
+        is_as_read = folders.is_settled(found.st_ctime_ns, begun)
+        return (found.st_mtime_ns, found.st_size, found.st_ino) if is_as_read else _CHANGED
 
 
 def state_of_process() -> set[str]:

@@ -13,11 +13,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from kinetic._runner.worker import preloaded_modules
+from kinetic._runner.worker import import_trace, preloaded_modules
 from kinetic._runner.worker.import_hooks import ImportHooks, JaxProcess
+from kinetic._runner.worker.import_trace import ImportTrace
 
 
 @pytest.fixture
@@ -262,6 +264,28 @@ def test_a_library_whose_import_has_hooks_is_not_imported_once_more(
 
     assert importlib.import_module("second") is known
     assert done == ["its cache began"]
+
+
+def test_a_file_that_changed_within_the_second_in_which_an_import_began_may_have_been_read_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system whose times are whole seconds; one of two hours ago was certainly read as it is."""
+    file, second = tmp_path / "library.py", 1_800_000_000_000_000_000
+    file.touch()
+
+    def changed_file(begun: int) -> str:
+        trace = ImportTrace()
+        monkeypatch.setattr(import_trace, "time", SimpleNamespace(time_ns=lambda: begun))
+        with trace.noting():
+            pass
+        with monkeypatch.context() as patches:
+            about = SimpleNamespace(st_mode=file.stat().st_mode, st_mtime_ns=second, st_ctime_ns=second)
+            patches.setattr(os, "stat", lambda _: SimpleNamespace(**vars(about), st_size=1, st_ino=1))
+            trace.keep({str(file)}, ())
+            return trace.changed_file()
+
+    assert changed_file(second + 400_000_000) == str(file)
+    assert changed_file(second + 7_200_000_000_000) == ""
 
 
 def test_importing_ahead_leaves_no_audit_hook_which_would_slow_down_each_task() -> None:
