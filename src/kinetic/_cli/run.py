@@ -311,6 +311,7 @@ def _wait_to_begin(descriptor: int, begin_again: Callable[[str], object]) -> Non
         begin_again("a library has changed")
     if any(name in sys.modules and _is_in_this_folder(name) for name in _LIBRARIES):
         begin_again("one is the project's own now")
+    importlib.invalidate_caches()  # a file may be new within the second in which its folder was listed
     preloaded_modules.hidden.install()
     preloaded_modules.hidden.watch(begin_again, lambda: None)
 
