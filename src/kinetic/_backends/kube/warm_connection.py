@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _CLEAR_SECONDS = 15.0  # for a warm pod to remove what is left of a task, where much runs: a new one takes longer
-_CLOCK_SECONDS = 60.0  # two clocks may differ by so much
+_LATE_SECONDS = 60.0  # a pod may end so much later than it said
 _ANSWER_SECONDS = 20.0  # for the greeting and the answers of a warm pod, on a connection that stays open
 
 
@@ -77,6 +77,7 @@ class KeptConnection:
         self._changed = threading.Condition()
         self._connection: WarmConnection | None = None
         self._greeting: Greeting | None = None
+        self._heard_at = 0.0  # when it said so, by our clock: the pod's may differ by minutes
         self._answer: bytes | None = None
         self._asked = ""  # the job that it was given last
         self._asked_after = 0.0  # and when it had said what it said last before, by its own clock
@@ -120,8 +121,10 @@ class KeptConnection:
     def is_lost(self) -> bool:
         """Whether it is over, or must be: the pod said that it would have ended by now, and was not heard of since."""
         found = self._greeting
-        is_past = found is not None and found.state == warm_pods.IDLE and time.time() > found.until + _CLOCK_SECONDS
-        return self.is_over or is_past
+        if found is None or found.state != warm_pods.IDLE:
+            return self.is_over
+        ends_at = found.until + self._heard_at - (found.said or self._heard_at)
+        return self.is_over or time.time() > ends_at + _LATE_SECONDS
 
     @property
     def is_free(self) -> bool:
@@ -206,7 +209,7 @@ class KeptConnection:
                         if is_answer:
                             self._answer = line
                         else:
-                            self._greeting = Greeting.from_bytes(line)
+                            self._greeting, self._heard_at = Greeting.from_bytes(line), time.time()
                         self._changed.notify_all()
                     if not is_answer and self._has_decided():
                         self._notify(self._asked)

@@ -7,9 +7,11 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from kinetic._backends.kube import warm_connection
 from kinetic._backends.kube.warm_connection import KeptConnection, WarmConnection
 from kinetic._wire import warm_pods
 from kinetic._wire.warm_pods import Greeting
@@ -115,3 +117,29 @@ def test_a_pod_that_would_have_ended_by_now_is_lost(pod: Pod, connection: KeptCo
 
     assert connection.is_lost
     assert not connection.is_free
+
+
+@pytest.mark.parametrize("ahead", [-600.0, 600.0])
+def test_an_idle_pod_is_not_lost_where_the_clock_of_its_node_differs_by_ten_minutes(
+    pod: Pod, connection: KeptConnection, ahead: float
+) -> None:
+    now = time.time() + ahead
+    pod.say(warm_pods.IDLE, said=now, until=now + 120)
+
+    connection.greeting()
+
+    assert not connection.is_lost
+    assert connection.is_free
+
+
+@pytest.mark.parametrize("ahead", [-600.0, 600.0])
+def test_a_pod_that_would_have_ended_by_now_is_lost_whatever_its_clock_says(
+    pod: Pod, connection: KeptConnection, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    now = time.time()
+    pod.say(warm_pods.IDLE, said=now + ahead, until=now + ahead + 120)
+    connection.greeting()
+
+    monkeypatch.setattr(warm_connection, "time", SimpleNamespace(time=lambda: now + 400))
+
+    assert connection.is_lost
