@@ -375,7 +375,7 @@ class LibraryCache:
                 for path, about in list(self._files()):
                     if self._known.get(path) == _stamp(about):
                         self._note_use(path, about)
-                    elif time.time() - about.st_mtime < settled_seconds:
+                    elif abs(time.time() - about.st_mtime) < settled_seconds:  # a clock may have gone back since
                         left = True
                     elif not self._is_read_only:
                         with contextlib.suppress(FileNotFoundError):  # JAX removed it, for a maximum size

@@ -613,6 +613,19 @@ def test_no_more_is_fetched_than_fits_and_what_was_used_last_comes_first(job, st
     reader.cache.finish()
 
 
+def test_what_was_compiled_before_the_clock_went_back_an_hour_is_sent(job, store) -> None:
+    running = job()
+    library = running.begin()
+    library.filled.wait(5)
+    running.compile("jit_f")
+    in_an_hour = time.time() + 3600
+    os.utime(library.folder / "jax" / "jit_f-cache", (in_an_hour, in_an_hour))
+
+    running.cache.finish()
+
+    assert [cache_entries.parse(key).path for key in entries(store)] == ["jax/jit_f-cache"]
+
+
 def test_half_of_a_program_that_another_process_is_writing_is_not_sent_until_it_is_whole(job, store) -> None:
     running = job()
     library = running.begin()
