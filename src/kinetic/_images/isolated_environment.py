@@ -230,6 +230,7 @@ def _create(build: Path, say: Say) -> None:
 def _install(build: Path, lock: Lock, say: Say, source: Path | None, indexes: Sequence[str]) -> None:
     from kinetic._images import lock as locks
     from kinetic._images import uv
+    from kinetic._wire import http_client
 
     (build / locks.FILE).write_text(lock.text)
     python = str(build / "bin" / "python")
@@ -238,10 +239,13 @@ def _install(build: Path, lock: Lock, say: Say, source: Path | None, indexes: Se
     if done.status and (refused := locks.refusal(done)):
         raise refused
     if done.status:
+        advice = locks.suggest_line(done.reason, [f"{name}=={at}" for name, at in lock.versions().items()], source)
+        if any(f"(os error {number})" in done.reason for number in http_client.DISK_FULL):  # which names a package, too
+            advice = f"free some space on the disk: df -h {build.parent.parent}"
         raise ImageBuildError(
             f"the isolated environment{f' for {source}' if source else ''} could not be built",
             why=done.reason,
-            next=locks.suggest_line(done.reason, [f"{name}=={at}" for name, at in lock.versions().items()], source),
+            next=advice,
         )
 
 

@@ -318,6 +318,18 @@ def test_a_failure_is_told_in_three_parts_with_the_line_to_look_at(fake, cache, 
     ]
 
 
+def test_a_full_disk_is_not_the_fault_of_the_package_that_was_being_installed(fake, cache, tmp_path):
+    fake.fails(
+        "pip",
+        "error: Failed to install: six-1.16.0-py2.py3-none-any.whl (six==1.16.0)\n"
+        "  cause: failed to copy file: No space left on device (os error 28)",
+    )
+
+    error = refused(lambda: ready(cache, ["six==1.16.0"], source=tmp_path / "requirements.txt"))
+
+    assert error.next == f"free some space on the disk: df -h {cache}"
+
+
 def test_a_failure_that_names_no_line_names_the_file(fake, cache, tmp_path):
     fake.fails("pip", "error: the disk is full")
 
