@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _RUN = 0o111
 _MANY = 5  # names in a message
 _SAME_SECONDS = 1e-5  # a time that went through a float and back
+_COARSE_SECONDS = 2.0  # the coarsest times of a file system, as of a memory stick
 _SCRATCH = ".kinetic-get-"
 
 
@@ -282,8 +283,18 @@ def _state(file: OutputFile, to: Path) -> str:
         return "folder" if to.is_dir() else "nothing"
     if stat.S_ISDIR(about.st_mode):
         return "folder"
-    is_same = about.st_size == file.size and abs(about.st_mtime - file.modified) < _SAME_SECONDS
-    return "same" if is_same and stat.S_ISREG(about.st_mode) else "other"
+    late = file.modified - about.st_mtime
+    is_same = stat.S_ISREG(about.st_mode) and about.st_size == file.size and -_SAME_SECONDS < late < _COARSE_SECONDS
+    if is_same and late >= _SAME_SECONDS:
+        is_same = abs(_as_kept(file.modified, to) - about.st_mtime) < _SAME_SECONDS
+    return "same" if is_same else "other"
+
+
+def _as_kept(modified: float, to: Path) -> float:
+    """Return what the file system of a folder makes of a time: some keep whole seconds, or every other of them."""
+    with _scratch_in(to) as scratch:
+        os.utime(scratch, (modified, modified))
+        return scratch.stat().st_mtime
 
 
 def _in_the_way(paths: list[str], to: Path) -> OptionError:

@@ -220,6 +220,23 @@ def test_what_is_there_already_is_not_copied_again(folder, tmp_path):
     assert (tmp_path / "here" / "plots" / "a.txt").stat().st_ino == before
 
 
+@pytest.mark.parametrize("seconds", [1, 2, 0.01])
+def test_what_is_there_already_is_known_also_where_a_memory_stick_keeps_the_time_in_seconds(
+    folder, tmp_path, monkeypatch, seconds
+) -> None:
+    utime, found = os.utime, outputs.find_files(place(folder))
+    monkeypatch.setattr(
+        os, "utime", lambda path, times: utime(path, tuple(time // seconds * seconds for time in times))
+    )
+    outputs.Copy(found, tmp_path / "here").run()
+
+    assert outputs.Copy(found, tmp_path / "here").todo == []
+
+    newer = [file._replace(modified=file.modified + 2.5) for file in found.files]
+    with pytest.raises(OptionError, match="holds other files"):
+        outputs.Copy(found._replace(files=newer), tmp_path / "here")
+
+
 def test_nothing_is_replaced_unless_asked_and_then_nothing_at_all_is_copied(folder, tmp_path):
     here = tmp_path / "here"
     here.mkdir()
