@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Until a job has run for so many seconds (first), it is measured every so many seconds (second): a short one has a
 # peak, too, and later 0.5 ms every 5 s, written file included, is 0.01 % of a core.
 _PACES = ((10.0, 1.0), (60.0, 2.0), (float("inf"), 5.0))
+_TRIES, _STOPPED_SECONDS = 3, 0.25  # a reading that takes longer does not belong to its time: this process was stopped
 _IDLE_SHARE = 0.01  # of a core: what an interpreter with waiting threads uses is less
 _MOST_OF_SHARES = 100  # after a walk through all pages, so many times as long without one
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -202,8 +203,11 @@ class Meter:
 
     def measure(self) -> Measurements:
         """Measure now, and return all so far; it is due again after a while."""
-        seconds = self._clock() - self._began
-        found = self._kernel.read()
+        for _ in range(_TRIES):
+            seconds = self._clock() - self._began
+            found = self._kernel.read()
+            if self._clock() - self._began < seconds + _STOPPED_SECONDS:
+                break
         cpu = max(found.cpu_seconds - self._before, self._last[1])
         if seconds > self._last[0]:
             self._peak_cores = max(self._peak_cores, (cpu - self._last[1]) / (seconds - self._last[0]))

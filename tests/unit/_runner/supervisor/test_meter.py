@@ -200,6 +200,26 @@ def test_the_length_of_the_log_is_noted_with_the_first_and_the_last_look_that_fo
     assert (meter.finish() or found).log == (*found.log, (7.0, 7.0, 12))
 
 
+def test_what_a_job_computes_while_its_supervisor_is_stopped_belongs_to_the_time_at_which_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, group = Clock(), ControlGroup(folder_of(tmp_path, SECOND))
+    meter = Meter(task(), 100.0, list, lambda: 0.0, group=group, clock=clock)
+    read, stopped = group.read, [0.0, 0.0, 0.0, 9.0]  # between looking at the clock and reading, of one that computes
+
+    def read_late() -> Any:
+        clock.now += stopped.pop() if stopped else 0.0
+        return read()._replace(cpu_seconds=2.5 + clock.now - 100.0)
+
+    monkeypatch.setattr(group, "read", read_late)
+    for second in (1.0, 11.0):
+        clock.now = max(clock.now, 100.0 + second)
+        found = meter.measure()
+
+    assert [(row[SECONDS], row[CPU]) for row in found.rows] == [(10.0, 10.0), (11.0, 11.0)]
+    assert found.peak_cores == 1.0
+
+
 def test_a_container_counts_from_the_beginning_of_the_job_and_not_from_its_own(tmp_path: Path) -> None:
     clock = Clock()
     root = folder_of(tmp_path, SECOND)
