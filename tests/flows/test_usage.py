@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 MIB = 1 << 20
@@ -12,10 +13,10 @@ JOBS = """
     import kinetic
 
     @kinetic.run(accelerator="cpu")
-    def burn(mebibytes, seconds):
+    def burn(mebibytes, seconds, go="."):
         data = b"x" * (mebibytes << 20)
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while time.monotonic() < until or not os.path.exists(go):
             pass
         print("burned", os.times().user + os.times().system)
         return os.times().user + os.times().system
@@ -46,19 +47,21 @@ def shown(project: Any, job_id: str) -> tuple[str, Any]:
 
 
 def test_cpu_and_memory_are_true_while_a_job_runs_afterwards_from_another_process_and_once_it_was_collected(
-    project: Any,
+    project: Any, tmp_path: Path
 ) -> None:
     project.write("jobs.py", JOBS)
 
-    out = project.out("""
+    out = project.out(f"""
         import json, time
         from jobs import burn
-        job = burn.run_async(200, 4)
-        while not (live := job.usage()).hosts:
+        job, hosts = burn.run_async(200, 4, {str(tmp_path / "go")!r}), []
+        while not hosts or len(hosts[0]["samples"]) < 3:
             time.sleep(0.05)
+            hosts = (live := job.usage().to_dict())["hosts"]
         assert job.running()
+        open({str(tmp_path / "go")!r}, "w").close()
         job.wait()
-        print(json.dumps([job.job_id, live.to_dict(), job.usage().to_dict()]))
+        print(json.dumps([job.job_id, live, job.usage().to_dict()]))
     """)
     job_id, live, ended = json.loads(out)
     text, page = shown(project, job_id)
