@@ -177,9 +177,9 @@ class Tracker:
             if not whole and begun < self._next_refresh():
                 return
             self._observe(whole=whole)
-            self._refreshed_at = self.clock.monotonic()
-            took, self._took = self._took, self._refreshed_at - begun
+            took, self._took = self._took, self.clock.monotonic() - begun
             self._cost = min(took, self._took)
+            self._refreshed_at = begun + self._cost  # what was seen before this process was stopped is not of now
         with self._news:
             self._news.notify_all()
 
