@@ -117,7 +117,8 @@ class KubeBackend:
                 next=f'write backend="{other}"' if other else None,
             )
         settings = PodRequirements.from_json(requirements).settings
-        return preflight.check(self.client, placement, settings, pools=lambda: pools_of(self.where, self.environ))
+        with self.client.transport.submitting():
+            return preflight.check(self.client, placement, settings, pools=lambda: pools_of(self.where, self.environ))
 
     def check_store(self, url: str) -> None:
         preflight.check_store(url, self.environ)
@@ -154,7 +155,8 @@ class KubeBackend:
             return launch.order.job_id
 
         try:
-            return kube_client.request_all([partial(launch_one, launch) for launch in launches])
+            with self.client.transport.submitting():
+                return kube_client.request_all([partial(launch_one, launch) for launch in launches])
         except CapacityError as error:
             error.launched = tuple(launched)
             raise

@@ -235,8 +235,20 @@ class Transport:
         self._lock = threading.Lock()
         self._connections: ConnectionPool | None = None
         self._process = 0
+        self._submissions = 0  # that are under way: nothing would repeat their looks
         self._away = float("-inf")  # when it was last known that the server does not answer, by time.monotonic
         self._dated = "", 0.0  # what the last answer said that the time is, and when it came, by time.monotonic
+
+    @contextmanager
+    def submitting(self) -> Iterator[None]:
+        """Try looks as patiently as what changes something: a submission would fail with the first that is given up."""
+        with self._lock:
+            self._submissions += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._submissions -= 1
 
     def now(self) -> float:
         """Return the time (Unix) by the server's clock, as of its last answer: ours may be wrong by minutes."""
@@ -275,7 +287,7 @@ class Transport:
         begun, attempt, once, failure = time.monotonic(), 0, _Once(), ""
         is_known_away = begun - self._away < _AWAY_SECONDS
         while True:
-            is_look, wanted = method == "GET", 0.0
+            is_look, wanted = method == "GET" and not self._submissions, 0.0
             try:
                 answer = self._try(ask, once)
                 content = answer.read()

@@ -175,6 +175,19 @@ def test_a_look_is_tried_once_while_the_server_is_known_to_be_away_and_a_change_
         assert client.get(kube_client.JOB, "kinetic-a") == JOB  # it answers: what fails is repeated again
 
 
+def test_the_looks_of_a_submission_are_tried_as_often_as_a_change_also_while_the_server_is_known_to_be_away(
+    connect,
+) -> None:
+    away = refusal(503, "away")
+    with Scripted(*[away] * 7, page(JOB)) as server:
+        client = connect(server)
+        with pytest.raises(BackendUnavailableError):
+            client.get(kube_client.JOB, "kinetic-a")
+        with client.transport.submitting():
+            assert client.get(kube_client.JOB, "kinetic-a") == JOB
+        assert len(server.asked) == 8
+
+
 def test_a_server_with_too_many_requests_is_not_away_and_looks_are_repeated(connect) -> None:
     away, busy = [refusal(503, "away")] * 4, [refusal(429, "too many requests")] * 4
     with Scripted(*busy, busy[0], page(JOB), *away, busy[0], page(JOB)) as server:
