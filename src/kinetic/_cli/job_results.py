@@ -262,19 +262,21 @@ class LogLines:
 
     def _take(self, data: bytes) -> None:
         *lines, half = data.split(b"\n")
-        for line in lines:
-            self._end_line(line)
+        if lines:
+            lines[0] = bytes(self._half) + lines[0]
+            self._half.clear()
         self._half += half
         if len(self._half) >= _MOST_LINE_BYTES:
-            self._end_line(b"")
+            lines.append(bytes(self._half))
+            self._half.clear()
+        self._put(lines)
 
-    def _end_line(self, rest: bytes) -> None:
-        line = bytes(self._half + rest)
-        self._half.clear()
-        if self._search and not self._is_in(line):
-            return
-        time_ = f"{keys.format_utc(self.time)} ".encode() if self._times else b""
-        self._out.write_bytes(b"".join((self._prefix, time_, line, b"\n")))
+    def _put(self, lines: list[bytes]) -> None:
+        if self._search:  # most pieces of a log have it nowhere
+            lines = [line for line in lines if self._is_in(line)] if self._is_in(b"\n".join(lines)) else []
+        if lines:
+            time_ = f"{keys.format_utc(self.time)} ".encode() if self._times else b""
+            self._out.write_bytes(b"".join(b"%b%b%b\n" % (self._prefix, time_, line) for line in lines))
 
     def _is_in(self, line: bytes) -> bool:
         text = re.sub("\x1b\\[[0-9;:]*m", "", line.decode(errors="replace"))
@@ -284,7 +286,8 @@ class LogLines:
         """Write the last line, if it has no line break."""
         self._take(self._text.end().encode(errors="surrogateescape"))
         if self._half:
-            self._end_line(b"")
+            self._put([bytes(self._half)])
+            self._half.clear()
 
 
 class _RawLog:
@@ -298,18 +301,17 @@ class _RawLog:
 
 
 class _LastLines:
-    """Holds the last lines that were written, each in one piece, until the end."""
+    """Holds the last lines that were written until the end; they come as a whole."""
 
     def __init__(self, out: _Bytes, count: int) -> None:
         self._out, self._lines = out, deque[bytes](maxlen=count)
 
     def write_bytes(self, data: bytes) -> int:
-        self._lines.append(data)
+        self._lines.extend(b"%b\n" % line for line in data.split(b"\n")[:-1])
         return len(data)
 
     def end(self) -> None:
-        for line in self._lines:
-            self._out.write_bytes(line)
+        self._out.write_bytes(b"".join(self._lines))
         self._out.end()
 
 
