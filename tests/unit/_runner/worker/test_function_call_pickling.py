@@ -322,6 +322,7 @@ def test_of_many_objects_of_a_class_that_python_pickles_by_itself_one_is_asked_f
 @pytest.mark.parametrize(
     "value",
     [object(), threading.Lock(), functools.partial(len), random.Random(1), Proxy(), Wanting(1), ValueError("no"), len],
+    ids=lambda value: type(value).__name__,
 )
 def test_objects_that_are_not_alike_are_each_asked_for(value: object) -> None:
     assert not reducers._has_plain_objects(type(value))
