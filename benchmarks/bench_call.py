@@ -33,6 +33,28 @@ def notice():
 serve(call=call, notice=notice)
 """
 )
+OBJECTS = """
+import datetime, pickle
+import kinetic
+
+def made(count):
+    day = datetime.date(2026, 1, 1)
+    return [day + datetime.timedelta(days=number) for number in range(count)]
+
+dates = kinetic.run(accelerator="cpu")(made)
+
+def call(count):
+    begun = time.perf_counter()
+    dates(count)
+    return (time.perf_counter() - begun) * 1e3
+
+def plain(count):
+    begun = time.perf_counter()
+    pickle.loads(pickle.dumps(made(count), protocol=5))
+    return (time.perf_counter() - begun) * 1e3
+
+serve(call=call, plain=plain)
+"""
 IMPORTS = """
 import kinetic
 
@@ -104,6 +126,7 @@ def main() -> None:
         bench.ratio("warm: a supervisor waits; vs python -c pass", warm["call"], warm["bare"], 3, "ms")
         bench.limit("end noticed after result.pkl was written", [after for after, _ in seen], 10, "ms")
         bench.limit("end noticed after outcome.ended (before it is sealed)", [after for _, after in seen], 10, "ms")
+        _of_many_objects(bench, sandbox)
         _of_a_project(bench, sandbox)
         _of_libraries(bench, sandbox)
     bench.end()
@@ -120,6 +143,16 @@ def _of_libraries(bench: Bench, sandbox: Sandbox) -> None:
         )
     what = "warm: a function that imports jax and keras; vs python -c 'import jax, keras'"
     bench.ratio(what, found["call"], found["python"], 0.2, "ms")
+
+
+def _of_many_objects(bench: Bench, sandbox: Sandbox) -> None:
+    """Measure a call whose value has many small objects, beside Python, which makes, pickles and opens the same."""
+    count = 100_000
+    with sandbox.session("objects.py", OBJECTS) as session:
+        found = alternate(
+            min(bench.runs, 5), call=lambda: session.ask("call", count), plain=lambda: session.ask("plain", count)
+        )
+    bench.ratio(f"warm: a value of {count} dates; vs pickling and opening it", found["call"], found["plain"], 2, "ms")
 
 
 def _of_a_project(bench: Bench, sandbox: Sandbox) -> None:

@@ -1,4 +1,7 @@
-"""What printing costs: a million short lines in a job, beside the same lines written to a file, block-buffered."""
+"""What printing costs: a million short lines in a job, beside the same lines written to a file, block-buffered.
+
+And what it costs to show them again, beside a process that copies the log and takes its digest.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,21 @@ def followed(count):
     sys.stdout.flush()
     return [inside, (time.perf_counter() - begun) * 1e3]
 
-serve(alone=alone, followed=followed)
+def kept(count):
+    handle = job.submit(count)
+    handle.wait()
+    return handle.job_id
+
+serve(alone=alone, followed=followed, kept=kept)
+"""
+COPY = """\
+import hashlib, sys
+
+digest = hashlib.sha256()
+with open(sys.argv[1], "rb") as log:
+    while piece := log.read(1 << 20):
+        digest.update(piece)
+        sys.stdout.buffer.write(piece)
 """
 PLAIN = f"""\
 import sys
@@ -69,7 +86,24 @@ def main() -> None:
         bench.ratio("… the loop alone", loops["alone"], loops["plain"], 1.2, "ms")
         bench.ratio("blocking call, log followed into a file", whole["followed"], whole["plain"], 1.2, "ms")
         bench.ratio("… the loop alone; no target", loops["followed"], loops["plain"], None, "ms")
+        _show_again(bench, sandbox, str(session.ask("kept", count)))
     bench.end()
+
+
+def _show_again(bench: Bench, sandbox: Sandbox, job_id: str) -> None:
+    """Measure what prints the log of a job that has ended, all of it, into a file."""
+    of_the_job = [path for path in sandbox.store.rglob("*") if job_id in str(path) and path.is_file()]
+    log = max(of_the_job, key=lambda path: path.stat().st_size)
+    words = ("-m", "kinetic", "jobs", "logs", job_id)
+    found = alternate(
+        bench.runs,
+        copy=lambda: sandbox.milliseconds_of_python(str(sandbox.script("copy.py", COPY)), str(log)),
+        all=lambda: sandbox.milliseconds_of_python(*words),
+        dated=lambda: sandbox.milliseconds_of_python(*words, "--timestamps"),
+        searched=lambda: sandbox.milliseconds_of_python(*words, "--search", "nowhere"),
+    )
+    for name, kind in {"kinetic jobs logs": "all", "… --timestamps": "dated", "… --search": "searched"}.items():
+        bench.ratio(f"{name} of it; vs a copy with its digest", found[kind], found["copy"], None, "ms")
 
 
 def _to_a_file(sandbox: Sandbox, script: Path, count: int) -> tuple[float, float]:
