@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 AWAY_SECONDS = 600.0  # how long a wait bears a store or a cluster that does not answer: the job keeps running
 AGAIN_SECONDS = 1.0
+_FIRST_SECONDS = 60.0  # without any answer: as patient as the submission, which may have been a moment ago
 _REASON_SECONDS = 2.0  # between the first two questions why a job waits; each costs a cluster four requests
 _LONGEST_REASON_SECONDS = 30.0  # and between later ones
 _ATTEMPT_SECONDS = 1.0  # between two questions which attempt runs, and where its log is
@@ -242,7 +243,13 @@ OUT_OF_REACH = (StoreUnreachableError, BackendUnavailableError, CredentialsError
 
 
 def bear_outages(
-    look: Callable[[], T], name: str, clock: Clock, limit: float | None, *, seconds: float = AWAY_SECONDS
+    look: Callable[[], T],
+    name: str,
+    clock: Clock,
+    limit: float | None,
+    *,
+    seconds: float = AWAY_SECONDS,
+    errors: tuple[type[KineticError], ...] = OUT_OF_REACH,
 ) -> T:
     """Look until there is an answer: store or cluster may not answer for so long, at most until the limit."""
     until = clock.monotonic() + seconds
@@ -250,7 +257,7 @@ def bear_outages(
     while True:
         try:
             return look()
-        except OUT_OF_REACH as error:
+        except errors as error:
             signal_handlers.check()
             if clock.monotonic() >= until:
                 raise
@@ -264,21 +271,21 @@ class StatusReader:
     def __init__(self, job: JobRecord) -> None:
         self._job = job
         self._clock = locate.backend_of(job).clock
-        self._away_seconds = 0.0
+        self._bear: dict[str, Any] = {"seconds": _FIRST_SECONDS, "errors": (BackendUnavailableError,)}
         self._last: Snapshot | None = None
 
     def read(self, limit: float | None) -> Snapshot:
-        """Look until there is an answer or the limit is reached; an error of the first look is raised at once.
+        """Look until there is an answer or the limit is reached; before the first one, only a cluster is waited for.
 
         After the limit, where there is no answer, return what was seen last: then the time is over.
         """
         look, is_late = functools.partial(observe, self._job), _is_late(self._clock, limit)
         try:
-            self._last = bear_outages(look, self._job.job_id, self._clock, limit, seconds=self._away_seconds)
+            self._last = bear_outages(look, self._job.job_id, self._clock, limit, **self._bear)
         except OUT_OF_REACH:
             if self._last is None or not is_late:
                 raise
-        self._away_seconds = AWAY_SECONDS
+        self._bear = {}
         return self._last
 
 
