@@ -379,6 +379,29 @@ def test_a_store_that_does_not_answer_for_ten_minutes_ends_the_waiting(user, bac
     assert 600 <= backend.clock.monotonic() - seen[1] < 605
 
 
+@pytest.mark.parametrize(("looks", "value"), [(20, 10), (None, None)])
+def test_a_cluster_that_is_away_at_the_first_look_for_a_result_is_waited_for_as_long_as_by_a_submission(
+    user, backend, monkeypatch, looks, value
+) -> None:
+    job = user.act.run_async(1)
+    seen = []
+
+    def observe(of):
+        seen.append(backend.clock.monotonic())
+        if looks is None or len(seen) < looks:
+            raise BackendUnavailableError("the cluster does not respond")
+        return status.observe(of)
+
+    monkeypatch.setattr(wait, "observe", observe)
+
+    if value is not None:
+        assert job.result() == value
+        return
+    with pytest.raises(BackendUnavailableError):
+        job.result()
+    assert 60 <= backend.clock.monotonic() - seen[0] < 65
+
+
 def test_a_job_is_attached_to_by_its_id_and_collected(user) -> None:
     job_id = user.act.run_async(5).job_id
 
