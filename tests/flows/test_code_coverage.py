@@ -85,19 +85,27 @@ def test_the_next_job_of_the_same_supervisor_is_measured_as_well_and_without_the
     assert lines["library.py"] == [2, 11]
 
 
-def test_a_job_that_cannot_be_measured_says_so_in_its_log_and_has_its_value(project) -> None:
-    out = project.out("""
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [(None, "coverage.py measures nothing here"), ("/proc/nowhere", "what coverage.py measured cannot be written")],
+)
+def test_a_job_that_cannot_be_measured_says_so_in_its_log_and_has_its_value(project, settings, said) -> None:
+    if settings is not None:
+        project.write("settings", f"[run]\ndata_file = {settings}/.coverage\n")
+    script = """
         import os
         import kinetic
 
-        os.environ["COVERAGE_PROCESS_START"] = "/nowhere/settings"
+        os.environ["COVERAGE_PROCESS_START"] = os.path.abspath("settings")
 
         @kinetic.run()
         def one():
             return 1
 
         print(one())
-    """)
+    """
 
-    assert "coverage.py measures nothing here" in out
+    out = project.out(script)
+
+    assert said in out
     assert out.splitlines()[-1] == "1"

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kinetic._runner.worker import process_setup
 from kinetic._wire import folders
 
 _FILE, _DATA = "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"  # see worker.py
@@ -52,6 +53,13 @@ class CodeCoverage:
 
     def finish(self, **_: Any) -> None:
         """Write what was found into a file of its own beside the client's, as ``coverage combine`` expects it."""
+        try:
+            self._write()
+        except Exception as error:  # noqa: BLE001 - the job has its value
+            what = f"what coverage.py measured cannot be written beside {self._file}"
+            process_setup.write_to_log(f"kinetic: {what}: {type(error).__name__}: {error}\n")
+
+    def _write(self) -> None:
         import coverage
 
         self._measured.stop()
