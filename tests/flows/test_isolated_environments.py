@@ -156,6 +156,30 @@ def test_the_login_in_the_address_of_an_index_is_used_and_stored_nowhere(cache, 
     assert not any(b"hunter2" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
+def test_a_package_that_uv_has_is_not_fetched_again_for_the_next_environment(cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
+    index = Index()  # as many mirrors, it does not say for how long an answer holds
+    alpha, beta = (made_wheel(tmp_path, name, "1.0", {f"{name}.py": "value = 7"}) for name in ("alpha", "beta"))
+    index(alpha)
+    index(beta)
+    index.has_metadata = True
+    line = f"--extra-index-url {index.simple}"
+    try:
+        subprocess.run([uv.uv_command()[0], "venv", "--quiet", str(tmp_path / "theirs")], check=True)
+        install = [*uv.uv_command(), "pip", "install", "--quiet", "--python", str(tmp_path / "theirs"), "alpha"]
+        subprocess.run([*install, *line.split()], check=True)  # of the user
+        asked = len(index.asked)
+        python = ready(cache, [line, "alpha", "beta"])
+        ready(cache, [line, "alpha", "beta", LINE])
+        later = index.asked[asked:]
+    finally:
+        index.close()
+
+    assert run_in(python, "import alpha, beta; print(alpha.value, beta.value)").stdout == "7 7\n"
+    assert f"/{alpha.name}" not in later
+    assert later.count(f"/{beta.name}") == 1
+
+
 def test_two_processes_that_need_the_same_environment_build_it_once(cache, slow, wait_until):
     line, hold, begun = slow
     first = start(cache, line)

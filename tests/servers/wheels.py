@@ -62,6 +62,7 @@ class Index:
 
     def __init__(self) -> None:
         self.login: tuple[str, str] | None = None
+        self.has_metadata = False  # beside each file, so that nobody fetches one to resolve (PEP 658)
         self.asked: list[str] = []
         self.gate = threading.Event()  # while it is not set, files do not come
         self.gate.set()
@@ -95,6 +96,7 @@ class Index:
                     "url": f"{self._server.url}/{file.name}",
                     "hashes": {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()},
                     "size": file.stat().st_size,
+                    "core-metadata": self.has_metadata,
                 }
                 for file in self._files.values()
                 if file.name.partition("-")[0].replace("_", "-") == name
@@ -103,7 +105,11 @@ class Index:
             kind = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
             return Answer(200, page.encode(), kind) if files else Answer(404, b"", {})
         self.gate.wait(60)
-        file = self._files.get(request.path)
+        file = self._files.get(request.path.removesuffix(".metadata"))
+        if file and request.path.endswith(".metadata"):
+            with zipfile.ZipFile(file) as wheel:
+                [about] = [name for name in wheel.namelist() if name.endswith("/METADATA")]
+                return Answer(200, wheel.read(about), {})
         return Answer(200, file.read_bytes(), {}) if file else Answer(404, b"", {})
 
 

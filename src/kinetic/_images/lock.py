@@ -32,6 +32,7 @@ FILE = "pylock.kinetic.toml"  # uv writes only files that are named so
 GLIBC = {"bookworm": "2_36", "trixie": "2_40"}  # Debian 12; Debian 13 has 2.41, and 2.40 is the newest that uv knows
 NEWEST_GLIBC = 40  # of 2.x, that uv 0.13 knows
 OLD_DAYS = 365
+_PACKAGE = "[[packages]]\n"
 _NO_WHEEL = re.compile(r"has no (?:usable wheels|wheels with a matching)|only-binary|--no-build")
 _NO_LOGIN = re.compile(r"authentication credentials|\b40[13] (?:Unauthorized|Forbidden)")
 _SILENT = re.compile(r"failed to fetch|request failed|error sending request|dns error|connect(?:ion)? ", re.IGNORECASE)
@@ -228,6 +229,27 @@ def indexes(lines: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """Return the addresses of indexes that requirement lines name, with the values of their variables, as in uv."""
     found = filter(None, (_INDEX.match(line) for line in lines))
     return [_VARIABLE.sub(lambda name: environ.get(name[1], name[0]), each[1]) for each in found]
+
+
+def with_indexes(text: str, addresses: Sequence[str]) -> str:
+    """Name the package index of each package in a lock, for uv's cache alone, which keeps files by index.
+
+    Without it uv takes each file for one of another index, and fetches it again for each environment where the server
+    does not say for how long it may be kept, as many mirrors do; what other projects fetched it never finds (0.13).
+
+    Args:
+        text: The lock as uv wrote it.
+        addresses: Of the indexes, without logins; the first has what is on the host of none. uv keeps files of an index
+            with a login in its address apart, and does not find those.
+    """
+    by_host = {urllib.parse.urlsplit(each).hostname: each for each in reversed(addresses)}
+    head, *sections = text.split(_PACKAGE)
+    for number, package in enumerate(tomllib.loads(text)["packages"] if addresses else ()):
+        files = (str(each.get("url", "")) for each in _files(package) if each is not package.get("archive"))
+        if address := next((each for each in files if each.startswith("http")), ""):
+            index = by_host.get(urllib.parse.urlsplit(address).hostname, addresses[0])
+            sections[number] = f"index = {json.dumps(index)}\n{sections[number]}"
+    return _PACKAGE.join([head, *sections])
 
 
 def _without_unlisted_files(text: str, lines: Sequence[str]) -> str:
