@@ -225,6 +225,12 @@ def _print_profile(found: Profile, *, as_json: bool) -> None:
 @click.option(
     "--node-selector", metavar="KEY=VALUE,…", help="Node labels to require instead of Google's; none for any node."
 )
+@click.option(
+    "--tolerations", metavar="TAINT,…", help="Taints that pods tolerate, as in dedicated=research:NoSchedule."
+)
+@click.option("--labels", metavar="KEY=VALUE,…", help="Labels of all that is made for a job.")
+@click.option("--annotations", metavar="KEY=VALUE,…", help="Annotations of pods.")
+@click.option("--runtime-class", metavar="NAME", help="The RuntimeClass of pods.")
 @click.option("--ttl-hours", metavar="HOURS", help="Hours until the cluster removes the objects of an ended job.")
 @click.option("--most-attempts", metavar="N", help="How many attempts of a job may be interrupted.")
 @click.option("--option", "written", multiple=True, metavar="KEY=VALUE", help="A job option; can be repeated.")

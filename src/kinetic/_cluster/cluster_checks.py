@@ -261,6 +261,9 @@ class ClusterChecks:
         if named.priority_class:
             ask = self._question("priority-class", f"priority class {named.priority_class}")
             found.append(Check("priority-class", "Kubernetes", ask, ("connection",)))
+        if named.runtime_class:
+            ask = self._question("runtime-class", f"runtime class {named.runtime_class}")
+            found.append(Check("runtime-class", "Kubernetes", ask, ("connection",)))
         if named.store_secret:
             ask = self._question("store-secret", f"Secret {named.store_secret}")
             found.append(Check("store-secret", "Kubernetes", ask, ("connection", "namespace")))

@@ -30,7 +30,14 @@ _WORD = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
 _NAME = rf"{_WORD}(?:\.{_WORD})*"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _REPOSITORY = r"[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[a-z0-9][a-z0-9._-]*)+"
-_LABELS_RULE = "expected labels of nodes: key=value,key2=value2; or none, for any node"
+_PAIRS_RULE = "expected key=value,key2=value2; or none"
+_OURS = "kinetic/"  # the prefix of what kinetic writes to its objects, beside the labels it finds them by
+_RESERVED = {
+    "app": "kinetic finds its jobs by it",
+    "job-id": "kinetic finds its jobs by it",
+    "kueue.x-k8s.io/queue-name": "KINETIC_QUEUE sets it",
+}
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")  # of taints
 _LOGIN_NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")  # as getpass asks for them
 
 
@@ -44,19 +51,26 @@ class ClusterSettings(NamedTuple):
     image_repo: str = ""  # where images are built for projects; "" for nowhere
     store_secret: str = ""  # name of a Secret with credentials for the store; "" for workload identity
     node_selector: Mapping[str, str] | None = None  # labels of nodes; None for Google's labels of the accelerator
+    tolerations: tuple[
+        Mapping[str, str], ...
+    ] = ()  # of pods, besides those for the accelerator, as Kubernetes has them
+    labels: Mapping[str, str] | None = None  # of all that is made for a job, besides kinetic's own
+    annotations: Mapping[str, str] | None = None  # of pods
+    runtime_class: str = ""  # a RuntimeClass, for pods that need another container runtime
     cpu_disk: int = 0  # bytes of disk that a job without an accelerator requests where it does not say; 0 for 1 GiB
     ttl_seconds: int = DAY_SECONDS  # after a job's end, when the cluster removes what is left
     most_attempts: int | None = None  # after so many interrupted attempts a job fails; None for no limit
     builds_image: bool = False  # of a job of ours that builds an image: it may run as an account that may push
 
     def to_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "pull_secrets": list(self.pull_secrets)}
+        return {**self._asdict(), "pull_secrets": list(self.pull_secrets), "tolerations": list(self.tolerations)}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> ClusterSettings:
         """Read plain JSON; fields of other versions are ignored."""
         known = {name: fields[name] for name in cls._fields if name in fields}
-        return cls(**{**known, "pull_secrets": tuple(known.get("pull_secrets") or ())})
+        lists = {name: tuple(known.get(name) or ()) for name in ("pull_secrets", "tolerations")}
+        return cls(**{**known, **lists})
 
 
 @dataclass(frozen=True)
@@ -164,18 +178,51 @@ def _repository(text: str) -> str:
 
 
 def _labels(text: str) -> dict[str, str]:
-    if text == "none":  # any node
+    return _pairs(text, "label", _is_label_value)
+
+
+def _own_labels(text: str) -> dict[str, str]:
+    return _not_ours(_labels(text))
+
+
+def _annotations(text: str) -> dict[str, str]:
+    return _not_ours(_pairs(text, "annotation", lambda _: True))
+
+
+def _pairs(text: str, noun: str, is_valid: Callable[[str], bool]) -> dict[str, str]:
+    if text == "none":
         return {}
     found: dict[str, str] = {}
     for part in _parts(text):
         key, separator, value = (word.strip() for word in part.partition("="))
-        if not separator or not _is_label_key(key) or not _is_label_value(value):
-            raise ValueError(f"{part!r} is not a valid label; {_LABELS_RULE}")
+        if not separator or not _is_label_key(key) or not is_valid(value):
+            raise ValueError(f"{part!r} is not a valid {noun}; {_PAIRS_RULE}")
         if found.setdefault(key, value) != value:
-            raise ValueError(f"{key} has two values, {found[key]!r} and {value!r}: a node has one")
+            raise ValueError(f"{key} has two values, {found[key]!r} and {value!r}: it can have one")
     if not found:
-        raise ValueError(_LABELS_RULE)
+        raise ValueError(_PAIRS_RULE)
     return found
+
+
+def _not_ours(pairs: dict[str, str]) -> dict[str, str]:
+    for key in pairs:
+        if why := _RESERVED.get(key) or ("kinetic writes those itself" if key.startswith(_OURS) else ""):
+            raise ValueError(f"{key} cannot be set: {why}")
+    return pairs
+
+
+def _tolerations(text: str) -> tuple[dict[str, str], ...]:
+    """Read taints as kubectl writes them; without a value, or without an effect, any will do."""
+    return () if text == "none" else tuple(map(_toleration, _parts(text)))
+
+
+def _toleration(text: str) -> dict[str, str]:
+    taint, colon, effect = (word.strip() for word in text.partition(":"))
+    key, separator, value = (word.strip() for word in taint.partition("="))
+    if not _is_label_key(key) or not _is_label_value(value) or (colon and effect not in _EFFECTS):
+        raise ValueError(f"{text!r} is not a taint: expected key=value:EFFECT, with one of {', '.join(_EFFECTS)}")
+    equal = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
+    return {"key": key, **equal, **({"effect": effect} if effect else {})}
 
 
 def _disk(text: str) -> int:
@@ -231,6 +278,10 @@ _KINDS = {
     "image_repo": _Kind("repository for images", "us-docker.pkg.dev/team/kinetic/jobs", _repository),
     "store_secret": _Kind("Secret name", "store", _name),
     "node_selector": _Kind("node selector", "pool=gpus,zone=a", _labels),
+    "tolerations": _Kind("list of taints", "dedicated=research:NoSchedule,gpu", _tolerations),
+    "labels": _Kind("list of labels", "team=vision,cost-center=42", _own_labels),
+    "annotations": _Kind("list of annotations", "linkerd.io/inject=disabled", _annotations),
+    "runtime_class": _Kind("runtime class name", "nvidia", _name),
     "cpu_disk": _Kind("size", "10Gi", _disk),
     "ttl_hours": _Kind("number of hours", "24", _hours),
     "most_attempts": _Kind("number of attempts", "10", _attempts),

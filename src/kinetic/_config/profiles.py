@@ -40,6 +40,9 @@ _MAX_NAME = 64  # characters
 _TYPED = {  # these may be what JSON has for them, as well as a string
     "pull_secrets": "a list of names",
     "node_selector": "an object with a string for each label",
+    "tolerations": "a list of taints",
+    "labels": "an object with a string for each label",
+    "annotations": "an object with a string for each annotation",
     "ttl_hours": "a number of hours",
     "most_attempts": "a number of attempts",
 }
@@ -70,6 +73,10 @@ class Profile(NamedTuple):
     image_repo: str = ""
     store_secret: str = ""
     node_selector: str = ""
+    tolerations: str = ""
+    labels: str = ""
+    annotations: str = ""
+    runtime_class: str = ""
     cpu_disk: str = ""
     ttl_hours: str = ""
     most_attempts: str = ""

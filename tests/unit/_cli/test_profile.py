@@ -75,6 +75,7 @@ def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) ->
     names = ("--queue", "gold", "--service-account", "runner", "--priority-class", "high", "--store-secret", "store")
     names += ("--image-repo", "h.example/team/jobs", "--cpu-disk", "20Gi")
     more = ("--pull-secret", "mine", "--pull-secret", "theirs", "--node-selector", "pool=gpus,zone=a")
+    more += ("--tolerations", "a=b", "--labels", "team=x", "--annotations", "a/b=c", "--runtime-class", "nvidia")
     numbers = ("--ttl-hours", "0.5", "--most-attempts", "4")
 
     done = kinetic("profile", "create", "team", *PLACE, *names, *more, *numbers)
@@ -88,6 +89,10 @@ def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) ->
         image_repo="h.example/team/jobs",
         store_secret="store",
         node_selector={"pool": "gpus", "zone": "a"},
+        tolerations=({"key": "a", "operator": "Equal", "value": "b"},),
+        labels={"team": "x"},
+        annotations={"a/b": "c"},
+        runtime_class="nvidia",
         cpu_disk=20 << 30,
         ttl_seconds=1800,
         most_attempts=4,
@@ -105,6 +110,7 @@ def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) ->
         ("--most-attempts", "0", "write --most-attempts 10, for example"),
         ("--pull-secret", "My Secret", "write --pull-secret registry,registry2, for example"),
         ("--node-selector", "pool", "write --node-selector pool=gpus,zone=a, for example"),
+        ("--labels", "app=x", "write --labels team=vision,cost-center=42, for example"),
     ],
 )
 def test_what_no_cluster_would_take_is_refused_by_the_name_of_its_flag(kinetic, saved, flag, value, better) -> None:
@@ -271,6 +277,10 @@ def test_the_list_as_json_is_a_document(kinetic, home) -> None:
         "image_repo": None,
         "store_secret": None,
         "node_selector": None,
+        "tolerations": None,
+        "labels": None,
+        "annotations": None,
+        "runtime_class": None,
         "cpu_disk": None,
         "ttl_hours": None,
         "most_attempts": None,

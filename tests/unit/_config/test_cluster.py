@@ -22,13 +22,23 @@ TEAM = Profile(
     image_repo="h.example/team/jobs",
     store_secret="store",
     node_selector="pool=gpus,example.com/zone=a",
+    tolerations="dedicated=research:NoSchedule, gpu",
+    labels="team=vision,app.kubernetes.io/part-of=x",
+    annotations="linkerd.io/inject=disabled",
+    runtime_class="nvidia",
     cpu_disk="10Gi",
     ttl_hours="2",
     most_attempts="5",
 )
 OF_TEAM = ClusterSettings(
     *("runner", "gold", "high", ("mine", "theirs"), "h.example/team/jobs", "store"),
-    *({"pool": "gpus", "example.com/zone": "a"}, 10 << 30, 7200, 5),
+    {"pool": "gpus", "example.com/zone": "a"},
+    (
+        {"key": "dedicated", "operator": "Equal", "value": "research", "effect": "NoSchedule"},
+        {"key": "gpu", "operator": "Exists"},
+    ),
+    *({"team": "vision", "app.kubernetes.io/part-of": "x"}, {"linkerd.io/inject": "disabled"}, "nvidia"),
+    *(10 << 30, 7200, 5),
 )
 ENVIRON = {
     "KINETIC_SERVICE_ACCOUNT": "other",
@@ -38,12 +48,17 @@ ENVIRON = {
     "KINETIC_IMAGE_REPO": "127.0.0.1:5000/jobs",
     "KINETIC_STORE_SECRET": "bucket",
     "KINETIC_NODE_SELECTOR": "pool=cpus",
+    "KINETIC_TOLERATIONS": "none",
+    "KINETIC_LABELS": "team=speech",
+    "KINETIC_ANNOTATIONS": "none",
+    "KINETIC_RUNTIME_CLASS": "gvisor",
     "KINETIC_CPU_DISK": "2G",
     "KINETIC_TTL_HOURS": "0.25",
     "KINETIC_MOST_ATTEMPTS": "1",
 }
 OF_ENVIRON = ClusterSettings(
-    "other", "lead", "low", ("ours",), "127.0.0.1:5000/jobs", "bucket", {"pool": "cpus"}, 2 * 10**9, 900, 1
+    *("other", "lead", "low", ("ours",), "127.0.0.1:5000/jobs", "bucket", {"pool": "cpus"}),
+    *((), {"team": "speech"}, {}, "gvisor", 2 * 10**9, 900, 1),
 )
 
 
@@ -87,6 +102,26 @@ def test_a_label_may_have_an_empty_value():
     assert read.node_selector == {"node-role.kubernetes.io/worker": ""}
 
 
+@pytest.mark.parametrize(
+    ("text", "toleration"),
+    [
+        ("a=b:NoExecute", {"key": "a", "operator": "Equal", "value": "b", "effect": "NoExecute"}),
+        ("x.io/a=b", {"key": "x.io/a", "operator": "Equal", "value": "b"}),
+        ("a=:NoSchedule", {"key": "a", "operator": "Equal", "value": "", "effect": "NoSchedule"}),
+        ("a:PreferNoSchedule", {"key": "a", "operator": "Exists", "effect": "PreferNoSchedule"}),
+        ("a", {"key": "a", "operator": "Exists"}),
+    ],
+)
+def test_a_taint_is_written_as_kubectl_writes_it_and_what_is_left_out_may_be_anything(text, toleration):
+    assert cluster.read_settings(None, {"KINETIC_TOLERATIONS": text}).tolerations == (toleration,)
+
+
+def test_an_annotation_may_have_any_value_without_a_comma():
+    read = cluster.read_settings(None, {"KINETIC_ANNOTATIONS": "a/b=c d=e:{}"})
+
+    assert read.annotations == {"a/b": "c d=e:{}"}
+
+
 def test_commas_and_spaces_too_many_are_passed_over():
     lists = {"KINETIC_PULL_SECRETS": " a, ,b,a,", "KINETIC_NODE_SELECTOR": " x = y ,"}
 
@@ -102,6 +137,7 @@ def test_a_moment_is_a_second_at_least():
 def test_a_file_may_hold_what_json_has_for_it(tmp_path):
     environ = {"KINETIC_HOME": str(tmp_path)}
     typed = {"pull_secrets": ["mine", "theirs"], "node_selector": {"pool": "gpus"}, "ttl_hours": 1.5}
+    typed |= {"tolerations": ["a=b", "c:NoExecute"], "labels": {"team": "vision"}, "annotations": {"a/b": "c"}}
     entry = {"project": "p", "zone": "z", "cluster": "c", **typed, "most_attempts": 3}
     (tmp_path / "profiles.json").write_text(json.dumps({"profiles": {"team": entry}}))
 
@@ -110,6 +146,8 @@ def test_a_file_may_hold_what_json_has_for_it(tmp_path):
     assert read.pull_secrets == ("mine", "theirs")
     assert read.node_selector == {"pool": "gpus"}
     assert (read.ttl_seconds, read.most_attempts) == (5400, 3)
+    assert [each["key"] for each in read.tolerations] == ["a", "c"]
+    assert (read.labels, read.annotations) == ({"team": "vision"}, {"a/b": "c"})
 
 
 def test_an_object_without_labels_in_a_file_takes_any_node(tmp_path):
@@ -167,6 +205,16 @@ def test_settings_survive_the_way_through_json():
         ("KINETIC_NODE_SELECTOR", "a=b c", "'a=b c' is not a valid label"),
         ("KINETIC_NODE_SELECTOR", "a=b,a=c", "a has two values, 'b' and 'c'"),
         ("KINETIC_NODE_SELECTOR", ",", "key=value,key2=value2"),
+        ("KINETIC_TOLERATIONS", "a=b:Schedule", "'a=b:Schedule' is not a taint: expected key=value:EFFECT"),
+        ("KINETIC_TOLERATIONS", "=b", "'=b' is not a taint"),
+        ("KINETIC_TOLERATIONS", "a=b c", "'a=b c' is not a taint"),
+        ("KINETIC_LABELS", "app=mine", "app cannot be set: kinetic finds its jobs by it"),
+        ("KINETIC_LABELS", "kinetic/owner=me", "kinetic/owner cannot be set: kinetic writes those itself"),
+        ("KINETIC_LABELS", "kueue.x-k8s.io/queue-name=q", "cannot be set: KINETIC_QUEUE sets it"),
+        ("KINETIC_LABELS", "team", "'team' is not a valid label"),
+        ("KINETIC_ANNOTATIONS", "a b=c", "'a b=c' is not a valid annotation"),
+        ("KINETIC_ANNOTATIONS", "kinetic/order=c", "kinetic/order cannot be set"),
+        ("KINETIC_RUNTIME_CLASS", "NVIDIA", "lower-case letters"),
         ("KINETIC_TTL_HOURS", "soon", "more than 0"),
         ("KINETIC_TTL_HOURS", "0", "more than 0"),
         ("KINETIC_TTL_HOURS", "-1", "more than 0"),

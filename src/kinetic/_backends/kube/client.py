@@ -67,6 +67,7 @@ EVENT = Kind("", "v1", "events", "Event")
 NAMESPACE = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
 NODE = Kind("", "v1", "nodes", "Node", namespaced=False)
 PRIORITY_CLASS = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
+RUNTIME_CLASS = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
 LOCAL_QUEUE = Kind("kueue.x-k8s.io", "v1beta1", "localqueues", "LocalQueue")
 WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "workloads", "Workload")
 ACCESS_REVIEW = Kind(

@@ -36,9 +36,13 @@ class Explanation(NamedTuple):
 
 
 _DESCRIBE = "kubectl describe pod {pod} -n {namespace}"
+_TAINTS = "if the job may run there, name the taint in KINETIC_TOLERATIONS, as in dedicated=research:NoSchedule"
 _NODES = "{list_nodes} shows what the cluster has; ask for another accelerator, or add nodes"
 _QUOTA = "ask for more at console.cloud.google.com/iam-admin/quotas, or for a smaller accelerator, or another region"
-_ADMISSION = "change what the message names, use another namespace, or ask an administrator of the cluster"
+_ADMISSION = (
+    "change what the message names (KINETIC_LABELS and KINETIC_ANNOTATIONS set those of pods), use another namespace, "
+    "or ask an administrator of the cluster"
+)
 
 # A Job's event FailedCreate: the API server rejected its pod. Also what a JobSet says of its Jobs.
 CREATION = (
@@ -69,6 +73,9 @@ CREATION = (
     Pattern(
         "priority-class", r"no PriorityClass with name (?P<name>\S+) was found",
         "the cluster has no priority class {name}", "kubectl get priorityclasses lists them", stuck=True),
+    Pattern(
+        "runtime-class", r"RuntimeClass \"?(?P<name>[^\s\"]+)\"? not found",
+        "the cluster has no runtime class {name}", "kubectl get runtimeclasses lists them", stuck=True),
     Pattern(
         "limit-range",
         r"must be less than or equal to (?:\S+) limit|m(?:ax|in)imum .* usage per|max limit to request ratio per",
@@ -143,16 +150,22 @@ SCHEDULING = (
         "its nodes are cordoned: they take no new pods, as while they are drained or upgraded",
         "wait until a node is open again; an administrator opens one with kubectl uncordon NODE"),
     Pattern(
-        "no-node-matches", r"(?:untolerated|had) taint (?P<taint>\{[^}]*\})",
-        "no node of this cluster accepts the job: some are reserved by {taint}", _NODES, stuck=True),
+        "no-node-matches",
+        r"(?:untolerated|had) taint (?P<taint>\{(?!node(?:-role)?\.kubernetes\.io/|(?:google|nvidia)\.com/)[^}]*\})",
+        "no node of this cluster accepts the job: some are reserved by {taint}",
+        f"{_TAINTS}; otherwise: {_NODES}", stuck=True),
     Pattern(
         "no-node-matches",
         r"didn't match Pod's node affinity/selector|didn't match node selector|node\(s\) didn't match",
         "no node of this cluster has what the job asks for: {accelerator}", _NODES, stuck=True),
+    Pattern(  # of Kubernetes itself (the control plane, nodes that are not ready), or of another accelerator
+        "no-node-matches", r"(?:untolerated|had) taint (?P<taint>\{[^}]*\})",
+        "no node of this cluster accepts the job: some are reserved by {taint}", _NODES, stuck=True),
     Pattern(  # Kubernetes 1.36 names no taint any more: it may be that of a node that is just starting
         "no-node-matches", r"had untolerated taint\(s\)",
         "no node of this cluster accepts the job: all matching nodes are tainted for others, or not ready",
-        "kubectl describe nodes | grep -A3 Taints shows the taints; ask for another accelerator, or add nodes"),
+        f"kubectl describe nodes | grep -A3 Taints shows the taints; {_TAINTS}; otherwise ask for another accelerator, "
+        "or add nodes"),
     Pattern("no-node-matches", r"no nodes available", "the cluster has no nodes", _NODES),
     Pattern("waits", r".", "the scheduler has not found a node yet", _DESCRIBE),
 )  # fmt: skip

@@ -83,7 +83,7 @@ class JobRequest:
     def labels(self) -> dict[str, str]:
         """Return what every object of the job is found by."""
         app = APP_WARM if self.is_warm_pod else APP if self.placement.hosts == 1 else APP_MULTI_HOST
-        found = {APP_LABEL: app, JOB_LABEL: label_value(self.job_id)}
+        found = {**(self.settings.labels or {}), APP_LABEL: app, JOB_LABEL: label_value(self.job_id)}
         if self.owner:
             found[OWNER_LABEL] = label_value(self.owner)
         if self.group:
@@ -236,6 +236,7 @@ def pod_template(request: JobRequest, environment: list[Manifest] | None = None,
         "enableServiceLinks": False,  # else every Service of the namespace adds seven variables
         "serviceAccountName": request.service_account or None,
         "priorityClassName": settings.priority_class or None,
+        "runtimeClassName": settings.runtime_class or None,
         "terminationGracePeriodSeconds": SPOT_GRACE_SECONDS if placement.spot else GRACE_SECONDS,
         "activeDeadlineSeconds": request.deadline_seconds,
         "imagePullSecrets": [{"name": name} for name in settings.pull_secrets],
@@ -253,14 +254,14 @@ def pod_template(request: JobRequest, environment: list[Manifest] | None = None,
     if request.buckets:
         annotations[FUSE_ANNOTATION] = "true"
     return {
-        "metadata": {"labels": request.labels(), "annotations": annotations},
+        "metadata": {"labels": request.labels(), "annotations": annotations | dict(settings.annotations or {})},
         "spec": {name: value for name, value in fields.items() if value not in (None, [], {})},
     }
 
 
 def tolerations(placement: Placement, settings: ClusterSettings) -> tuple[Toleration, ...]:
-    """Return the taints that pods tolerate: of the hardware, and in a queue of Kueue that of nodes made for one job."""
-    return (*placement.tolerations, *([_OF_A_QUEUE] if settings.queue else ()))
+    """Return the taints that pods tolerate: of the hardware, the settings, and nodes that Kueue asks for."""
+    return (*placement.tolerations, *map(dict, settings.tolerations), *([_OF_A_QUEUE] if settings.queue else ()))
 
 
 def node_selector(

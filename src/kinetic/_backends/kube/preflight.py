@@ -21,6 +21,7 @@ from kinetic._backends.kube.client import (
     NODE,
     PAGE,
     PRIORITY_CLASS,
+    RUNTIME_CLASS,
     SECRET,
     SERVICE_ACCOUNT,
     Kind,
@@ -109,7 +110,7 @@ def questions(
 
     in_every_pod = "the settings name it, so every pod of the job would be rejected"
     in_the_store = "the settings name it for the store, and a pod without it does not start"
-    secret, priority = settings.store_secret, settings.priority_class
+    secret, priority, runtime = settings.store_secret, settings.priority_class, settings.runtime_class
     return {
         "namespace": check_namespace,
         "permissions": check_permissions,
@@ -117,6 +118,7 @@ def questions(
         "service-account": lambda: _account_notes(client, settings),
         "queue": lambda: _check_queue(client, settings.queue),
         "priority-class": lambda: _require(client, PRIORITY_CLASS, priority, in_every_pod, code="priority-class"),
+        "runtime-class": lambda: _require(client, RUNTIME_CLASS, runtime, in_every_pod, code="runtime-class"),
         "store-secret": lambda: _require(client, SECRET, secret, in_the_store, code="secret-missing"),
         "nodes": lambda: _capacity_notes(client, placement, settings, pools),
     }
@@ -184,6 +186,7 @@ def _check_queue(client: Client, name: str) -> Sequence[str]:
 _NAMED = {
     "LocalQueue": ("queue", "KINETIC_QUEUE"),
     "PriorityClass": ("priority class", "KINETIC_PRIORITY_CLASS"),
+    "RuntimeClass": ("runtime class", "KINETIC_RUNTIME_CLASS"),
     "Secret": ("Secret", "KINETIC_STORE_SECRET"),
 }
 
@@ -378,8 +381,8 @@ def _note_on_waiting(client: Client, placement: Placement, labels: Mapping[str, 
     if may_grow(client):
         return f"{waits}, which an autoscaler may bring about"
     return (
-        f"{waits}; nothing here seems to add nodes automatically: add some, or name your own labels in "
-        "KINETIC_NODE_SELECTOR"
+        f"{waits}; nothing here seems to add nodes automatically: add some, or name "
+        f"{'their taints in KINETIC_TOLERATIONS' if seen.labelled else 'your own labels in KINETIC_NODE_SELECTOR'}"
     )
 
 
@@ -388,7 +391,7 @@ def _written(labels: Mapping[str, str]) -> str:
 
 
 def _key(placement: Placement, labels: Mapping[str, str]) -> tuple[object, ...]:
-    tolerated = tuple(each["key"] for each in placement.tolerations)
+    tolerated = tuple(tuple(each.items()) for each in placement.tolerations)
     return ("nodes", tuple(sorted(labels.items())), placement.resource_count, placement.hosts, tolerated)
 
 

@@ -435,6 +435,8 @@ def _fits(request: JobRequest, launch: Launch, cold: Mapping[str, Any]) -> dict[
         "container": {name: container[name] for name in container if name not in {"command", "image", "resources"}},
         "volumes": [volume for volume in spec["volumes"] if volume["name"] != "secret"],
         "store": launch.store_url,
+        "labels": request.settings.labels,
+        "annotations": request.settings.annotations,
     }
     return {
         "accelerator": request.placement.name,

@@ -190,6 +190,11 @@ ROWS = [
         refused("no PriorityClass with name urgent was found"),
         P, "priority-class", "no priority class urgent", "kubectl get priorityclasses", STUCK,
     ),
+    Row(
+        "runtime class",
+        refused('pods "x" is forbidden: pod rejected: RuntimeClass "nvidia" not found'),
+        P, "runtime-class", "no runtime class nvidia", "kubectl get runtimeclasses", STUCK,
+    ),
     Row("no pod yet", facts(None), P, "no-pod", "has not created its pod yet", ""),
     Row("client died", facts(None, job_=job(suspend=True)), P, "held", "has not started it", "kinetic jobs cancel"),
     # ------------------------------------------------------------------------------------------------------- queues
@@ -251,9 +256,20 @@ ROWS = [
         P, "no-node-matches", "reserved by {google.com/tpu: present}", "kubectl get nodes", STUCK,
     ),
     Row(
+        "a taint of the cluster's own",
+        facts(unschedulable(TAINTED.replace("google.com/tpu: present", "dedicated: research"))),
+        P, "no-node-matches", "reserved by {dedicated: research}", "name the taint in KINETIC_TOLERATIONS", STUCK,
+    ),
+    Row(
+        "labels that nobody has beside the control plane",
+        facts(unschedulable("0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) "
+                            "had untolerated taint {node-role.kubernetes.io/control-plane: }.")),
+        P, "no-node-matches", "what the job asks for: gpu-l4x4", "kubectl get nodes", STUCK,
+    ),
+    Row(
         "taints without a name",
         facts(unschedulable("0/2 nodes are available: 2 node(s) had untolerated taint(s).")),
-        P, "no-node-matches", "tainted for others, or not ready", "kubectl describe nodes", WAIT,
+        P, "no-node-matches", "tainted for others, or not ready", "name the taint in KINETIC_TOLERATIONS", WAIT,
     ),
     Row(
         "other labels beside taints",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from typing import Any
 
 import lightkube.models.batch_v1 as batch
 import lightkube.models.core_v1 as core
@@ -35,6 +36,10 @@ FULL = {
     "priority_class": "high",
     "buckets": BUCKETS,
     "pull_secrets": ("registry",),
+    "tolerations": ({"key": "gpu", "operator": "Exists"},),
+    "labels": {"team": "vision", "app": "theirs"},
+    "annotations": {"example.com/a": "b"},
+    "runtime_class": "nvidia",
     "run_as": 1000,
 }
 MAKERS = [job_manifests.job_set, job_manifests.indexed_job, job_manifests.leader_worker_set]
@@ -110,6 +115,18 @@ def test_a_preemption_is_never_counted_and_comes_before_its_exit_code(ask) -> No
         "values": [task.INFRASTRUCTURE_EXIT, task.LOST_EXIT],
     }
     assert (spec["backoffLimit"], spec["podReplacementPolicy"]) == (3, "Failed")
+
+
+@pytest.mark.parametrize("make", [job_manifests.job, *MAKERS])
+def test_labels_annotations_taints_and_the_runtime_of_the_settings_are_in_all_that_makes_pods(ask, make: Any) -> None:
+    manifest = make(ask("cpu" if make is job_manifests.job else "tpu-v6e-4x4", **FULL))
+
+    for about in (manifest["metadata"], template_of(manifest)["metadata"]):
+        assert about["labels"]["team"] == "vision"
+        assert about["labels"]["app"] in {"kinetic", "kinetic-pathways"}
+    assert template_of(manifest)["metadata"]["annotations"]["example.com/a"] == "b"
+    assert {"key": "gpu", "operator": "Exists"} in pod_of(manifest)["tolerations"]
+    assert pod_of(manifest)["runtimeClassName"] == "nvidia"
 
 
 def test_no_container_is_started_again_on_the_same_machine(ask) -> None:

@@ -427,13 +427,19 @@ def test_a_queue_is_looked_for_in_a_version_that_is_served(cluster, client, vers
     assert check(client, place("cpu"), ClusterSettings(queue="team-a")) == ()
 
 
-def test_a_priority_class_and_a_secret_for_the_store_must_exist(cluster, client) -> None:
+def test_a_priority_class_a_runtime_class_and_a_secret_for_the_store_must_exist(cluster, client) -> None:
     assert refused(client, ClusterSettings(priority_class="high")).code == "priority-class"
     assert refused(client, ClusterSettings(store_secret="aws")).code == "secret-missing"
+    lacks = refused(client, ClusterSettings(runtime_class="nvidia"))
+    assert (lacks.code, "kubectl get runtimeclasses" in lacks.next) == ("runtime-class", True)
 
     cluster.objects |= {"/apis/scheduling.k8s.io/v1/priorityclasses/high", "/api/v1/namespaces/team/secrets/aws"}
+    cluster.objects |= {"/apis/node.k8s.io/v1/runtimeclasses/nvidia"}
 
-    assert check(client, place("cpu"), ClusterSettings(priority_class="high", store_secret="aws")) == ()
+    assert (
+        check(client, place("cpu"), ClusterSettings(priority_class="high", store_secret="aws", runtime_class="nvidia"))
+        == ()
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- machines

@@ -97,6 +97,10 @@ WORDS = {
         "kubernetes/plugin/pkg/admission/priority/admission.go", r'"(no PriorityClass with name [^"]+)"', "{}",
         event_patterns.CREATION, "priority-class",
     ),
+    "a runtime class": Words(
+        "kubernetes/plugin/pkg/admission/runtimeclass/admission.go", r'"(pod rejected: RuntimeClass %q not found)"',
+        "{}", event_patterns.CREATION, "runtime-class",
+    ),
     "the level of a namespace": Words(
         "pod-security-admission/admission/admission.go", r'"(violates PodSecurity [^"]+)"', "{}",
         event_patterns.CREATION, "admission",
