@@ -171,6 +171,7 @@ def requirements_of(
         require_accelerator=is_wanted("require_accelerator"),
         python=python_runtime.python_minor(),
     )
+    nodes = placement._replace(node_selector={**placement.node_selector, **(settings.node_selector or {})})
     found = _dependencies(function, plan, image, placement, environ, base=is_wanted("base_packages"))
     packages = _Packages(
         found.lines,
@@ -179,7 +180,7 @@ def requirements_of(
         bool(options.container_image),
         functools.partial(choose, image_choice.PYTHON),
         is_wanted,
-        placement.machine,
+        nodes.machine,
         store,
         str(plan.root),
         environ,

@@ -254,6 +254,29 @@ def slow_image(project, monkeypatch, *, work):
     return project.begin(settings=ClusterSettings(image_repo="h.example/team/jobs"))
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "selector", "machine"),
+    [
+        ("cpu", None, "x86_64"),
+        ("cpu", {"kubernetes.io/arch": "arm64"}, "aarch64"),
+        ("gpu-l4", {"kubernetes.io/arch": "arm64", "pool": "a"}, "aarch64"),
+        ("gpu-gb200", {"pool": "a"}, "aarch64"),
+        ("gpu-gb200", {"kubernetes.io/arch": "amd64"}, "x86_64"),
+    ],
+)
+def test_an_image_is_built_for_the_processor_of_the_nodes_that_are_selected(
+    project, monkeypatch, accelerator, selector, machine
+):
+    def ensure(request, *_, **__):
+        return SimpleNamespace(uri=f"h.example/jobs:{request.machine}", lock_key="data/locks/a")
+
+    monkeypatch.setattr(bundled, "ensure", ensure)
+    project.write("requirements.txt", "rich\n")
+    settings = ClusterSettings(image_repo="h.example/jobs", node_selector=selector)
+
+    assert project.asked(accelerator, settings=settings).image == f"h.example/jobs:{machine}"
+
+
 def test_an_image_is_built_while_the_caller_packs(project, monkeypatch):
     packed = threading.Event()
 

@@ -178,7 +178,8 @@ WAITING = (
     Pattern(
         "image-architecture", r"no match for platform|exec format error|does not match the specified platform",
         "the image {image} does not support the processor of this node",
-        "build it for linux/amd64, or for linux/arm64 where the accelerator has Arm hosts", stuck=True),
+        "build it for linux/amd64, or for linux/arm64 where the accelerator has Arm hosts; kinetic builds images for "
+        "Arm nodes with KINETIC_NODE_SELECTOR=kubernetes.io/arch=arm64", stuck=True),
     Pattern(
         "image-denied",
         r"(?:ErrImagePull|ImagePullBackOff).*(?:\b40[13]\b|[Uu]nauthorized|[Ff]orbidden|denied|authorization failed)",
