@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,51 +10,85 @@ from cluster import nodes
 from cluster.access import RefusedError
 from cluster.plane import wait_for
 
-POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
-BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 RUNTIMES = "/apis/node.k8s.io/v1/runtimeclasses"
 TAINT = ("dedicated", "research", "NoSchedule")
+USER = 1_000_680_000  # as OpenShift draws them for a namespace
 
-
-def here(namespace: str) -> dict[str, Any]:
-    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+Rule = Callable[..., None]
 
 
 @pytest.fixture
-def policy(site: Any) -> Iterator[None]:
-    """A rule of the API server: every pod names its team."""
-    name = f"team-{site.namespace}"
-    spec = {
-        "matchConstraints": here(site.namespace)
-        | {
-            "resourceRules": [
-                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-            ]
-        },
-        "validations": [
-            {"expression": "'team' in object.metadata.?labels.orValue({})", "message": "each pod needs the label team"}
-        ],
-    }
-    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
-    site.api.create(POLICIES, {**kind, "kind": "ValidatingAdmissionPolicy", "spec": spec})
-    bound = {"policyName": name, "validationActions": ["Deny"], "matchResources": here(site.namespace)}
-    site.api.create(BINDINGS, {**kind, "kind": "ValidatingAdmissionPolicyBinding", "spec": bound})
-    pod = {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"},
-        "spec": {"containers": [{"name": "c", "image": "i"}]},
-    }  # fmt: skip
+def rule(site: Any) -> Iterator[Rule]:
+    """Return a function that gives the API server a rule for new pods of the namespace."""
+    made: list[str] = []
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}}}
+    pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
 
-    def holds() -> bool:
+    def make(kind: str, **spec: Any) -> None:
+        name = f"{kind.lower()}-{site.namespace}"
+        constraints = {"matchConstraints": here | {"resourceRules": [pods]}}
+        bound: dict[str, Any] = {"policyName": name, "matchResources": here}
+        if kind == "Validating":
+            bound["validationActions"] = ["Deny"]
+        for part, content in (("Policy", constraints | spec), ("PolicyBinding", bound)):
+            about = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": f"{kind}Admission{part}"}
+            path = f"{ADMISSION}/{kind.lower()}admission{'policies' if part == 'Policy' else 'policybindings'}"
+            site.api.create(path, {**about, "metadata": {"name": name}, "spec": content})
+            made.append(f"{path}/{name}")
+
+    yield make
+    for path in reversed(made):
+        site.api.delete(path)
+
+
+@pytest.fixture
+def probe(site: Any) -> Callable[..., Any]:
+    """Return a function that says what would become of a pod: the pod, or why the server refuses it."""
+
+    def ask(**spec: Any) -> Any:
+        whole = {"containers": [{"name": "c", "image": "i"}], **spec}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": whole}
         try:
-            site.api.create(f"{site.core}/pods", pod, dryRun="All")
+            return site.api.create(f"{site.core}/pods", pod, dryRun="All")
         except RefusedError as refused:
-            return "each pod needs the label team" in str(refused)
-        return False
+            return str(refused)
 
-    wait_for("the rule", holds)
-    yield
-    for path in (BINDINGS, POLICIES):
-        site.api.delete(f"{path}/{name}")
+    return ask
+
+
+@pytest.fixture
+def labels_rule(rule: Rule, probe: Any) -> None:
+    """Every pod names its team."""
+    has_team = "'team' in object.metadata.?labels.orValue({})"
+    rule("Validating", validations=[{"expression": has_team, "message": "each pod needs the label team"}])
+    wait_for("the rule", lambda: "each pod needs the label team" in probe())
+
+
+@pytest.fixture
+def openshift(rule: Rule, probe: Any, site: Any) -> None:
+    """A namespace as OpenShift makes it: its pods get a user and a group, and may not name others."""
+    annotations = {"openshift.io/sa.scc.uid-range": f"{USER}/10000"}
+    site.api.merge(f"/api/v1/namespaces/{site.namespace}", {"metadata": {"annotations": annotations}})
+    users = f"runAsUser: {USER}, fsGroup: {USER}"
+    given = f"Object{{spec: Object.spec{{securityContext: Object.spec.securityContext{{{users}}}}}}}"
+    names_none = "!has(object.spec.securityContext.runAsUser) && !has(object.spec.securityContext.fsGroup)"
+    rule(
+        "Mutating",
+        reinvocationPolicy="Never",
+        matchConditions=[{"name": "names-none", "expression": names_none}],
+        mutations=[{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": given}}],
+    )
+    about = "object.spec.securityContext"
+    fits = f"{about}.?runAsUser.orValue(0) == {USER} && {about}.?fsGroup.orValue(0) == {USER}"
+    rule("Validating", validations=[{"expression": fits, "message": "a user of another namespace"}])
+
+    def gives_and_refuses() -> bool:
+        found = probe()
+        is_given = isinstance(found, dict) and found["spec"]["securityContext"].get("runAsUser") == USER
+        return is_given and "a user of another namespace" in probe(securityContext={"fsGroup": 65_532})
+
+    wait_for("the rules", gives_and_refuses)
 
 
 @pytest.fixture
@@ -68,7 +102,7 @@ def runtime(site: Any) -> Iterator[str]:
 
 
 def test_a_job_goes_where_labels_taints_and_a_runtime_are_asked_for(
-    clients: Any, site: Any, add_node: Any, namespace: str, policy: None, runtime: str, monkeypatch: Any
+    clients: Any, site: Any, add_node: Any, namespace: str, labels_rule: None, runtime: str, monkeypatch: Any
 ) -> None:
     add_node(nodes.cpu(f"machine-{namespace}")._replace(taints=(TAINT,)))
     monkeypatch.setenv("KINETIC_TOLERATIONS", "dedicated=research:NoSchedule")
@@ -88,7 +122,7 @@ def test_a_job_goes_where_labels_taints_and_a_runtime_are_asked_for(
 
 
 def test_the_reason_of_a_job_that_a_rule_refuses_names_the_setting(
-    clients: Any, kinetic: Any, machine: str, policy: None
+    clients: Any, kinetic: Any, machine: str, labels_rule: None
 ) -> None:
     job_id = clients.run("from one import add\ntell(add.run_async(2, 3).job_id)")
 
@@ -110,3 +144,23 @@ def test_a_warm_pod_takes_no_job_that_is_to_have_other_labels(
 
     assert "starts in a pod of its own" in said
     assert "has other settings" in said
+
+
+def test_a_job_in_a_namespace_of_openshift_has_the_user_and_the_group_that_it_gets_there(
+    clients: Any, site: Any, machine: str, openshift: None
+) -> None:
+    clients.project.write(
+        "who.py",
+        """
+        import os
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def who():
+            with open(os.path.join(os.environ["KINETIC_OUTPUT_DIR"], "kept"), "w") as file:
+                file.write("x")
+            return os.getuid(), sorted({os.getgid(), *os.getgroups()}), os.path.expanduser("~")
+    """,
+    )
+
+    assert clients.run("from who import who\ntell(who())") == [USER, [0, USER], "/tmp"]

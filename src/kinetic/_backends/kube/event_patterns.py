@@ -68,7 +68,8 @@ CREATION = (
         "the cluster's webhook {hook} does not respond, so no pod can be created",
         "ask an administrator of the cluster; the job starts when it responds"),
     Pattern(
-        "admission", r"admission webhook|ValidatingAdmissionPolicy|denied the request|denied request",
+        "admission",
+        r"admission webhook|ValidatingAdmissionPolicy|denied the request|denied request|security context constraint",
         "an admission rule of the cluster rejected the pod", _ADMISSION, stuck=True),
     Pattern(
         "priority-class", r"no PriorityClass with name (?P<name>\S+) was found",

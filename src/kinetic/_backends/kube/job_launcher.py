@@ -261,7 +261,7 @@ def request_of(
     security: str = "",
     needs_token: bool = False,
 ) -> JobRequest:
-    """Return what a launch asks of a cluster, without its command; ``security`` is a level of Pod Security."""
+    """Return what a launch asks of a cluster, without its command; ``security``: see ``preflight.pod_security``."""
     order, requirements = launch.order, PodRequirements.from_json(launch.requirements)
     settings, is_python = requirements.settings, requirements.image.startswith(_PYTHON)
     runs_as_root = is_python or bool(requirements.lock)  # images that kinetic builds have no user either
@@ -276,7 +276,8 @@ def request_of(
     if settings.store_secret and launch.store_url.startswith("gs://"):
         environment["GOOGLE_APPLICATION_CREDENTIALS"] = f"{STORE_SECRET_FOLDER}/{STORE_KEY_FILE}"
     non_root = security == "restricted"
-    if non_root and runs_as_root:
+    has_own_users = security == preflight.OPENSHIFT
+    if (non_root or has_own_users) and runs_as_root:
         environment["HOME"] = "/tmp"  # noqa: S108 - in a container of the job's own, whose user has no home
     return JobRequest(
         job_id=order.job_id,
@@ -300,6 +301,7 @@ def request_of(
         by_count=by_count,
         run_as=GROUP if non_root and runs_as_root else None,
         non_root=non_root,
+        has_own_users=has_own_users,
         needs_token=needs_token,
         retries=JobRequest.retries + order.retries,
     )

@@ -70,6 +70,7 @@ class JobRequest:
     buckets: tuple[BucketVolume, ...] = ()  # what is mounted instead of copied
     run_as: int | None = None  # user and group number; None for the image's own, mostly root
     non_root: bool = False  # whether the node refuses an image whose user is root
+    has_own_users: bool = False  # whether the cluster gives each pod a user and a group, and rejects others
     by_count: bool = True  # whether nodes are selected by the number of their GPUs, too; some lack that label
     retries: int = 3  # of infrastructure failures (count); preemptions do not count
     warm: str = ""  # the warm pod that carries the job out
@@ -344,7 +345,10 @@ def _pod_security(request: JobRequest) -> Manifest:
 
     With this and what each container has, pods meet the level "restricted" of Pod Security.
     """
-    found: Manifest = {"seccompProfile": {"type": "RuntimeDefault"}, "fsGroup": GROUP}
+    found: Manifest = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if request.has_own_users:
+        return found
+    found["fsGroup"] = GROUP
     if request.run_as is not None:
         found |= {"runAsUser": request.run_as, "runAsGroup": request.run_as, "fsGroup": request.run_as}
         found["runAsNonRoot"] = request.run_as != 0

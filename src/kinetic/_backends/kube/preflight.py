@@ -52,6 +52,10 @@ ACCOUNT = "kinetic"  # the service account of pods where the settings name none 
 BUILDER_ACCOUNT = "kinetic-builder"  # that of pods that build images, likewise: only it may write to their repository
 _HEADERS = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}  # never a Secret's content
 _ENFORCED = "pod-security.kubernetes.io/enforce"
+# OpenShift gives each namespace a range of users. A pod that names no user and no group gets some of it; one that names
+# others is rejected. Source: Red Hat's page "Managing security context constraints", 2026-11.
+_USERS_OF_OPENSHIFT = "openshift.io/sa.scc.uid-range"
+OPENSHIFT = "openshift"
 _AUTOSCALER_STATUS = CONFIG_MAP.path("kube-system", "cluster-autoscaler-status")  # of the upstream autoscaler
 _KARPENTER = "karpenter.sh"
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
@@ -257,7 +261,7 @@ def check_store(url: str, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def pod_security(client: Client) -> str:
-    """Return the level of Pod Security that the namespace enforces: "" for none, and where we may not read it."""
+    """Return the level of Pod Security that the namespace enforces, or OPENSHIFT; "" for none, or unknown."""
     return discovery.cache_of(client).ask("namespace", lambda: _request_pod_security(client))
 
 
@@ -275,7 +279,10 @@ def _request_pod_security(client: Client) -> str:
             next=f"kubectl create namespace {client.namespace}     or name another in KINETIC_NAMESPACE",
             code="namespace-missing",
         )
-    return str(((found.get("metadata") or {}).get("labels") or {}).get(_ENFORCED) or "")
+    about = found.get("metadata") or {}
+    if _USERS_OF_OPENSHIFT in (about.get("annotations") or {}):
+        return OPENSHIFT
+    return str((about.get("labels") or {}).get(_ENFORCED) or "")
 
 
 def sees_namespace(client: Client) -> bool:

@@ -191,6 +191,13 @@ ROWS = [
         P, "priority-class", "no priority class urgent", "kubectl get priorityclasses", STUCK,
     ),
     Row(
+        "OpenShift",
+        refused('pods "x" is forbidden: unable to validate against any security context constraint: [provider '
+                '"anyuid": Forbidden: not usable by user or serviceaccount, provider restricted-v2: '
+                ".spec.securityContext.fsGroup: Invalid value: []int64{65532}: 65532 is not an allowed group]"),
+        P, "admission", "an admission rule of the cluster", "KINETIC_LABELS", STUCK,
+    ),
+    Row(
         "runtime class",
         refused('pods "x" is forbidden: pod rejected: RuntimeClass "nvidia" not found'),
         P, "runtime-class", "no runtime class nvidia", "kubectl get runtimeclasses", STUCK,

@@ -129,6 +129,13 @@ def test_labels_annotations_taints_and_the_runtime_of_the_settings_are_in_all_th
     assert pod_of(manifest)["runtimeClassName"] == "nvidia"
 
 
+def test_where_the_cluster_gives_users_a_pod_names_neither_a_user_nor_a_group(ask) -> None:
+    pod = pod_of(job_manifests.job(ask(has_own_users=True, run_as=None)))
+
+    assert pod["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+    assert "runAsNonRoot" not in container(pod)["securityContext"]
+
+
 def test_no_container_is_started_again_on_the_same_machine(ask) -> None:
     assert pod_of(job_manifests.job(ask()))["restartPolicy"] == "Never"
 

@@ -714,11 +714,16 @@ def test_the_pods_of_such_a_job_do_not_ask_for_the_label() -> None:
     assert job_manifests.node_selector(place("gpu-l4"), by_count=False) == UNCOUNTED
 
 
+RESTRICTED = {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}
+OF_OPENSHIFT = {"annotations": {"openshift.io/sa.scc.uid-range": "1000680000/10000"}}
+
+
 @pytest.mark.parametrize(
-    ("labels", "level"), [({}, ""), ({"pod-security.kubernetes.io/enforce": "restricted"}, "restricted")]
+    ("about", "level"),
+    [({}, ""), (RESTRICTED, "restricted"), (OF_OPENSHIFT, "openshift"), (RESTRICTED | OF_OPENSHIFT, "openshift")],
 )
-def test_the_level_of_pod_security_is_read_from_the_namespace_once(cluster, client, labels, level: str) -> None:
-    cluster.answers["/namespaces/team"] = page({"metadata": {"name": "team", "labels": labels}})
+def test_the_level_of_pod_security_is_read_from_the_namespace_once(cluster, client, about, level: str) -> None:
+    cluster.answers["/namespaces/team"] = page({"metadata": {"name": "team", **about}})
 
     assert [preflight.pod_security(client) for _ in range(3)] == [level] * 3
     assert cluster.asked("/namespaces/team") == 1
