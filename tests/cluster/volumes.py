@@ -55,6 +55,12 @@ class Sources:
                 return {}
             raise NotYetError(f'{kind} "{name}" not found') from refused
 
+    async def volume(self, claim: str) -> Path:
+        """Return the folder of this machine that a claim is bound to."""
+        found = await self._object("persistentvolumeclaims", "persistentvolumeclaim", claim, optional=False)
+        volume = await self._calls.insist("GET", f"/api/v1/persistentvolumes/{found['spec']['volumeName']}")
+        return Path(volume["spec"]["hostPath"]["path"])
+
     async def token(self, source: dict[str, Any]) -> bytes:
         """Ask for a token of the pod's account, bound to the pod: deleted with it."""
         metadata = self._pod["metadata"]
@@ -150,6 +156,9 @@ async def prepare(pod: Pod, sources: Sources, folder: Path) -> dict[str, Path | 
     made: dict[str, Path | str] = {}
     for volume in pod["spec"].get("volumes") or []:
         kind = next(key for key in volume if key != "name")
+        if kind == "persistentVolumeClaim":
+            made[volume["name"]] = await sources.volume(volume[kind]["claimName"])
+            continue
         if kind not in MAKERS:
             raise NotHereError(_refusal(kind, volume[kind]))
         if kind == "emptyDir" and volume[kind].get("medium") == "Memory" and _users(pod, volume["name"]) == 1:

@@ -230,6 +230,9 @@ def _print_profile(found: Profile, *, as_json: bool) -> None:
 )
 @click.option("--labels", metavar="KEY=VALUE,…", help="Labels of all that is made for a job.")
 @click.option("--annotations", metavar="KEY=VALUE,…", help="Annotations of pods.")
+@click.option(
+    "--volume-claims", metavar="PATH=CLAIM,…", help="Volumes of all pods: /scratch=scratch,/datasets=datasets:ro."
+)
 @click.option("--runtime-class", metavar="NAME", help="The RuntimeClass of pods.")
 @click.option("--ttl-hours", metavar="HOURS", help="Hours until the cluster removes the objects of an ended job.")
 @click.option("--most-attempts", metavar="N", help="How many attempts of a job may be interrupted.")

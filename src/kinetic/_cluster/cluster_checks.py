@@ -264,6 +264,11 @@ class ClusterChecks:
         if named.runtime_class:
             ask = self._question("runtime-class", f"runtime class {named.runtime_class}")
             found.append(Check("runtime-class", "Kubernetes", ask, ("connection",)))
+        if named.volume_claims:
+            ask = self._question(
+                "volume-claims", f"volume claims {', '.join(each.claim for each in named.volume_claims)}"
+            )
+            found.append(Check("volume-claims", "Kubernetes", ask, ("connection", "namespace")))
         if named.store_secret:
             ask = self._question("store-secret", f"Secret {named.store_secret}")
             found.append(Check("store-secret", "Kubernetes", ask, ("connection", "namespace")))

@@ -37,8 +37,20 @@ _RESERVED = {
     "job-id": "kinetic finds its jobs by it",
     "kueue.x-k8s.io/queue-name": "KINETIC_QUEUE sets it",
 }
+_LISTS = ("pull_secrets", "tolerations", "volume_claims")  # of the settings; in JSON they have no other form
+_CLAIM = re.compile(r"(?P<claim>[^/:]+)(?:/(?P<folder>[^:]+))?(?P<read_only>:ro)?")
+_OF_THE_POD = ("/dev", "/kinetic", "/proc", "/sys")  # no volume may hide them
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")  # of taints
 _LOGIN_NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")  # as getpass asks for them
+
+
+class VolumeClaim(NamedTuple):
+    """A PersistentVolumeClaim of the namespace, or a folder of it, and where pods have it."""
+
+    path: str
+    claim: str
+    folder: str = ""  # below the volume; "" for all of it
+    read_only: bool = False
 
 
 class ClusterSettings(NamedTuple):
@@ -56,6 +68,7 @@ class ClusterSettings(NamedTuple):
     ] = ()  # of pods, besides those for the accelerator, as Kubernetes has them
     labels: Mapping[str, str] | None = None  # of all that is made for a job, besides kinetic's own
     annotations: Mapping[str, str] | None = None  # of pods
+    volume_claims: tuple[VolumeClaim, ...] = ()  # what every pod mounts
     runtime_class: str = ""  # a RuntimeClass, for pods that need another container runtime
     cpu_disk: int = 0  # bytes of disk that a job without an accelerator requests where it does not say; 0 for 1 GiB
     ttl_seconds: int = DAY_SECONDS  # after a job's end, when the cluster removes what is left
@@ -63,14 +76,20 @@ class ClusterSettings(NamedTuple):
     builds_image: bool = False  # of a job of ours that builds an image: it may run as an account that may push
 
     def to_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "pull_secrets": list(self.pull_secrets), "tolerations": list(self.tolerations)}
+        return {**self._asdict(), **{name: list(getattr(self, name)) for name in _LISTS}}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> ClusterSettings:
         """Read plain JSON; fields of other versions are ignored."""
         known = {name: fields[name] for name in cls._fields if name in fields}
-        lists = {name: tuple(known.get(name) or ()) for name in ("pull_secrets", "tolerations")}
+        lists = {name: tuple(known.get(name) or ()) for name in _LISTS}
+        lists["volume_claims"] = tuple(VolumeClaim(*each) for each in lists["volume_claims"])
         return cls(**{**known, **lists})
+
+    def has_volume_at(self, folder: str) -> bool:
+        """Return whether pods can write to a folder that outlives them."""
+        paths = (each.path for each in self.volume_claims if not each.read_only)
+        return any(folder == path or folder.startswith(f"{path}/") for path in paths)
 
 
 @dataclass(frozen=True)
@@ -225,6 +244,25 @@ def _toleration(text: str) -> dict[str, str]:
     return {"key": key, **equal, **({"effect": effect} if effect else {})}
 
 
+def _volume_claims(text: str) -> tuple[VolumeClaim, ...]:
+    found = () if text == "none" else tuple(map(_volume_claim, _parts(text)))
+    for path in (paths := [each.path for each in found]):
+        if paths.count(path) > 1:
+            raise ValueError(f"{path} is there twice, and one volume can be at a path")
+    return found
+
+
+def _volume_claim(text: str) -> VolumeClaim:
+    path, _, source = (word.strip() for word in text.partition("="))
+    found = _CLAIM.fullmatch(source)
+    if not path.startswith("/") or not found or ".." in source.split("/"):
+        raise ValueError(f"{text!r} is not a volume: expected /path=claim, /path=claim/folder, or /path=claim:ro")
+    path = os.path.normpath(path)
+    if path.strip("/") == "" or any(path == own or path.startswith(f"{own}/") for own in _OF_THE_POD):
+        raise ValueError(f"{path} cannot be a volume: it would hide what every pod needs")
+    return VolumeClaim(path, _name(found["claim"]), (found["folder"] or "").strip("/"), bool(found["read_only"]))
+
+
 def _disk(text: str) -> int:
     try:
         return read_resources({"disk": text}).disk_bytes or 0
@@ -281,6 +319,7 @@ _KINDS = {
     "tolerations": _Kind("list of taints", "dedicated=research:NoSchedule,gpu", _tolerations),
     "labels": _Kind("list of labels", "team=vision,cost-center=42", _own_labels),
     "annotations": _Kind("list of annotations", "linkerd.io/inject=disabled", _annotations),
+    "volume_claims": _Kind("list of volumes", "/datasets=datasets:ro,/scratch=scratch", _volume_claims),
     "runtime_class": _Kind("runtime class name", "nvidia", _name),
     "cpu_disk": _Kind("size", "10Gi", _disk),
     "ttl_hours": _Kind("number of hours", "24", _hours),

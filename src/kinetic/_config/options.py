@@ -143,6 +143,7 @@ CLUSTER_SETTINGS = {
     "tolerations": "those for the accelerator",
     "labels": "none",
     "annotations": "none",
+    "volume_claims": "none",
     "runtime_class": "the nodes' own",
     "cpu_disk": "1Gi",
     "ttl_hours": "24",

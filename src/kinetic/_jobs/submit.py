@@ -426,7 +426,9 @@ def _check_outputs(options: Options, context: SubmitContext) -> None:
             next="name another one in output_dir, or leave it out",
         )
     is_shared = is_here or read_variable("KINETIC_SHARED_STORE", os.environ) == "1"
-    if not is_shared and wire_order.local_folder(outputs):
+    folder = wire_order.local_folder(outputs)
+    has_volume = context.settings is not None and context.settings.has_volume_at(folder)
+    if folder and not is_shared and not has_volume:
         raise OptionError(
             f"a job on a cluster cannot leave its outputs in {outputs}",
             why="the folder would be in its pod, and be removed with it",

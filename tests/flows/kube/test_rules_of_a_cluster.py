@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,3 +165,81 @@ def test_a_job_in_a_namespace_of_openshift_has_the_user_and_the_group_that_it_ge
     )
 
     assert clients.run("from who import who\ntell(who())") == [USER, [0, USER], "/tmp"]
+
+
+@pytest.fixture
+def volume(site: Any, tmp_path: Path) -> Iterator[Path]:
+    """The claim "scratch" of the namespace, and the folder that is its volume; pods do not see it otherwise."""
+    name, folder = f"scratch-{site.namespace}", tmp_path / "volume"
+    (folder / "set").mkdir(parents=True)
+    folder.chmod(0o777)
+    size = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    spec = {**size, "capacity": {"storage": "1Gi"}, "hostPath": {"path": str(folder)}}
+    site.api.create("/api/v1/persistentvolumes", {"kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec})
+    spec = {**size, "resources": {"requests": {"storage": "1Gi"}}, "volumeName": name}
+    # As the controller for volumes leaves it, which this control plane does not have.
+    about = {"name": "scratch", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+    site.put("persistentvolumeclaims", {"kind": "PersistentVolumeClaim", "metadata": about, "spec": spec})
+    yield folder
+    site.api.delete(f"/api/v1/persistentvolumes/{name}")
+
+
+def test_every_pod_has_the_volumes_of_the_settings_and_outputs_may_be_in_one(
+    clients: Any, machine: str, volume: Path, kinetic: Any, monkeypatch: Any
+) -> None:
+    (volume / "set" / "words").write_text("one two three")
+    monkeypatch.setenv("KINETIC_VOLUME_CLAIMS", "/datasets=scratch/set:ro,/scratch=scratch")
+    clients.project.write(
+        "count.py",
+        """
+        import os
+        import kinetic
+
+        @kinetic.run(accelerator="cpu", output_dir="/scratch/outputs")
+        def count():
+            with open("/datasets/words") as file:
+                words = len(file.read().split())
+            with open(os.path.join(kinetic.output_dir(), "kept"), "w") as file:
+                file.write(str(words))
+            return words, os.access("/datasets", os.W_OK)
+    """,
+    )
+
+    submit = "job = count.run_async()\ntell((job.job_id, job.result(cleanup=False)))"
+    job_id, value = clients.run(f"from count import count\n{submit}")
+
+    assert value == [3, False]
+    assert (volume / "outputs" / "kept").read_text() == "3"
+    assert "the folder can be there" in kinetic("outputs", "ls", job_id).err
+    assert not Path("/scratch").exists()
+
+
+def test_a_volume_that_is_missing_or_read_only_is_said_before_anything_is_packed(
+    clients: Any, machine: str, volume: Path, monkeypatch: Any
+) -> None:
+    submit = """
+        from one import add
+        try:
+            add.with_options(output_dir="/scratch/outputs").run_async(2, 3)
+        except Exception as error:
+            tell(message(error))
+    """
+
+    monkeypatch.setenv("KINETIC_VOLUME_CLAIMS", "/scratch=scratch:ro")
+    assert "cannot leave its outputs in /scratch/outputs" in clients.run(submit)
+    monkeypatch.setenv("KINETIC_VOLUME_CLAIMS", "/scratch=other")
+    assert "has no volume claim other" in clients.run(submit)
+
+
+def test_a_cluster_without_a_bucket_has_its_store_in_a_volume(
+    clients: Any, machine: str, volume: Path, kinetic: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("KINETIC_STORE", str(volume / "store"))
+    monkeypatch.setenv("KINETIC_SHARED_STORE", "1")
+    monkeypatch.setenv("KINETIC_VOLUME_CLAIMS", f"{volume}=scratch")
+
+    submit = "job = add.run_async(2, 3)\ntell((job.job_id, job.result(cleanup=False)))"
+    job_id, value = clients.run(f"from one import add\n{submit}")
+
+    assert value == 5
+    assert kinetic("jobs", "logs", job_id).out == "adding\n"

@@ -76,6 +76,7 @@ def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) ->
     names += ("--image-repo", "h.example/team/jobs", "--cpu-disk", "20Gi")
     more = ("--pull-secret", "mine", "--pull-secret", "theirs", "--node-selector", "pool=gpus,zone=a")
     more += ("--tolerations", "a=b", "--labels", "team=x", "--annotations", "a/b=c", "--runtime-class", "nvidia")
+    more += ("--volume-claims", "/data=sets:ro")
     numbers = ("--ttl-hours", "0.5", "--most-attempts", "4")
 
     done = kinetic("profile", "create", "team", *PLACE, *names, *more, *numbers)
@@ -92,6 +93,7 @@ def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) ->
         tolerations=({"key": "a", "operator": "Equal", "value": "b"},),
         labels={"team": "x"},
         annotations={"a/b": "c"},
+        volume_claims=(cluster.VolumeClaim("/data", "sets", read_only=True),),
         runtime_class="nvidia",
         cpu_disk=20 << 30,
         ttl_seconds=1800,
@@ -280,6 +282,7 @@ def test_the_list_as_json_is_a_document(kinetic, home) -> None:
         "tolerations": None,
         "labels": None,
         "annotations": None,
+        "volume_claims": None,
         "runtime_class": None,
         "cpu_disk": None,
         "ttl_hours": None,

@@ -9,7 +9,7 @@ import pwd
 import pytest
 
 from kinetic._config import cluster, profiles
-from kinetic._config.cluster import ClusterSettings
+from kinetic._config.cluster import ClusterSettings, VolumeClaim
 from kinetic._config.profiles import Profile
 from kinetic.errors import OptionError, SettingsError
 
@@ -25,6 +25,7 @@ TEAM = Profile(
     tolerations="dedicated=research:NoSchedule, gpu",
     labels="team=vision,app.kubernetes.io/part-of=x",
     annotations="linkerd.io/inject=disabled",
+    volume_claims="/datasets=sets/imagenet/:ro, /scratch/=scratch",
     runtime_class="nvidia",
     cpu_disk="10Gi",
     ttl_hours="2",
@@ -37,7 +38,9 @@ OF_TEAM = ClusterSettings(
         {"key": "dedicated", "operator": "Equal", "value": "research", "effect": "NoSchedule"},
         {"key": "gpu", "operator": "Exists"},
     ),
-    *({"team": "vision", "app.kubernetes.io/part-of": "x"}, {"linkerd.io/inject": "disabled"}, "nvidia"),
+    *({"team": "vision", "app.kubernetes.io/part-of": "x"}, {"linkerd.io/inject": "disabled"}),
+    (VolumeClaim("/datasets", "sets", "imagenet", read_only=True), VolumeClaim("/scratch", "scratch")),
+    "nvidia",
     *(10 << 30, 7200, 5),
 )
 ENVIRON = {
@@ -51,6 +54,7 @@ ENVIRON = {
     "KINETIC_TOLERATIONS": "none",
     "KINETIC_LABELS": "team=speech",
     "KINETIC_ANNOTATIONS": "none",
+    "KINETIC_VOLUME_CLAIMS": "/a=b",
     "KINETIC_RUNTIME_CLASS": "gvisor",
     "KINETIC_CPU_DISK": "2G",
     "KINETIC_TTL_HOURS": "0.25",
@@ -58,7 +62,7 @@ ENVIRON = {
 }
 OF_ENVIRON = ClusterSettings(
     *("other", "lead", "low", ("ours",), "127.0.0.1:5000/jobs", "bucket", {"pool": "cpus"}),
-    *((), {"team": "speech"}, {}, "gvisor", 2 * 10**9, 900, 1),
+    *((), {"team": "speech"}, {}, (VolumeClaim("/a", "b"),), "gvisor", 2 * 10**9, 900, 1),
 )
 
 
@@ -116,6 +120,21 @@ def test_a_taint_is_written_as_kubectl_writes_it_and_what_is_left_out_may_be_any
     assert cluster.read_settings(None, {"KINETIC_TOLERATIONS": text}).tolerations == (toleration,)
 
 
+@pytest.mark.parametrize(
+    ("folder", "outlives"),
+    [
+        ("/scratch", True),
+        ("/scratch/a", True),
+        ("/scratches", False),
+        ("/datasets/a", False),
+        ("/tmp/a", False),
+        ("", False),
+    ],
+)
+def test_a_folder_outlives_its_pod_where_it_is_in_a_volume_that_can_be_written(folder, outlives):
+    assert OF_TEAM.has_volume_at(folder) is outlives
+
+
 def test_an_annotation_may_have_any_value_without_a_comma():
     read = cluster.read_settings(None, {"KINETIC_ANNOTATIONS": "a/b=c d=e:{}"})
 
@@ -138,6 +157,7 @@ def test_a_file_may_hold_what_json_has_for_it(tmp_path):
     environ = {"KINETIC_HOME": str(tmp_path)}
     typed = {"pull_secrets": ["mine", "theirs"], "node_selector": {"pool": "gpus"}, "ttl_hours": 1.5}
     typed |= {"tolerations": ["a=b", "c:NoExecute"], "labels": {"team": "vision"}, "annotations": {"a/b": "c"}}
+    typed["volume_claims"] = {"/data": "sets:ro"}
     entry = {"project": "p", "zone": "z", "cluster": "c", **typed, "most_attempts": 3}
     (tmp_path / "profiles.json").write_text(json.dumps({"profiles": {"team": entry}}))
 
@@ -148,6 +168,7 @@ def test_a_file_may_hold_what_json_has_for_it(tmp_path):
     assert (read.ttl_seconds, read.most_attempts) == (5400, 3)
     assert [each["key"] for each in read.tolerations] == ["a", "c"]
     assert (read.labels, read.annotations) == ({"team": "vision"}, {"a/b": "c"})
+    assert read.volume_claims == (VolumeClaim("/data", "sets", read_only=True),)
 
 
 def test_an_object_without_labels_in_a_file_takes_any_node(tmp_path):
@@ -215,6 +236,13 @@ def test_settings_survive_the_way_through_json():
         ("KINETIC_ANNOTATIONS", "a b=c", "'a b=c' is not a valid annotation"),
         ("KINETIC_ANNOTATIONS", "kinetic/order=c", "kinetic/order cannot be set"),
         ("KINETIC_RUNTIME_CLASS", "NVIDIA", "lower-case letters"),
+        ("KINETIC_VOLUME_CLAIMS", "data=sets", "'data=sets' is not a volume: expected /path=claim"),
+        ("KINETIC_VOLUME_CLAIMS", "/data=sets:rw", "'/data=sets:rw' is not a volume"),
+        ("KINETIC_VOLUME_CLAIMS", "/data=sets/../x", "'/data=sets/../x' is not a volume"),
+        ("KINETIC_VOLUME_CLAIMS", "/data=Sets", "lower-case letters"),
+        ("KINETIC_VOLUME_CLAIMS", "/data=a,/data/=b", "/data is there twice"),
+        ("KINETIC_VOLUME_CLAIMS", "//=a", "it would hide what every pod needs"),
+        ("KINETIC_VOLUME_CLAIMS", "/kinetic/x=a", "it would hide what every pod needs"),
         ("KINETIC_TTL_HOURS", "soon", "more than 0"),
         ("KINETIC_TTL_HOURS", "0", "more than 0"),
         ("KINETIC_TTL_HOURS", "-1", "more than 0"),

@@ -349,6 +349,8 @@ def _pod_security(request: JobRequest) -> Manifest:
     if request.has_own_users:
         return found
     found["fsGroup"] = GROUP
+    if request.settings.volume_claims:  # else a kubelet would go through all files of a large volume at each start
+        found["fsGroupChangePolicy"] = "OnRootMismatch"
     if request.run_as is not None:
         found |= {"runAsUser": request.run_as, "runAsGroup": request.run_as, "fsGroup": request.run_as}
         found["runAsNonRoot"] = request.run_as != 0
@@ -377,6 +379,10 @@ def _volumes(request: JobRequest) -> tuple[list[Manifest], list[Manifest]]:
         # A file of its own: a folder would hide the Secret's folder beside it.
         source = {"name": request.runner, "defaultMode": _OWNER_ONLY}
         add("runner", RUNNER_PATH, {"configMap": source}, subPath=RUNNER_FILE, readOnly=True)
+    for at, each in enumerate(request.settings.volume_claims):
+        claim = {"claimName": each.claim, "readOnly": each.read_only}
+        part = {"subPath": each.folder} if each.folder else {}
+        add(f"claim-{at}", each.path, {"persistentVolumeClaim": claim}, readOnly=each.read_only, **part)
     for at, (path, mount) in enumerate(request.buckets):
         attributes = {"bucketName": mount.bucket, "mountOptions": mount.mount_options}
         driver = {"driver": FUSE_DRIVER, "readOnly": mount.read_only, "volumeAttributes": attributes}

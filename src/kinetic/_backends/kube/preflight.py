@@ -24,6 +24,7 @@ from kinetic._backends.kube.client import (
     RUNTIME_CLASS,
     SECRET,
     SERVICE_ACCOUNT,
+    VOLUME_CLAIM,
     Kind,
     response_json,
 )
@@ -112,6 +113,11 @@ def questions(
         pod_security(client)
         return ()
 
+    def check_volume_claims() -> Sequence[str]:
+        for name in dict.fromkeys(each.claim for each in settings.volume_claims):
+            _require(client, VOLUME_CLAIM, name, in_every_pod, code="volume-claim")
+        return ()
+
     in_every_pod = "the settings name it, so every pod of the job would be rejected"
     in_the_store = "the settings name it for the store, and a pod without it does not start"
     secret, priority, runtime = settings.store_secret, settings.priority_class, settings.runtime_class
@@ -123,6 +129,7 @@ def questions(
         "queue": lambda: _check_queue(client, settings.queue),
         "priority-class": lambda: _require(client, PRIORITY_CLASS, priority, in_every_pod, code="priority-class"),
         "runtime-class": lambda: _require(client, RUNTIME_CLASS, runtime, in_every_pod, code="runtime-class"),
+        "volume-claims": check_volume_claims,
         "store-secret": lambda: _require(client, SECRET, secret, in_the_store, code="secret-missing"),
         "nodes": lambda: _capacity_notes(client, placement, settings, pools),
     }
@@ -191,6 +198,7 @@ _NAMED = {
     "LocalQueue": ("queue", "KINETIC_QUEUE"),
     "PriorityClass": ("priority class", "KINETIC_PRIORITY_CLASS"),
     "RuntimeClass": ("runtime class", "KINETIC_RUNTIME_CLASS"),
+    "PersistentVolumeClaim": ("volume claim", "KINETIC_VOLUME_CLAIMS"),
     "Secret": ("Secret", "KINETIC_STORE_SECRET"),
 }
 

@@ -15,6 +15,7 @@ import pytest
 from kinetic._backends.kube import job_manifests
 from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, Kind
 from kinetic._backends.kube.job_manifests import BucketVolume
+from kinetic._config.cluster import VolumeClaim
 from kinetic._config.options import ResourceRequests
 from kinetic._data.remote_refs import FuseMount
 from kinetic._wire import task
@@ -40,6 +41,7 @@ FULL = {
     "labels": {"team": "vision", "app": "theirs"},
     "annotations": {"example.com/a": "b"},
     "runtime_class": "nvidia",
+    "volume_claims": (VolumeClaim("/datasets", "sets", "imagenet", read_only=True), VolumeClaim("/scratch", "scratch")),
     "run_as": 1000,
 }
 MAKERS = [job_manifests.job_set, job_manifests.indexed_job, job_manifests.leader_worker_set]
@@ -127,6 +129,19 @@ def test_labels_annotations_taints_and_the_runtime_of_the_settings_are_in_all_th
     assert template_of(manifest)["metadata"]["annotations"]["example.com/a"] == "b"
     assert {"key": "gpu", "operator": "Exists"} in pod_of(manifest)["tolerations"]
     assert pod_of(manifest)["runtimeClassName"] == "nvidia"
+
+
+@pytest.mark.parametrize("make", [job_manifests.job, *MAKERS])
+def test_each_claim_is_a_volume_of_every_pod_whose_owner_is_changed_at_most_once(ask, make: Any) -> None:
+    pod = pod_of(make(ask("cpu" if make is job_manifests.job else "tpu-v6e-4x4", **FULL)))
+
+    claims = [volume["persistentVolumeClaim"] for volume in pod["volumes"] if volume["name"].startswith("claim-")]
+    assert claims == [{"claimName": "sets", "readOnly": True}, {"claimName": "scratch", "readOnly": False}]
+    assert [mount for mount in container(pod)["volumeMounts"] if mount["name"].startswith("claim-")] == [
+        {"name": "claim-0", "mountPath": "/datasets", "readOnly": True, "subPath": "imagenet"},
+        {"name": "claim-1", "mountPath": "/scratch", "readOnly": False},
+    ]
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
 
 
 def test_where_the_cluster_gives_users_a_pod_names_neither_a_user_nor_a_group(ask) -> None:

@@ -20,7 +20,7 @@ from kinetic._backends.kube.connection import FixedCredential
 from kinetic._backends.kube.discovery import needed_permissions
 from kinetic._backends.kube.preflight import check, check_store, service_account
 from kinetic._backends.kube.transport import Access
-from kinetic._config.cluster import ClusterSettings
+from kinetic._config.cluster import ClusterSettings, VolumeClaim
 from kinetic._google.clusters import NodePool, NodePools
 from kinetic._hardware import place
 from kinetic._stores.parallel import Retry
@@ -425,6 +425,19 @@ def test_a_queue_is_looked_for_in_a_version_that_is_served(cluster, client, vers
     cluster.objects.add(f"/apis/kueue.x-k8s.io/{expected}/namespaces/team/localqueues/team-a")
 
     assert check(client, place("cpu"), ClusterSettings(queue="team-a")) == ()
+
+
+def test_each_volume_claim_must_exist_and_is_asked_for_once(cluster, client) -> None:
+    settings = ClusterSettings(volume_claims=(VolumeClaim("/a", "sets"), VolumeClaim("/b", "sets", "part")))
+    lacks = refused(client, settings)
+    assert (lacks.code, lacks.what) == ("volume-claim", "the namespace team has no volume claim sets")
+    assert "KINETIC_VOLUME_CLAIMS" in lacks.next
+
+    cluster.objects.add("/api/v1/namespaces/team/persistentvolumeclaims/sets")
+    before = cluster.asked("/persistentvolumeclaims/sets")
+
+    assert check(client, place("cpu"), settings) == ()
+    assert cluster.asked("/persistentvolumeclaims/sets") == before + 1
 
 
 def test_a_priority_class_a_runtime_class_and_a_secret_for_the_store_must_exist(cluster, client) -> None:
