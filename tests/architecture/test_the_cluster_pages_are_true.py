@@ -14,7 +14,7 @@ import yaml
 
 from kinetic._backends.kube import discovery
 from kinetic._backends.kube.client import JOB, JOB_SET, Kind
-from kinetic._backends.kube.job_manifests import JobRequest, resources, tolerations
+from kinetic._backends.kube.job_manifests import JobRequest, placed, resources
 from kinetic._config.cluster import ClusterSettings
 from kinetic._google.clusters import NodePools
 from kinetic._hardware import GPUS, TPUS, place
@@ -158,7 +158,7 @@ def test_every_label_and_every_taint_is_on_the_page():
 
     labels = {label for placement in placements for label in placement.node_selector}
     settings = ClusterSettings(queue="research")
-    taints = {toleration["key"] for placement in placements for toleration in tolerations(placement, settings)}
+    taints = {toleration["key"] for placement in placements for toleration in placed(placement, settings).tolerations}
 
     assert [name for name in sorted(labels | taints) if name not in page] == []
 

@@ -233,6 +233,8 @@ def _print_profile(found: Profile, *, as_json: bool) -> None:
 @click.option(
     "--volume-claims", metavar="PATH=CLAIM,…", help="Volumes of all pods: /scratch=scratch,/datasets=datasets:ro."
 )
+@click.option("--gpu-resource", metavar="NAME", help="What nodes call a GPU, instead of nvidia.com/gpu.")
+@click.option("--scheduler", metavar="NAME", help="The scheduler of the pods.")
 @click.option("--runtime-class", metavar="NAME", help="The RuntimeClass of pods.")
 @click.option("--ttl-hours", metavar="HOURS", help="Hours until the cluster removes the objects of an ended job.")
 @click.option("--most-attempts", metavar="N", help="How many attempts of a job may be interrupted.")

@@ -69,6 +69,8 @@ class ClusterSettings(NamedTuple):
     labels: Mapping[str, str] | None = None  # of all that is made for a job, besides kinetic's own
     annotations: Mapping[str, str] | None = None  # of pods
     volume_claims: tuple[VolumeClaim, ...] = ()  # what every pod mounts
+    gpu_resource: str = ""  # what the cluster calls a GPU; "" for nvidia.com/gpu
+    scheduler: str = ""  # of pods; "" for that of Kubernetes
     runtime_class: str = ""  # a RuntimeClass, for pods that need another container runtime
     cpu_disk: int = 0  # bytes of disk that a job without an accelerator requests where it does not say; 0 for 1 GiB
     ttl_seconds: int = DAY_SECONDS  # after a job's end, when the cluster removes what is left
@@ -244,6 +246,12 @@ def _toleration(text: str) -> dict[str, str]:
     return {"key": key, **equal, **({"effect": effect} if effect else {})}
 
 
+def _resource(text: str) -> str:
+    if "/" in text and _is_label_key(text):
+        return text
+    raise ValueError("expected what nodes call it (kubectl describe node), as in nvidia.com/mig-1g.10gb")
+
+
 def _volume_claims(text: str) -> tuple[VolumeClaim, ...]:
     found = () if text == "none" else tuple(map(_volume_claim, _parts(text)))
     for path in (paths := [each.path for each in found]):
@@ -320,6 +328,8 @@ _KINDS = {
     "labels": _Kind("list of labels", "team=vision,cost-center=42", _own_labels),
     "annotations": _Kind("list of annotations", "linkerd.io/inject=disabled", _annotations),
     "volume_claims": _Kind("list of volumes", "/datasets=datasets:ro,/scratch=scratch", _volume_claims),
+    "gpu_resource": _Kind("name of a resource", "nvidia.com/mig-1g.10gb", _resource),
+    "scheduler": _Kind("scheduler name", "volcano", _name),
     "runtime_class": _Kind("runtime class name", "nvidia", _name),
     "cpu_disk": _Kind("size", "10Gi", _disk),
     "ttl_hours": _Kind("number of hours", "24", _hours),

@@ -144,6 +144,8 @@ CLUSTER_SETTINGS = {
     "labels": "none",
     "annotations": "none",
     "volume_claims": "none",
+    "gpu_resource": "nvidia.com/gpu",
+    "scheduler": "that of Kubernetes",
     "runtime_class": "the nodes' own",
     "cpu_disk": "1Gi",
     "ttl_hours": "24",

@@ -78,6 +78,8 @@ class Profile(NamedTuple):
     labels: str = ""
     annotations: str = ""
     volume_claims: str = ""
+    gpu_resource: str = ""
+    scheduler: str = ""
     runtime_class: str = ""
     cpu_disk: str = ""
     ttl_hours: str = ""

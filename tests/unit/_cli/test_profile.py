@@ -76,7 +76,7 @@ def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) ->
     names += ("--image-repo", "h.example/team/jobs", "--cpu-disk", "20Gi")
     more = ("--pull-secret", "mine", "--pull-secret", "theirs", "--node-selector", "pool=gpus,zone=a")
     more += ("--tolerations", "a=b", "--labels", "team=x", "--annotations", "a/b=c", "--runtime-class", "nvidia")
-    more += ("--volume-claims", "/data=sets:ro")
+    more += ("--volume-claims", "/data=sets:ro", "--gpu-resource", "a.com/b", "--scheduler", "volcano")
     numbers = ("--ttl-hours", "0.5", "--most-attempts", "4")
 
     done = kinetic("profile", "create", "team", *PLACE, *names, *more, *numbers)
@@ -94,6 +94,8 @@ def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) ->
         labels={"team": "x"},
         annotations={"a/b": "c"},
         volume_claims=(cluster.VolumeClaim("/data", "sets", read_only=True),),
+        gpu_resource="a.com/b",
+        scheduler="volcano",
         runtime_class="nvidia",
         cpu_disk=20 << 30,
         ttl_seconds=1800,
@@ -283,6 +285,8 @@ def test_the_list_as_json_is_a_document(kinetic, home) -> None:
         "labels": None,
         "annotations": None,
         "volume_claims": None,
+        "gpu_resource": None,
+        "scheduler": None,
         "runtime_class": None,
         "cpu_disk": None,
         "ttl_hours": None,

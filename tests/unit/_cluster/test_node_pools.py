@@ -116,8 +116,7 @@ def test_a_queued_pool_is_for_jobs_of_a_queue_of_kueue(maker, cloud, standard) -
     pools = clusters.pools_from_json(cloud.container.clusters[ZONE, "team"], "kinetic-tests", ZONE, "team")
 
     def capacity(settings: ClusterSettings) -> str:
-        l4 = place("l4")
-        return pools.capacity_for(l4._replace(tolerations=job_manifests.tolerations(l4, settings))).kind
+        return pools.capacity_for(job_manifests.placed(place("l4"), settings)).kind
 
     assert capacity(ClusterSettings(queue="dws")) == "can-grow"
     assert capacity(ClusterSettings()) == "impossible"

@@ -26,6 +26,8 @@ TEAM = Profile(
     labels="team=vision,app.kubernetes.io/part-of=x",
     annotations="linkerd.io/inject=disabled",
     volume_claims="/datasets=sets/imagenet/:ro, /scratch/=scratch",
+    gpu_resource="nvidia.com/mig-1g.10gb",
+    scheduler="volcano",
     runtime_class="nvidia",
     cpu_disk="10Gi",
     ttl_hours="2",
@@ -40,7 +42,7 @@ OF_TEAM = ClusterSettings(
     ),
     *({"team": "vision", "app.kubernetes.io/part-of": "x"}, {"linkerd.io/inject": "disabled"}),
     (VolumeClaim("/datasets", "sets", "imagenet", read_only=True), VolumeClaim("/scratch", "scratch")),
-    "nvidia",
+    *("nvidia.com/mig-1g.10gb", "volcano", "nvidia"),
     *(10 << 30, 7200, 5),
 )
 ENVIRON = {
@@ -55,6 +57,8 @@ ENVIRON = {
     "KINETIC_LABELS": "team=speech",
     "KINETIC_ANNOTATIONS": "none",
     "KINETIC_VOLUME_CLAIMS": "/a=b",
+    "KINETIC_GPU_RESOURCE": "amd.com/gpu",
+    "KINETIC_SCHEDULER": "mine",
     "KINETIC_RUNTIME_CLASS": "gvisor",
     "KINETIC_CPU_DISK": "2G",
     "KINETIC_TTL_HOURS": "0.25",
@@ -62,7 +66,7 @@ ENVIRON = {
 }
 OF_ENVIRON = ClusterSettings(
     *("other", "lead", "low", ("ours",), "127.0.0.1:5000/jobs", "bucket", {"pool": "cpus"}),
-    *((), {"team": "speech"}, {}, (VolumeClaim("/a", "b"),), "gvisor", 2 * 10**9, 900, 1),
+    *((), {"team": "speech"}, {}, (VolumeClaim("/a", "b"),), "amd.com/gpu", "mine", "gvisor", 2 * 10**9, 900, 1),
 )
 
 
@@ -236,6 +240,9 @@ def test_settings_survive_the_way_through_json():
         ("KINETIC_ANNOTATIONS", "a b=c", "'a b=c' is not a valid annotation"),
         ("KINETIC_ANNOTATIONS", "kinetic/order=c", "kinetic/order cannot be set"),
         ("KINETIC_RUNTIME_CLASS", "NVIDIA", "lower-case letters"),
+        ("KINETIC_GPU_RESOURCE", "gpu", "as in nvidia.com/mig-1g.10gb"),
+        ("KINETIC_GPU_RESOURCE", "a b/c", "as in nvidia.com/mig-1g.10gb"),
+        ("KINETIC_SCHEDULER", "Mine", "lower-case letters"),
         ("KINETIC_VOLUME_CLAIMS", "data=sets", "'data=sets' is not a volume: expected /path=claim"),
         ("KINETIC_VOLUME_CLAIMS", "/data=sets:rw", "'/data=sets:rw' is not a volume"),
         ("KINETIC_VOLUME_CLAIMS", "/data=sets/../x", "'/data=sets/../x' is not a volume"),

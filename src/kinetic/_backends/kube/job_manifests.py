@@ -228,7 +228,8 @@ _DISK = {"cpu": 1 * _GIB, "gpu": 10 * _GIB, "tpu": 10 * _GIB}
 
 def pod_template(request: JobRequest, environment: list[Manifest] | None = None, **spec: Any) -> Manifest:
     """Return the template of a job's pods, with variables and fields for what makes them; None omits a field."""
-    placement, settings = request.placement, request.settings
+    settings = request.settings
+    placement = placed(request.placement, settings)
     volumes, mounts = _volumes(request)
     selector = node_selector(placement, settings.node_selector, by_count=request.by_count)
     fields = {
@@ -238,11 +239,12 @@ def pod_template(request: JobRequest, environment: list[Manifest] | None = None,
         "serviceAccountName": request.service_account or None,
         "priorityClassName": settings.priority_class or None,
         "runtimeClassName": settings.runtime_class or None,
+        "schedulerName": settings.scheduler or None,
         "terminationGracePeriodSeconds": SPOT_GRACE_SECONDS if placement.spot else GRACE_SECONDS,
         "activeDeadlineSeconds": request.deadline_seconds,
         "imagePullSecrets": [{"name": name} for name in settings.pull_secrets],
         "nodeSelector": selector,
-        "tolerations": [dict(toleration) for toleration in tolerations(placement, settings)],
+        "tolerations": [dict(toleration) for toleration in placement.tolerations],
         "securityContext": _pod_security(request),
         "containers": [_container(request, mounts, environment or [])],
         "volumes": volumes,
@@ -260,9 +262,11 @@ def pod_template(request: JobRequest, environment: list[Manifest] | None = None,
     }
 
 
-def tolerations(placement: Placement, settings: ClusterSettings) -> tuple[Toleration, ...]:
-    """Return the taints that pods tolerate: of the hardware, the settings, and nodes that Kueue asks for."""
-    return (*placement.tolerations, *map(dict, settings.tolerations), *([_OF_A_QUEUE] if settings.queue else ()))
+def placed(placement: Placement, settings: ClusterSettings) -> Placement:
+    """Return hardware as a cluster has it: with the taints that its pods tolerate, and what it calls a GPU."""
+    of_settings = (*map(dict, settings.tolerations), *([_OF_A_QUEUE] if settings.queue else ()))
+    called = settings.gpu_resource if settings.gpu_resource and placement.kind == "gpu" else placement.resource
+    return placement._replace(tolerations=(*placement.tolerations, *of_settings), resource=called)
 
 
 def node_selector(
@@ -320,8 +324,8 @@ def resources(request: JobRequest) -> Manifest:
     }
     asked = {"cpu": needs.cpu, "memory": needs.memory_bytes, "ephemeral-storage": needs.disk_bytes}
     limits = {name: requests[name] for name, amount in asked.items() if amount is not None}
-    if request.placement.resource:
-        chips = {request.placement.resource: str(request.placement.resource_count)}
+    if called := placed(request.placement, request.settings).resource:
+        chips = {called: str(request.placement.resource_count)}
         requests, limits = requests | chips, limits | chips
     return {"requests": requests} | ({"limits": limits} if limits else {})
 

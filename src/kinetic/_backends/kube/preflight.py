@@ -28,7 +28,7 @@ from kinetic._backends.kube.client import (
     Kind,
     response_json,
 )
-from kinetic._backends.kube.job_manifests import NODE_POOL, node_selector, tolerations
+from kinetic._backends.kube.job_manifests import NODE_POOL, node_selector, placed
 from kinetic._config.options import read_variable
 from kinetic._hardware.placement import COUNT_LABEL
 from kinetic._stores.protocol import PUBLIC_VARIABLES
@@ -329,7 +329,7 @@ class MatchingNodes(NamedTuple):
 def _capacity_notes(
     client: Client, placement: Placement, settings: ClusterSettings, pools: Callable[[], NodePools | None]
 ) -> tuple[str, ...]:
-    placement = placement._replace(tolerations=tolerations(placement, settings))
+    placement = placed(placement, settings)
     by_count = settings.node_selector is not None or selects_by_count(client, placement)
     labels = node_selector(placement, settings.node_selector, by_count=by_count)
     if not labels and placement.resource is None:
@@ -407,7 +407,8 @@ def _written(labels: Mapping[str, str]) -> str:
 
 def _key(placement: Placement, labels: Mapping[str, str]) -> tuple[object, ...]:
     tolerated = tuple(tuple(each.items()) for each in placement.tolerations)
-    return ("nodes", tuple(sorted(labels.items())), placement.resource_count, placement.hosts, tolerated)
+    asked = (placement.resource, placement.resource_count, placement.hosts)
+    return ("nodes", tuple(sorted(labels.items())), *asked, tolerated)
 
 
 def _matching_nodes(client: Client, placement: Placement, labels: dict[str, str]) -> MatchingNodes | None:

@@ -41,6 +41,8 @@ FULL = {
     "labels": {"team": "vision", "app": "theirs"},
     "annotations": {"example.com/a": "b"},
     "runtime_class": "nvidia",
+    "scheduler": "volcano",
+    "gpu_resource": "nvidia.com/mig-1g.10gb",
     "volume_claims": (VolumeClaim("/datasets", "sets", "imagenet", read_only=True), VolumeClaim("/scratch", "scratch")),
     "run_as": 1000,
 }
@@ -129,6 +131,7 @@ def test_labels_annotations_taints_and_the_runtime_of_the_settings_are_in_all_th
     assert template_of(manifest)["metadata"]["annotations"]["example.com/a"] == "b"
     assert {"key": "gpu", "operator": "Exists"} in pod_of(manifest)["tolerations"]
     assert pod_of(manifest)["runtimeClassName"] == "nvidia"
+    assert pod_of(manifest)["schedulerName"] == "volcano"
 
 
 @pytest.mark.parametrize("make", [job_manifests.job, *MAKERS])
@@ -142,6 +145,15 @@ def test_each_claim_is_a_volume_of_every_pod_whose_owner_is_changed_at_most_once
         {"name": "claim-1", "mountPath": "/scratch", "readOnly": False},
     ]
     assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "called"), [("gpu-l4x2", "nvidia.com/mig-1g.10gb"), ("tpu-v5e-1", "google.com/tpu")]
+)
+def test_a_cluster_may_have_a_name_of_its_own_for_gpus(ask, accelerator: str, called: str) -> None:
+    limits = job_manifests.resources(ask(accelerator, gpu_resource="nvidia.com/mig-1g.10gb"))["limits"]
+
+    assert list(limits) == [called]
 
 
 def test_where_the_cluster_gives_users_a_pod_names_neither_a_user_nor_a_group(ask) -> None:

@@ -556,6 +556,20 @@ def test_no_labels_at_all_mean_any_node_with_the_chips(cluster, client) -> None:
     assert notes(client, "gpu-l4", ClusterSettings(node_selector={})) == ()
 
 
+def test_taints_and_the_name_of_gpus_are_those_of_the_settings(cluster, client) -> None:
+    taint = {"key": "dedicated", "value": "research", "effect": "NoSchedule"}
+    small = node({}, taints=[taint], nvidia_gpu="1")
+    small["status"]["allocatable"] = {"nvidia.com/mig-1g.10gb": "7"}
+    cluster.nodes = [small]
+    tolerated = {"key": "dedicated", "operator": "Equal", "value": "research", "effect": "NoSchedule"}
+    anywhere = {"node_selector": {}, "gpu_resource": "nvidia.com/mig-1g.10gb"}
+
+    assert notes(client, "gpu-l4", ClusterSettings(**anywhere, tolerations=(tolerated,))) == ()
+    (said,) = notes(client, "gpu-l4", ClusterSettings(**anywhere))
+    assert "1 nvidia.com/mig-1g.10gb" in said
+    assert "KINETIC_TOLERATIONS" in said
+
+
 def test_where_nodes_may_not_be_listed_nothing_is_concluded(cluster, client) -> None:
     cluster.answers["/nodes"] = refusal(403, "forbidden", "Forbidden")
 
