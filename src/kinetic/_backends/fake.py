@@ -142,7 +142,7 @@ class _Roles:
     def check(self, placement: Placement, requirements: Mapping[str, Any] | None = None) -> tuple[str, ...]:
         return ()  # any hardware: none is used
 
-    def check_store(self, url: str) -> None:
+    def check_store(self, url: str, requirements: Mapping[str, Any] | None = None) -> None:
         """Accept any store that this process can open."""
 
     def prepare(self) -> None:

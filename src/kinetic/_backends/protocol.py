@@ -147,8 +147,8 @@ class Launcher(Protocol):
             CapacityError: The hardware is not available here.
         """
 
-    def check_store(self, url: str) -> None:
-        """Refuse a store that jobs of this place cannot reach, with an OptionError."""
+    def check_store(self, url: str, requirements: Mapping[str, Any] | None = None) -> None:
+        """Refuse a store that jobs of this place cannot reach, with an OptionError; the requirements are as above."""
 
     def prepare(self) -> None:
         """Start whatever takes time and does not depend on the job, while the client packs."""

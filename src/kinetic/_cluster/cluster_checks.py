@@ -414,7 +414,7 @@ class ClusterChecks:
         return self._target.bucket_name if self._target.store.value.startswith("gs://") else ""
 
     def _store_address(self) -> str:
-        preflight.check_store(self._target.store.value, self._environ)
+        preflight.check_store(self._target.store.value, self._environ, self._settings)
         return f"the store is {self._target.store.value} ({self._target.store.source})"
 
     def _store_answers(self) -> str:

@@ -63,8 +63,9 @@ def prepare(options: Options, *, may_be_warm: bool = False) -> SubmitContext:
 
                 warm_assignment.begin(backend, options)
             wanted = cluster.read_settings(target.profile, os.environ)
-        backend.check_store(target.store.value)
-        notes = (*target.notes, *placement.notes, *backend.check(placement, wanted and {"settings": wanted.to_json()}))
+        requirements = wanted and {"settings": wanted.to_json()}
+        backend.check_store(target.store.value, requirements)
+        notes = (*target.notes, *placement.notes, *backend.check(placement, requirements))
     home = settings.ensure_home(os.environ)
     backend.prepare()
     key_id, key = config_home.own_key(home)

@@ -235,7 +235,6 @@ def test_a_cluster_without_a_bucket_has_its_store_in_a_volume(
     clients: Any, machine: str, volume: Path, kinetic: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("KINETIC_STORE", str(volume / "store"))
-    monkeypatch.setenv("KINETIC_SHARED_STORE", "1")
     monkeypatch.setenv("KINETIC_VOLUME_CLAIMS", f"{volume}=scratch")
 
     submit = "job = add.run_async(2, 3)\ntell((job.job_id, job.result(cleanup=False)))"

@@ -120,8 +120,8 @@ class KubeBackend:
         with self.client.transport.submitting():
             return preflight.check(self.client, placement, settings, pools=lambda: pools_of(self.where, self.environ))
 
-    def check_store(self, url: str) -> None:
-        preflight.check_store(url, self.environ)
+    def check_store(self, url: str, requirements: Mapping[str, Any] | None = None) -> None:
+        preflight.check_store(url, self.environ, PodRequirements.from_json(requirements).settings)
 
     def prepare(self) -> None:
         """Build the runner in a thread while the client packs."""

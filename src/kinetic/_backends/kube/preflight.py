@@ -6,7 +6,6 @@ sends none. What the cluster does not let us read is assumed to be right.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,7 @@ from kinetic._backends.kube.job_manifests import NODE_POOL, node_selector, place
 from kinetic._config.options import read_variable
 from kinetic._hardware.placement import COUNT_LABEL
 from kinetic._stores.protocol import PUBLIC_VARIABLES
-from kinetic._wire import NamedTuple
+from kinetic._wire import NamedTuple, order
 from kinetic.errors import (
     AccessDeniedError,
     BackendError,
@@ -247,7 +246,7 @@ def _metadata_of(client: Client, kind: Kind, name: str, *, absent_seconds: float
 # ------------------------------------------------------------------------------------------ the store, the namespace
 
 
-def check_store(url: str, environ: Mapping[str, str] = os.environ) -> None:
+def check_store(url: str, environ: Mapping[str, str], settings: ClusterSettings) -> None:
     """Refuse a store that pods of a cluster cannot reach, and addresses that contain a password."""
     for name in PUBLIC_VARIABLES:
         if "@" in environ.get(name, "").partition("://")[2].partition("/")[0]:
@@ -257,10 +256,12 @@ def check_store(url: str, environ: Mapping[str, str] = os.environ) -> None:
                 next="remove what is before the @; a Secret that KINETIC_STORE_SECRET names provides credentials",
             )
     scheme = url.partition("://")[0] if "://" in url else "file"
-    if scheme in {"gs", "s3"} or (scheme == "file" and read_variable("KINETIC_SHARED_STORE", environ) == "1"):
+    is_said = read_variable("KINETIC_SHARED_STORE", environ) == "1" or settings.has_volume_at(order.local_folder(url))
+    if scheme in {"gs", "s3"} or (scheme == "file" and is_said):
         return
     where = "a folder of this machine" if scheme == "file" else "not a bucket"
-    shared = "     or KINETIC_SHARED_STORE=1 if every pod has that folder at the same path" if scheme == "file" else ""
+    ways = "KINETIC_VOLUME_CLAIMS, if it is in a volume of the cluster, or KINETIC_SHARED_STORE=1, if every pod has it"
+    shared = f"     or {ways}" if scheme == "file" else ""
     raise OptionError(
         "jobs on a cluster need a store that their pods can reach",
         why=f"{url} is {where}",

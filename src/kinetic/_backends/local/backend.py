@@ -119,7 +119,7 @@ class LocalBackend:
 
         return limits.check(placement, self.environ, self.limits.gpus, strict=self._strict)
 
-    def check_store(self, url: str) -> None:
+    def check_store(self, url: str, requirements: Mapping[str, Any] | None = None) -> None:
         """Refuse a store in the memory of this process; jobs here reach whatever else this client reaches."""
         if url.startswith("memory://"):
             raise OptionError(

@@ -621,23 +621,32 @@ def test_pools_that_nobody_tells_leave_what_the_nodes_say(cluster, client) -> No
 
 @pytest.mark.parametrize("url", ["gs://bucket", "s3://bucket/team"])
 def test_a_bucket_can_be_reached_from_everywhere(url: str) -> None:
-    check_store(url, {})
+    check_store(url, {}, ClusterSettings())
 
 
 @pytest.mark.parametrize("url", ["file:///home/ann/.kinetic/store", "/home/ann/store", "memory://x"])
 def test_a_folder_of_this_machine_cannot(url: str) -> None:
     with pytest.raises(OptionError) as caught:
-        check_store(url, {})
+        check_store(url, {}, ClusterSettings())
 
     assert url in caught.value.why
     assert caught.value.next.startswith("export KINETIC_STORE=gs://")
 
 
 def test_a_folder_that_every_pod_has_can_if_somebody_says_so() -> None:
-    check_store("file:///shared/kinetic", {"KINETIC_SHARED_STORE": "1"})
+    check_store("file:///shared/kinetic", {"KINETIC_SHARED_STORE": "1"}, ClusterSettings())
 
     with pytest.raises(OptionError):
-        check_store("memory://x", {"KINETIC_SHARED_STORE": "1"})
+        check_store("memory://x", {"KINETIC_SHARED_STORE": "1"}, ClusterSettings())
+
+
+@pytest.mark.parametrize("url", ["file:///shared/kinetic", "/shared/kinetic"])
+def test_a_folder_in_a_volume_that_pods_can_write_to_can(url: str) -> None:
+    check_store(url, {}, ClusterSettings(volume_claims=(VolumeClaim("/shared", "team"),)))
+
+    with pytest.raises(OptionError) as caught:
+        check_store(url, {}, ClusterSettings(volume_claims=(VolumeClaim("/shared", "team", read_only=True),)))
+    assert "KINETIC_VOLUME_CLAIMS" in caught.value.next
 
 
 # ----------------------------------------------------------------------------------------------------------- questions
@@ -679,11 +688,11 @@ def test_an_answer_that_is_no_longer_believed_is_asked_for_again() -> None:
 @pytest.mark.parametrize("name", ["STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
 def test_an_address_with_a_password_is_refused_as_it_would_stand_in_the_pods_spec(name: str) -> None:
     with pytest.raises(OptionError) as caught:
-        check_store("gs://jobs", {name: "https://ann:secret@minio.example.com:9000/path@x"})
+        check_store("gs://jobs", {name: "https://ann:secret@minio.example.com:9000/path@x"}, ClusterSettings())
 
     assert caught.value.what == f"{name} contains a user name or a password"
     assert "secret" not in str(caught.value).replace("Secret", "")
-    check_store("gs://jobs", {name: "https://minio.example.com:9000/path@x"})
+    check_store("gs://jobs", {name: "https://minio.example.com:9000/path@x"}, ClusterSettings())
 
 
 # --------------------------------------------------------------------------------------- GPUs that nobody has counted
