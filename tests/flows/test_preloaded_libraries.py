@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import coverage
 import pytest
 from flows.conftest import last_json
 
@@ -515,6 +516,36 @@ def test_a_function_that_sets_a_variable_before_it_imports_the_library_has_it_so
     says = "in an interpreter of its own: of_theirs was imported ahead of it with another value of OF_THEIRS"
     assert [says in log for log in logs] == [True] + [False] * (len(logs) - 1), "later it is imported with that value"
     assert (last["preloaded"], last["setting"]) == (False, None)
+
+
+def test_a_job_that_begins_again_is_measured_by_coverage_as_any(run, project, monkeypatch) -> None:
+    settings = project.write("settings", f"[run]\nsource = {project.root}\ndata_file = {project.root}/found\n")
+    monkeypatch.setenv("COVERAGE_PROCESS_START", str(settings))
+    project.write("more.py", "import os, random\n\ndef set_it():\n    os.environ['OF_THEIRS'] = str(random.random())\n")
+    project.write("jobs.py", JOBS.replace("def seen():\n", "def seen():\n        import more\n        more.set_it()\n"))
+
+    log = run(
+        """
+        import glob
+        log = ""
+        while "begins again" not in log:
+            assert time.monotonic() < limit
+            for path in glob.glob("found.*"):
+                os.remove(path)
+            job = look.run_async()
+            job.result(cleanup=False)
+            log = job.logs()
+        print(json.dumps(log))
+        """,
+        condition="True",
+    )
+
+    assert "coverage.py" not in log
+    found = [coverage.CoverageData(path) for path in project.root.glob("found.*")]
+    for each in found:
+        each.read()
+    assert any(4 in (each.lines(str(project.root / "more.py")) or ()) for each in found)
+    assert not any("/work-" in path for each in found for path in each.measured_files()), "no copy, by its interpreter"
 
 
 def test_a_function_that_sets_a_variable_to_another_value_each_time_begins_again_once(run, project) -> None:

@@ -20,6 +20,8 @@ from kinetic._wire.task import READERS, Task
 Entry = Callable[[Task, int], NoReturn]  # what a worker does with its task and its end of the report
 Tasks = Generator[Task, None, None]  # what a worker receives about one task, one after the other
 
+# With them an interpreter measures itself from its start; what a worker measures is the job, see code_coverage.py.
+OF_COVERAGE = frozenset({"COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"})
 WORKER_SCRIPT = "worker.py"  # in the folder of the runner
 SPARE = "kinetic-spare"  # what `top` shows of a worker that has no task yet: at most 15 bytes
 
@@ -184,6 +186,7 @@ def exec_worker(task: Task, report: int) -> NoReturn:
             os.set_inheritable(descriptor, True)
         words = [sys.executable, *flags, str(Path(task.runner) / WORKER_SCRIPT), str(file.fileno()), str(report)]
         environ = task.environment if task.own_interpreter else os.environ
+        environ = {name: value for name, value in environ.items() if name not in OF_COVERAGE}  # it gets them later
         os.execve(words[0], words, environ)  # noqa: S606 - without a shell on purpose
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from kinetic._runner.worker import process_setup
 from kinetic._wire import folders
 
-_FILE, _DATA = "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"  # see worker.py
+_FILE, _DATA = "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"  # see worker_process.py
 _NOT_NEWS = ("no-data-collected", "module-not-imported", "module-not-measured")  # one job runs few of the files
 _PATHS = ("run:source", "run:source_dirs", "run:include", "run:omit")
 
@@ -29,7 +29,7 @@ class CodeCoverage:
         environ: Of the job.
         copies: Folders of the job's copy of the project, each with the one that it is a copy of; all end with a slash.
         here: The folder of the client's project.
-        parts: A folder for what each process has found; it is made.
+        parts: A folder for what each process has found; it is made, unless this is a job that begins again.
 
     Raises:
         ImportError: coverage.py is not in the job's environment.
@@ -48,7 +48,7 @@ class CodeCoverage:
             with contextlib.suppress(coverage.CoverageException):  # an older coverage.py lacks some
                 if isinstance(paths := self._measured.get_option(name), list):
                     self._measured.set_option(name, [*paths, *self._copies_of(paths)])
-        parts.mkdir()
+        parts.mkdir(exist_ok=True)
         self._measured.start()
 
     def finish(self, **_: Any) -> None:

@@ -54,7 +54,6 @@ _FILES_NAMED = 20
 _OURS = frozenset({DATA, DEVICES, EXTRACT, INSTALL, VERIFICATION})  # phases in which no code of the user runs
 _SOFTWARE = 70  # EX_SOFTWARE: only if everything below fails
 _FEW_MODULES = 40  # new ones, below which no process imports them for the next job: a twentieth of a second
-_OF_COVERAGE = frozenset({"COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"})  # see code_coverage.py
 _POOL_SECONDS = 1.0  # for workers of a pool that have nothing to do, to end
 _UNHEARD_SECONDS = 5.0  # for exit handlers, if the supervisor cannot know that they run; it gives as much
 
@@ -397,7 +396,7 @@ def _hook_imports(task: Task, order: Order, store: Store) -> import_hooks.Import
 
 def _measure_lines(task: Task, order: Order) -> None:
     """Measure which lines the job runs where the client asks for it, which can read a file of this machine."""
-    if task.is_in_a_pod or not os.environ.keys() & _OF_COVERAGE:
+    if task.is_in_a_pod or not os.environ.keys() & worker_process.OF_COVERAGE:
         return
     from kinetic._runner.worker import code_coverage  # only in tests
 
