@@ -85,6 +85,13 @@ def test_the_next_job_of_the_same_supervisor_is_measured_as_well_and_without_the
     assert lines["library.py"] == [2, 11]
 
 
+def test_no_file_of_kinetic_that_goes_with_its_runtime_folder_is_in_the_report(measured) -> None:
+    lines, _ = measured("[run]\npatch = subprocess\n", "program.py")
+
+    assert lines["library.py"] == [2, 3, 4, 5, 6, 7, 8, 11]
+    assert [path for path in lines if "/runners/" in path] == []
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [(None, "coverage.py measures nothing here"), ("/proc/nowhere", "what coverage.py measured cannot be written")],

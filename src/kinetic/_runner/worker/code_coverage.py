@@ -30,12 +30,15 @@ class CodeCoverage:
         copies: Folders of the job's copy of the project, each with the one that it is a copy of; all end with a slash.
         here: The folder of the client's project.
         parts: A folder for what each process has found; it is made, unless this is a job that begins again.
+        ours: Where kinetic's own files are, which no report can show: they go with the runtime folder.
 
     Raises:
         ImportError: coverage.py is not in the job's environment.
     """
 
-    def __init__(self, environ: Mapping[str, str], copies: Sequence[tuple[str, str]], here: str, parts: Path) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], copies: Sequence[tuple[str, str]], here: str, parts: Path, ours: str
+    ) -> None:
         import coverage
 
         self._copies, self._parts = copies, parts
@@ -47,7 +50,8 @@ class CodeCoverage:
         for name in _PATHS:
             with contextlib.suppress(coverage.CoverageException):  # an older coverage.py lacks some
                 if isinstance(paths := self._measured.get_option(name), list):
-                    self._measured.set_option(name, [*paths, *self._copies_of(paths)])
+                    more = [f"{ours}/*"] if name == "run:omit" else []
+                    self._measured.set_option(name, [*paths, *self._copies_of(paths), *more])
         parts.mkdir(exist_ok=True)
         self._measured.start()
 

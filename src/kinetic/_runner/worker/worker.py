@@ -402,7 +402,8 @@ def _measure_lines(task: Task, order: Order) -> None:
 
     try:
         here, parts = str(order.plan.get("root") or ""), task.folder.with_name(f"{task.folder.name}-coverage")
-        _at_the_end.append(code_coverage.CodeCoverage(os.environ, function_call.copies, here, parts).finish)
+        measured = code_coverage.CodeCoverage(os.environ, function_call.copies, here, parts, task.runner)
+        _at_the_end.append(measured.finish)
     except Exception as error:  # noqa: BLE001 - the job runs
         process_setup.write_to_log(f"kinetic: coverage.py measures nothing here: {type(error).__name__}: {error}\n")
 
