@@ -34,6 +34,7 @@ ALWAYS = (".git", "__pycache__/")
 DEFAULTS = (
     *(".venv/", "venv/", "site-packages/", "node_modules/", ".eggs/", ".tox/", ".nox/", ".hg/", ".svn/"),
     *(".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/", ".DS_Store", "*.pyc"),
+    *(".coverage", ".coverage.*"),  # of coverage.py: each job that is measured writes one more
 )
 ENVIRONMENT_SIGNS = ("pyvenv.cfg", "conda-meta")  # a folder that holds one of these is an environment
 

@@ -19,7 +19,7 @@ def ships(path, *lines, defaults=True):
         ".git/config", "a/.git", "__pycache__/a.pyc", "a/__pycache__/b.pyc", ".venv/bin/python", "venv/x",
         "node_modules/x.js", "a/.tox/x", ".nox/x", ".mypy_cache/x", ".ruff_cache/x", ".pytest_cache/x",
         "a/.ipynb_checkpoints/x", ".hg/x", ".svn/x", ".eggs/x", ".DS_Store", "a/.DS_Store", "a.pyc",
-        "vendor/site-packages/numpy/x.py",
+        "vendor/site-packages/numpy/x.py", ".coverage", "a/.coverage", ".coverage.host.pid1.XaB",
     ],
 )  # fmt: skip
 def test_what_nobody_wants_in_a_job_stays_out_by_default(path):
@@ -30,7 +30,8 @@ def test_what_nobody_wants_in_a_job_stays_out_by_default(path):
     "path",
     [
         "train.py", "env/model.py", "build/x.py", "dist/x.py", "wandb/run.log", ".idea/x", "pkg.egg-info/PKG-INFO",
-        ".gitignore", ".kineticignore", "venv.py", "git/x", "a.pyc.txt", "node_modules.md", ".github/workflows/ci.yml",
+        ".coveragerc", ".gitignore", ".kineticignore", "venv.py", "git/x", "a.pyc.txt", "node_modules.md",
+        ".github/workflows/ci.yml",
     ],
 )  # fmt: skip
 def test_what_a_project_may_need_ships(path):
