@@ -10,12 +10,13 @@ import __future__
 
 import ast
 import contextlib
+import copyreg
 import dis
 import functools
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -103,12 +104,16 @@ def secrets(text: str) -> dict[bytes, str]:
 
 def _fields(value: Any) -> list[tuple[str, Any]]:
     """Return names and values of a dict, an object or a class of the script, as its ``args`` or ``CONFIG``."""
-    space: Any = {}
-    with contextlib.suppress(Exception):  # a stranger's object may raise anything when touched
-        is_class = isinstance(value, type)
-        if not isinstance(value, ModuleType | FunctionType) and (not is_class or value.__module__ == "__main__"):
-            space = value if isinstance(value, dict) else vars(value)
-    return [(name, each) for name, each in [*space.items()] if isinstance(name, str)] if len(space) < _MANY else []
+    with contextlib.suppress(Exception):  # a stranger's object may raise anything when touched, or answer anything
+        if isinstance(value, ModuleType | FunctionType) or (isinstance(value, type) and value.__module__ != "__main__"):
+            return []
+        if not isinstance(space := value if isinstance(value, dict) else getattr(value, "__dict__", {}), Mapping):
+            return []
+        slots = getattr(type(value), "_fields", None) or copyreg._slotnames(type(value))  # type: ignore[attr-defined] # noqa: SLF001 - as pickle
+        if len(space) < _MANY:
+            own = [(name, getattr(value, name)) for name in slots if hasattr(value, name)]
+            return [*own, *((name, each) for name, each in [*space.items()] if isinstance(name, str))]
+    return []
 
 
 @functools.lru_cache(1)
