@@ -326,7 +326,7 @@ def _has_plain_objects(kind: type) -> bool:
     """Return whether one object of a class that Python pickles by itself says that all others are; a proxy does not."""
     own = {name for base in kind.__mro__[:-1] for name in ("__call__", "__class__") if name in vars(base)}
     is_special = bool(own) or kind is object or issubclass(kind, (*_REDUCED, *_SHARED))
-    is_known = kind.__name__ in _ONE_OF_A_LIBRARY or kind.__module__.partition(".")[0] in {"optuna", "rich"}
+    is_known = kind.__name__ in _ONE_OF_A_LIBRARY or str(kind.__module__).partition(".")[0] in {"optuna", "rich"}
     return not (is_special or is_known or _wants_arguments(kind))
 
 

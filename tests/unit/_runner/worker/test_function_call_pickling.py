@@ -326,3 +326,17 @@ def test_of_many_objects_of_a_class_that_python_pickles_by_itself_one_is_asked_f
 )
 def test_objects_that_are_not_alike_are_each_asked_for(value: object) -> None:
     assert not reducers._has_plain_objects(type(value))
+
+
+def test_an_object_whose_class_has_a_property_for_its_module_as_a_proxy_has_is_pickled() -> None:
+    class Named:
+        def __init__(self) -> None:
+            self.value = 4
+
+        @property
+        def __module__(self) -> str:  # type: ignore[override] # of what it stands for
+            return "elsewhere"
+
+    function_call.dump_value([Named(), Named()], file := io.BytesIO())
+
+    assert [each.value for each in pickle.loads(file.getvalue())] == [4, 4]
