@@ -25,6 +25,7 @@ from kinetic.errors import printable
 
 _MOST_ROWS = 16  # that can still change
 _MOST_COLUMNS = 1 << 14  # of a row that changes; in a longer one the carriage return is a line break
+_MOST_KEPT = 4 * _MOST_COLUMNS  # characters of a row that nothing has changed: its beginning is all that can be
 _LONGEST_STYLE = 96  # characters: more renditions at once are nobody's bar
 _TAB = 8
 _CLEAR_LINE, _CLEAR_BELOW = "\x1b[K", "\x1b[J"  # from the cursor on
@@ -66,8 +67,8 @@ class _Row:
         return self.cells is not None
 
     def append(self, text: str) -> None:
-        """Add text to a line that was never edited."""
-        if text:
+        """Add text to a line that was never edited; of one that is too long for that, its beginning is enough."""
+        if text and len(self.text) < _MOST_KEPT:
             self.text, self.columns = self.text + text, -1
 
     def edit(self) -> list[tuple[str, str]]:
@@ -430,8 +431,8 @@ class FileText:
         if len(screen.rows) == 1 and screen.is_appending and not _has_edit(text):
             cut = text.rfind("\n") + 1
             row = screen.rows[0] if not cut else _Row("")
-            row.text += text[cut:]
-            row.written += text[cut:]
+            row.append(text[cut:])
+            row.written = row.text
             screen.rows[0] = row
             return text
         screen.apply(text)

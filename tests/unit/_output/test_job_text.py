@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import tracemalloc
 from functools import cache
 from pathlib import Path
 
@@ -188,6 +189,21 @@ def test_a_very_long_title_does_not_hide_the_rest_of_a_log() -> None:
     found = TerminalText()
 
     assert "x" * 5000 in found.feed("\x1b]0;" + "x" * 10_000) + found.feed("y")
+
+
+@pytest.mark.parametrize("kind", [FileText, TerminalText])
+def test_of_a_line_of_many_megabytes_only_its_beginning_is_held_to_be_edited(kind: type[FileText]) -> None:
+    found, piece = kind(), "x" * 65_536
+    tracemalloc.start()
+    try:
+        wrong = sum(found.feed(piece) != piece for _ in range(160))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert wrong == 0
+    assert held < 1 << 20, f"{held} bytes are copied for each piece"
+    assert found.feed("\nnext\n") + found.end() == "\nnext\n"
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
