@@ -442,7 +442,7 @@ def test_jobs_that_a_list_holds_together_go_on_and_no_command_is_named_that_does
     assert batches.run("tell(kinetic.attach(words[0]).result())", job_id) == 10
 
 
-@pytest.mark.parametrize("way", ["", ".result()", ".wait()", ".logs(follow=True)"])
+@pytest.mark.parametrize("way", ["", ".result()", ".wait()", ".exception()", ".logs(follow=True)"])
 def test_on_a_terminal_ctrl_c_ends_a_program_with_three_lines_and_130(way: str, project: Any, tmp_path: Path) -> None:
     until = tmp_path / "until"
     project.write("work.py", WORK)

@@ -195,7 +195,8 @@ class JobHandle(JobRecord, Generic[R]):
             CredentialsError: It failed, and the key without which its exception cannot be verified is not here.
         """
         if self._exception is None and self._value is _NOTHING:
-            seen = job_wait.wait(self, timeout=timeout)
+            with job_wait.detaching(self):
+                seen = job_wait.wait(self, timeout=timeout)
             if seen.outcome is None:
                 return self._missing(seen)
             if seen.outcome.succeeded:
