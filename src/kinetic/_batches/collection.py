@@ -63,7 +63,7 @@ def completions(
         over = _is_over(batch, tracker, watch)
         return over, None if accept_missing else watch.loss(tracker)
 
-    over, lost = look()  # an error of the first look is raised at once
+    over, lost = wait.bear_outages(look, batch.group_id, tracker.clock, limit, **wait.FIRST_LOOK)
     while True:
         held.update(new := tracker.ended[read:])
         read += len(new)

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 AWAY_SECONDS = 600.0  # how long a wait bears a store or a cluster that does not answer: the job keeps running
 AGAIN_SECONDS = 1.0
-_FIRST_SECONDS = 60.0  # without any answer: as patient as the submission, which may have been a moment ago
 _REASON_SECONDS = 2.0  # between the first two questions why a job waits; each costs a cluster four requests
 _LONGEST_REASON_SECONDS = 30.0  # and between later ones
 _ATTEMPT_SECONDS = 1.0  # between two questions which attempt runs, and where its log is
@@ -240,6 +239,9 @@ def _check_circle(job: JobRecord) -> None:
 
 
 OUT_OF_REACH = (StoreUnreachableError, BackendUnavailableError, CredentialsError)
+# How ``bear_outages`` is called before there was any answer: a wrong name or login is an error at once, and only a
+# cluster is waited for, as patiently as by the submission, which may have been a moment ago.
+FIRST_LOOK: dict[str, Any] = {"seconds": 60.0, "errors": (BackendUnavailableError,)}
 
 
 def bear_outages(
@@ -271,7 +273,7 @@ class StatusReader:
     def __init__(self, job: JobRecord) -> None:
         self._job = job
         self._clock = locate.backend_of(job).clock
-        self._bear: dict[str, Any] = {"seconds": _FIRST_SECONDS, "errors": (BackendUnavailableError,)}
+        self._bear = FIRST_LOOK
         self._last: Snapshot | None = None
 
     def read(self, limit: float | None) -> Snapshot:

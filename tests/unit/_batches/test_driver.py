@@ -358,6 +358,29 @@ def test_a_store_that_does_not_answer_for_minutes_ends_no_waiting_for_a_batch(us
     assert batch.results() == [0, 10]
 
 
+@pytest.mark.parametrize(("seconds", "values"), [(20, [0, 10]), (1000, None)])
+def test_a_cluster_that_is_away_at_the_first_look_at_a_batch_is_waited_for_as_long_as_by_a_submission(
+    user, backend, monkeypatch, seconds, values
+):
+    batch = user.act.run_async_map([plan(0), plan(1)], max_concurrent=None)
+    backend.clock.sleep(600)  # so that what was seen while it was submitted is not of now
+    observe, begun = tracker.BatchTracker._observe, backend.clock.monotonic()
+
+    def look(tracker, *, whole):
+        if backend.clock.monotonic() - begun < seconds:
+            raise BackendUnavailableError("the cluster does not respond")
+        observe(tracker, whole=whole)
+
+    monkeypatch.setattr(tracker.BatchTracker, "_observe", look)
+
+    if values is not None:
+        assert batch.results() == values
+        return
+    with pytest.raises(BackendUnavailableError):
+        batch.results()
+    assert 60 <= backend.clock.monotonic() - begun < 65
+
+
 def test_a_store_that_does_not_answer_for_minutes_ends_no_submission(user, backend, outage):
     backend.running_seconds = 20.0
     outage()
