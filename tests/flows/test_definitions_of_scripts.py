@@ -817,7 +817,22 @@ def test_functions_of_a_script_keep_what_decorators_of_wrapt_have_put_around_the
 
 
 def test_a_function_of_a_library_keeps_what_a_script_has_put_around_it_and_given_to_it(project) -> None:
-    project.write("library.py", "def report(text):\n    return text.upper()\n")
+    project.write(
+        "library.py",
+        """
+        import functools
+
+        def _report(text):
+            return text.upper()
+
+        @functools.wraps(_report)
+        def report(text):
+            return _report(text)
+
+        report.__qualname__ = report.__name__ = "report"
+        report.cases = CASES = ["upper"]
+        """,
+    )
     out = project.out(
         """
         import kinetic, library, wrapt
@@ -831,13 +846,14 @@ def test_a_function_of_a_library_keeps_what_a_script_has_put_around_it_and_given
 
         @kinetic.run(accelerator="cpu")
         def report(text):
-            return commands[0](text)
+            is_same = library.report.cases is library.CASES, library.report.__wrapped__ is library._report
+            return commands[0](text), *is_same
 
-        print(report("done"))
+        print(*report("done"))
         """
     )
 
-    assert out.splitlines()[-1] == "DONE!"
+    assert out.splitlines()[-1] == "DONE! True True"
 
 
 def test_a_class_that_a_decorator_has_filled_with_what_cannot_be_pickled_is_defined_again_in_the_job(project) -> None:

@@ -258,7 +258,8 @@ def function_proxy(value: Any) -> Any:
     theirs = None if type(value) is kind else type(value)  # wrapt's own says another module than it is in
     arguments = (theirs, wrapped := value.__wrapped__, value._self_wrapper, value._self_enabled)  # noqa: SLF001
     if type(wrapped) is FunctionType and own_name(wrapped):  # as sacred gives attributes to functions of its own
-        return references.function_proxy, arguments, vars(wrapped)
+        added = {name: value for name, value in vars(wrapped).items() if name != "__wrapped__"}  # a copy of its code
+        return references.function_proxy, arguments, added, None, None, references.add_attributes
     return references.function_proxy, arguments
 
 

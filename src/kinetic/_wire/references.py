@@ -116,6 +116,12 @@ def function_proxy(kind: Any, *parts: Any) -> Any:
     return make(*parts)
 
 
+def add_attributes(proxy: Any, attributes: dict[str, Any]) -> None:
+    """Give a library's function inside a proxy what a program has added to it; what the library has there stays."""
+    own = vars(proxy.__wrapped__)
+    own.update(attributes | own)
+
+
 def made_class(module: str, name: str, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Return the class that a module has under this name, if it was made in the same way; otherwise make it."""
     import copyreg  # few classes are made so
