@@ -141,7 +141,8 @@ def exception(kind: type[BaseException], args: tuple[Any, ...], state: dict[str,
 def exception_with(message: tuple[str, ...], make: Callable[..., Any], *args: Any) -> Any:
     """Rebuild an exception as its class does, but with its message, which those of beartype leave out."""
     made = make(*args)
-    made.args = made.args or message
+    if message and not made.args:
+        made.args = message
     return made
 
 

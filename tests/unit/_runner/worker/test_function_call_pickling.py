@@ -72,6 +72,20 @@ class SilentError(Exception):
         return SilentError.__new__, (SilentError,), {"parameter": "x"}
 
 
+class ComputesError(Exception):
+    """It says by itself what its args are, and nothing can give it others."""
+
+    def __init__(self, field):
+        self.field = field
+
+    @property
+    def args(self):
+        return (f"{self.field} is missing",)
+
+    def __reduce__(self):
+        return ComputesError, (self.field,)
+
+
 class MissesError(ImportError):
     def __init__(self, what):
         super().__init__(f"no {what}", name=what)
@@ -243,6 +257,10 @@ def test_an_exception_that_reduces_itself_without_its_message_keeps_that() -> No
     arrived = returned(SilentError("x is not an int", object()))
 
     assert (str(arrived), arrived.args, arrived.parameter) == ("x is not an int", ("x is not an int",), "x")
+
+
+def test_an_exception_that_computes_its_args_arrives() -> None:
+    assert returned(ComputesError("x")).args == ("x is missing",)
 
 
 def test_an_exception_that_compiled_code_reduces_is_left_to_it() -> None:
