@@ -281,15 +281,16 @@ def test_what_a_script_told_libraries_about_what_they_show_holds_in_the_job(proj
     import pandas as pd
     import kinetic
 
-    np.set_printoptions(precision=2, threshold=np.inf)
+    np.set_printoptions(precision=2, threshold=np.inf, floatmode="fixed", nanstr="none", legacy="1.25")
     pd.set_option("display.max_columns", None)
     pd.options.display.float_format = "{:.3f}".format  # a function, which stays
     matplotlib.rcParams |= {"axes.prop_cycle": matplotlib.Cycler(), "figure.figsize": (3, 2), "backend": "tkagg"}
 
     @kinetic.run(accelerator="cpu")
     def shown():
-        numbers = str(np.arange(2000) / 3)
-        return [numbers[:16], len(numbers), pd.options.display.max_columns, pd.options.display.width]
+        numbers = f"{np.arange(2000) / 3}"
+        alone = f"{np.array([0.5, np.nan])} {np.float64(0.5)!r}"
+        return [alone, numbers[:16], len(numbers), pd.options.display.max_columns, pd.options.display.width]
 
     @kinetic.run(accelerator="cpu")
     def drawn():
@@ -302,7 +303,8 @@ def test_what_a_script_told_libraries_about_what_they_show_holds_in_the_job(proj
     in_the_job, plain, drawn = last_json(project.out(script))
 
     assert in_the_job == plain
-    assert in_the_job[2:] == [None, 80]
+    assert in_the_job[0] == "[0.50 none] 0.5"
+    assert in_the_job[3:] == [None, 80]
     assert drawn == {
         "axes.prop_cycle": "cycler('color', ['red'])",
         "figure.figsize": [3, 2],

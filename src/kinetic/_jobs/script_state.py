@@ -244,14 +244,21 @@ _SETTINGS: dict[str, dict[str, tuple[str, object]]] = {
 }
 
 
+_OF_NUMPY = {
+    "precision": 8,
+    "threshold": 1000,
+    "edgeitems": 3,
+    "linewidth": 75,
+    "suppress": False,
+    "sign": "-",
+    "floatmode": "maxprec",
+    "nanstr": "nan",
+    "infstr": "inf",
+    "legacy": False,  # "1.25" is what programs for NumPy 1 ask NumPy 2 for
+}
 # Likewise, of what libraries ask for while they work, and not when they are imported; of two others see ``_shown``.
 _LATER: dict[str, dict[str, tuple[str, object]]] = {
-    "numpy": {
-        "set_printoptions": (
-            "get_printoptions()",
-            {"precision": 8, "threshold": 1000, "edgeitems": 3, "linewidth": 75, "suppress": False, "sign": "-"},
-        )
-    },
+    "numpy": {"set_printoptions": ("get_printoptions()", _OF_NUMPY)},
     "plotly.io": {"templates.default": ("templates.default", "plotly")},
     "xarray": {
         "set_options": (
