@@ -429,7 +429,6 @@ def _hosts(handle: JobRecord, wanted: str) -> list[int]:
 
 def _check(handle: JobRecord, request: _LogRequest, *, follow: bool) -> None:
     """Refuse options that exclude each other, and an attempt that does not exist."""
-    from kinetic._jobs import locate
     from kinetic._jobs import logs as job_logs
     from kinetic._jobs.locate import past_of
 
@@ -457,7 +456,7 @@ def _check(handle: JobRecord, request: _LogRequest, *, follow: bool) -> None:
     if (past := past_of(handle)) is not None:
         latest = job_logs.latest_attempt_in_history(past)
     else:
-        latest = job_logs.latest_attempt(locate.backend_of(handle), locate.store_of(handle), handle.job_id)
+        latest = job_logs.latest_attempt(handle)
     if attempt > latest:
         raise OptionError(
             f"{handle.job_id} has no attempt {attempt}",

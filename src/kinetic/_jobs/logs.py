@@ -183,9 +183,8 @@ _Found = tuple[LiveLog | None, LogDigest | None]
 
 
 def _log_here(job: JobRecord, store: Store, attempt: int | None, host: int) -> _Found:
-    backend = locate.backend_of(job)
-    number = latest_attempt(backend, store, job.job_id) if attempt is None else attempt
-    found = open_log(backend, store, job.job_id, attempt=number, host=host)
+    number = latest_attempt(job) if attempt is None else attempt
+    found = open_log(locate.backend_of(job), store, job.job_id, attempt=number, host=host)
     return found, sealed_digest(job, attempt=number, host=host)
 
 
@@ -321,13 +320,14 @@ def newest_attempt(job: JobRecord, *, host: int) -> int:
     """Return the attempt whose log ``log_of`` opens."""
     if (past := locate.past_of(job)) is not None:
         return max((each["attempt"] for each in logs_in_history(past) if each["host"] == host), default=0)
-    return latest_attempt(locate.backend_of(job), locate.store_of(job), job.job_id)
+    return latest_attempt(job)
 
 
-def latest_attempt(backend: Backend, store: Store, job_id: str) -> int:
+def latest_attempt(job: JobRecord) -> int:
     """Return the number of the attempt that runs or ran last; where it runs elsewhere, only the store knows it."""
-    seen = backend.observe([job_id]).get(job_id) if backend.is_here else None
-    return max(latest_noted_attempt(store, job_id), (seen.attempt or 0) if seen else 0)
+    is_here = registry.is_here(job.backend)
+    seen = locate.backend_of(job).observe([job.job_id]).get(job.job_id) if is_here else None
+    return max(latest_noted_attempt(locate.store_of(job), job.job_id), (seen.attempt or 0) if seen else 0)
 
 
 def latest_noted_attempt(store: Store, job_id: str) -> int:

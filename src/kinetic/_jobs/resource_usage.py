@@ -262,8 +262,8 @@ def measurements_of(job: JobRecord, *, attempt: int | None = None) -> tuple[int,
 
 def _latest(job: JobRecord, store: Store) -> int:
     if locate.can_be_seen(job):
-        with contextlib.suppress(KineticError):  # a cluster that is out of reach: its store has it all
-            return logs.latest_attempt(locate.backend_of(job), store, job.job_id)
+        with contextlib.suppress(KineticError):
+            return logs.latest_attempt(job)
     return logs.latest_noted_attempt(store, job.job_id)
 
 

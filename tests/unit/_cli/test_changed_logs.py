@@ -117,6 +117,20 @@ def test_the_log_of_a_cancelled_job_is_read_from_its_store_while_its_cluster_doe
             logs.log_of(job)
 
 
+@pytest.mark.parametrize("options", [(), ("--timestamps",), ("--since", "2020-01-01"), ("--attempt", "0")])
+def test_the_log_of_a_job_that_has_ended_is_read_while_its_cluster_does_not_answer(
+    options, kinetic, made_job, monkeypatch
+) -> None:
+    job_id = made_job(log="words\n", backend="gke", zone="us-central1-a")
+
+    def no_answer(_):
+        raise BackendUnavailableError("the cluster does not respond")
+
+    monkeypatch.setattr(locate, "backend_of", no_answer)
+
+    assert kinetic("jobs", "logs", job_id, *options).stdout.endswith("words\n")
+
+
 @pytest.mark.parametrize("honest", [True, False])
 def test_the_log_of_an_attempt_that_was_tried_again_is_sealed_in_its_note(honest, kinetic, made_job, store) -> None:
     job_id = made_job(log="", attempt=1)
