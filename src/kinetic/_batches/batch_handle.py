@@ -328,18 +328,17 @@ def find_batch(word: str, stores: Sequence[Store]) -> tuple[Group, Store]:
     if is_name and keys.is_made(word):  # the id of a job
         keys.check_group_id(word)
     look = _with_name if is_name else _with_id
-    for store in reversed(stores):  # this machine's own needs no network
-        if (group := look(store, word)) is not None:
-            return group, store
+    if (found := look(stores, word)) is not None:
+        return found
     for store, _ in environment.noted_stores(stores):
         try:
-            group = look(store, word)
+            found = look([store], word)
         except OptionError:  # several match
             raise
         except KineticError:  # it may be of a cluster that is gone
             continue
-        if group is not None:
-            return group, store
+        if found is not None:
+            return found
     if not word:
         keys.check_group_id(word)
     raise BatchNotFoundError(
@@ -350,22 +349,24 @@ def find_batch(word: str, stores: Sequence[Store]) -> tuple[Group, Store]:
     )
 
 
-def _with_id(store: Store, word: str) -> Group | None:
+def _with_id(stores: Sequence[Store], word: str) -> tuple[Group, Store] | None:
     if keys.is_group_id(word):
-        with contextlib.suppress(BatchNotFoundError):
-            return state.load_group(store, word)
+        for store in reversed(stores):  # this machine's own needs no network
+            with contextlib.suppress(BatchNotFoundError):
+                return state.load_group(store, word), store
         return None
-    found = [name for name in store.folders(keys.GROUPS) if keys.is_group_id(name) and name.startswith(word)]
-    one = keys.only_match(word, found, "ids of batches")
-    return state.load_group(store, one) if one else None
+    found = job_list.everywhere(stores, lambda store: [name for name in ids(store) if name.startswith(word)])
+    one = keys.only_match(word, [name for name, _ in found], "ids of batches")
+    return (state.load_group(found[0][1], one), found[0][1]) if one else None
 
 
-def _with_name(store: Store, name: str) -> Group | None:
-    found = [group for group in list_groups(store) if name and group.group_name == name]
+def _with_name(stores: Sequence[Store], name: str) -> tuple[Group, Store] | None:
+    found = job_list.everywhere(stores, list_groups) if name else []
+    found = [(group, store) for group, store in found if group.group_name == name]
     if len(found) > 1:
         from kinetic._jobs import find  # to submit, nothing is looked for
 
-        newest_first = sorted(found, key=lambda group: group.created, reverse=True)
+        newest_first = sorted((group for group, _ in found), key=lambda group: group.created, reverse=True)
         raise find.ambiguous_name(name, [group.group_id for group in newest_first], "batches", "kinetic batch list")
     return found[0] if found else None
 

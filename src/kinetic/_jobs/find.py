@@ -71,17 +71,22 @@ def find_record(job_id: str, target: Target) -> JobRecord:
 
 def _by_word(stores: Sequence[Store], word: str) -> JobRecord | None:
     """Return the job whose id begins with a word, else the one that has it as its name; None where there is none."""
-    may_be_id = keys.is_job_id(word.rstrip("-"))  # the beginning of an id may end with one
-    for store in stores if may_be_id else ():
-        name = keys.only_match(word, [name for name in job_list.ids(store) if name.startswith(word)])
-        if name:
+
+    def begun(names: Iterable[str]) -> list[str]:
+        return [name for name in names if name.startswith(word)]
+
+    def begun_in_history(store: Store) -> Iterable[JobRecord]:
+        pages = (locate.read_page(store, name) for name in begun(index.page_ids(store)))
+        return filter(None, (_collected(store, page) for page in pages))
+
+    if keys.is_job_id(word.rstrip("-")):  # the beginning of an id may end with one
+        stored = job_list.everywhere(stores, lambda store: begun(job_list.ids(store)))
+        if name := keys.only_match(word, [name for name, _ in stored]):
             with contextlib.suppress(KeyMissingError):  # half submitted, or half removed
-                return locate.read_job(store, name)
-    for store in stores if may_be_id else ():
-        pages = (locate.read_page(store, name) for name in index.page_ids(store) if name.startswith(word))
-        past = [handle for page in pages if (handle := _collected(store, page)) is not None]
-        if keys.only_match(word, [handle.job_id for handle in past], "ids of collected jobs"):
-            return past[0]
+                return locate.read_job(stored[0][1], name)
+        past = job_list.everywhere(stores, begun_in_history)
+        if keys.only_match(word, [job.job_id for job, _ in past], "ids of collected jobs"):
+            return past[0][0]
     named = [] if not word or keys.is_made(word) or keys.is_group_id(word) else job_list.named(stores, word)
     if len(named) > 1:
         raise ambiguous_name(word, [job.job_id for job in named], "jobs", "kinetic jobs list --all")

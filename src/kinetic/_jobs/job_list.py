@@ -157,6 +157,18 @@ def stores(target: Target) -> list[Store]:
     return found[:1] if found[0].url == found[1].url else found
 
 
+def everywhere(stores: Sequence[Store], find: Callable[[Store], Iterable[T]]) -> list[tuple[T, Store]]:
+    """Return what is found in stores, each with its store; one that is away is left out if others have something."""
+    found: list[tuple[T, Store]] = []
+    for store in reversed(stores):  # this machine's own needs no network
+        try:
+            found += ((each, store) for each in find(store))
+        except KineticError:
+            if not found:
+                raise
+    return found
+
+
 def ids(store: Store) -> list[str]:
     """Return the jobs of which something is stored."""
     return [name for name in store.folders("") if keys.is_job_id(name)]

@@ -19,9 +19,12 @@ from servers import user_module
 
 import kinetic
 from kinetic import testing
+from kinetic._batches import batch_handle
 from kinetic._batches.batch_handle import BatchHandle
 from kinetic._config import home as config_home
+from kinetic._config import target as settings
 from kinetic._inspect.port_forward import free_port
+from kinetic._jobs import environment, find, job_list
 from kinetic._jobs import wait as job_wait
 from kinetic._jobs.handle import take_value
 from kinetic._stores import open_store
@@ -37,6 +40,7 @@ from kinetic.errors import (
     ResultMissingError,
     RunnerError,
     StoreError,
+    StoreUnreachableError,
 )
 
 JOB = "cpu-train-20261120-143000-1a2b3c4"
@@ -611,3 +615,67 @@ def test_a_store_in_the_memory_of_this_process_is_refused_for_jobs_of_this_machi
 
     with pytest.raises(OptionError, match="memory://ours is in the memory of this process"):
         user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, 2)
+
+
+@pytest.fixture
+def two_stores(tmp_path, monkeypatch):
+    """Return what submits in this machine's store and then in another one, and the target that has both."""
+    elsewhere = f"file://{tmp_path}/elsewhere"
+    with testing.fake_backend(tmp_path):
+        add = user_module.imported(tmp_path, ADDS, monkeypatch).add
+
+        def both(submit):
+            made = []
+            for url in (environment.local_store().url, elsewhere):
+                monkeypatch.setenv("KINETIC_STORE", url)
+                made.append(submit(add))
+            monkeypatch.delenv("KINETIC_STORE")
+            return made
+
+        yield both, settings.resolve()._replace(store=settings.Setting(elsewhere, "profile team"))
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_the_beginning_of_the_id_of_a_job_of_this_machine_and_of_one_of_a_cluster_is_refused(
+    two_stores, collected
+) -> None:
+    both, target = two_stores
+    jobs = both(lambda add: add.run_async(1, 2))
+    for job in jobs if collected else ():
+        job.result()
+
+    with pytest.raises(OptionError, match="'cpu-add-' is the beginning of 2 ") as raised:
+        find.find_record("cpu-add-", target)
+
+    assert all(job.job_id in str(raised.value) for job in jobs)
+    assert [find.find_record(job.job_id[:-1], target).job_id for job in jobs] == [job.job_id for job in jobs]
+
+
+@pytest.mark.parametrize("word", ["sweep", "grp-"])
+def test_what_a_batch_of_this_machine_and_one_of_a_cluster_may_mean_is_refused(two_stores, word) -> None:
+    both, target = two_stores
+    ids = [batch.group_id for batch in both(lambda add: add.run_async_map([(1, 2)], name="sweep"))]
+    stores = job_list.stores(target)
+
+    with pytest.raises(OptionError) as raised:
+        batch_handle.find_batch(word, stores)
+
+    assert all(each in str(raised.value) for each in ids)
+    assert [batch_handle.find_batch(each, stores)[0].group_id for each in ids] == ids
+
+
+def test_a_job_of_this_machine_is_found_by_the_beginning_of_its_id_while_another_store_is_away(
+    two_stores, monkeypatch
+) -> None:
+    both, target = two_stores
+    here, _ = both(lambda add: add.run_async(1, 2))
+    listed = job_list.ids
+
+    def no_answer(store):
+        if store.url.endswith("elsewhere"):
+            raise StoreUnreachableError("the store does not answer")
+        return listed(store)
+
+    monkeypatch.setattr(job_list, "ids", no_answer)
+
+    assert find.find_record("cpu-add-", target).job_id == here.job_id
