@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 
@@ -15,12 +16,17 @@ def get(owner: Any, name: str) -> Any:
 
 
 def give(owner: Any, name: str, value: Any) -> None:
-    """Give a value to what a dotted name stands for: call that if it can be called, a dict as keywords, else set it."""
+    """Give a value to what a dotted name stands for: call that if it can be called, a dict as keywords, else set it.
+
+    Keywords come one by one: of those that another version of a library does not know, the others hold.
+    """
     above, _, last = name.rpartition(".")
     owner = get(owner, above) if above else owner
     if not callable(setter := getattr(owner, last)):
         setattr(owner, last, value)
     elif isinstance(value, dict):
-        setter(**value)
+        for keyword, each in value.items():
+            with contextlib.suppress(Exception):
+                setter(**{keyword: each})
     else:
         setter(value)

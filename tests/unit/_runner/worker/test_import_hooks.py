@@ -151,3 +151,26 @@ def test_a_cache_that_breaks_does_not_break_the_import(said, monkeypatch) -> Non
         "kinetic: compile cache: AttributeError: this version of jax has no monitoring\n",
         "kinetic: compile cache: OSError: no space left\n",
     ]
+
+
+def test_what_another_version_of_a_library_does_not_know_takes_no_other_setting_away(
+    said, tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "torch" / "__init__.py").write_text(
+        textwrap.dedent("""
+        options = {}
+        precision = 8
+
+        def set_options(**given):
+            if not given.keys() <= {"rows", "columns"}:
+                raise ValueError(given)
+            options.update(given)
+        """)
+    )
+    told = {"precision": 3, "set_options": {"rows": 5, "of_a_later_version": 1, "columns": 7}}
+    monkeypatch.setitem(import_hooks.later_settings, "torch", told)
+    ImportHooks(ALONE, {}, lambda: None).install()
+
+    torch = import_module("torch")
+
+    assert (torch.precision, torch.options) == (3, {"rows": 5, "columns": 7})
