@@ -227,10 +227,11 @@ WAITING = (
 STARTING = (
     Pattern(
         "bucket",
-        r"(?:FailedMount|gcsfuse).*(?:bucket does not exist|bucket doesn't exist|Bucket .*not found|code = NotFound)",
+        r"(?:FailedMount.*\"bucket-|gcsfuse).*(?:bucket (?:does not|doesn't) exist|Bucket .*not found|code = NotFound)",
         "a bucket that the job mounts does not exist", "check the spelling of the gs:// address", stuck=True),
     Pattern(
-        "bucket-denied", r"(?:FailedMount|gcsfuse).*(?:PermissionDenied|Unauthenticated|403|does not have storage\.)",
+        "bucket-denied",
+        r"(?:FailedMount.*\"bucket-|gcsfuse).*(?:PermissionDenied|Unauthenticated|403|does not have storage\.)",
         "the job's service account may not read a bucket that it mounts",
         "give it Storage Object Viewer on the bucket", stuck=True),
     Pattern(
@@ -242,6 +243,10 @@ STARTING = (
         "configuration", r"FailedMount.*(?P<kind>secret|configmap) \"(?P<name>[^\"]+)\" not found",
         "the {kind} {name} of the job does not exist",
         "it is created within seconds of the job; if it does not appear, submit the job again"),
+    Pattern(
+        "volume", r"Multi-Attach error",
+        "a volume of the job can be mounted by one node at a time, and another one has it",
+        "wait until the pods there have ended, or use a volume claim with the access mode ReadWriteMany"),
     Pattern("volume", r"^(?:FailedMount|FailedAttachVolume)", "a volume cannot be mounted yet", _DESCRIBE),
     Pattern("network", r"^FailedCreatePodSandBox", "the node cannot connect the pod to a network yet", _DESCRIBE),
     Pattern("pulling", r"^Pulling:? ", "the node is pulling the image {image}"),

@@ -447,6 +447,18 @@ ROWS = [
         P, "configuration", "the secret kinetic-x of the job does not exist", "within seconds", WAIT,
     ),
     Row(
+        "a volume that another node has",
+        facts(pod(node="node-1"), event("FailedAttachVolume", 'Multi-Attach error for volume "pvc-1" Volume is already '
+                                        "used by pod(s) other")),
+        P, "volume", "mounted by one node at a time", "ReadWriteMany", WAIT,
+    ),
+    Row(
+        "a volume that may not be mounted",
+        facts(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "pvc-1" : mount failed: '
+                                        "exit status 32: mount.nfs: PermissionDenied")),
+        P, "volume", "a volume cannot be mounted yet", "kubectl describe", WAIT,
+    ),
+    Row(
         "bucket missing",
         facts(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "bucket-0" : rpc error: '
               "code = NotFound desc = failed to get GCS bucket \"my-bucket\": storage: bucket doesn't exist")),
