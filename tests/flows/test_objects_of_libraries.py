@@ -272,6 +272,37 @@ def test_torch_tensors_of_any_type_travel_both_ways(project) -> None:
     assert last_json(out) == ["torch.float8_e4m3fn", [2, 2], "torch.uint16", [0, 2, 4]]
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="real PyTorch is needed, and it is not installed here")
+def test_torch_tensors_that_share_their_memory_travel_once_and_still_share_it(project, home) -> None:
+    out = project.out(
+        """
+        import json
+        import torch
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def filled(whole, row):
+            row += 1
+            words = whole.view(torch.uint16)
+            return {"rows": list(whole), "words": words, "none": torch.empty(0), "half": whole[0].bfloat16()}
+
+        job = filled.run_async(whole := torch.zeros(100, 10_000), whole[7])
+        found = job.result(cleanup=False)
+        rows, words = found["rows"], found["words"]
+        words[8] = 0xFFFF  # a row of NaN
+        shared = {each.untyped_storage().data_ptr() for each in [*rows, words]}
+        rows[0].resize_(3_000_000)
+        sums = [rows[7].sum().item(), rows[8].isnan().all().item(), found["half"].sum().item()]
+        print(json.dumps([sums, len(shared), list(found["none"].shape)]))
+        """,
+        timeout=180,
+    )
+
+    assert last_json(out) == [[10_000, True, 0], 1, [0]]
+    in_store = sum(each.stat().st_size for each in (home / "store").rglob("*") if each.is_file())
+    assert in_store < 10_000_000  # an argument and a result of 4 MB
+
+
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed here: make test-torch has it")
 def test_modules_of_torch_that_are_no_plain_modules_may_be_named_in_a_function(project) -> None:
     out = project.out(

@@ -153,6 +153,18 @@ def wide_array(make: Callable[..., Any], *args: Any) -> Any:
         return make(*args)
 
 
+def torch_memory(data: bytearray) -> Any:
+    """Copy bytes into memory of PyTorch, which can be resized, unlike that of the bytes."""
+    torch: Any = __import__("torch")
+    memory = torch.UntypedStorage.from_buffer(data, dtype=torch.uint8) if data else torch.UntypedStorage(0)
+    return torch.TypedStorage(wrap_storage=memory, dtype=torch.uint8, _internal=True)
+
+
+def torch_storage(memory: Any, dtype: Any) -> Any:
+    """Return memory of PyTorch as numbers of a type, shared with each other tensor that has this memory."""
+    return type(memory)(wrap_storage=memory._untyped_storage, dtype=dtype, _internal=True)  # noqa: SLF001
+
+
 def bound(function: Callable[..., Any], instance: object) -> Callable[..., Any]:
     """Bind a plain function to an instance or a class."""
     return function.__get__(instance, type(instance))  # type: ignore[no-any-return] # functions bind
