@@ -20,9 +20,10 @@ def test_what_a_script_told_libraries_about_their_numbers_holds_in_the_job(proje
 
         backends = types.ModuleType("torch.backends")
         backends.cudnn = sys.modules["torch.backends.cudnn"] = Module("torch.backends.cudnn")
-        strict = [False]
-        use_deterministic_algorithms = strict.append
-        are_deterministic_algorithms_enabled = lambda: strict[-1]
+        strict = [(False, False)]
+        use_deterministic_algorithms = lambda mode, *, warn_only=False: strict.append((mode, warn_only))
+        are_deterministic_algorithms_enabled = lambda: strict[-1][0]
+        is_deterministic_algorithms_warn_only_enabled = lambda: strict[-1][1]
         float32, float64 = "torch.float32", "torch.float64"
         kept = [float32]
         set_default_dtype = kept.append
@@ -55,14 +56,14 @@ def test_what_a_script_told_libraries_about_their_numbers_holds_in_the_job(proje
         hydra.version.setbase("1.3")
         jax.config.update("jax_enable_x64", True)
         torch.set_default_dtype(torch.float64)
-        torch.use_deterministic_algorithms(True)
+        torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = True
 
         @kinetic.run(accelerator="cpu")
         def numbers(third):
             base = hydra.version.getbase().public
             torch.backends.cudnn.deterministic = True
-            switches = [torch.backends.cudnn.benchmark, torch.are_deterministic_algorithms_enabled()]
+            switches = [torch.backends.cudnn.benchmark, torch.is_deterministic_algorithms_warn_only_enabled()]
             return [str(third.dtype), str(jnp.arange(2).dtype), torch.get_default_dtype(), base, *switches]
 
         print(json.dumps([numbers(jnp.float64(1) / 3), numbers.__wrapped__(jnp.float64(1) / 3)]))
@@ -148,6 +149,32 @@ def test_gradients_that_a_script_has_switched_off_in_torch_are_off_in_the_job(pr
     )
 
     assert last_json(out) == [[1], False, True]
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="real PyTorch is needed, and it is not installed here")
+def test_what_torch_may_only_warn_of_and_how_it_prints_holds_in_the_job(project) -> None:
+    out = project.out(
+        """
+        import json
+        import torch
+        import kinetic
+
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_printoptions(precision=2, threshold=float("inf"), sci_mode=False)
+        torch.backends.mkldnn.enabled = False
+
+        @kinetic.run(accelerator="cpu")
+        def found():
+            shown, is_on = str(torch.tensor([1 / 3, 2000.5])), torch.backends.mkldnn.enabled
+            return shown, torch.get_deterministic_debug_mode(), is_on
+
+        print(json.dumps([found(), found.__wrapped__()]))
+        """,
+        timeout=180,
+    )
+
+    in_the_job, plain = last_json(out)
+    assert in_the_job == plain == ["tensor([   0.33, 2000.50])", 1, False]
 
 
 def test_log_records_are_shown_in_the_job_as_the_script_shows_them_and_once(project) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 
@@ -192,6 +192,11 @@ def _stream_of(handler: Any) -> object:
     return getattr(of_python, "stream", None) or getattr(getattr(handler, "console", None), "file", None)  # rich's
 
 
+def _deterministic(torch: Any) -> dict[str, bool]:
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    return {"mode": torch.are_deterministic_algorithms_enabled(), "warn_only": only_warns}
+
+
 _OF_JAX = {
     "enable_x64": False,
     "default_matmul_precision": None,
@@ -213,12 +218,15 @@ _OF_SKLEARN = {
 _START_METHOD = "spawn" if sys.platform == "darwin" else "forkserver" if sys.version_info >= (3, 14) else "fork"
 # What decides how libraries compute: by what sets it there, what gives it, and its value where nobody has set it;
 # of several at once, those that differ are set.
-_SETTINGS: dict[str, dict[str, tuple[str, object]]] = {
+_Asked = str | Callable[[Any], object]
+_SETTINGS: dict[str, dict[str, tuple[_Asked, object]]] = {
     "jax": {f"jax_{name}": (f"config.jax_{name}", usual) for name, usual in _OF_JAX.items()},
     "torch": {
         "set_default_dtype": ("get_default_dtype()", "torch.float32"),
         "set_float32_matmul_precision": ("get_float32_matmul_precision()", "highest"),
-        "use_deterministic_algorithms": ("are_deterministic_algorithms_enabled()", False),
+        "use_deterministic_algorithms": (_deterministic, {"mode": False, "warn_only": False}),
+        "backends.mkldnn.enabled": ("backends.mkldnn.enabled", True),
+        "backends.cudnn.enabled": ("backends.cudnn.enabled", True),
         "backends.cudnn.deterministic": ("backends.cudnn.deterministic", False),
         "backends.cudnn.benchmark": ("backends.cudnn.benchmark", False),
         "backends.cuda.matmul.allow_tf32": ("backends.cuda.matmul.allow_tf32", False),
@@ -257,8 +265,14 @@ _OF_NUMPY = {
     "legacy": False,  # "1.25" is what programs for NumPy 1 ask NumPy 2 for
 }
 # Likewise, of what libraries ask for while they work, and not when they are imported; of two others see ``_shown``.
-_LATER: dict[str, dict[str, tuple[str, object]]] = {
+_LATER: dict[str, dict[str, tuple[_Asked, object]]] = {
     "numpy": {"set_printoptions": ("get_printoptions()", _OF_NUMPY)},
+    "torch": {
+        "set_printoptions": (
+            "_tensor_str.PRINT_OPTS.__dict__",
+            {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80, "sci_mode": None},
+        )
+    },
     "plotly.io": {"templates.default": ("templates.default", "plotly")},
     "xarray": {
         "set_options": (
@@ -294,12 +308,13 @@ def library_settings() -> dict[str, Any]:
     return ({"settings": found} if found else {}) | ({"later": later} if later else {})
 
 
-def _changed(table: Mapping[str, Mapping[str, tuple[str, object]]]) -> dict[str, dict[str, object]]:
+def _changed(table: Mapping[str, Mapping[str, tuple[_Asked, object]]]) -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {}
     for library, settings in table.items():
         for setting, (asked, usual) in settings.items() if library in sys.modules else ():
             with contextlib.suppress(Exception):  # half imported, or of a version that does not have it
-                value = attributes.get(sys.modules[library], asked)
+                module: Any = sys.modules[library]
+                value: Any = asked(module) if callable(asked) else attributes.get(module, asked)
                 if isinstance(usual, dict):
                     value = {name: value[name] for name in usual if value[name] != usual[name]} or usual
                 if value != usual:

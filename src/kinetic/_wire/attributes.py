@@ -18,15 +18,18 @@ def get(owner: Any, name: str) -> Any:
 def give(owner: Any, name: str, value: Any) -> None:
     """Give a value to what a dotted name stands for: call that if it can be called, a dict as keywords, else set it.
 
-    Keywords come one by one: of those that another version of a library does not know, the others hold.
+    Where another version of a library does not know one of the keywords, the others come one by one.
     """
     above, _, last = name.rpartition(".")
     owner = get(owner, above) if above else owner
     if not callable(setter := getattr(owner, last)):
         setattr(owner, last, value)
     elif isinstance(value, dict):
-        for keyword, each in value.items():
-            with contextlib.suppress(Exception):
-                setter(**{keyword: each})
+        try:
+            setter(**value)
+        except Exception:  # noqa: BLE001 - a library's own
+            for keyword, each in value.items():
+                with contextlib.suppress(Exception):
+                    setter(**{keyword: each})
     else:
         setter(value)
