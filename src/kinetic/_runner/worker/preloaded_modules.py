@@ -36,7 +36,8 @@ else:
     Loader = object  # as in ``import_hooks``
 
 IMPORTS_FILE = "imports.json"  # in the folder of a job: what its worker had imported of installed packages
-_READ_BY_ONE = frozenset({"_RJEM_MALLOC_CONF"})  # set by Polars for its own allocator
+# Set by Polars for its own allocator, and by PyTorch while it compiles, for what it has compiled.
+_READ_BY_ONE = frozenset({"_RJEM_MALLOC_CONF", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "TORCHINDUCTOR_CACHE_DIR"})
 _STREAMS = 1, 2  # the numbers of standard output and errors
 _OF_PYTHON = f"{os.path.dirname(os.__file__)}/"
 _FOLDERS = ("site-packages", "dist-packages")  # of installed packages

@@ -225,6 +225,21 @@ def test_variables_that_we_change_ourselves_let_no_task_begin_again(
     assert begun == ["of_theirs was imported ahead of it with another value of OF_THE_TASK", "shown"]
 
 
+@pytest.mark.parametrize("name", ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "TORCHINDUCTOR_CACHE_DIR"])
+def test_variables_that_torch_sets_for_itself_while_it_compiles_let_no_task_begin_again(
+    name: str, libraries: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = libraries()
+    import of_theirs
+
+    monkeypatch.setenv(name, "140230")
+    import second  # noqa: F401 - it is looked at
+
+    assert begun == ["shown", "shown"]
+    assert os.environ[name] == "140230"
+    assert of_theirs
+
+
 def test_a_library_that_is_only_looked_for_is_imported_as_it_is_later(libraries: Begin) -> None:
     begun = libraries()
     found = importlib.util.find_spec("of_theirs")
