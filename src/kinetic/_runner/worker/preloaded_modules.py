@@ -36,8 +36,12 @@ else:
     Loader = object  # as in ``import_hooks``
 
 IMPORTS_FILE = "imports.json"  # in the folder of a job: what its worker had imported of installed packages
-# Set by Polars for its own allocator, and by PyTorch while it compiles, for what it has compiled.
-_READ_BY_ONE = frozenset({"_RJEM_MALLOC_CONF", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "TORCHINDUCTOR_CACHE_DIR"})
+# Variables that are read when something works, or by a new interpreter, and not when a library is imported: functions
+# set them, often by what a library offers, as ``lightning.seed_everything``, and so does PyTorch while it compiles.
+_READ_LATER = frozenset({
+    "CUBLAS_WORKSPACE_CONFIG", "MASTER_ADDR", "MASTER_PORT", "PL_GLOBAL_SEED", "PL_SEED_WORKERS", "PYTHONHASHSEED",
+    "TOKENIZERS_PARALLELISM", "TORCHINDUCTOR_CACHE_DIR", "_RJEM_MALLOC_CONF", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
+})  # fmt: skip
 _STREAMS = 1, 2  # the numbers of standard output and errors
 _OF_PYTHON = f"{os.path.dirname(os.__file__)}/"
 _FOLDERS = ("site-packages", "dist-packages")  # of installed packages
@@ -204,7 +208,7 @@ def _import_all(
                 new = {name: sys.modules[name] for name in list(sys.modules) if name not in there}
                 found = {name: module for name, module in new.items() if _may_be_hidden(name)}
                 _of_python.update(new.keys() - found.keys())
-                hidden.groups.append(_Group(found, _changes(variables), _printed_since(lengths)))
+                hidden.groups.append(_Group(found, _changes(variables, frozenset()), _printed_since(lengths)))
                 if state is not None and (why := _strange_module(found) or trace.what_it_did(state)):
                     return Spoiler(name.partition(".")[0], why)
     finally:
@@ -227,9 +231,9 @@ def _may_be_hidden(name: str) -> bool:
     return package not in sys.stdlib_module_names and not is_shared
 
 
-def _changes(before: Mapping[str, str]) -> dict[str, str | None]:
-    """Return which variables are others now; None: removed."""
-    return {name: os.environ.get(name) for name, _ in before.items() ^ os.environ.items() if name not in _READ_BY_ONE}
+def _changes(before: Mapping[str, str], but: frozenset[str] = _READ_LATER) -> dict[str, str | None]:
+    """Return which variables are others now, but these; None: removed."""
+    return {name: os.environ.get(name) for name, _ in before.items() ^ os.environ.items() if name not in but}
 
 
 def _empty_caches() -> None:

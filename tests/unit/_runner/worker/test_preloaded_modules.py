@@ -117,6 +117,7 @@ os.environ.setdefault('SET_BY_IMPORT', '1')
 os.environ.setdefault('SET_BY_USER', 'not this')
 os.environ['CHANGED_BY_IMPORT'] += ' and more'
 del os.environ['REMOVED_BY_IMPORT']
+os.environ['TOKENIZERS_PARALLELISM'] = 'false'
 warnings.filterwarnings('ignore', message='of a library')
 import of_theirs.inside
 """
@@ -159,7 +160,7 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: preloaded
     return begin
 
 
-VARIABLES = {"SET_BY_USER": "2", "CHANGED_BY_IMPORT": "3", "REMOVED_BY_IMPORT": "4"}
+VARIABLES = {"SET_BY_USER": "2", "CHANGED_BY_IMPORT": "3", "REMOVED_BY_IMPORT": "4", "TOKENIZERS_PARALLELISM": "5"}
 
 
 def test_what_was_imported_before_a_fork_is_not_there_until_the_task_imports_it(libraries: Begin) -> None:
@@ -186,7 +187,7 @@ def test_variables_and_filters_of_an_import_before_the_fork_are_those_of_an_impo
     import of_theirs  # noqa: F401 - it changes them
 
     found = {name: os.environ.get(name) for name in ("SET_BY_IMPORT", *VARIABLES)}
-    assert [*found.values()] == ["1", "2", "3 and more", None]
+    assert [*found.values()] == ["1", "2", "3 and more", None, "false"]
     assert any(each[1] and each[1].match("of a library") for each in warnings.filters)
     import second  # noqa: F401 - these variables are no change of the task's own
 
@@ -225,8 +226,10 @@ def test_variables_that_we_change_ourselves_let_no_task_begin_again(
     assert begun == ["of_theirs was imported ahead of it with another value of OF_THE_TASK", "shown"]
 
 
-@pytest.mark.parametrize("name", ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "TORCHINDUCTOR_CACHE_DIR"])
-def test_variables_that_torch_sets_for_itself_while_it_compiles_let_no_task_begin_again(
+@pytest.mark.parametrize(
+    "name", ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "TORCHINDUCTOR_CACHE_DIR", "PL_GLOBAL_SEED", "PYTHONHASHSEED"]
+)
+def test_variables_that_no_library_reads_while_it_is_imported_let_no_task_begin_again(
     name: str, libraries: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = libraries()
