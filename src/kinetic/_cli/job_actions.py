@@ -158,13 +158,14 @@ def _cleanup_all(
         if not yes and not shared_options.confirm(question, refused=refused):
             click.echo("nothing was removed", err=True)
             return
-        removed = [job for job in found if _is_removed(job, remove, failures)]
+        _remove_many(found, remove, removed, failures)
         _remove_unused_code(removed)
         size = size_text(sum(job.size_bytes for job in removed))
         click.echo(
             f"{count_text(len(removed), 'job')} removed, {size}; their history: kinetic jobs list --all", err=True
         )
     if as_json:
+        gone = {job.handle.job_id for job in removed}
         pages = [
             {
                 "job_id": job.handle.job_id,
@@ -172,7 +173,7 @@ def _cleanup_all(
                 "status": job.status,
                 "ended_at": keys.format_utc(job.when),
                 "size_bytes": job.size_bytes,
-                "removed": job in removed,
+                "removed": job.handle.job_id in gone,
             }
             for job in found
         ]
@@ -232,15 +233,33 @@ def _ended_jobs(place: Mapping[str, str | None], older_than: float | None) -> li
     return found
 
 
-def _is_removed(job: EndedJob, remove: Remove, failures: list[KineticError]) -> bool:
-    """Remove one job; one that cannot be removed does not keep the others."""
-    try:
-        remove(job.handle, job.seen)
-    except KineticError as error:
-        click.echo(f"warning: {job.handle.job_id} could not be removed: {output_format.plain(error.what)}", err=True)
-        failures.append(error)
-        return False
-    return True
+def _remove_many(
+    jobs: Sequence[EndedJob], remove: Remove, removed: list[EndedJob], failures: list[KineticError]
+) -> None:
+    """Remove jobs, some at the same time, as most of it waits for a disk or a server; what fails keeps no other."""
+    from kinetic._stores import parallel
+
+    def remove_one(job: EndedJob) -> None:
+        try:
+            remove(job.handle, job.seen)
+        except KineticError as error:
+            what = output_format.plain(error.what)
+            click.echo(f"warning: {job.handle.job_id} could not be removed: {what}", err=True)
+            failures.append(error)
+        else:
+            removed.append(job)
+
+    def how_far() -> str:
+        return f"{len(removed)} of {len(jobs)}"
+
+    with output.phase("removing jobs", summary=False, detail=how_far):
+        try:
+            tasks = [functools.partial(remove_one, job) for job in jobs]
+            for _ in parallel.in_parallel(None, tasks, limit=parallel.MAX_FILE_PARALLELISM):
+                pass
+        except KeyboardInterrupt:
+            output.report(f"interrupted: {how_far()} jobs removed; repeat the command to remove the rest")
+            raise
 
 
 @click.command

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 
 import pytest
 from servers.sealed import put_history
@@ -109,6 +111,42 @@ def test_as_json_each_job_says_whether_it_was_removed(dry, kinetic, made_job) ->
 
     page = json.loads(told.stdout)
     assert [(job["job_id"], job["removed"]) for job in page["jobs"]] == [(job_id, not dry)]
+
+
+def test_jobs_are_removed_at_the_same_time(kinetic, made_job, monkeypatch) -> None:
+    for _ in range(4):
+        made_job(days=8)
+    both, real = threading.Barrier(2), collect.remove
+
+    def remove(handle, *more, **named):
+        both.wait(timeout=15)  # for another one that is being removed
+        real(handle, *more, **named)
+
+    monkeypatch.setattr(collect, "remove", remove)
+
+    told = kinetic("jobs", "cleanup", "--all", "--yes")
+
+    assert told.stderr.startswith("4 jobs removed, ")
+    assert live() == set()
+
+
+def test_who_interrupts_a_removal_reads_how_far_it_came(kinetic, made_job, monkeypatch) -> None:
+    made_job(days=8)
+    last, is_first_gone, real = made_job(days=9), threading.Event(), collect.remove
+
+    def remove(handle, *more, **named):
+        if handle.job_id == last and is_first_gone.wait(timeout=15):
+            raise KeyboardInterrupt
+        real(handle, *more, **named)
+        is_first_gone.set()
+
+    monkeypatch.setattr(collect, "remove", remove)
+
+    told = kinetic("jobs", "cleanup", "--all", "--yes")
+
+    assert told.exit_code == 130
+    assert re.search("interrupted: [01] of 2 jobs removed; repeat the command to remove the rest", told.stderr)
+    assert live() == {last}
 
 
 def test_one_that_cannot_be_removed_does_not_keep_the_others(kinetic, made_job, monkeypatch) -> None:
