@@ -25,7 +25,7 @@ from kinetic.errors import printable
 
 _MOST_ROWS = 16  # that can still change
 _MOST_COLUMNS = 1 << 14  # of a row that changes; in a longer one the carriage return is a line break
-_MOST_KEPT = 4 * _MOST_COLUMNS  # characters of a row that nothing has changed: its beginning is all that can be
+_MOST_KEPT = 4 * _MOST_COLUMNS  # characters of a row that nothing has edited: no terminal goes back in a longer one
 _LONGEST_STYLE = 96  # characters: more renditions at once are nobody's bar
 _TAB = 8
 _CLEAR_LINE, _CLEAR_BELOW = "\x1b[K", "\x1b[J"  # from the cursor on
@@ -67,9 +67,9 @@ class _Row:
         return self.cells is not None
 
     def append(self, text: str) -> None:
-        """Add text to a line that was never edited; of one that is too long for that, its beginning is enough."""
-        if text and len(self.text) < _MOST_KEPT:
-            self.text, self.columns = self.text + text, -1
+        """Add text to a line that was never edited."""
+        if text:
+            self.text, self.columns = _beginning(self.text, text), -1
 
     def edit(self) -> list[tuple[str, str]]:
         """Return the cells, which are made of the text now if that was not done before."""
@@ -239,6 +239,11 @@ class _Screen:
         else:
             cells.clear()
         self.column = column
+
+
+def _beginning(text: str, more: str) -> str:
+    """Add text to a line, up to what is kept of one: adding to a line of 200 MB copied all of it for each piece."""
+    return text if len(text) >= _MOST_KEPT else text + more[: _MOST_KEPT - len(text)]
 
 
 def _put(cells: list[tuple[str, str]], column: int, text: str, style: str) -> int:
@@ -431,8 +436,7 @@ class FileText:
         if len(screen.rows) == 1 and screen.is_appending and not _has_edit(text):
             cut = text.rfind("\n") + 1
             row = screen.rows[0] if not cut else _Row("")
-            row.append(text[cut:])
-            row.written = row.text
+            row.text = row.written = _beginning(row.text, text[cut:])
             screen.rows[0] = row
             return text
         screen.apply(text)
@@ -470,7 +474,7 @@ def _line(row: _Row) -> str:
     if not row.is_edited:
         return f"{row.text[len(row.written) :]}{row.end}"
     found = row.shown()
-    if found.startswith(row.written):
+    if len(row.written) < _MOST_KEPT and found.startswith(row.written):
         return f"{found[len(row.written) :]}{row.end[-1:]}"
     return f"\n{found}{row.end[-1:]}"
 

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 import tracemalloc
 from functools import cache
 from pathlib import Path
@@ -253,6 +254,28 @@ def test_a_line_of_a_megabyte_that_goes_back_loses_nothing_in_a_file() -> None:
     filed = _filed("x" * (1 << 20) + "\rdone\n")
 
     assert filed == "x" * (1 << 20) + "\ndone\n"
+
+
+@pytest.mark.parametrize("shown", [FileText, TerminalText])
+def test_a_line_of_megabytes_that_comes_in_pieces_takes_no_time(shown: type[FileText | TerminalText]) -> None:
+    text, piece, begun = shown(), "x" * 8192, time.process_time()
+
+    found = "".join([*(text.feed(piece) for _ in range(4000)), text.feed("\nend\n"), text.end()])
+
+    assert found.replace("\r", "") == "x" * 4000 * 8192 + "\nend\n"
+    assert time.process_time() - begun < 2  # it took a minute in a file, and seven seconds on a terminal
+
+
+def test_what_goes_back_in_a_long_line_that_came_in_pieces_loses_nothing_in_a_file() -> None:
+    text = FileText()
+    pieces = [text.feed("x" * 8192) for _ in range(20)]
+
+    found = "".join([*pieces, text.feed("\rdone\n"), text.feed("y" * 100_000), text.feed("\b\bZ\n"), text.end()])
+
+    lines = found.split("\n")
+    assert lines[:3] == ["x" * 20 * 8192, "done", "y" * 100_000]
+    assert lines[3].endswith("yZy")
+    assert lines[4:] == [""]
 
 
 def test_what_is_shown_does_not_depend_on_where_a_text_is_cut() -> None:
