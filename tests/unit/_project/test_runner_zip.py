@@ -12,7 +12,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -147,6 +147,18 @@ def compiled(source: str) -> list[tuple[str, int]]:
     tree = runner_compiler.Bare().visit(ast.parse(source))
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     return [(ast.dump(tree), 0), *((type(node).__name__, node.lineno) for node in statements)]
+
+
+def test_annotations_of_modules_and_qualified_names_are_not_compiled_and_fields_of_classes_are() -> None:
+    source = "LIMIT: int = 3\nLATER: str\nclass A:\n    field: int = 1\n    def act(self) -> None: ..."
+    made: dict[str, Any] = {}
+
+    code = compile(runner_compiler.Bare().visit(ast.parse(source)), "module", "exec", dont_inherit=True)
+    exec(runner_compiler.with_short_names(code), made)
+
+    assert (made["LIMIT"], made["A"].act.__qualname__, made["A"].__annotations__) == (3, "act", {"field": int})
+    assert not made.get("__annotations__")
+    assert "__annotate__" not in made
 
 
 # A door to the client's side names what a job finds stand-ins for.
