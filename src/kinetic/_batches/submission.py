@@ -333,6 +333,7 @@ def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
     first = len(found.data) + len(volumes)
     rows, errors = Inputs(), dict[int, Exception]()
     found_by_input: dict[int, data_refs.FoundData] = {}
+    calls: list[pickler.Call] = []  # of the first two inputs
 
     def check(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         pickler.check_arguments(request.function, args, kwargs, request.name)
@@ -350,6 +351,10 @@ def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
                 rows.append(Input(input_repr(item), error=f"{type(error).__name__}: {error}"))
                 continue
             rows.append(Input(input_repr(item), placed))
+            if len(calls) < 2:  # the note comes before all of them are stored
+                calls.append(replace(call, args=arguments.args, kwargs=kwargs))
+                if len(calls) > 1:
+                    job_submit.report_notes(packer.repeated(calls[0], calls[1], len(request.inputs)))
             if own.data:
                 found_by_input[index] = own
         job_submit.report_notes(packer.notes())

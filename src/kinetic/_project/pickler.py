@@ -692,11 +692,16 @@ def why_unpicklable(value: object, rules: PickleRules) -> BaseException | None:
 
 
 class _NullWriter:
-    def write(self, data: bytes) -> int:
-        return len(data)
+    def __init__(self) -> None:
+        self.length = 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        size = memoryview(data).nbytes
+        self.length += size
+        return size
 
 
-def _size_note(size: int) -> list[str]:
+def _size_note(size: int, what: str = "the function and its arguments are") -> list[str]:
     setting = os.environ.get("KINETIC_PAYLOAD_SIZE_WARN_MB", "")
     try:
         limit = float(setting) if setting else _WARN_MB
@@ -704,7 +709,7 @@ def _size_note(size: int) -> list[str]:
         limit = _WARN_MB
     if limit <= 0 or size <= limit * _MB:
         return []
-    what = f"the function and its arguments are {size / _MB:.0f} MB (KINETIC_PAYLOAD_SIZE_WARN_MB={limit:g})"
+    what = f"{what} {size / _MB:.0f} MB (KINETIC_PAYLOAD_SIZE_WARN_MB={limit:g})"
     return [
         f'{what}; write it to a file and pass kinetic.Data("file"): the function gets a path, and the file is sent once'
     ]
@@ -774,6 +779,18 @@ class InputPacker:
     def notes(self) -> tuple[str, ...]:
         """Return sentences for the user: what is sent by value."""
         return self._rules.notes()
+
+    def repeated(self, first: Call, second: Call, count: int) -> list[str]:
+        """Return a sentence where two calls have the same large objects: each of so many stores its own copy."""
+        before = dict(argument_names(first.args, first.kwargs))
+        both = [(name, each) for name, each in argument_names(second.args, second.kwargs) if before.get(name) is each]
+        writer = _NullWriter()
+        with contextlib.suppress(Exception):  # an object that can be pickled once only
+            dump([each for _, each in both], writer, self._rules)  # type: ignore[arg-type] # as above
+        names = ", ".join(name for name, _ in both)
+        return _size_note(
+            writer.length * count, f"each of the {count} inputs stores {names}, the same object: together"
+        )
 
     def close(self) -> None:
         """Send the object that is being filled."""

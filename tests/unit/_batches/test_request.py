@@ -111,3 +111,15 @@ def test_a_batch_that_is_not_there_is_a_file_not_found_error_whatever_was_given(
 def test_what_can_be_neither_an_id_nor_a_name_of_a_batch_is_a_value_error(word, tmp_path):
     with testing.temporary_home(tmp_path), pytest.raises(ValueError, match="cannot be the id of a batch"):
         kinetic.attach_batch(word)
+
+
+def test_a_batch_says_before_it_stores_its_inputs_that_they_share_a_large_object(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("KINETIC_PAYLOAD_SIZE_WARN_MB", "1")
+    shared = b"x" * 600_000
+
+    with testing.fake_backend(tmp_path):
+        kinetic.run()(len).run_async_map([shared, shared], input_mode="single").wait()
+
+    told = capsys.readouterr().err
+    assert "each of the 2 inputs stores argument 0, the same object: together 1 MB" in told
+    assert told.index("each of the 2 inputs") < told.index("submitted grp-")

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 import pytest
 
 from kinetic._project import pickler
-from kinetic._project.pickler import InputPacker
+from kinetic._project.pickler import Call, InputPacker
 from kinetic._project.root import Plan
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
@@ -129,3 +129,21 @@ def test_nothing_is_written_for_no_inputs(store):
         pass
 
     assert objects(store) == []
+
+
+def call(**kwargs):
+    return Call(len, (), kwargs, "len")
+
+
+def test_a_large_object_that_inputs_share_is_named_with_what_all_of_them_store(store, monkeypatch):
+    monkeypatch.delenv("KINETIC_PAYLOAD_SIZE_WARN_MB", raising=False)
+    shared, name = bytes(200_000), "x"
+
+    with packer(store) as open_:
+        (note,) = open_.repeated(call(a=shared, n=name, i=1), call(a=shared, n=name, i=2), 500)
+        others = open_.repeated(call(a=shared, i=1), call(a=bytes(bytearray(shared)), i=2), 500)
+        few = open_.repeated(call(a=shared, i=1), call(a=shared, i=2), 5)
+
+    assert note.startswith("each of the 500 inputs stores argument 'a', argument 'n', the same object: together 100 MB")
+    assert "kinetic.Data" in note
+    assert (others, few) == ([], [])
