@@ -141,9 +141,19 @@ def _failure(delivered: BaseException, raised: BaseException, cause: str) -> Fai
     if isinstance(raised, OSError) and isinstance(name, str) and name.startswith(_ADDRESSES):
         raised.add_note(_NO_PATH)
     is_input = type(raised) is EOFError and raised.args == ("EOF when reading a line",)
-    if is_input or type(raised).__name__ == "BdbQuit":  # of breakpoint()
+    if is_input or _is_of_pdb(raised):
         raised.add_note(_NO_TERMINAL)
     return Failure(delivered, describe(raised, skip=1), cause)
+
+
+def _is_of_pdb(error: BaseException) -> bool:
+    """Return whether the debugger of ``breakpoint()`` ended a call: since Python 3.14 it calls ``sys.exit(1)``."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if not isinstance(error, SystemExit) or trace is None:
+        return type(error).__name__ == "BdbQuit"
+    return trace.tb_frame.f_globals.get("__name__") == "pdb"
 
 
 # ---------------------------------------------------------------------------------- text of what user code has defined

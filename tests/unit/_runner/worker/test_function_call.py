@@ -42,6 +42,18 @@ def test_a_good_exit_is_success_without_a_value(code) -> None:
     assert function_call.call_function(sys.exit, (code,), {}) == Value(None)
 
 
+def test_a_breakpoint_that_ends_the_call_says_what_stops_a_job_also_where_pdb_exits_as_in_python_3_14() -> None:
+    pdb: dict[str, object] = {"__name__": "pdb", "sys": sys}
+    exec("def do_quit(): sys.exit(1)", pdb)
+
+    ended = function_call.call_function(pdb["do_quit"], (), {})
+    own = function_call.call_function(sys.exit, (1,), {})
+
+    assert isinstance(ended, Failure)
+    assert isinstance(own, Failure)
+    assert ("debug=True" in ended.error["traceback"], "debug=True" in own.error["traceback"]) == (True, False)
+
+
 @pytest.mark.parametrize("code", [1, "no data", True, -1, ("a", 1)])
 def test_any_other_exit_is_a_failure_that_names_the_call(code) -> None:
     ended = function_call.call_function(sys.exit, (code,), {})
