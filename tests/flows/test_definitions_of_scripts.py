@@ -1092,6 +1092,8 @@ def test_what_a_script_adds_to_a_class_that_its_metaclass_gives_private_slots_as
     )
     out = project.out(
         """
+        from __future__ import annotations  # else a class body of Python 3.14 does not have them
+
         import json
         import kinetic, library
 
