@@ -148,6 +148,11 @@ def _build(libc: Any, mounts: Sequence[Mount], staging: str, *, in_user_namespac
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
             with open(f"/proc/self/{name}", "w", encoding="ascii", buffering=-1) as page:
                 page.write(text)
+    root = os.stat("/")
+    with open("/proc/self/ns/mnt", "rb") as namespace:
+        _check(libc.setns(namespace.fileno(), 0), "entering the mnt namespace")  # as the job will
+    if not os.path.samestat(os.stat("/"), root):  # the job would leave its chroot
+        raise _RefusedError("the root folder is not that of the mount namespace, as in a chroot")
     _mount(libc, "", "/", _REC | _PRIVATE)
     _cover(libc, [each.target for each in mounts], staging)
     for source, target, read_only in mounts:

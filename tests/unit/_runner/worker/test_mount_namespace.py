@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -232,6 +233,7 @@ time.sleep(60)
 def test_its_supervisor_can_see_and_end_its_children(spawn, top, missing, source, nobody):
     code = f"""
 import subprocess
+import sys
 import tempfile
 show(top / "source", "{missing}")
 child = subprocess.Popen(["sleep", "60"], env={{"MARK": "of-the-supervisor"}})
@@ -314,3 +316,34 @@ def test_without_a_flushing_thread_none_is_started():
 def test_the_deepest_folder_above_a_path(tmp_path):
     assert mount_namespace.above(f"{tmp_path}/a/b") == str(tmp_path)
     assert mount_namespace.above("/kinetic-is-not-there/at/all") == "/"
+
+
+CHROOT = """
+set -e
+mount -t tmpfs none "$1"
+for entry in /*; do
+    if [ -L "$entry" ]; then cp -P "$entry" "$1$entry"
+    elif [ -d "$entry" ]; then mkdir "$1$entry"; mount --rbind "$entry" "$1$entry"; fi
+done
+exec chroot "$1" "$2" -c "$3" "$4"
+"""
+IN_CHROOT = """
+import os, sys
+from kinetic._runner.worker import mount_namespace
+root = os.stat("/").st_dev
+print(mount_namespace.mount_privately([mount_namespace.Mount("/usr", "/missing-in-a-chroot", True)], sys.argv[1]))
+print(os.stat("/").st_dev == root)
+"""
+
+
+def test_in_a_chroot_mounts_are_refused_as_the_job_would_leave_it(tmp_path):
+    root, staging = tmp_path / "root", tmp_path / "staging"
+    root.mkdir()
+    staging.mkdir()
+    words = ["sh", "-c", CHROOT, "sh", str(root), sys.executable, IN_CHROOT, str(staging)]
+
+    done = subprocess.run([*PRIVATE[:-1], *words], capture_output=True, text=True, check=False, cwd="/")
+
+    answer, stayed = done.stdout.splitlines() or [done.stderr, ""]
+    assert answer == "the root folder is not that of the mount namespace, as in a chroot"
+    assert stayed == "True"
