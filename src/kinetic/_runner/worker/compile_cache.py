@@ -508,7 +508,10 @@ class LibraryCache:
         is_complete = self._reports and not self.tally.is_writing()  # whatever is there
 
         def send() -> None:
-            self.send_new(0.0 if is_complete else _SETTLED_SECONDS / 2, with_small=True)
+            settled_seconds = 0.0 if is_complete else _SETTLED_SECONDS / 2
+            if self.send_new(settled_seconds, with_small=True):  # the index of PyTorch is written last of all
+                time.sleep(settled_seconds)
+                self.send_new(settled_seconds, with_small=False)
             if self._reports and succeeded:
                 self._cache.measure(self.tally)
 

@@ -40,8 +40,11 @@ IMPORTS_FILE = "imports.json"  # in the folder of a job: what its worker had imp
 # set them, often by what a library offers, as ``lightning.seed_everything``, and so does PyTorch while it compiles.
 _READ_LATER = frozenset({
     "CUBLAS_WORKSPACE_CONFIG", "MASTER_ADDR", "MASTER_PORT", "PL_GLOBAL_SEED", "PL_SEED_WORKERS", "PYTHONHASHSEED",
-    "TOKENIZERS_PARALLELISM", "TORCHINDUCTOR_CACHE_DIR", "_RJEM_MALLOC_CONF", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
+    "TOKENIZERS_PARALLELISM", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "_RJEM_MALLOC_CONF",
+    "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
 })  # fmt: skip
+# Those that PyTorch sets to folders of its own: the cache of the job has others, and sets them when that is imported.
+_OF_COMPILERS = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
 _STREAMS = 1, 2  # the numbers of standard output and errors
 _OF_PYTHON = f"{os.path.dirname(os.__file__)}/"
 _FOLDERS = ("site-packages", "dist-packages")  # of installed packages
@@ -208,7 +211,7 @@ def _import_all(
                 new = {name: sys.modules[name] for name in list(sys.modules) if name not in there}
                 found = {name: module for name, module in new.items() if _may_be_hidden(name)}
                 _of_python.update(new.keys() - found.keys())
-                hidden.groups.append(_Group(found, _changes(variables, frozenset()), _printed_since(lengths)))
+                hidden.groups.append(_Group(found, _changes(variables, _OF_COMPILERS), _printed_since(lengths)))
                 if state is not None and (why := _strange_module(found) or trace.what_it_did(state)):
                     return Spoiler(name.partition(".")[0], why)
     finally:

@@ -327,9 +327,7 @@ COMPILES_WITH_PATHS = """
         index.parent.mkdir(parents=True)
         (index.parent / "graph").write_text("compiled before")
         index.write_text(f"{index.parent}/graph")
-        for file in index.parent.iterdir():
-            os.utime(file, (1, 1))
-        print("compiles")
+        print("compiles")  # and the function ends
     cache.finish()
 """
 

@@ -118,6 +118,7 @@ os.environ.setdefault('SET_BY_USER', 'not this')
 os.environ['CHANGED_BY_IMPORT'] += ' and more'
 del os.environ['REMOVED_BY_IMPORT']
 os.environ['TOKENIZERS_PARALLELISM'] = 'false'
+os.environ['TORCHINDUCTOR_CACHE_DIR'] = '/tmp/torchinductor_me'
 warnings.filterwarnings('ignore', message='of a library')
 import of_theirs.inside
 """
@@ -224,6 +225,19 @@ def test_variables_that_we_change_ourselves_let_no_task_begin_again(
     import of_theirs  # noqa: F401 - it is looked at
 
     assert begun == ["of_theirs was imported ahead of it with another value of OF_THE_TASK", "shown"]
+
+
+def test_a_folder_that_pytorch_chose_before_the_fork_for_what_it_compiles_is_not_the_tasks(
+    libraries: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = libraries()
+    import of_theirs  # noqa: F401 - it chose one
+
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/of-the-cache")
+    import second  # noqa: F401 - it is looked at
+
+    assert begun == ["shown", "shown"]
 
 
 @pytest.mark.parametrize(
