@@ -21,6 +21,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -115,7 +116,9 @@ def ready(
         found = _complete(place)
         if found is None:
             with _alone(place.with_suffix(".lock"), say):
-                found = _complete(place) or _build(place, lock, python, say, source, locks.indexes(lines, environ))
+                indexes = locks.indexes(lines, environ)
+                with_indexes = replace(lock, text=locks.with_indexes(lock.text, lines, cache, indexes))
+                found = _complete(place) or _build(place, with_indexes, python, say, source, indexes)
         (place / "used").touch()
     except OSError as error:
         raise ImageBuildError(
@@ -233,7 +236,7 @@ def _install(build: Path, lock: Lock, say: Say, source: Path | None, indexes: Se
     from kinetic._wire import http_client
 
     python = str(build / "bin" / "python")
-    (build / locks.FILE).write_text(locks.with_indexes(lock.text, uv.package_indexes(build, python, indexes)))
+    (build / locks.FILE).write_text(lock.text)
     words = ["pip", "install", "--preview-features", "pylock", "--python", python, "--requirement", locks.FILE]
     done = uv.run_uv(words, build, say, indexes=indexes)  # a lock has addresses of files, and no login
     if done.status and (refused := locks.refusal(done)):

@@ -38,6 +38,7 @@ _NO_LOGIN = re.compile(r"authentication credentials|\b40[13] (?:Unauthorized|For
 _SILENT = re.compile(r"failed to fetch|request failed|error sending request|dns error|connect(?:ion)? ", re.IGNORECASE)
 _HASH = re.compile(r"--hash[= ]sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LINKS = re.compile(r"\s*(?:-f|--find-links)[\s=]")
 _INDEX = re.compile(r"\s*(?:-i|--(?:extra-)?index-url)[\s=]+(\S+)")
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _LOGIN = re.compile(r"://(?P<user>[^/@\s:]*)(?P<password>:[^/@\s]*)?@")
@@ -231,25 +232,35 @@ def indexes(lines: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     return [_VARIABLE.sub(lambda name: environ.get(name[1], name[0]), each[1]) for each in found]
 
 
-def with_indexes(text: str, addresses: Sequence[str]) -> str:
-    """Name the package index of each package in a lock, for uv's cache alone, which keeps files by index.
+def with_indexes(text: str, lines: Sequence[str], folder: Path, more: Sequence[str]) -> str:
+    """Name the package index of each package in a lock of this machine, for uv's cache, which keeps files by index.
 
     Without it uv takes each file for one of another index, and fetches it again for each environment where the server
     does not say for how long it may be kept, as many mirrors do; what other projects fetched it never finds (0.13).
 
     Args:
         text: The lock as uv wrote it.
-        addresses: Of the indexes, without logins; the first has what is on the host of none. uv keeps files of an index
-            with a login in its address apart, and does not find those.
+        lines: Of which it was made.
+        folder: Where uv is run.
+        more: Addresses of indexes that the lines name. uv keeps files of an index with a login in its address apart,
+            and does not find those.
     """
-    by_host = {urllib.parse.urlsplit(each).hostname: each for each in reversed(addresses)}
+    found = uv.package_sources(folder, more) if text else []
+    found += [line for line in lines if _LINKS.match(line)]
     head, *sections = text.split(_PACKAGE)
-    for number, package in enumerate(tomllib.loads(text)["packages"] if addresses else ()):
+    for number, package in enumerate(tomllib.loads(text)["packages"] if found else ()):
         files = (str(each.get("url", "")) for each in _files(package) if each is not package.get("archive"))
-        if address := next((each for each in files if each.startswith("http")), ""):
-            index = by_host.get(urllib.parse.urlsplit(address).hostname, addresses[0])
-            sections[number] = f"index = {json.dumps(index)}\n{sections[number]}"
+        if address := _index_of(next(files, ""), found):
+            sections[number] = f"index = {json.dumps(address)}\n{sections[number]}"
     return _PACKAGE.join([head, *sections])
+
+
+def _index_of(file: str, addresses: Sequence[str]) -> str:
+    """Return from which index a file is, or "": a guess could put what one of them has in place of another's."""
+    if len(addresses) == 1:
+        return addresses[0] if file.startswith("http") else ""
+    found = (each for each in addresses if file.startswith(f"{each.removesuffix('/').removesuffix('/simple')}/"))
+    return max(found, key=len, default="")
 
 
 def _without_unlisted_files(text: str, lines: Sequence[str]) -> str:

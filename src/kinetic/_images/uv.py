@@ -152,11 +152,12 @@ def run_uv(
     return UvResult(process.returncode, list(last))
 
 
-def package_indexes(folder: Path, python: str, more: Sequence[str]) -> list[str]:
-    """Return the addresses of the package indexes that uv would ask, without logins, the default one first."""
-    words = ["pip", "compile", "--quiet", "--no-header", "--emit-index-url", "--python", python, "-"]
-    done = run_uv(words, folder, lambda _: None, indexes=more)  # it resolves nothing, and asks no index
-    found = (line.split() for line in ([] if done.status else done.words) if "index-url" in line)
+def package_sources(folder: Path, indexes: Sequence[str]) -> list[str]:
+    """Return the addresses of the package indexes that uv would ask, and of pages with links, without logins."""
+    words = ["pip", "compile", "--quiet", "--no-header", "--emit-index-url", "--emit-find-links"]
+    words += ["--python", base_interpreter(), "-"]
+    done = run_uv(words, folder, lambda _: None, indexes=indexes)  # it resolves nothing, and asks no index
+    found = (line.split() for line in ([] if done.status else done.words) if line.startswith("--"))
     return [address.replace("***@", "") for _, address in found]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import platform
 import re
+import tomllib
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -181,6 +182,39 @@ def test_an_index_that_is_not_there_is_no_matter_of_the_requirements(monkeypatch
         resolved("alpha")
 
     assert caught.value.code == "index-silent"
+
+
+@pytest.mark.parametrize(
+    ("indexes", "named"),
+    [
+        (["https://one.example/simple"], ["https://one.example/simple"] * 2),
+        ([], ["", ""]),
+        (
+            ["https://one.example/simple", "https://two.example/team/simple/", "https://two.example/other/simple"],
+            ["", "https://two.example/team/simple/"],
+        ),
+        (["https://one.example/simple", "https://two.example/te"], ["", ""]),
+    ],
+    ids=["one", "links", "by its address", "not sure"],
+)
+def test_the_index_of_a_package_is_named_where_it_is_certain(
+    indexes: list[str], named: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default, more = indexes[:1], indexes[1:]
+    monkeypatch.setenv("UV_DEFAULT_INDEX", default[0] if default else "https://else.example/simple")
+    lines = [] if default else ["--find-links https://files.example"]
+    entry = "[[packages]]\nname = {}\nversion = '1'\n{} = {{ url = '{}', hashes = {{ sha256 = '{}' }} }}\n"
+    of_files = "https://files.example/a-1.tar.gz"
+    of_team = "https://two.example/team/packages/b-1.tar.gz"
+    text = "lock-version = '1.0'\n" + "".join(
+        entry.format(f"'{name}'", kind, url, "0" * 64)
+        for name, kind, url in [("a", "sdist", of_files), ("b", "sdist", of_team), ("c", "archive", of_files)]
+    )
+
+    packages = tomllib.loads(lock.with_indexes(text, lines, tmp_path, more))["packages"]
+
+    assert [each.get("index", "") for each in packages] == [*named, ""]
+    assert [each["name"] for each in packages] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("begin", [[""], ["alpha", "-c "]], ids=["requirement", "constraint"])
