@@ -88,10 +88,10 @@ class ClusterSettings(NamedTuple):
         lists["volume_claims"] = tuple(VolumeClaim(*each) for each in lists["volume_claims"])
         return cls(**{**known, **lists})
 
-    def has_volume_at(self, folder: str) -> bool:
-        """Return whether pods can write to a folder that outlives them."""
+    def volume_at(self, folder: str) -> str:
+        """Return the path of the volume in which pods can write to a folder that outlives them, or ""."""
         paths = (each.path for each in self.volume_claims if not each.read_only)
-        return any(folder == path or folder.startswith(f"{path}/") for path in paths)
+        return next((path for path in paths if folder == path or folder.startswith(f"{path}/")), "")
 
 
 @dataclass(frozen=True)

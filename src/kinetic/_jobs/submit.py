@@ -427,8 +427,8 @@ def _check_outputs(options: Options, context: SubmitContext) -> None:
         )
     is_shared = is_here or read_variable("KINETIC_SHARED_STORE", os.environ) == "1"
     folder = wire_order.local_folder(outputs)
-    has_volume = context.settings is not None and context.settings.has_volume_at(folder)
-    if folder and not is_shared and not has_volume:
+    volume = context.settings.volume_at(folder) if context.settings is not None else ""
+    if folder and not is_shared and not volume:
         raise OptionError(
             f"a job on a cluster cannot leave its outputs in {outputs}",
             why="the folder would be in its pod, and be removed with it",

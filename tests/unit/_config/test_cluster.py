@@ -125,18 +125,14 @@ def test_a_taint_is_written_as_kubectl_writes_it_and_what_is_left_out_may_be_any
 
 
 @pytest.mark.parametrize(
-    ("folder", "outlives"),
+    ("folder", "volume"),
     [
-        ("/scratch", True),
-        ("/scratch/a", True),
-        ("/scratches", False),
-        ("/datasets/a", False),
-        ("/tmp/a", False),
-        ("", False),
+        *[("/scratch", "/scratch"), ("/scratch/a", "/scratch")],
+        *[("/scratches", ""), ("/datasets/a", ""), ("/tmp/a", ""), ("", "")],
     ],
 )
-def test_a_folder_outlives_its_pod_where_it_is_in_a_volume_that_can_be_written(folder, outlives):
-    assert OF_TEAM.has_volume_at(folder) is outlives
+def test_a_folder_outlives_its_pod_where_it_is_in_a_volume_that_can_be_written(folder, volume):
+    assert OF_TEAM.volume_at(folder) == volume
 
 
 def test_an_annotation_may_have_any_value_without_a_comma():

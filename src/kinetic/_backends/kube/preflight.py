@@ -6,6 +6,7 @@ sends none. What the cluster does not let us read is assumed to be right.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -256,8 +257,15 @@ def check_store(url: str, environ: Mapping[str, str], settings: ClusterSettings)
                 next="remove what is before the @; a Secret that KINETIC_STORE_SECRET names provides credentials",
             )
     scheme = url.partition("://")[0] if "://" in url else "file"
-    is_said = read_variable("KINETIC_SHARED_STORE", environ) == "1" or settings.has_volume_at(order.local_folder(url))
-    if scheme in {"gs", "s3"} or (scheme == "file" and is_said):
+    volume = settings.volume_at(order.local_folder(url))
+    if volume and not os.path.isdir(volume):  # else it would be made here, and the pods would find nothing
+        raise OptionError(
+            f"the store {url} is not on this machine",
+            why=f"it is in the volume of the cluster at {volume}, and there is no {volume} here",
+            next="mount the same file system here, at the same path; or name a bucket in KINETIC_STORE",
+        )
+    is_shared = bool(volume) or read_variable("KINETIC_SHARED_STORE", environ) == "1"
+    if scheme in {"gs", "s3"} or (scheme == "file" and is_shared):
         return
     where = "a folder of this machine" if scheme == "file" else "not a bucket"
     ways = "KINETIC_VOLUME_CLAIMS, if it is in a volume of the cluster, or KINETIC_SHARED_STORE=1, if every pod has it"

@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -640,13 +641,16 @@ def test_a_folder_that_every_pod_has_can_if_somebody_says_so() -> None:
         check_store("memory://x", {"KINETIC_SHARED_STORE": "1"}, ClusterSettings())
 
 
-@pytest.mark.parametrize("url", ["file:///shared/kinetic", "/shared/kinetic"])
-def test_a_folder_in_a_volume_that_pods_can_write_to_can(url: str) -> None:
-    check_store(url, {}, ClusterSettings(volume_claims=(VolumeClaim("/shared", "team"),)))
+@pytest.mark.parametrize("scheme", ["file://", ""])
+def test_a_folder_in_a_volume_that_pods_can_write_to_can_if_it_is_here_too(scheme: str, tmp_path: Path) -> None:
+    url, here = f"{scheme}{tmp_path}/kinetic", str(tmp_path)
+    check_store(url, {}, ClusterSettings(volume_claims=(VolumeClaim(here, "team"),)))
 
     with pytest.raises(OptionError) as caught:
-        check_store(url, {}, ClusterSettings(volume_claims=(VolumeClaim("/shared", "team", read_only=True),)))
+        check_store(url, {}, ClusterSettings(volume_claims=(VolumeClaim(here, "team", read_only=True),)))
     assert "KINETIC_VOLUME_CLAIMS" in caught.value.next
+    with pytest.raises(OptionError, match="is not on this machine"):
+        check_store("/only-in-pods/a", {}, ClusterSettings(volume_claims=(VolumeClaim("/only-in-pods", "team"),)))
 
 
 # ----------------------------------------------------------------------------------------------------------- questions
