@@ -88,7 +88,7 @@ def add(folder: Path, name: str, modules: dict[str, str], *, needs: str = "", mo
 
 
 @pytest.fixture
-def workspace(tmp_path, monkeypatch) -> Path:
+def workspace(tmp_path, monkeypatch, home) -> Path:  # with a home of the test: its jobs are not the user's
     """Make a workspace of two members, one of which also needs a project outside of it, and install all as editable."""
     monkeypatch.setenv("KINETIC_LOCAL_ENV", "isolated")
     monkeypatch.setenv("KINETIC_BASE_PACKAGES", "0")
