@@ -90,8 +90,9 @@ class ClusterSettings(NamedTuple):
 
     def volume_at(self, folder: str) -> str:
         """Return the path of the volume in which pods can write to a folder that outlives them, or ""."""
-        paths = (each.path for each in self.volume_claims if not each.read_only)
-        return next((path for path in paths if folder == path or folder.startswith(f"{path}/")), "")
+        above = [each for each in self.volume_claims if f"{folder}/".startswith(f"{each.path}/")]
+        inner = max(above, key=lambda each: len(each.path), default=None)
+        return inner.path if inner is not None and not inner.read_only else ""
 
 
 @dataclass(frozen=True)
@@ -263,10 +264,10 @@ def _volume_claims(text: str) -> tuple[VolumeClaim, ...]:
 def _volume_claim(text: str) -> VolumeClaim:
     path, _, source = (word.strip() for word in text.partition("="))
     found = _CLAIM.fullmatch(source)
-    if not path.startswith("/") or not found or ".." in source.split("/"):
+    if not path.startswith("/") or ":" in path or not found or ".." in source.split("/"):
         raise ValueError(f"{text!r} is not a volume: expected /path=claim, /path=claim/folder, or /path=claim:ro")
-    path = os.path.normpath(path)
-    if path.strip("/") == "" or any(path == own or path.startswith(f"{own}/") for own in _OF_THE_POD):
+    path = os.path.normpath(f"/{path.lstrip('/')}")
+    if path == "/" or any(path == own or path.startswith(f"{own}/") for own in _OF_THE_POD):
         raise ValueError(f"{path} cannot be a volume: it would hide what every pod needs")
     return VolumeClaim(path, _name(found["claim"]), (found["folder"] or "").strip("/"), bool(found["read_only"]))
 

@@ -157,8 +157,8 @@ def package_sources(folder: Path, indexes: Sequence[str]) -> list[str]:
     words = ["pip", "compile", "--quiet", "--no-header", "--emit-index-url", "--emit-find-links"]
     words += ["--python", base_interpreter(), "-"]
     done = run_uv(words, folder, lambda _: None, indexes=indexes)  # it resolves nothing, and asks no index
-    found = (line.split() for line in ([] if done.status else done.words) if line.startswith("--"))
-    return [address.replace("***@", "") for _, address in found]
+    found = (line.partition(" ")[2] for line in ([] if done.status else done.words) if line.startswith("--"))
+    return [address.replace("***@", "") for address in found]
 
 
 EXPORT = "export --frozen --offline --no-default-groups --no-header --no-annotate"

@@ -135,6 +135,13 @@ def test_a_folder_outlives_its_pod_where_it_is_in_a_volume_that_can_be_written(f
     assert OF_TEAM.volume_at(folder) == volume
 
 
+def test_a_folder_in_a_volume_that_can_only_be_read_does_not_though_that_is_in_another_one():
+    read = cluster.read_settings(None, {"KINETIC_VOLUME_CLAIMS": "/a=one,//a/sets/=two:ro"})
+
+    assert [each.path for each in read.volume_claims] == ["/a", "/a/sets"]
+    assert (read.volume_at("/a/sets/x"), read.volume_at("/a/x")) == ("", "/a")
+
+
 def test_an_annotation_may_have_any_value_without_a_comma():
     read = cluster.read_settings(None, {"KINETIC_ANNOTATIONS": "a/b=c d=e:{}"})
 
@@ -242,6 +249,8 @@ def test_settings_survive_the_way_through_json():
         ("KINETIC_VOLUME_CLAIMS", "data=sets", "'data=sets' is not a volume: expected /path=claim"),
         ("KINETIC_VOLUME_CLAIMS", "/data=sets:rw", "'/data=sets:rw' is not a volume"),
         ("KINETIC_VOLUME_CLAIMS", "/data=sets/../x", "'/data=sets/../x' is not a volume"),
+        ("KINETIC_VOLUME_CLAIMS", "/a:b=sets", "'/a:b=sets' is not a volume"),
+        ("KINETIC_VOLUME_CLAIMS", "//proc/x=sets", "it would hide what every pod needs"),
         ("KINETIC_VOLUME_CLAIMS", "/data=Sets", "lower-case letters"),
         ("KINETIC_VOLUME_CLAIMS", "/data=a,/data/=b", "/data is there twice"),
         ("KINETIC_VOLUME_CLAIMS", "//=a", "it would hide what every pod needs"),

@@ -203,6 +203,9 @@ def test_the_index_of_a_package_is_named_where_it_is_certain(
     default, more = indexes[:1], indexes[1:]
     monkeypatch.setenv("UV_DEFAULT_INDEX", default[0] if default else "https://else.example/simple")
     lines = [] if default else ["--find-links https://files.example"]
+    if more:
+        (tmp_path / "a folder").mkdir()
+        monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "a folder"))
     entry = "[[packages]]\nname = {}\nversion = '1'\n{} = {{ url = '{}', hashes = {{ sha256 = '{}' }} }}\n"
     of_files = "https://files.example/a-1.tar.gz"
     of_team = "https://two.example/team/packages/b-1.tar.gz"
