@@ -235,8 +235,8 @@ def _install(build: Path, lock: Lock, say: Say, source: Path | None, indexes: Se
     from kinetic._images import uv
     from kinetic._wire import http_client
 
-    python = str(build / "bin" / "python")
     (build / locks.FILE).write_text(lock.text)
+    python = str(build / "bin" / "python")
     words = ["pip", "install", "--preview-features", "pylock", "--python", python, "--requirement", locks.FILE]
     done = uv.run_uv(words, build, say, indexes=indexes)  # a lock has addresses of files, and no login
     if done.status and (refused := locks.refusal(done)):

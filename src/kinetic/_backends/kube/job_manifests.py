@@ -82,7 +82,7 @@ class JobRequest:
         return self.requirements.settings
 
     def labels(self) -> dict[str, str]:
-        """Return what every object of the job is found by."""
+        """Return what every object of the job is found by, and the labels of the settings."""
         app = APP_WARM if self.is_warm_pod else APP if self.placement.hosts == 1 else APP_MULTI_HOST
         found = {**(self.settings.labels or {}), APP_LABEL: app, JOB_LABEL: label_value(self.job_id)}
         if self.owner:
