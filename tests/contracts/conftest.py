@@ -1,6 +1,7 @@
 """The stores that the contract suite is asked of, and the servers behind them.
 
-One server of each kind per worker, one fresh bucket per test. S3 is moto, in a process of its own. Cloud Storage is
+One server of each kind per worker, one fresh bucket per test. S3 is moto, and Azure is Azurite, Microsoft's emulator,
+in processes of their own. Cloud Storage is
 ``servers/gcs.py``, ours, on a thread: its docstring says why no emulator serves, and a test compares it with
 Google's own client. Listings come in pages of seven, so that nearly every one has several.
 """
@@ -11,6 +12,7 @@ import itertools
 import os
 
 import pytest
+from servers import azurite as azurite_server
 
 from kinetic._stores import protocol
 from kinetic._stores.bucket import BucketStore
@@ -20,6 +22,12 @@ from kinetic._stores.parallel import Retry
 
 PAGE_SIZE = 7
 QUICK = Retry(attempts=4, first_seconds=0.01, most_seconds=0.02, total_seconds=5)
+# The fixture of a service, the variable that says where it is, and what follows in it.
+SERVERS = {
+    "s3": ("s3_server", "AWS_ENDPOINT_URL", ""),
+    "gcs": ("gcs_server", "STORAGE_EMULATOR_HOST", ""),
+    "azure": ("azurite", "AZURE_STORAGE_ENDPOINT", "/devstoreaccount1"),
+}
 _numbers = itertools.count()
 
 
@@ -38,6 +46,15 @@ def s3_server():
     from servers.moto_s3 import MotoServer
 
     server = MotoServer(PAGE_SIZE)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def azurite():
+    if why := azurite_server.build():
+        pytest.skip(why)
+    server = azurite_server.Azurite()
     yield server
     server.close()
 
@@ -66,6 +83,11 @@ def make_store(request, tmp_path, monkeypatch, no_credentials):
                 monkeypatch.setenv(name, value)
             server.bucket(bucket)
             return BucketStore(f"s3://{bucket}/some/prefix", retry=retry)
+        if kind == "azure":
+            server = request.getfixturevalue("azurite")
+            monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", server.connection_string)
+            server.container(bucket)
+            return BucketStore(f"az://{bucket}/some/prefix", retry=retry)
         server = request.getfixturevalue("gcs_server")
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         server.bucket(bucket)
@@ -84,10 +106,10 @@ def faulty(request, make_store, monkeypatch):
     def make(kind, retry=QUICK):
         straight = make_store(kind)
         straight.size("a")  # it finds its server in the environment, with its first request
-        server = request.getfixturevalue("s3_server" if kind == "s3" else "gcs_server")
-        proxy = FaultyProxy(server.url)
+        fixture, variable, path = SERVERS[kind]
+        proxy = FaultyProxy(request.getfixturevalue(fixture).url)
         proxies.append(proxy)
-        monkeypatch.setenv("AWS_ENDPOINT_URL" if kind == "s3" else "STORAGE_EMULATOR_HOST", proxy.url)
+        monkeypatch.setenv(variable, proxy.url + path)
         return type(straight)(straight.url, retry=retry), proxy, straight
 
     yield make

@@ -7,6 +7,7 @@ import zlib
 from types import SimpleNamespace
 
 import pytest
+from servers.azurite import AZURE
 from servers.faults import Fault
 
 from kinetic._maintenance import compiled_programs
@@ -59,12 +60,12 @@ def job(tmp_path, monkeypatch):
     return run
 
 
-@pytest.fixture(params=["files", "memory", "gcs", "s3"])
+@pytest.fixture(params=["files", "memory", "gcs", "s3", AZURE])
 def store(request, make_store):
     return make_store(request.param)
 
 
-@pytest.fixture(params=["gcs", "s3"])
+@pytest.fixture(params=["gcs", "s3", AZURE])
 def wire(request, faulty):
     return faulty(request.param)
 

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+from servers.azurite import AZURE
 
 import kinetic
 from kinetic._stores import Entry, open_store, put_hint, put_many
@@ -30,12 +31,12 @@ BAD_KEYS = [
 BAD_PREFIXES = ["a", "/", "/a/", "a//", "../", "a/../"]
 
 
-@pytest.fixture(params=["files", "memory", "gcs", "s3"])
+@pytest.fixture(params=["files", "memory", "gcs", "s3", AZURE])
 def store(request, make_store):
     return make_store(request.param)
 
 
-@pytest.fixture(params=["files", "gcs", "s3"])
+@pytest.fixture(params=["files", "gcs", "s3", AZURE])
 def visible(request, make_store):
     """A store that other processes can open by its address."""
     return make_store(request.param)
@@ -249,6 +250,11 @@ def test_a_prefix_that_is_none_is_refused(store, prefix):
     ],
 )
 def test_unusual_keys_are_keys(store, key):
+    if "\\" in key and store.url.startswith("az://"):
+        with pytest.raises(OptionError, match="makes a slash of each backslash"):
+            store.put(key, b"x")
+        return
+
     store.put(key, b"x")
 
     assert store.get(key) == b"x"

@@ -18,18 +18,20 @@ from pathlib import Path
 import pytest
 from obstore.exceptions import UnauthenticatedError
 from obstore.store import GCSStore
+from servers.azurite import ACCOUNT, AZURE, KEY
 from servers.faults import Fault, FaultyProxy
 from servers.http11 import Answer
 from servers.scripted import Scripted, page
 
 import kinetic
-from kinetic._stores import obstore_client, open_store, parallel, protocol
+from kinetic._stores import credentials, obstore_client, open_store, parallel, protocol
 from kinetic._stores.bucket import BucketStore
 from kinetic._stores.parallel import Retry
+from kinetic._stores.protocol import parse_address
 from kinetic.errors import CredentialsError, OptionError, StoreError, StoreUnreachableError
 
 QUICK = Retry(attempts=3, first_seconds=0.01, most_seconds=0.02, total_seconds=5)
-CLOUDS = ["gcs", "s3"]
+CLOUDS = ["gcs", "s3", AZURE]
 
 
 @pytest.fixture(params=CLOUDS)
@@ -59,13 +61,15 @@ def test_a_service_that_does_not_let_us_in_is_told_with_what_was_looked_for(wire
     for verb in verbs:
         with pytest.raises(CredentialsError, match="rejected our credentials") as caught:
             verb()
-        variable = "AWS_ACCESS_KEY_ID" if store.url.startswith("s3") else "GOOGLE_APPLICATION_CREDENTIALS"
+        variable = VARIABLES[store.url[:2]]
         assert variable in caught.value.why
         assert variable in caught.value.next
 
 
+VARIABLES = {"s3": "AWS_ACCESS_KEY_ID", "gs": "GOOGLE_APPLICATION_CREDENTIALS", "az": "AZURE_STORAGE_KEY"}
 MAY_NOT = "ann does not have storage.objects.create access"
 WRONG_REGION = "the region is wrong; expecting 'eu-central-1'"
+OLD = "<AuthenticationErrorDetail>Request date header too old: 'Sun, 29 Nov 2026'</AuthenticationErrorDetail>"
 REFUSALS = [
     ("s3", 403, "AccessDenied", "not authorized to perform: s3:PutObject", CredentialsError, "does not let our account",
      "s3:GetObject"),
@@ -77,6 +81,12 @@ REFUSALS = [
      StoreError, "not in the region us-east-1", "export AWS_REGION=eu-central-1"),
     ("s3", 301, "PermanentRedirect", "use the specified endpoint", StoreError, "not in the region us-east-1",
      "get-bucket-location --bucket kinetic"),
+    ("az", 403, "AuthorizationPermissionMismatch", "not authorized\nRequestId:1", CredentialsError,
+     "does not let our account", "Storage Blob Data Contributor"),
+    ("az", 403, "AuthenticationFailed", "Server failed to authenticate", CredentialsError, "rejected our credentials",
+     "az login"),
+    ("az", 403, "AuthenticationFailed", f"no</Message>{OLD}<Message>", CredentialsError, "the time of our request",
+     "set the clock"),
 ]  # fmt: skip
 
 
@@ -87,12 +97,14 @@ def test_each_cause_of_a_refusal_has_its_sentence_and_its_next_step(
     body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AZURE_STORAGE_KEY", KEY)
     with Scripted(Answer(status, body, {"Content-Type": "application/xml"})) as service:
         monkeypatch.setenv("AWS_ENDPOINT_URL", service.url)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", service.url)
-        scheme = "gs" if kind == "gcs" else "s3"
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", service.url)
+        url = {"gcs": "gs://kinetic-jobs", "s3": "s3://kinetic-jobs", "az": "az://kinetic-jobs@account"}[kind]
         with pytest.raises(error) as caught:
-            BucketStore(f"{scheme}://kinetic-jobs", retry=QUICK).get("a")
+            BucketStore(url, retry=QUICK).get("a")
 
     assert what in str(caught.value)
     assert next_ in caught.value.next
@@ -141,13 +153,26 @@ def test_a_bucket_that_does_not_exist_is_told(make_store, kind):
         lambda: store.put("a", b""), lambda: store.put("a", b"", if_absent=True), lambda: store.get("a"),
         lambda: list(store.entries("")), lambda: list(store.folders("")), lambda: store.put("a", bytes(9 << 20)),
     ):  # fmt: skip
-        with pytest.raises(StoreError, match="no-such-bucket does not exist") as caught:
+        with pytest.raises(StoreError, match=r"no-such-bucket\S* does not exist") as caught:
             verb()
         assert caught.value.code == "store-missing"
         assert "Debug source" not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize("url", ["gs://", "gs:///a", "s3://a b/c", "gs://bucket/a//b", "gs://bucket/../b", "s3://-x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "gs://",
+        "gs:///a",
+        "s3://a b/c",
+        "gs://bucket/a//b",
+        "gs://bucket/../b",
+        "s3://-x",
+        "az://bucket",
+        "az://bucket@a_b",
+        "az://@account",
+    ],
+)
 def test_an_address_without_a_usable_bucket_or_prefix_is_refused(url):
     with pytest.raises(OptionError):
         open_store(url)
@@ -195,8 +220,9 @@ def test_the_probe_is_in_no_listing(wire, nothing_proven):
     assert list(store.folders("")) == []
 
 
-def test_a_service_that_ignores_conditions_is_refused_every_time(wire, nothing_proven):
-    store, proxy, _ = wire
+@pytest.mark.parametrize("kind", ["gcs", "s3"])  # in Azure the key signs the condition
+def test_a_service_that_ignores_conditions_is_refused_every_time(faulty, kind, nothing_proven):
+    store, proxy, _ = faulty(kind)
     proxy.faults = [Fault("careless", times=math.inf)]
 
     for _ in range(2):
@@ -273,11 +299,12 @@ def guarded(gcs_server, make_store, monkeypatch):
 
     def client(address, options):
         options["client_options"]["allow_http"] = True
-        login = obstore_client.google_login()
+        login = credentials.google_login()
         config = {"base_url": gcs_server.url, **login.pop("config", {})}
         return GCSStore(address.bucket, config=config, **options, **login)
 
-    monkeypatch.setattr(obstore_client, "_google_client", client)  # only the address of the service is another one
+    google = credentials.of_cloud(parse_address("gs://bucket"))._replace(client=client)
+    monkeypatch.setitem(credentials._CLOUDS, "gs", google)  # only the address of the service is another one
     gcs_server.tokens, gcs_server.issue = {"one", "two"}, [("one", 3600), ("two", 3600)]
     yield store.url
     gcs_server.tokens, gcs_server.issue = None, [("token", 3600)]
@@ -421,7 +448,7 @@ def test_a_profile_with_single_sign_on_has_the_keys_that_the_aws_command_returns
 
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked == ["configure export-credentials --profile work --format process"]
-    assert obstore_client.amazon_region() == "eu-west-1"
+    assert credentials.amazon_region() == "eu-west-1"
 
 
 def test_a_login_of_amazon_that_ended_says_so(amazon):
@@ -439,7 +466,7 @@ def test_two_logins_that_are_refused_in_one_process_each_say_their_own_reason(no
 
         options = {"config": {"base_url": "http://127.0.0.1:9"}, "client_options": {"allow_http": True}}
         with pytest.raises(UnauthenticatedError) as caught:
-            GCSStore(name, credential_provider=obstore_client._told(login), **options).put("a", b"x")
+            GCSStore(name, credential_provider=credentials.told(login), **options).put("a", b"x")
         return caught.value
 
     failures = [refusal_of("one"), refusal_of("other")]
@@ -473,6 +500,172 @@ def test_a_damaged_file_of_profiles_is_told(amazon):
         amazon("no section\n", "").get("a")
 
 
+# --------------------------------------------------------------------------------------------------------------- Azure
+
+
+@pytest.fixture
+def container(make_store, azurite, monkeypatch):
+    """The name of a container, and an environment in which nothing says who we are."""
+    name = make_store("azure").address.bucket.partition("@")[0]
+    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING")
+    return name
+
+
+def azure(container, account=ACCOUNT):
+    return BucketStore(f"az://{container}@{account}/some/prefix", retry=QUICK)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY"), ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCESS_KEY")],
+)
+def test_an_address_without_an_account_has_that_of_the_environment(container, azurite, monkeypatch, names):
+    for name, value in zip(names, (ACCOUNT, KEY), strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{azurite.url}/{ACCOUNT}")
+
+    store = BucketStore(f"az://{container}/some/prefix", retry=QUICK)
+
+    assert store.put("a", b"x") is True
+    assert store.url == f"az://{container}@{ACCOUNT}/some/prefix"
+    assert azure(container).get("a") == b"x"
+
+
+def test_the_key_of_a_connection_string_is_not_given_to_another_account(container, azurite, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string)
+    monkeypatch.setenv("AZURE_STORAGE_TOKEN", "token")
+    refused = page({}, 403)
+    with Scripted(refused, refused, refused) as service:
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "other")
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", service.url)
+        with pytest.raises(CredentialsError, match="of account other"):
+            azure(container, "other").get("a")
+
+        assert service.asked[0].headers["authorization"] == "Bearer token"
+
+
+def test_a_shared_access_signature_opens_a_container(container, azurite, monkeypatch):
+    expires = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", f"?{azurite.signature(container, expires)}")
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{azurite.url}/{ACCOUNT}")
+    store = azure(container)
+
+    assert store.put("a", b"x", if_absent=True) is True
+    assert store.put("large", bytes(9 << 20), if_absent=True) is True
+    assert [entry.key for entry in store.entries("")] == ["a", "large"]
+    assert store.delete("a") == 1
+
+
+def test_a_signature_that_has_expired_says_when(container, azurite, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", azurite.signature(container, "2020-01-01T00:00:00Z"))
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{azurite.url}/{ACCOUNT}")
+
+    with pytest.raises(CredentialsError) as caught:
+        azure(container).get("a")
+    assert "AZURE_STORAGE_SAS_TOKEN" in caught.value.next
+
+
+def test_the_login_of_the_az_command_is_asked_for_a_token(no_credentials, monkeypatch, tmp_path):
+    token = {"accessToken": "of az", "expiresOn": "2099-01-01 00:00:00.000000", "subscription": "s", "tenant": "t",
+             "tokenType": "Bearer"}  # fmt: skip
+    (tmp_path / "az").write_text(f"#!/bin/sh\necho \"$@\" >> {tmp_path}/asked\necho '{json.dumps(token)}'\n")
+    (tmp_path / "az").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    folder = Path(os.environ["HOME"]) / ".azure"
+    folder.mkdir(parents=True)
+    (folder / "azureProfile.json").write_text("{}")
+    about = {"ETag": '"1"', "Last-Modified": "Fri, 27 Nov 2026 12:00:00 GMT", "Content-Length": "5"}
+    with Scripted(lambda _: Answer(206, b"value", about | {"Content-Range": "bytes 0-4/5"})) as service:
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", service.url)
+        store = azure("container", "account")
+
+        assert store.get("a") == b"value"
+        assert store.get("b") == b"value"
+
+        assert {request.headers["authorization"] for request in service.asked} == {"Bearer of az"}
+        assert (tmp_path / "asked").read_text().count("get-access-token") == 1
+
+
+def test_an_az_command_that_is_not_logged_in_says_so(no_credentials, monkeypatch, tmp_path):
+    (tmp_path / "az").write_text("#!/bin/sh\necho \"Please run 'az login' to setup account.\" >&2\nexit 1\n")
+    (tmp_path / "az").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    folder = Path(os.environ["HOME"]) / ".azure"
+    folder.mkdir(parents=True)
+    (folder / "azureProfile.json").write_text("{}")
+
+    with pytest.raises(CredentialsError, match="Please run 'az login'") as caught:
+        azure("container", "account").get("a")
+    assert "run az login" in caught.value.next
+
+
+def test_a_pod_of_aks_exchanges_its_token_for_one_of_its_workload_identity(no_credentials, monkeypatch, tmp_path):
+    (tmp_path / "token").write_text("of the service account")
+    about = {"ETag": '"1"', "Last-Modified": "Fri, 27 Nov 2026 12:00:00 GMT", "Content-Range": "bytes 0-4/5"}
+
+    def answer(request):
+        if request.path.endswith("/oauth2/v2.0/token"):
+            return page({"access_token": "of entra", "expires_in": 3600, "token_type": "Bearer"})
+        return Answer(206, b"value", about)
+
+    with Scripted(answer) as azures:
+        monkeypatch.setenv("AZURE_CLIENT_ID", "client")
+        monkeypatch.setenv("AZURE_TENANT_ID", "tenant")
+        monkeypatch.setenv("AZURE_FEDERATED_TOKEN_FILE", str(tmp_path / "token"))
+        for name in ("AZURE_AUTHORITY_HOST", "AZURE_STORAGE_ENDPOINT"):
+            monkeypatch.setenv(name, azures.url)
+
+        assert azure("container", "account").get("a") == b"value"
+
+        assert azures.paths[0] == "POST /tenant/oauth2/v2.0/token"
+        assert b"client_assertion=of+the+service+account" in azures.asked[0].body
+        assert azures.asked[1].headers["authorization"] == "Bearer of entra"
+
+
+def test_a_copy_that_azure_ends_later_is_waited_for(make_store, monkeypatch):
+    store = make_store("azure")
+    about, short = store._client.about, [0, 7]
+
+    def pending(key):
+        found = about(key)
+        return {**found, "size": short.pop()} if key == "a" and found is not None and short else found
+
+    monkeypatch.setattr(store._client, "about", pending)
+
+    assert store.put("a", bytes(9 << 20), if_absent=True) is True
+    assert short == []
+
+
+def test_a_copy_that_azure_never_ends_is_an_error_and_leaves_nothing(make_store, monkeypatch):
+    store = make_store("azure", QUICK._replace(total_seconds=0.1))
+    about = store._client.about
+
+    def pending(key):
+        found = about(key)
+        return {**found, "size": 0} if key == "a" and found is not None else found
+
+    monkeypatch.setattr(store._client, "about", pending)
+
+    with pytest.raises(StoreUnreachableError, match="a copy did not end"):
+        store.put("a", bytes(9 << 20), if_absent=True)
+    assert list(store.entries("")) == []
+
+
+def test_the_host_of_an_account_may_be_written_out_for_another_cloud(no_credentials, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_KEY", KEY)
+    store = BucketStore("az://container@account.dfs.core.chinacloudapi.cn", retry=QUICK)
+    store.make_client()
+
+    assert store._client._client.config["endpoint"] == "https://account.blob.core.chinacloudapi.cn"
+    assert store._client._client.config["account_name"] == "account"
+
+
+def test_a_password_in_an_address_of_azure_is_not_shown():
+    with pytest.raises(OptionError, match="holds a user name or a password") as caught:
+        open_store("az://user:secret@account/folder")
+    assert "secret" not in str(caught.value)
+
+
 # ------------------------------------------------------------------------------------------------- opening, processes
 
 
@@ -498,7 +691,7 @@ assert "obstore" in sys.modules
     assert run(code).stderr == ""
 
 
-@pytest.mark.parametrize("url", ["gs://bucket", "s3://bucket"])
+@pytest.mark.parametrize("url", ["gs://bucket", "s3://bucket", "az://container@account"])
 def test_without_obstore_the_error_names_the_line_to_add_to_the_image(url):
     code = """
 import sys
@@ -535,7 +728,7 @@ print(store.get("a"))
 """
 
 
-@pytest.mark.parametrize("kind", ["gcs", "s3"])
+@pytest.mark.parametrize("kind", CLOUDS)
 def test_a_forked_child_never_hangs_in_a_store_that_its_parent_used(make_store, kind):
     lines = run(FORKED, make_store(kind).url).stdout.splitlines()
 
@@ -543,7 +736,7 @@ def test_a_forked_child_never_hangs_in_a_store_that_its_parent_used(make_store, 
     assert lines == [refused, refused, "b'1'"]
 
 
-@pytest.mark.parametrize("kind", CLOUDS)
+@pytest.mark.parametrize("kind", ["gs", "s3", "az"])
 def test_ctrl_c_does_not_wait_for_a_service_that_does_not_answer(kind, tmp_path, no_credentials):
     import socket
 
@@ -556,10 +749,11 @@ store = BucketStore(sys.argv[1])
 print("asking", flush=True)
 store.get("a")
 """
-    url = "s3://bucket" if kind == "s3" else "gs://bucket"
+    url = f"{kind}://bucket"
     environ = {
         **os.environ, "PYTHONPATH": str(Path(kinetic.__file__).parents[1]), "STORAGE_EMULATOR_HOST": address,
         "AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
+        "AZURE_STORAGE_ENDPOINT": address, "AZURE_STORAGE_ACCOUNT": ACCOUNT, "AZURE_STORAGE_KEY": KEY,
     }  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-c", code, url], env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -607,7 +801,7 @@ def test_the_first_error_among_many_transfers_ends_them(faulty, kind, tmp_path):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("kinetic-transfer-17")]
 
 
-@pytest.mark.parametrize("kind", ["gcs", "s3"])
+@pytest.mark.parametrize("kind", CLOUDS)
 def test_what_killed_writers_left_is_swept_and_nothing_else(make_store, kind):
     store = make_store(kind)
     store.put("a", b"x")

@@ -12,6 +12,7 @@ import threading
 from functools import partial
 
 import pytest
+from servers.azurite import AZURE
 from servers.faults import Fault
 
 from kinetic._stores import parallel
@@ -23,7 +24,7 @@ LARGE = os.urandom(17_000_000)  # three parts of a file, two of a stream
 WRITES = "PUT|POST"
 
 
-@pytest.fixture(params=["gcs", "s3"])
+@pytest.fixture(params=["gcs", "s3", AZURE])
 def wire(request, faulty):
     return faulty(request.param)
 

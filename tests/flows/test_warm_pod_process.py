@@ -58,11 +58,11 @@ GUARDED = """
 import sys
 from obstore.store import GCSStore
 from kinetic._runner.pod import entrypoint, warm_pod
-from kinetic._stores import obstore_client
+from kinetic._stores import credentials
 def client(address, options):
     options["client_options"]["allow_http"] = True
     return GCSStore(address.bucket, config={"base_url": "http://SERVER"}, **options)
-obstore_client._google_client = client
+credentials._CLOUDS["gs"] = credentials._CLOUDS["gs"]._replace(client=client)
 warm_pod.main([sys.argv[1]], sys.argv[2], sys.argv[3], entrypoint.get_ready)
 """
 

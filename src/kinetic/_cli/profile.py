@@ -17,7 +17,7 @@ from kinetic._config.options import BY_NAME
 from kinetic._config.profiles import FIELDS, LOCAL, REQUIRED, Profile
 from kinetic._output import format as output_format
 from kinetic._output.format import Column
-from kinetic._stores.protocol import parse_address
+from kinetic._stores.protocol import CLOUDS, parse_address
 from kinetic.errors import OptionError, SettingsError
 
 if TYPE_CHECKING:
@@ -332,7 +332,7 @@ def _check(new: Profile) -> None:
             why="a kubeconfig context has no default bucket",
             next=f"add --store gs://your-bucket to: kinetic profile create {new.name} --context {new.context}",
         )
-    if new.store.startswith(("gs://", "s3://")):
+    if new.store.startswith(CLOUDS):
         parse_address(new.store)
     alone = {
         "KINETIC_HOME": str(settings.kinetic_home(os.environ)),

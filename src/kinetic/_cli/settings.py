@@ -54,7 +54,7 @@ def without_secrets(address: str) -> str:
         return address
     place, question, _ = rest.partition("?")
     host, slash, path = place.partition("/")
-    user, at, host = host.rpartition("@")
+    user, at, host = ("", "", host) if scheme == "az" and ":" not in host else host.rpartition("@")  # a container
     hidden = f"{'***' if user else ''}{at}{host}{slash}{path}"
     return f"{scheme}://{hidden}{'?***' if question else ''}"
 

@@ -13,10 +13,10 @@ TYPE_CHECKING = False  # as in kinetic/__init__.py: scripts that only decorate i
 if TYPE_CHECKING:
     from pathlib import Path
 
-_CLOUDS = ("gs://", "s3://")
+_CLOUDS = ("gs://", "s3://", "az://")  # of _stores/protocol.py, which this would load
 _HUGGING_FACE = "hf://"
 _FILE = "file://"
-_KNOWN = "gs://bucket/…, s3://bucket/…, hf://data-set, or a path of this machine"
+_KNOWN = "gs://bucket/…, s3://bucket/…, az://container@account/…, hf://data-set, or a path of this machine"
 
 
 @tracebacks.hides_frames_of_methods
@@ -26,9 +26,9 @@ class Data:
     As an argument of a job, or in ``volumes=``, it becomes a plain path inside the job: the function never meets it.
 
     Args:
-        path: A local file or folder (``~`` is expanded), ``gs://bucket/…``, ``s3://bucket/…`` or
-            ``hf://data-set?split=…``. In a bucket a trailing slash means everything below; without one it is one
-            object.
+        path: A local file or folder (``~`` is expanded), ``gs://bucket/…``, ``s3://bucket/…``,
+            ``az://container@account/…`` or ``hf://data-set?split=…``. In a bucket a trailing slash means everything
+            below; without one it is one object.
         fuse: Show the data to the job without copying it, where the place can do that.
         hf_trust_remote_code: Let a Hugging Face data set run code of its own inside the job.
 

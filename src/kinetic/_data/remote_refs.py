@@ -8,7 +8,7 @@ from kinetic._data import data as data_
 from kinetic._data.data import Data
 from kinetic._output import terminal as output
 from kinetic._stores import open_store
-from kinetic._stores.protocol import Store
+from kinetic._stores.protocol import Store, parse_address
 from kinetic._wire import NamedTuple
 from kinetic._wire.order import DataRef, Kind
 from kinetic.errors import AccessDeniedError, CredentialsError, DataMissingError, OptionError, StoreError
@@ -42,9 +42,10 @@ def refer_to(data: Data, *, opener: Opener = open_store, awaited: Collection[str
     if data.is_hf:
         found = data_set(data.path)
         return _reference(data, "hf", found.uri, found.repo.rpartition("/")[2], is_dir=True)
-    bare = data.path.rstrip("/")
-    uri = f"{bare}/" if bare in awaited else data.path
     bucket, key = split(data.path)
+    bucket = parse_address(bucket).url  # in Azure, with the account that only this machine's environment may name
+    bare = f"{bucket}/{key}".rstrip("/")
+    uri = f"{bare}/" if bare in awaited else f"{bucket}/{key}"
     try:
         if not any(f"{bare}/".startswith(f"{folder}/") for folder in awaited):
             _look_for(data, opener(bucket), key)

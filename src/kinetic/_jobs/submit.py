@@ -25,6 +25,7 @@ from kinetic._output import terminal as output
 from kinetic._output.format import count_text, seconds_text, size_text
 from kinetic._project import root
 from kinetic._stores import put_many
+from kinetic._stores.protocol import CLOUDS, parse_address
 from kinetic._wire import NamedTuple, digests, documents, folders, keys, loading, python_runtime, records
 from kinetic._wire import order as wire_order
 from kinetic._wire.failpoints import step
@@ -242,7 +243,7 @@ class Shipment(NamedTuple):
 
         ``outputs``: where outputs go, below the store, if the options do not say so. ``called``: the function.
         """
-        context, named = self.context, wire_order.resolve_output_dir(self.options.output_dir, os.environ)
+        context, named = self.context, _output_folder(self.options)
         return Order(
             manifest=shipped.manifest,
             packs=shipped.packs,
@@ -416,9 +417,15 @@ def _for_elsewhere(function: object, plan: Plan, found: Dependencies | None) -> 
     return plan
 
 
+def _output_folder(options: Options) -> str:
+    """Return the output folder that the user chose, "" for none; of a bucket, the one spelling of its address."""
+    named = wire_order.resolve_output_dir(options.output_dir, os.environ)
+    return parse_address(named).url if named.startswith(CLOUDS) else named
+
+
 def _check_outputs(options: Options, context: SubmitContext) -> None:
     """Reject an output folder that a job could not write, or that would be removed with its pod."""
-    outputs, is_here = wire_order.resolve_output_dir(options.output_dir, os.environ), context.backend.is_here
+    outputs, is_here = _output_folder(options), context.backend.is_here
     if is_here and (why := wire_order.why_not_made(outputs)):
         raise OptionError(
             f"the output folder {outputs} cannot be made",

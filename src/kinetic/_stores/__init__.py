@@ -8,6 +8,7 @@ import sys
 import threading
 
 from kinetic._stores.protocol import (
+    CLOUDS,
     CREDENTIAL_VARIABLES,
     Entry,
     LocalStore,
@@ -46,14 +47,14 @@ def open_store(url: str) -> Store:
     """Open the store at an address.
 
     Args:
-        url: ``gs://bucket/prefix``, ``s3://bucket/prefix``, ``file:///absolute/folder``, an absolute folder, or
-            ``memory://name`` (this process only).
+        url: ``gs://bucket/prefix``, ``s3://bucket/prefix``, ``az://container@account/prefix``,
+            ``file:///absolute/folder``, an absolute folder, or ``memory://name`` (this process only).
     """
     if url.startswith("memory://"):
         from kinetic._stores.memory import MemoryStore  # only tests use it
 
         return _memory.setdefault(url, MemoryStore(url.removeprefix("memory://")))
-    if url.startswith(("gs://", "s3://")):
+    if url.startswith(CLOUDS):
         # Once per process, and anew when the credentials of the environment change.
         around = _around(url)
         known = (*around, str(os.getpid()))
@@ -68,7 +69,7 @@ def open_store(url: str) -> Store:
         return FileStore(path)
     raise OptionError(
         f"{url!r} is not a store that kinetic can open",
-        why="stores: gs://bucket/prefix, s3://bucket/prefix, file:///folder, memory://name",
+        why="stores: gs://bucket/prefix, s3://bucket/prefix, az://container@account/prefix, file:///folder, memory://name",
         next="unset KINETIC_STORE, or give it such an address",
     )
 
@@ -88,7 +89,7 @@ def preload(url: str) -> None:
     That takes 15 ms of CPU time where a machine trusts many certificates. No thread starts, so a process may fork
     afterwards.
     """
-    if url.startswith(("gs://", "s3://")):
+    if url.startswith(CLOUDS):
         with contextlib.suppress(ImportError):
             import obstore.exceptions
             import obstore.store  # noqa: F401 - 20 ms
@@ -113,7 +114,7 @@ def _around(url: str) -> tuple[str | None, ...]:
 
 def is_loaded(url: str) -> bool:
     """Return whether ``preload`` found what opens the store at an address."""
-    return "obstore.store" in sys.modules or not url.startswith(("gs://", "s3://"))
+    return "obstore.store" in sys.modules or not url.startswith(CLOUDS)
 
 
 def _open_bucket(url: str) -> Store:
@@ -122,7 +123,7 @@ def _open_bucket(url: str) -> Store:
     except ImportError as error:
         raise OptionError(
             f"{url!r} cannot be opened here",
-            why=f"obstore, which opens gs:// and s3://, is missing: {error}",
+            why=f"obstore, which opens {', '.join(CLOUDS)}, is missing: {error}",
             next="pip install obstore; in an image of your own, add the line RUN pip install obstore",
         ) from error
     from kinetic._stores.bucket import BucketStore

@@ -1,4 +1,4 @@
-"""A store in a bucket of Cloud Storage or S3, through obstore.
+"""A store in a bucket of Cloud Storage or S3, or in a container of Azure, through obstore.
 
 Objects of any size are read in pieces: the first piece tells the size, the others come in parallel.
 """
@@ -56,6 +56,8 @@ class BucketStore:
 
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
         check_key(key)
+        if "\\" in key and self.address.scheme == "az":
+            raise OptionError(f"{key!r} is not a key in Azure", why="it makes a slash of each backslash in a name")
         with self._client.translated_errors(key):
             body = body_of(source, PART)
             if not isinstance(body, Large):
@@ -89,7 +91,7 @@ class BucketStore:
             except PreconditionError:
                 raise ObjectChanged from None
             except Exception as error:
-                if obstore_client.status_of(error) != 416:  # the range begins behind the last byte
+                if not obstore_client.begins_behind_the_end(error):
                     raise
         there = self.entry(key)
         if there is None:
@@ -131,7 +133,7 @@ class BucketStore:
         if not prefix.endswith("/"):
             return self._delete_one(prefix)
         doomed = (entry.key for entry in self.entries(prefix))
-        if self.address.scheme == "gs":
+        if self.address.scheme != "s3":
             return sum(parallel.in_parallel(self, (partial(self._delete_one, key) for key in doomed)))
         chunks = iter(lambda: list(itertools.islice(doomed, _KEYS_PER_DELETE)), [])
         return sum(self._delete_many(keys) for keys in chunks)
@@ -147,7 +149,9 @@ class BucketStore:
         with self._client.translated_errors(prefix):
             while True:
                 try:
-                    for entry in self._listed(prefix, after):
+                    listed = self._listed(prefix, after)
+                    # A data lake of Azure lists "a/b" before "a-b".
+                    for entry in sorted(listed) if self.address.scheme == "az" else listed:
                         after, attempt = entry.key, 0
                         yield entry
                     return
@@ -172,7 +176,7 @@ class BucketStore:
 
     def _delete_one(self, key: str) -> int:
         with self._client.translated_errors(key):
-            if self.address.scheme != "gs" and self._client.about(key) is None:  # S3 deletes what is not there, too
+            if self.address.scheme == "s3" and self._client.about(key) is None:  # S3 deletes what is not there, too
                 return 0
             try:
                 self._client.ask_about("delete", key)

@@ -204,7 +204,7 @@ def scratch_folder(store: Store) -> Path:
 SCRATCH = ".tmp"  # half-written objects; no key
 RESERVED_FOLDER = ".kinetic"  # what kinetic notes about a store itself; keys, but in no listing of the whole store
 HIDDEN = frozenset({SCRATCH, RESERVED_FOLDER})
-MAX_KEY_BYTES = 1024  # of a key: the limit of Cloud Storage and of S3
+MAX_KEY_BYTES = 1024  # of a key: the limit of Cloud Storage and of S3; Azure's is in characters
 
 # No control characters, halves of surrogate pairs or non-characters: XML, in which buckets list, cannot spell them.
 _KEY = re.compile(r"(?!/)(?!.*//)(?!(?:.*/)?\.\.?(?:/|\Z))[^\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]+(?<!/)")
@@ -269,14 +269,17 @@ def unconditional_store_error(url: str, why: str) -> StoreError:
     return StoreError(
         f"{url} ignores conditional writes, so results in it could be lost",
         why=why,
-        next="use a service that honors If-None-Match (Amazon S3, Cloud Storage, MinIO and Ceph of 2024 or later)",
+        next="use a service that honors If-None-Match: Amazon S3, Cloud Storage, Azure, MinIO or Ceph since 2024",
         code="store-unconditional",
     )
 
 
 # ------------------------------------------------------------------------------------------------------------ addresses
 
+CLOUDS = ("gs://", "s3://", "az://")  # how addresses of buckets begin
+
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]")
+_ACCOUNT = re.compile(r"[a-z0-9]{3,24}(\.[a-z0-9.-]+)?")  # of Azure, with its host in another cloud than the public one
 
 # What stores read of the environment. A job that is to reach the same store needs the same variables.
 CREDENTIAL_VARIABLES = (
@@ -290,19 +293,25 @@ CREDENTIAL_VARIABLES = (
     "AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ENDPOINT_URL_STS",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "AWS_METADATA_ENDPOINT",
+    # Azure, as the az command names them, as its workload identity does, and as obstore does
+    "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_KEY",
+    "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY",
+    "AZURE_STORAGE_TOKEN", "AZURE_STORAGE_ENDPOINT", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID",
+    "AZURE_AUTHORITY_HOST", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_MSI_ENDPOINT", "AZURE_CONFIG_DIR",
 )  # fmt: skip
 
 # Those of them that say where a store is, and nothing about who we are: everyone who can read pods may read them.
 PUBLIC_VARIABLES = (
     "STORAGE_EMULATOR_HOST", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3",
+    "AZURE_STORAGE_ENDPOINT",
 )  # fmt: skip
 
 
 class Address(NamedTuple):
     """The address of a store in the cloud."""
 
-    scheme: str  # "gs" or "s3"
-    bucket: str
+    scheme: str  # "gs", "s3" or "az"
+    bucket: str  # "container@account" in Azure
     prefix: str  # empty, or ends in "/"
 
     @property
@@ -312,25 +321,55 @@ class Address(NamedTuple):
 
 
 def parse_address(url: str) -> Address:
-    """Take ``gs://bucket/prefix`` or ``s3://bucket/prefix`` apart.
+    """Take ``gs://bucket/prefix``, ``s3://bucket/prefix`` or ``az://container@account/prefix`` apart.
 
     Raises:
         OptionError: It has no bucket, a user before it, or a prefix that no key could start with.
     """
     scheme, _, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
-    if "@" in bucket:  # not shown: it may be a password
+    name, at, account = bucket.partition("@") if scheme == "az" else (bucket, "", "")
+    if "@" in name + account or (at and not _BUCKET.fullmatch(name)):  # not shown: it may be a password
         raise OptionError(
             "the address of a store holds a user name or a password",
             why=f"it would be stored with each job; what is before the @ in {scheme}://***@{bucket.rpartition('@')[2]}",
             next="remove it; credentials come from the environment, as docs/stores.md lists them",
         )
-    if not _BUCKET.fullmatch(bucket):
-        raise OptionError(f"{url!r} names no bucket", why=f"{bucket!r} is not a valid bucket name")
+    if not _BUCKET.fullmatch(name):
+        raise OptionError(f"{url!r} names no bucket", why=f"{name!r} is not a valid bucket name")
+    if scheme == "az":
+        bucket = f"{name}@{_azure_account(url, account)}"
     prefix = prefix.strip("/")
     if prefix:
         check_key(prefix)
     return Address(scheme, bucket, prefix and prefix + "/")
+
+
+def _azure_account(url: str, named: str) -> str:
+    """Return the storage account of an address of Azure: that of the environment where it names none."""
+    account = named or azure_settings().get("AccountName", "")
+    if not _ACCOUNT.fullmatch(account):
+        rest = url.partition("://")[2].partition("@")[0].partition("/")[0]
+        raise OptionError(
+            f"{url!r} names no storage account",
+            why=f"{account!r} is not a valid name of one" if account else "AZURE_STORAGE_ACCOUNT is not set either",
+            next=f"az://{rest}@your-account/folder, or export AZURE_STORAGE_ACCOUNT=your-account",
+        )
+    return account
+
+
+def azure_settings() -> dict[str, str]:
+    """Return what the environment says of a storage account of Azure, in the words of its connection strings."""
+    read = os.environ.get
+    pairs = [part.partition("=") for part in read("AZURE_STORAGE_CONNECTION_STRING", "").split(";") if "=" in part]
+    found = {name.strip(): value.strip() for name, _, value in pairs}
+    account = read("AZURE_STORAGE_ACCOUNT") or read("AZURE_STORAGE_ACCOUNT_NAME")
+    if account and account != found.get("AccountName"):
+        found = {"AccountName": account}  # a key is of its account only
+    key = read("AZURE_STORAGE_KEY") or read("AZURE_STORAGE_ACCOUNT_KEY") or read("AZURE_STORAGE_ACCESS_KEY")
+    shared = read("AZURE_STORAGE_SAS_TOKEN") or read("AZURE_STORAGE_SAS_KEY")
+    more = {"AccountKey": key, "SharedAccessSignature": shared, "BlobEndpoint": read("AZURE_STORAGE_ENDPOINT")}
+    return found | {name: value for name, value in more.items() if value}
 
 
 def google_emulator() -> str | None:

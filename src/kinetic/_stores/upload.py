@@ -8,8 +8,10 @@ service, on the condition that no object is there.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -23,11 +25,13 @@ from kinetic.errors import StoreError
 
 Body = bytes | memoryview
 
-WRITER = "kinetic-writer"  # metadata: who wrote an object, to tell one's own after an answer that was lost
+# Metadata: who wrote an object, to tell one's own after an answer that was lost. Azure takes names of variables only.
+WRITER = {"gs": "kinetic-writer", "s3": "kinetic-writer", "az": "kinetic_writer"}
 PART = 8 << 20  # bytes: what fits into one request
 PARTS_AT_ONCE = 6
 MOST_PARTS = 10_000  # of one upload; Cloud Storage and S3
 MOST_COPIED = 5 << 30  # bytes that S3 copies in one piece
+_NO_BLOCKS = "InvalidBlockList"  # of Azure, which has put them together already: they are gone
 _LARGE_AT_ONCE = threading.BoundedSemaphore(3)  # uploads in parts: 3 x 6 parts of 8 MiB in memory
 
 
@@ -90,8 +94,9 @@ class Uploader:
 
     def __init__(self, client: ObstoreClient) -> None:
         self._client = client
-        self._is_google = client.address.scheme == "gs"
-        self._copies_conditionally = self._is_google  # S3 is tested first, for many services imitate it
+        self._scheme = client.address.scheme
+        self._writer_key = WRITER[self._scheme]
+        self._copies_conditionally = self._scheme != "s3"  # that is tested first, for many services imitate it
 
     def write(self, key: str, body: Body) -> bool:
         """Write a small object, whatever is there."""
@@ -101,7 +106,7 @@ class Uploader:
     def create(self, key: str, body: Body) -> bool:
         """Write a small object if nothing is there."""
         me = _new_writer_id()
-        options = {"mode": "create", "use_multipart": False, "attributes": {WRITER: me}}
+        options = {"mode": "create", "use_multipart": False, "attributes": {self._writer_key: me}}
         return self._conditionally(key, me, lambda: self._client.ask_about("put", key, body, again=False, **options))
 
     def write_large(self, key: str, body: Large) -> bool:
@@ -118,11 +123,14 @@ class Uploader:
             self._in_parts(beside, body, me)
             self._check_copies(beside)
             copy = self._copying(beside, key, overwrite=False, again=False)
-            return self._conditionally(key, me, copy, beside)
+            created = self._conditionally(key, me, copy, beside)
+            if created and self._scheme == "az":
+                self._await_copy(beside, key)
+            return created
 
     def touch(self, key: str, size: int) -> None:
         """Make an object young by replacing it by itself."""
-        if self._is_google:
+        if self._scheme != "s3":
             self._copying(key, key)()
         elif size <= PART:
             self._write_again(key)
@@ -161,7 +169,7 @@ class Uploader:
     def _writer(self, key: str) -> str | None:
         """Return who wrote an object: "" when it does not tell, None when there is none."""
         try:
-            return str(self._client.ask_about("get", key, options={"head": True}).attributes.get(WRITER, ""))
+            return str(self._client.ask_about("get", key, options={"head": True}).attributes.get(self._writer_key, ""))
         except FileNotFoundError:
             return None
 
@@ -194,6 +202,18 @@ class Uploader:
         url = self._client.address.url
         raise unconditional_store_error(url, "a copy replaced an object that it should have left alone")
 
+    def _await_copy(self, beside: str, key: str) -> None:
+        """Wait until a copy has its size: Azure may answer before, and the source must stay until then."""
+        source, begun, retry = self._client.about(beside), time.monotonic(), self._client.retry
+        for attempt in itertools.count():
+            found = self._client.about(key)
+            if source is not None and found is not None and found["size"] == source["size"]:
+                return
+            if time.monotonic() - begun > retry.total_seconds:
+                self._client.ask_about("delete", key)  # ours, and not whole
+                raise obstore_client.unreachable(self._client.address, key, TimeoutError("a copy did not end"))
+            retry.pause(attempt)
+
     def _in_parts(self, key: str, body: Large, me: str) -> None:
         """Upload in parts; from the front again where the source allows it and the first request was lost."""
         from obstore.exceptions import GenericError
@@ -206,12 +226,12 @@ class Uploader:
                 with _LARGE_AT_ONCE:
                     client.ask_about(
                         "put", key, body.source, mode="overwrite", use_multipart=True, chunk_size=size,
-                        max_concurrency=PARTS_AT_ONCE, attributes={WRITER: me}, again=False,
+                        max_concurrency=PARTS_AT_ONCE, attributes={self._writer_key: me}, again=False,
                         is_whole=lambda: body.again,
                     )  # fmt: skip
                 return
             except (GenericError, FileNotFoundError) as error:
-                session_is_lost = (
+                session_is_lost = _NO_BLOCKS in str(error) or (
                     isinstance(error, FileNotFoundError) and error.errno is None and not names_no_bucket(error)
                 )
                 if not session_is_lost and not is_transient(error):

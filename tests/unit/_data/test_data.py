@@ -64,6 +64,7 @@ def test_a_uri_made_by_pathlib_means_the_same_path(tmp_path, fill):
         ("gs://b/", "gs://b/", True),
         ("gs://b", "gs://b/", True),
         ("S3://b/x.bin", "s3://b/x.bin", False),
+        ("AZ://c@account/dir/", "az://c@account/dir/", True),
         ("hf://imdb?split=train", "hf://imdb?split=train", True),
         ("HF://owner/repo", "hf://owner/repo", True),
     ],

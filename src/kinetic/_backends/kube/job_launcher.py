@@ -25,8 +25,8 @@ from kinetic._config.cluster import PodRequirements
 from kinetic._data.remote_refs import fuse_mount
 from kinetic._images.image_choice import GPU_DRIVER
 from kinetic._project import runner_bundle
-from kinetic._stores import obstore_client
-from kinetic._stores.protocol import PUBLIC_VARIABLES
+from kinetic._stores import credentials, obstore_client
+from kinetic._stores.protocol import CLOUDS, PUBLIC_VARIABLES, parse_address
 from kinetic._wire import inspection, python_runtime
 from kinetic._wire import order as wire_order
 from kinetic._wire.documents import KEY_BYTES
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 _PYTHON = "python:"  # Python's own images, whose user is root; others may have one of their own
 _MOST_ARGUMENT_BYTES = 131_071  # MAX_ARG_STRLEN of Linux, less the zero at the end
+_AZURE_IDENTITY = "azure.workload.identity/use"
 _SETUP_SECONDS = 1800  # beside the function's own time: installing, fetching data, and sealing at the end
 KEPT_FILE = "kept.json"  # of a batch's Secret: what another client needs to continue the batch
 _NOT_FOR_CLIENTS = (
@@ -267,7 +268,12 @@ def request_of(
     runs_as_root = is_python or bool(requirements.lock)  # images that kinetic builds have no user either
     environment = {name: environ[name] for name in PUBLIC_VARIABLES if environ.get(name)}
     if launch.store_url.startswith("s3://") and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys():
-        environment["AWS_REGION"] = obstore_client.amazon_region()  # a pod has no profile that would say it
+        environment["AWS_REGION"] = credentials.amazon_region()  # a pod has no profile that would say it
+    if launch.store_url.startswith("az://"):
+        # For addresses in the function that name no account; and AKS gives its identity to pods with this label only.
+        environment["AZURE_STORAGE_ACCOUNT"] = parse_address(launch.store_url).bucket.partition("@")[2]
+        settings = settings._replace(labels={_AZURE_IDENTITY: "true", **(settings.labels or {})})
+        requirements = replace(requirements, settings=settings)
     environment["KERAS_BACKEND"] = "jax"
     if order.cpu is not None:
         environment |= python_runtime.thread_count_variables(order.cpu)
@@ -379,7 +385,7 @@ def _secret_entries(launch: Launch) -> dict[str, bytes]:
 def _store_requirements(launch: Launch) -> str:
     """Return what a pod installs to open the stores of its job: obstore in this client's version, or nothing."""
     addresses = (launch.store_url, *(ref.uri for ref in launch.order.data))
-    if not any(address.startswith(("gs://", "s3://")) for address in addresses):
+    if not any(address.startswith(CLOUDS) for address in addresses):
         return ""
     return f"obstore=={obstore_client.version()}"
 

@@ -31,7 +31,7 @@ from kinetic._backends.kube.client import (
 from kinetic._backends.kube.job_manifests import NODE_POOL, node_selector, placed
 from kinetic._config.options import read_variable
 from kinetic._hardware.placement import COUNT_LABEL
-from kinetic._stores.protocol import PUBLIC_VARIABLES
+from kinetic._stores.protocol import CLOUDS, PUBLIC_VARIABLES
 from kinetic._wire import NamedTuple, order
 from kinetic.errors import (
     AccessDeniedError,
@@ -265,7 +265,7 @@ def check_store(url: str, environ: Mapping[str, str], settings: ClusterSettings)
             next="mount the same file system here, at the same path; or name a bucket in KINETIC_STORE",
         )
     is_shared = bool(volume) or read_variable("KINETIC_SHARED_STORE", environ) == "1"
-    if scheme in {"gs", "s3"} or (scheme == "file" and is_shared):
+    if url.startswith(CLOUDS) or (scheme == "file" and is_shared):
         return
     where = "a folder of this machine" if scheme == "file" else "not a bucket"
     ways = "KINETIC_VOLUME_CLAIMS, if it is in a volume of the cluster, or KINETIC_SHARED_STORE=1, if every pod has it"

@@ -26,7 +26,7 @@ from kinetic._backends.local import limits, recovery, runtime_files
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._config.home import path_of
-from kinetic._stores.protocol import CREDENTIAL_VARIABLES
+from kinetic._stores.protocol import CLOUDS, CREDENTIAL_VARIABLES
 from kinetic._wire import digests, documents, failpoints, python_runtime
 from kinetic._wire import order as wire_order
 from kinetic.errors import BackendUnavailableError, LaunchError
@@ -379,4 +379,4 @@ def allowed_variables(environ: Mapping[str, str], *, cloud: bool = False) -> dic
 
 
 def is_cloud(*addresses: str) -> bool:
-    return any(address.startswith(("gs://", "s3://")) for address in addresses)
+    return any(address.startswith(CLOUDS) for address in addresses)

@@ -56,7 +56,7 @@ _MESSAGE_CHARACTERS = 4_000
 _COPY_BYTES = 1 << 20  # of a class, with what its methods read from the script: more is not worth its bytes
 _TRACEBACK_CHARACTERS = 200_000
 _MOST_CAUSES, _CAUSE_BYTES = 8, 1 << 18
-_ADDRESSES = ("gs:/", "s3:/")  # also with one slash, which is what pathlib leaves of two
+_ADDRESSES = ("gs:/", "s3:/", "az:/")  # also with one slash, which is what pathlib leaves of two
 _NO_PATH = (
     "kinetic: this is an address in a bucket, as the output and checkpoint folders of a job on a cluster are. open() "
     "and pathlib do not understand it; write through a library that supports buckets (docs/clusters.md, Files of a job)"

@@ -86,6 +86,19 @@ def test_a_pod_is_told_where_the_store_is_and_not_who_this_client_is() -> None:
     assert not {"AWS_SECRET_ACCESS_KEY", "HOME", "TOKEN"} & set(request.environment)
 
 
+def test_a_pod_with_its_store_in_azure_asks_for_the_identity_of_its_service_account() -> None:
+    found = replace(launch(settings=ClusterSettings(labels={"team": "vision"})), store_url="az://jobs@account/below")
+
+    request = asked(found, AZURE_STORAGE_ENDPOINT="http://x", AZURE_STORAGE_KEY="no", AZURE_STORAGE_ACCOUNT="other")
+
+    assert request.environment["AZURE_STORAGE_ACCOUNT"] == "account"
+    assert request.environment["AZURE_STORAGE_ENDPOINT"] == "http://x"
+    assert "AZURE_STORAGE_KEY" not in request.environment
+    assert request.labels()["azure.workload.identity/use"] == "true"
+    assert request.labels()["team"] == "vision"
+    assert "azure.workload.identity/use" not in asked(launch()).labels()
+
+
 def test_the_runner_is_told_everything_about_its_job() -> None:
     told = page(launch(deadline=60.0, output_dir="gs://jobs/out"), key_offset=64)
 
