@@ -260,6 +260,8 @@ def create(
             given[field] = given[field] or os.environ.get(f"KINETIC_{field.upper()}", "")
         missing = [field for field in REQUIRED if not given[field]]
     name, given = _complete(name, given, missing)
+    if given["store"].startswith(CLOUDS):
+        given["store"] = parse_address(given["store"]).url  # of Azure, also with the account of this shell
     new = Profile(profiles.check_new_name(name), **given, options=job_options)
     _check(new)
     is_current = profiles.save(os.environ, new, replace=force)
@@ -332,8 +334,6 @@ def _check(new: Profile) -> None:
             why="a kubeconfig context has no default bucket",
             next=f"add --store gs://your-bucket to: kinetic profile create {new.name} --context {new.context}",
         )
-    if new.store.startswith(CLOUDS):
-        parse_address(new.store)
     alone = {
         "KINETIC_HOME": str(settings.kinetic_home(os.environ)),
         "KINETIC_PROFILE": "",

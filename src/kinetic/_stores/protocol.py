@@ -349,11 +349,12 @@ def _azure_account(url: str, named: str) -> str:
     """Return the storage account of an address of Azure: that of the environment where it names none."""
     account = named or azure_settings().get("AccountName", "")
     if not _ACCOUNT.fullmatch(account):
-        rest = url.partition("://")[2].partition("@")[0].partition("/")[0]
+        bucket, _, prefix = url.partition("://")[2].partition("/")
+        whole = f"az://{bucket.partition('@')[0]}@your-account/{prefix or 'folder'}"
         raise OptionError(
             f"{url!r} names no storage account",
             why=f"{account!r} is not a valid name of one" if account else "AZURE_STORAGE_ACCOUNT is not set either",
-            next=f"az://{rest}@your-account/folder, or export AZURE_STORAGE_ACCOUNT=your-account",
+            next=f"{whole}, or export AZURE_STORAGE_ACCOUNT=your-account",
         )
     return account
 

@@ -314,6 +314,16 @@ def test_show_without_any_is_an_error_with_a_way_out(kinetic) -> None:
     assert "kinetic profile use local" in told.stderr
 
 
+def test_a_profile_keeps_the_storage_account_that_only_this_shell_names(kinetic, saved, monkeypatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "labdata")
+    kinetic("profile", "create", "lab", "--context", "c", "--store", "az://jobs/team/")
+
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT")
+    assert "az://jobs@labdata/team" in kinetic("profile", "show", "lab").stdout
+    refused = kinetic("profile", "create", "other", "--context", "c", "--store", "az://jobs/team")
+    assert "az://jobs@your-account/team, or export AZURE_STORAGE_ACCOUNT=your-account" in refused.stderr
+
+
 def test_a_password_in_the_address_of_a_store_is_neither_saved_nor_shown(kinetic, saved) -> None:
     refused = kinetic("profile", "create", "team", *PLACE, "--store", "s3://me:hunter2@bucket/x")
 
