@@ -230,6 +230,7 @@ def _print_profile(found: Profile, *, as_json: bool) -> None:
 )
 @click.option("--labels", metavar="KEY=VALUE,…", help="Labels of all that is made for a job.")
 @click.option("--annotations", metavar="KEY=VALUE,…", help="Annotations of pods.")
+@click.option("--config-maps", metavar="NAME,…", help="ConfigMaps whose entries are variables of all pods.")
 @click.option(
     "--volume-claims", metavar="PATH=CLAIM,…", help="Volumes of all pods: /scratch=scratch,/datasets=datasets:ro."
 )

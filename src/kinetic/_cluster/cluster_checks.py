@@ -264,6 +264,9 @@ class ClusterChecks:
         if named.runtime_class:
             ask = self._question("runtime-class", f"runtime class {named.runtime_class}")
             found.append(Check("runtime-class", "Kubernetes", ask, ("connection",)))
+        if named.config_maps:
+            ask = self._question("config-maps", f"ConfigMaps {', '.join(named.config_maps)}")
+            found.append(Check("config-maps", "Kubernetes", ask, ("connection", "namespace")))
         if named.volume_claims:
             ask = self._question(
                 "volume-claims", f"volume claims {', '.join(each.claim for each in named.volume_claims)}"

@@ -37,7 +37,12 @@ _RESERVED = {
     "job-id": "kinetic finds its jobs by it",
     "kueue.x-k8s.io/queue-name": "KINETIC_QUEUE sets it",
 }
-_LISTS = ("pull_secrets", "tolerations", "volume_claims")  # of the settings; in JSON they have no other form
+_LISTS = (
+    "pull_secrets",
+    "tolerations",
+    "config_maps",
+    "volume_claims",
+)  # of the settings; in JSON they have no other form
 _CLAIM = re.compile(r"(?P<claim>[^/:]+)(?:/(?P<folder>[^:]+))?(?P<read_only>:ro)?")
 _OF_THE_POD = ("/dev", "/kinetic", "/proc", "/sys")  # no volume may hide them
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")  # of taints
@@ -68,6 +73,7 @@ class ClusterSettings(NamedTuple):
     ] = ()  # of pods, besides those for the accelerator, as Kubernetes has them
     labels: Mapping[str, str] | None = None  # of all that is made for a job, besides kinetic's own
     annotations: Mapping[str, str] | None = None  # of pods
+    config_maps: tuple[str, ...] = ()  # names of ConfigMaps whose entries are variables of every pod
     volume_claims: tuple[VolumeClaim, ...] = ()  # what every pod mounts
     gpu_resource: str = ""  # what the cluster calls a GPU; "" for nvidia.com/gpu
     scheduler: str = ""  # of pods; "" for that of Kubernetes
@@ -328,6 +334,7 @@ _KINDS = {
     "tolerations": _Kind("list of taints", "dedicated=research:NoSchedule,gpu", _tolerations),
     "labels": _Kind("list of labels", "team=vision,cost-center=42", _own_labels),
     "annotations": _Kind("list of annotations", "linkerd.io/inject=disabled", _annotations),
+    "config_maps": _Kind("list of ConfigMap names", "proxy,packages", _names),
     "volume_claims": _Kind("list of volumes", "/datasets=datasets:ro,/scratch=scratch", _volume_claims),
     "gpu_resource": _Kind("name of a resource", "nvidia.com/mig-1g.10gb", _resource),
     "scheduler": _Kind("scheduler name", "volcano", _name),

@@ -143,6 +143,7 @@ CLUSTER_SETTINGS = {
     "tolerations": "those for the accelerator",
     "labels": "none",
     "annotations": "none",
+    "config_maps": "none",
     "volume_claims": "none",
     "gpu_resource": "nvidia.com/gpu",
     "scheduler": "that of Kubernetes",

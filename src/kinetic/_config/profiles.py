@@ -43,6 +43,7 @@ _TYPED = {  # these may be what JSON has for them, as well as a string
     "tolerations": "a list of taints",
     "labels": "an object with a string for each label",
     "annotations": "an object with a string for each annotation",
+    "config_maps": "a list of names",
     "volume_claims": "an object with a claim for each path",
     "ttl_hours": "a number of hours",
     "most_attempts": "a number of attempts",
@@ -77,6 +78,7 @@ class Profile(NamedTuple):
     tolerations: str = ""
     labels: str = ""
     annotations: str = ""
+    config_maps: str = ""
     volume_claims: str = ""
     gpu_resource: str = ""
     scheduler: str = ""

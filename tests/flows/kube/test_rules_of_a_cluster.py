@@ -122,6 +122,32 @@ def test_a_job_goes_where_labels_taints_and_a_runtime_are_asked_for(
     assert pod["spec"]["runtimeClassName"] == runtime
 
 
+def test_entries_of_a_config_map_are_variables_of_pods_unless_a_job_captures_another_value(
+    clients: Any, site: Any, machine: str, monkeypatch: Any
+) -> None:
+    entries = {"UV_DEFAULT_INDEX": "https://packages.example/simple", "TOKEN_OF_A_TEST": "theirs"}
+    about = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "proxy"}, "data": entries}
+    monkeypatch.setenv("KINETIC_CONFIG_MAPS", "proxy")
+    monkeypatch.setenv("TOKEN_OF_A_TEST", "mine")
+    program = """
+        import os
+        import kinetic.errors
+
+        @kinetic.run(accelerator="cpu", capture_env_vars=["TOKEN_OF_A_TEST"])
+        def look():
+            return os.environ["UV_DEFAULT_INDEX"], os.environ["TOKEN_OF_A_TEST"]
+
+        try:
+            tell(look())
+        except kinetic.errors.LaunchError as error:
+            tell(str(error))
+    """
+
+    assert "has no ConfigMap proxy" in clients.run(program)
+    site.api.create(f"{site.core}/configmaps", about)
+    assert clients.run(program) == [entries["UV_DEFAULT_INDEX"], "mine"]
+
+
 def test_the_reason_of_a_job_that_a_rule_refuses_names_the_setting(
     clients: Any, kinetic: Any, machine: str, labels_rule: None
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) ->
     names += ("--image-repo", "h.example/team/jobs", "--cpu-disk", "20Gi")
     more = ("--pull-secret", "mine", "--pull-secret", "theirs", "--node-selector", "pool=gpus,zone=a")
     more += ("--tolerations", "a=b", "--labels", "team=x", "--annotations", "a/b=c", "--runtime-class", "nvidia")
+    more += ("--config-maps", "proxy,pip")
     more += ("--volume-claims", "/data=sets:ro", "--gpu-resource", "a.com/b", "--scheduler", "volcano")
     numbers = ("--ttl-hours", "0.5", "--most-attempts", "4")
 
@@ -93,6 +94,7 @@ def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) ->
         tolerations=({"key": "a", "operator": "Equal", "value": "b"},),
         labels={"team": "x"},
         annotations={"a/b": "c"},
+        config_maps=("proxy", "pip"),
         volume_claims=(cluster.VolumeClaim("/data", "sets", read_only=True),),
         gpu_resource="a.com/b",
         scheduler="volcano",
@@ -284,6 +286,7 @@ def test_the_list_as_json_is_a_document(kinetic, home) -> None:
         "tolerations": None,
         "labels": None,
         "annotations": None,
+        "config_maps": None,
         "volume_claims": None,
         "gpu_resource": None,
         "scheduler": None,

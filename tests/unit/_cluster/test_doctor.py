@@ -134,6 +134,7 @@ BREAKS: list[tuple[str, Break, str, str]] = [
         "kubectl get priorityclasses",
     ),
     ("runtime-class", lambda d: d.environ.update(KINETIC_RUNTIME_CLASS="x"), "FAIL", "kubectl get runtimeclasses"),
+    ("config-maps", lambda d: d.environ.update(KINETIC_CONFIG_MAPS="proxy"), "FAIL", "kubectl get configmaps"),
     (
         "volume-claims",
         lambda d: d.environ.update(KINETIC_VOLUME_CLAIMS="/a=b"),
@@ -176,7 +177,7 @@ def test_who_only_submits_jobs_may_do_all_that_fails_a_check(doctor: Doctor) -> 
 
 def test_every_check_has_a_case(doctor: Doctor) -> None:
     doctor.environ |= {"KINETIC_QUEUE": "q", "KINETIC_PRIORITY_CLASS": "p", "KINETIC_STORE_SECRET": "s"}
-    doctor.environ |= {"KINETIC_RUNTIME_CLASS": "r", "KINETIC_VOLUME_CLAIMS": "/v=v"}
+    doctor.environ |= {"KINETIC_RUNTIME_CLASS": "r", "KINETIC_VOLUME_CLAIMS": "/v=v", "KINETIC_CONFIG_MAPS": "c"}
 
     keys = {each.key for each in doctor.checks("v5litepod-1")}
 

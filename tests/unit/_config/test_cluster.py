@@ -25,6 +25,7 @@ TEAM = Profile(
     tolerations="dedicated=research:NoSchedule, gpu",
     labels="team=vision,app.kubernetes.io/part-of=x",
     annotations="linkerd.io/inject=disabled",
+    config_maps="proxy, packages",
     volume_claims="/datasets=sets/imagenet/:ro, /scratch/=scratch",
     gpu_resource="nvidia.com/mig-1g.10gb",
     scheduler="volcano",
@@ -41,6 +42,7 @@ OF_TEAM = ClusterSettings(
         {"key": "gpu", "operator": "Exists"},
     ),
     *({"team": "vision", "app.kubernetes.io/part-of": "x"}, {"linkerd.io/inject": "disabled"}),
+    ("proxy", "packages"),
     (VolumeClaim("/datasets", "sets", "imagenet", read_only=True), VolumeClaim("/scratch", "scratch")),
     *("nvidia.com/mig-1g.10gb", "volcano", "nvidia"),
     *(10 << 30, 7200, 5),
@@ -56,6 +58,7 @@ ENVIRON = {
     "KINETIC_TOLERATIONS": "none",
     "KINETIC_LABELS": "team=speech",
     "KINETIC_ANNOTATIONS": "none",
+    "KINETIC_CONFIG_MAPS": "certificates",
     "KINETIC_VOLUME_CLAIMS": "/a=b",
     "KINETIC_GPU_RESOURCE": "amd.com/gpu",
     "KINETIC_SCHEDULER": "mine",
@@ -66,7 +69,19 @@ ENVIRON = {
 }
 OF_ENVIRON = ClusterSettings(
     *("other", "lead", "low", ("ours",), "127.0.0.1:5000/jobs", "bucket", {"pool": "cpus"}),
-    *((), {"team": "speech"}, {}, (VolumeClaim("/a", "b"),), "amd.com/gpu", "mine", "gvisor", 2 * 10**9, 900, 1),
+    *(
+        (),
+        {"team": "speech"},
+        {},
+        ("certificates",),
+        (VolumeClaim("/a", "b"),),
+        "amd.com/gpu",
+        "mine",
+        "gvisor",
+        2 * 10**9,
+        900,
+        1,
+    ),
 )
 
 

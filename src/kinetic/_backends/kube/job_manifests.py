@@ -286,12 +286,14 @@ def _container(request: JobRequest, mounts: list[Manifest], environment: list[Ma
     variables = [{"name": name, "value": _literal(value)} for name, value in request.environment.items()]
     # A Secret's entries become variables, unless it holds a key file: that is not the value of a variable.
     store = "" if "GOOGLE_APPLICATION_CREDENTIALS" in request.environment else request.settings.store_secret
+    whole = [{"configMapRef": {"name": name}} for name in request.settings.config_maps]
+    whole += [{"secretRef": {"name": store}}] if store else []
     return {
         "name": CONTAINER,
         "image": request.requirements.image,
         "command": [_literal(word) for word in request.command],
         "env": [*variables, *environment],
-        **({"envFrom": [{"secretRef": {"name": store}}]} if store else {}),
+        **({"envFrom": whole} if whole else {}),
         "resources": resources(request),
         "securityContext": {
             "allowPrivilegeEscalation": False,

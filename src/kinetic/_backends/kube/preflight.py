@@ -118,6 +118,12 @@ def questions(
             _require(client, VOLUME_CLAIM, name, in_every_pod, code="volume-claim")
         return ()
 
+    def check_config_maps() -> Sequence[str]:
+        for name in settings.config_maps:
+            _require(client, CONFIG_MAP, name, in_no_pod, code="config-map")
+        return ()
+
+    in_no_pod = "the settings name it, and a pod without it does not start"
     in_every_pod = "the settings name it, so every pod of the job would be rejected"
     in_the_store = "the settings name it for the store, and a pod without it does not start"
     secret, priority, runtime = settings.store_secret, settings.priority_class, settings.runtime_class
@@ -129,6 +135,7 @@ def questions(
         "queue": lambda: _check_queue(client, settings.queue),
         "priority-class": lambda: _require(client, PRIORITY_CLASS, priority, in_every_pod, code="priority-class"),
         "runtime-class": lambda: _require(client, RUNTIME_CLASS, runtime, in_every_pod, code="runtime-class"),
+        "config-maps": check_config_maps,
         "volume-claims": check_volume_claims,
         "store-secret": lambda: _require(client, SECRET, secret, in_the_store, code="secret-missing"),
         "nodes": lambda: _capacity_notes(client, placement, settings, pools),
@@ -198,6 +205,7 @@ _NAMED = {
     "LocalQueue": ("queue", "KINETIC_QUEUE"),
     "PriorityClass": ("priority class", "KINETIC_PRIORITY_CLASS"),
     "RuntimeClass": ("runtime class", "KINETIC_RUNTIME_CLASS"),
+    "ConfigMap": ("ConfigMap", "KINETIC_CONFIG_MAPS"),
     "PersistentVolumeClaim": ("volume claim", "KINETIC_VOLUME_CLAIMS"),
     "Secret": ("Secret", "KINETIC_STORE_SECRET"),
 }

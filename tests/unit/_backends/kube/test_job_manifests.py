@@ -43,6 +43,7 @@ FULL = {
     "runtime_class": "nvidia",
     "scheduler": "volcano",
     "gpu_resource": "nvidia.com/mig-1g.10gb",
+    "config_maps": ("proxy",),
     "volume_claims": (VolumeClaim("/datasets", "sets", "imagenet", read_only=True), VolumeClaim("/scratch", "scratch")),
     "run_as": 1000,
 }

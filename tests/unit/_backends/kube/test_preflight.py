@@ -441,6 +441,18 @@ def test_each_volume_claim_must_exist_and_is_asked_for_once(cluster, client) -> 
     assert cluster.asked("/persistentvolumeclaims/sets") == before + 1
 
 
+def test_config_maps_of_the_settings_must_exist(cluster, client) -> None:
+    settings = ClusterSettings(config_maps=("proxy", "packages"))
+    cluster.objects.add("/api/v1/namespaces/team/configmaps/proxy")
+
+    lacks = refused(client, settings)
+    assert (lacks.code, lacks.what) == ("config-map", "the namespace team has no ConfigMap packages")
+    assert "KINETIC_CONFIG_MAPS" in lacks.next
+
+    cluster.objects.add("/api/v1/namespaces/team/configmaps/packages")
+    assert check(client, place("cpu"), settings) == ()
+
+
 def test_a_priority_class_a_runtime_class_and_a_secret_for_the_store_must_exist(cluster, client) -> None:
     assert refused(client, ClusterSettings(priority_class="high")).code == "priority-class"
     assert refused(client, ClusterSettings(store_secret="aws")).code == "secret-missing"
