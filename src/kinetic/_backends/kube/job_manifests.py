@@ -385,10 +385,16 @@ def _volumes(request: JobRequest) -> tuple[list[Manifest], list[Manifest]]:
         # A file of its own: a folder would hide the Secret's folder beside it.
         source = {"name": request.runner, "defaultMode": _OWNER_ONLY}
         add("runner", RUNNER_PATH, {"configMap": source}, subPath=RUNNER_FILE, readOnly=True)
-    for at, each in enumerate(request.settings.volume_claims):
-        claim = {"claimName": each.claim, "readOnly": each.read_only}
-        part = {"subPath": each.folder} if each.folder else {}
-        add(f"claim-{at}", each.path, {"persistentVolumeClaim": claim}, readOnly=each.read_only, **part)
+    # A volume for each claim, whatever is mounted of it: many kubelets wait forever for the second one of a claim.
+    # https://github.com/kubernetes/kubernetes/issues/51853
+    folders = request.settings.volume_claims
+    for at, name in enumerate(dict.fromkeys(each.claim for each in folders)):
+        of_it = [each for each in folders if each.claim == name]
+        source = {"claimName": name, "readOnly": all(each.read_only for each in of_it)}
+        volumes.append({"name": f"claim-{at}", "persistentVolumeClaim": source})
+        for each in of_it:
+            part = {"name": f"claim-{at}", "mountPath": each.path, "readOnly": each.read_only}
+            mounts.append(part | ({"subPath": each.folder} if each.folder else {}))
     for at, (path, mount) in enumerate(request.buckets):
         attributes = {"bucketName": mount.bucket, "mountOptions": mount.mount_options}
         driver = {"driver": FUSE_DRIVER, "readOnly": mount.read_only, "volumeAttributes": attributes}

@@ -148,6 +148,21 @@ def test_each_claim_is_a_volume_of_every_pod_whose_owner_is_changed_at_most_once
     assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
 
 
+def test_two_folders_of_one_claim_are_one_volume_for_whose_second_one_a_kubelet_would_wait(ask) -> None:
+    claims = (VolumeClaim("/in", "team", "sets", read_only=True), VolumeClaim("/a", "a"), VolumeClaim("/out", "team"))
+
+    pod = pod_of(job_manifests.job(ask(volume_claims=claims)))
+
+    found = [volume for volume in pod["volumes"] if "persistentVolumeClaim" in volume]
+    assert [volume["persistentVolumeClaim"] for volume in found] == [
+        {"claimName": "team", "readOnly": False},
+        {"claimName": "a", "readOnly": False},
+    ]
+    mounted = {mount["mountPath"]: mount for mount in container(pod)["volumeMounts"]}
+    assert mounted["/in"] == {"name": "claim-0", "mountPath": "/in", "readOnly": True, "subPath": "sets"}
+    assert (mounted["/a"]["name"], mounted["/out"]["name"]) == ("claim-1", "claim-0")
+
+
 @pytest.mark.parametrize(
     ("accelerator", "called"), [("gpu-l4x2", "nvidia.com/mig-1g.10gb"), ("tpu-v5e-1", "google.com/tpu")]
 )
