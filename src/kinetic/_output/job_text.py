@@ -57,7 +57,7 @@ class _Row:
         self.cells: list[tuple[str, str]] | None = None  # style and character of each column; "" right of a wide one
         self.start_style = style
         self.end = ""  # the line break behind it
-        self.written = ""  # what a file has of it already
+        self.written = ""  # what a file, or the terminal, has of it already
         self.columns = -1  # that it takes on the terminal; -1: as many as its text
         self.is_dirty = False  # whether it changed since it was drawn
         self.is_cut = False  # whether the terminal shows its beginning only
@@ -362,7 +362,7 @@ class TerminalText:
             self._drawn = len(self._screen.rows)
             return found
         for row in self._screen.rows:
-            row.columns = row.measure()
+            row.columns, row.written = row.measure(), row.text
         self._screen.apply(text)
         return self._redrawn()
 
@@ -407,6 +407,8 @@ class TerminalText:
             row.is_cut = row.is_edited and at >= cursor and wide > columns - 1  # rows above the cursor are shown whole
             row.columns, row.is_dirty = columns - 1 if row.is_cut else wide, False
             texts.append(_cut(row, columns - 1) if row.is_cut else row.shown())
+        if first == len(on_screen) - 1 and not rows[first].is_edited:  # of a long line, only the beginning is kept
+            before, texts[0] = "", texts[0].removeprefix(rows[first].written)
         return f"{before}{f'{_CLEAR_LINE}{chr(10)}'.join(texts)}{_CLEAR_BELOW}"
 
 

@@ -278,6 +278,15 @@ def test_what_goes_back_in_a_long_line_that_came_in_pieces_loses_nothing_in_a_fi
     assert lines[4:] == [""]
 
 
+def test_the_end_of_a_long_line_and_a_bar_below_it_leave_its_beginning_on_the_terminal() -> None:
+    text = TerminalText()
+
+    found = [text.feed("x" * 200_000), text.feed("end\nbar 1%\rbar 2%"), text.feed("\rbar 3%\n"), text.end()]
+
+    assert found[:2] == ["x" * 200_000, "end\x1b[K\nbar 2%\x1b[J"]  # and not 819 lines up, to write less there
+    assert found[2].startswith("\rbar 3%")
+
+
 def test_what_is_shown_does_not_depend_on_where_a_text_is_cut() -> None:
     chance = random.Random(7)
     parts = [
