@@ -357,7 +357,8 @@ def manifest_of(
         is_command=order.is_command,
         after=[each.to_json() for each in order.after] or None,
         kind=launch.placement.kind,
-        chips=launch.placement.resource_count,
+        # CUDA shows a process one part of a GPU (MIG), however many its pod has; two shares may be of the same GPU.
+        chips=1 if requirements.settings.gpu_resource else launch.placement.resource_count,
         require_accelerator=requirements.require_accelerator,
         requirements=requirements.requirements,
         pod=settings,

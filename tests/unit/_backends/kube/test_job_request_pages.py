@@ -209,6 +209,13 @@ def test_a_gpu_job_in_pythons_own_image_finds_the_driver() -> None:
     assert "LD_LIBRARY_PATH" not in asked(theirs).environment
 
 
+def test_of_several_parts_of_a_gpu_one_must_come_up_since_cuda_shows_no_more() -> None:
+    parts = ClusterSettings(gpu_resource="nvidia.com/mig-1g.10gb")
+
+    assert page(launch("gpu-a100x2")).chips == 2
+    assert page(launch("gpu-a100x2", settings=parts)).chips == 1
+
+
 def test_requirements_survive_being_kept_for_another_client() -> None:
     settings = ClusterSettings(pull_secrets=("p",), node_selector={"a": "b"})
     required = PodRequirements("python:3.11-slim", needs=ResourceRequests(4.0), settings=settings)
