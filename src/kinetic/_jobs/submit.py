@@ -368,6 +368,7 @@ def resolve(
         options = job_cost.limited(options, context.placement, context.target, plan.root, os.environ)
     announce(context, options)
     _check_outputs(options, context)
+    _check_volumes(options, context)
     captured = job_options.capture(options.capture_env_vars or (), os.environ)
     by_value = tuple(config_options.read_project_options(plan.root).by_value)
     captured = captured._replace(words=script_state.command_line(function, plan, by_value))
@@ -442,6 +443,19 @@ def _check_outputs(options: Options, context: SubmitContext) -> None:
             next=f"output_dir={context.store.url + '/my-outputs'!r}, or leave it out",
             code="output-elsewhere",
         )
+
+
+def _check_volumes(options: Options, context: SubmitContext) -> None:
+    """Reject a volume inside a claim of the cluster: pods of several jobs would replace each other's link there."""
+    claims = context.settings.volume_claims if context.settings is not None else ()
+    for path in (each.rstrip("/") for each in options.volumes or ()):
+        for each in claims:
+            if f"{path}/".startswith(f"{each.path}/") or each.path.startswith(f"{path}/"):
+                raise OptionError(
+                    f"a volume cannot be mounted at {path!r}",
+                    why=f"KINETIC_VOLUME_CLAIMS has {each.claim} at {each.path}, which other jobs see as well",
+                    next="choose a path outside of it, or pass the data as an argument",
+                )
 
 
 def _remote_builders(options: Options, context: SubmitContext) -> list[RemoteBuilder]:

@@ -257,6 +257,28 @@ def test_a_volume_that_is_missing_or_read_only_is_said_before_anything_is_packed
     assert "has no volume claim other" in clients.run(submit)
 
 
+def test_a_volume_of_one_job_is_not_made_in_a_volume_that_other_jobs_share(
+    clients: Any, machine: str, volume: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("KINETIC_VOLUME_CLAIMS", "/scratch/team=scratch")
+    clients.project.write("set/words", "one two three")
+    submit = """
+        import kinetic
+        from one import add
+        said = []
+        for path in ("/scratch/team/set", "/scratch/team", "/scratch/"):
+            try:
+                add.with_options(volumes={path: kinetic.Data("set")}).run_async(2, 3)
+            except Exception as error:
+                said.append(message(error))
+        tell(said)
+    """
+
+    said = clients.run(submit)
+
+    assert ["KINETIC_VOLUME_CLAIMS has scratch at /scratch/team" in each for each in said] == [True, True, True]
+
+
 def test_a_cluster_without_a_bucket_has_its_store_in_a_volume(
     clients: Any, machine: str, volume: Path, kinetic: Any, monkeypatch: Any
 ) -> None:
