@@ -46,7 +46,7 @@ FULL = {
     "queue": "team-a",
     "buckets": (BucketVolume("/data/set", FuseMount("b", "a", ("implicit-dirs", "only-dir=a"))),),
     "pull_secrets": ("registry",),
-    "run_as": 1000,
+    "run_as": (1000, 100),
 }
 ROWS = [f"gpu-{name}x{max(family.machines)}" for name, family in GPUS.items()] + [
     family.canonical(topology)

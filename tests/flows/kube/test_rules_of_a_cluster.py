@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -290,3 +292,18 @@ def test_a_cluster_without_a_bucket_has_its_store_in_a_volume(
 
     assert value == 5
     assert kinetic("jobs", "logs", job_id).out == "adding\n"
+
+
+def test_a_client_that_is_not_root_and_its_pods_share_a_store_whose_files_are_for_their_owner_only(
+    clients: Any, machine: str, volume: Path, home: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("KINETIC_STORE", str(volume / "store"))
+    monkeypatch.setenv("KINETIC_VOLUME_CLAIMS", f"{volume}=scratch")
+    subprocess.run(["chown", "-R", "1234:1234", home], check=True)
+    reads_all = "--inh-caps=+dac_read_search --ambient-caps=+dac_read_search"  # Python itself may be below /root
+
+    code = "from one import add\nprint(add(2, 3))"
+    words = ["setpriv", *f"--reuid=1234 --regid=1234 --clear-groups {reads_all}".split(), sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=clients.project.root, check=False, capture_output=True, text=True, timeout=60)
+
+    assert done.stdout == "adding\n5\n", done.stderr

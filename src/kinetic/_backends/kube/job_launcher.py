@@ -8,6 +8,7 @@ are derived, so each step can be repeated, and an object that exists already is 
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from base64 import b64decode
@@ -283,7 +284,10 @@ def request_of(
         environment["GOOGLE_APPLICATION_CREDENTIALS"] = f"{STORE_SECRET_FOLDER}/{STORE_KEY_FILE}"
     non_root = security == "restricted"
     has_own_users = security == preflight.OPENSHIFT
-    if (non_root or has_own_users) and runs_as_root:
+    run_as = (GROUP, GROUP) if non_root and runs_as_root else None
+    if wire_order.local_folder(launch.store_url) and os.getuid() and not has_own_users:
+        run_as = os.getuid(), os.getgid()  # what client and pods write to a folder is for its owner only
+    if run_as or (has_own_users and runs_as_root):
         environment["HOME"] = "/tmp"  # noqa: S108 - in a container of the job's own, whose user has no home
     return JobRequest(
         job_id=order.job_id,
@@ -305,7 +309,7 @@ def request_of(
             if ref.fuse and ref.kind in {"prefix", "object"}
         ),
         by_count=by_count,
-        run_as=GROUP if non_root and runs_as_root else None,
+        run_as=run_as,
         non_root=non_root,
         has_own_users=has_own_users,
         needs_token=needs_token,

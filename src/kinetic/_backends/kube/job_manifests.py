@@ -68,7 +68,7 @@ class JobRequest:
     service_account: str = ""  # "" for the namespace's default
     needs_token: bool = False  # of that account
     buckets: tuple[BucketVolume, ...] = ()  # what is mounted instead of copied
-    run_as: int | None = None  # user and group number; None for the image's own, mostly root
+    run_as: tuple[int, int] | None = None  # user and group; None for the image's own, mostly root
     non_root: bool = False  # whether the node refuses an image whose user is root
     has_own_users: bool = False  # whether the cluster gives each pod a user and a group, and rejects others
     by_count: bool = True  # whether nodes are selected by the number of their GPUs, too; some lack that label
@@ -358,8 +358,8 @@ def _pod_security(request: JobRequest) -> Manifest:
     if request.settings.volume_claims:  # else a kubelet would go through all files of a large volume at each start
         found["fsGroupChangePolicy"] = "OnRootMismatch"
     if request.run_as is not None:
-        found |= {"runAsUser": request.run_as, "runAsGroup": request.run_as, "fsGroup": request.run_as}
-        found["runAsNonRoot"] = request.run_as != 0
+        user, group = request.run_as
+        found |= {"runAsUser": user, "runAsGroup": group, "runAsNonRoot": user != 0}
     return found
 
 

@@ -45,7 +45,7 @@ FULL = {
     "gpu_resource": "nvidia.com/mig-1g.10gb",
     "config_maps": ("proxy",),
     "volume_claims": (VolumeClaim("/datasets", "sets", "imagenet", read_only=True), VolumeClaim("/scratch", "scratch")),
-    "run_as": 1000,
+    "run_as": (1000, 100),
 }
 MAKERS = [job_manifests.job_set, job_manifests.indexed_job, job_manifests.leader_worker_set]
 
@@ -294,10 +294,10 @@ def test_a_queue_stands_on_the_job_and_not_on_its_pods(ask) -> None:
 
 
 def test_an_image_that_does_not_run_as_root_can_read_its_secret(ask) -> None:
-    pod = pod_of(job_manifests.job(ask(run_as=1000)))
+    found = pod_of(job_manifests.job(ask(run_as=(1000, 100))))["securityContext"]
 
-    assert pod["securityContext"]["fsGroup"] == 1000
-    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert found["fsGroup"] == 65_532
+    assert (found["runAsUser"], found["runAsGroup"], found["runAsNonRoot"]) == (1000, 100, True)
 
 
 def test_every_pod_meets_the_level_restricted_but_for_its_user(ask) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from importlib import metadata
 
@@ -228,8 +229,8 @@ def test_requirements_survive_being_kept_for_another_client() -> None:
     [
         ("", "python:3.11-slim", "", (None, False, None)),
         ("baseline", "python:3.11-slim", "", (None, False, None)),
-        ("restricted", "python:3.11-slim", "", (65_532, True, "/tmp")),
-        ("restricted", "registry.example/jobs@sha256:ab", "locks/ab", (65_532, True, "/tmp")),
+        ("restricted", "python:3.11-slim", "", ((65_532, 65_532), True, "/tmp")),
+        ("restricted", "registry.example/jobs@sha256:ab", "locks/ab", ((65_532, 65_532), True, "/tmp")),
         ("restricted", "registry.example/train:1", "", (None, True, None)),
     ],
 )
@@ -243,3 +244,32 @@ def test_who_a_job_is_depends_on_what_its_namespace_enforces(
     )
 
     assert (request.run_as, request.non_root, request.environment.get("HOME")) == expected
+
+
+@pytest.mark.parametrize(
+    ("store", "user", "security", "expected"),
+    [
+        ("file:///shared/kinetic", 1234, "", ((1234, 100), "/tmp")),
+        ("file:///shared/kinetic", 1234, "restricted", ((1234, 100), "/tmp")),
+        ("file:///shared/kinetic", 1234, "openshift", (None, "/tmp")),
+        ("file:///shared/kinetic", 0, "", (None, None)),
+        ("gs://jobs/below", 1234, "", (None, None)),
+    ],
+)
+def test_with_a_store_in_a_shared_folder_whose_files_are_for_their_owner_a_job_is_the_user_of_the_client(
+    monkeypatch: pytest.MonkeyPatch, store: str, user: int, security: str, expected: object
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: user)
+    monkeypatch.setattr(os, "getgid", lambda: 100)
+
+    request = job_launcher.request_of(
+        replace(launch(), store_url=store),
+        "research",
+        runner="r",
+        secret="s",
+        account="",
+        environ={},
+        security=security,
+    )
+
+    assert (request.run_as, request.environment.get("HOME")) == expected
