@@ -60,6 +60,7 @@ OPENSHIFT = "openshift"
 _AUTOSCALER_STATUS = CONFIG_MAP.path("kube-system", "cluster-autoscaler-status")  # of the upstream autoscaler
 _KARPENTER = "karpenter.sh"
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
+_OF_KUBERNETES = "node.kubernetes.io/"  # the taints of a node that is cordoned, or not ready
 
 
 def check(
@@ -341,6 +342,7 @@ class MatchingNodes(NamedTuple):
 
     fitting: int  # could take a pod of the job if they were idle
     labelled: int  # have the labels
+    reserved: int  # of these have a taint against the job's pods
 
 
 def _capacity_notes(
@@ -413,8 +415,9 @@ def _note_on_waiting(client: Client, placement: Placement, labels: Mapping[str, 
     if may_grow(client):
         return f"{waits}, which an autoscaler may bring about"
     return (
-        f"{waits}; nothing here seems to add nodes automatically: add some, or name "
-        f"{'their taints in KINETIC_TOLERATIONS' if seen.labelled else 'your own labels in KINETIC_NODE_SELECTOR'}"
+        f"{waits}; nothing here seems to add nodes automatically: add some"
+        f"{', or name the taints of these in KINETIC_TOLERATIONS' if seen.reserved else ''}"
+        f"{'' if seen.labelled else ', or name your own labels in KINETIC_NODE_SELECTOR'}"
     )
 
 
@@ -432,16 +435,19 @@ def _matching_nodes(client: Client, placement: Placement, labels: dict[str, str]
     """Count nodes until there are enough; None where we may not list them."""
 
     def count() -> MatchingNodes | None:
-        fitting = labelled = 0
+        fitting = labelled = reserved = 0
         try:
             for node in _nodes(client, labels, PAGE):
                 labelled += 1
-                fitting += _room_in(node, placement)
+                if taint := _taint_against(node, placement):
+                    reserved += not taint.startswith(_OF_KUBERNETES)
+                else:
+                    fitting += _room_in(node, placement)
                 if fitting >= placement.hosts:
                     break
         except AccessDeniedError:
             return None
-        return MatchingNodes(fitting, labelled)
+        return MatchingNodes(fitting, labelled, reserved)
 
     def seconds(seen: MatchingNodes | None) -> float:
         return discovery.LONG_SECONDS if seen is None or seen.fitting >= placement.hosts else discovery.SHORT_SECONDS
@@ -449,15 +455,20 @@ def _matching_nodes(client: Client, placement: Placement, labels: dict[str, str]
     return discovery.cache_of(client).ask(_key(placement, labels), count, seconds)
 
 
-def _room_in(node: Mapping[str, Any], placement: Placement) -> int:
-    """Return for how many pods a node has what they ask for; 0 if it has a taint against them, as a cordoned one."""
+def _taint_against(node: Mapping[str, Any], placement: Placement) -> str:
+    """Return the key of a taint that keeps pods away from a node, or ""."""
     for each in (node.get("spec") or {}).get("taints") or ():
         taint = (str(each.get("key")), str(each.get("value") or ""), str(each.get("effect")))
         if taint[2] in _REPELLING:
             from kinetic._google.clusters import is_tolerated  # 10 ms, with what speaks to Google; many have no taint
 
             if not is_tolerated(taint, placement.tolerations):
-                return 0
+                return taint[0]
+    return ""
+
+
+def _room_in(node: Mapping[str, Any], placement: Placement) -> int:
+    """Return for how many pods a node has what they ask for."""
     has = str(((node.get("status") or {}).get("allocatable") or {}).get(placement.resource or "", "0"))
     if placement.resource is None:
         return 1

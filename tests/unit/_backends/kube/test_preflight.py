@@ -497,6 +497,7 @@ def test_a_node_without_its_chips_or_with_a_taint_is_not(cluster, client) -> Non
     (said,) = notes(client, "gpu-l4")
 
     assert "too few have 1 nvidia.com/gpu" in said
+    assert "KINETIC_TOLERATIONS" not in said
 
 
 def test_taints_that_its_pods_tolerate_do_not_keep_a_job_away(cluster, client) -> None:
@@ -580,7 +581,9 @@ def test_taints_and_the_name_of_gpus_are_those_of_the_settings(cluster, client) 
     assert notes(client, "gpu-l4", ClusterSettings(**anywhere, tolerations=(tolerated,))) == ()
     (said,) = notes(client, "gpu-l4", ClusterSettings(**anywhere))
     assert "1 nvidia.com/mig-1g.10gb" in said
-    assert "KINETIC_TOLERATIONS" in said
+    assert said.endswith("add some, or name the taints of these in KINETIC_TOLERATIONS")
+    (said,) = notes(client, "gpu-l4", ClusterSettings(node_selector={}, tolerations=(tolerated,)))
+    assert said.endswith("nothing here seems to add nodes automatically: add some")  # its taint keeps no job away
 
 
 def test_where_nodes_may_not_be_listed_nothing_is_concluded(cluster, client) -> None:
