@@ -612,7 +612,7 @@ def secret(request: JobRequest, entries: Mapping[str, bytes], owned_by: Manifest
 def secret_again(made: Manifest, job_id: str, entries: Mapping[str, bytes]) -> Manifest:
     """Return the Secret of a job whose object is there, in place of one that is gone."""
     about = made["metadata"]
-    labels = {name: value for name, value in about["labels"].items() if name in {APP_LABEL, JOB_LABEL, OWNER_LABEL}}
+    labels = {name: value for name, value in about["labels"].items() if name not in {QUEUE_LABEL, WARM_LABEL}}
     found = _metadata(object_name(job_id), about["namespace"], labels) | {"ownerReferences": [owner_of(made)]}
     return _secret(found, entries)
 

@@ -446,6 +446,16 @@ def test_a_secret_goes_with_the_job_that_owns_it(ask) -> None:
     assert as_kubernetes_types_it(manifest, core.Secret) == manifest
 
 
+def test_a_secret_that_is_made_again_has_the_labels_that_it_had(ask) -> None:
+    request = ask(labels={"team": "vision"}, queue="team-a", warm="warm-1")
+    made = job_manifests.job(request)
+    made["metadata"]["uid"] = "uid-1"
+
+    again = job_manifests.secret_again(made, request.job_id, {"job-key": b"k"})
+
+    assert again["metadata"]["labels"] == job_manifests.secret(request, {}, made)["metadata"]["labels"]
+
+
 def test_the_secret_of_a_batch_is_found_by_its_group() -> None:
     manifest = job_manifests.group_secret("grp-0a1b2c3d", "research", "ann", {"environment.json": b"{}"})
 
