@@ -250,7 +250,7 @@ def with_indexes(text: str, lines: Sequence[str], folder: Path, more: Sequence[s
     head, *sections = text.split(_PACKAGE)
     for number, package in enumerate(tomllib.loads(text)["packages"] if found else ()):
         files = (str(each.get("url", "")) for each in _files(package) if each is not package.get("archive"))
-        if address := _index_of(next(files, ""), found):
+        if (address := _index_of(next(files, ""), found)) and "index" not in package:  # another version of uv names it
             sections[number] = f"index = {json.dumps(address)}\n{sections[number]}"
     return _PACKAGE.join([head, *sections])
 

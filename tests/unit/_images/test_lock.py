@@ -220,6 +220,14 @@ def test_the_index_of_a_package_is_named_where_it_is_certain(
     assert [each["name"] for each in packages] == ["a", "b", "c"]
 
 
+def test_an_index_that_uv_has_named_itself_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://one.example/simple")
+    own = 'index = "https://one.example/simple"'
+    text = f'[[packages]]\nname = "a"\n{own}\nsdist = {{ url = "https://files.example/a-1.tar.gz" }}\n'
+
+    assert lock.with_indexes(text, [], tmp_path, []) == text
+
+
 @pytest.mark.parametrize("begin", [[""], ["alpha", "-c "]], ids=["requirement", "constraint"])
 def test_a_file_must_have_a_hash_that_its_line_names(publish, begin: list[str]) -> None:
     publish("alpha", "1.0")
