@@ -308,7 +308,8 @@ def check_group_id(group_id: str) -> str:
 
 
 def only_match(beginning: str, found: Sequence[str], what: str = "job ids") -> str | None:
-    """Return the only id that begins so, or None where there is none."""
+    """Return the only id that begins so, or None where there is none; one that two stores have is one."""
+    found = list(dict.fromkeys(found))
     if len(found) > 1:
         raise OptionError(
             f"{beginning!r} is the beginning of {len(found)} {what}",

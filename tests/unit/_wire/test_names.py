@@ -9,7 +9,7 @@ from kinetic._wire import keys
 from kinetic.errors import OptionError
 
 
-@pytest.mark.parametrize(("found", "expected"), [([], None), (["cpu-a"], "cpu-a")])
+@pytest.mark.parametrize(("found", "expected"), [([], None), (["cpu-a"], "cpu-a"), (["cpu-a"] * 2, "cpu-a")])
 def test_one_id_or_none_that_begins_so_is_no_mistake(found, expected):
     assert keys.only_match("cpu", found) == expected
 
