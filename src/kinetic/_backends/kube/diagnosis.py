@@ -45,6 +45,7 @@ _INDEX = rf"(?:-{job_manifests.SLICE_PREFIX}-(\d+))?-(\d+)-[a-z0-9]{{5}}$"
 _SCALING_FAILED = ("FailedScaleUp", "FailedToScaleUp")
 _SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", *_SCALING_FAILED)
 _PAUSES = "in backoff after failed scale-up"
+_USUAL_SCHEDULER = "default-scheduler"
 _BY_NODES_OF_NOW = {"no-node-matches", "too-large"}  # what the scheduler says where an autoscaler makes the node
 _FULL = {"busy", "pool-full", "quota"}  # where an idle warm pod of one's own may be what holds the node
 _UNSEEN_SECONDS = 120.0  # an autoscaler looks at a pod within some ten seconds, and says so by an event
@@ -416,8 +417,16 @@ def _pending(pod: Object, evidence: Evidence) -> JobState:
     elif (pod.get("spec") or {}).get("nodeName"):
         found = _starting(events, context)
     else:
-        found = Explanation("new", "the scheduler has not looked at it yet")
+        found = _unseen(str((pod.get("spec") or {}).get("schedulerName") or _USUAL_SCHEDULER))
     return _state(JobStatus.PENDING, _with_warm_pod(found, evidence), pod, evidence)
+
+
+def _unseen(scheduler: str) -> Explanation:
+    """Explain why a pod waits that no scheduler has looked at: one that is not in the cluster never does."""
+    if scheduler == _USUAL_SCHEDULER:
+        return Explanation("new", "the scheduler has not looked at it yet")
+    missing = "if it does not within a minute, the cluster may have no such scheduler: correct KINETIC_SCHEDULER"
+    return Explanation("new", f"the scheduler {scheduler} has not looked at it yet", next=missing)
 
 
 def _waiting(reason: str, message: str, container: str, pod: Object, evidence: Evidence) -> Explanation | None:

@@ -69,6 +69,12 @@ def with_limit(found: dict) -> dict:
     return found
 
 
+def scheduled_by(name: str) -> dict:
+    found = pod()
+    found["spec"]["schedulerName"] = name
+    return found
+
+
 def disrupted(cause: str, said: str = "", **more: Any) -> dict:
     conditions = [condition("DisruptionTarget", cause, said)]
     return ended(143, **{"conditions": conditions, **more})
@@ -383,6 +389,10 @@ ROWS = [
         P, "queued", "a queue of the cluster holds it", "", WAIT,
     ),
     Row("new pod", facts(pod()), P, "new", "the scheduler has not looked at it yet", ""),
+    Row(
+        "no scheduler", facts(scheduled_by("volcano")), P, "new", "the scheduler volcano has not looked at it yet",
+        "correct KINETIC_SCHEDULER", WAIT,
+    ),
     # ------------------------------------------------------------------------------------------- image and container
     Row(
         "image missing",
