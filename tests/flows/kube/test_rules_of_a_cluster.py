@@ -181,6 +181,7 @@ def test_a_job_in_a_namespace_of_openshift_has_the_user_and_the_group_that_it_ge
     clients.project.write(
         "who.py",
         """
+        import getpass
         import os
         import kinetic
 
@@ -188,11 +189,11 @@ def test_a_job_in_a_namespace_of_openshift_has_the_user_and_the_group_that_it_ge
         def who():
             with open(os.path.join(os.environ["KINETIC_OUTPUT_DIR"], "kept"), "w") as file:
                 file.write("x")
-            return os.getuid(), sorted({os.getgid(), *os.getgroups()}), os.path.expanduser("~")
+            return os.getuid(), sorted({os.getgid(), *os.getgroups()}), os.path.expanduser("~"), getpass.getuser()
     """,
     )
 
-    assert clients.run("from who import who\ntell(who())") == [USER, [0, USER], "/tmp"]
+    assert clients.run("from who import who\ntell(who())") == [USER, [0, USER], "/tmp", "kinetic"]
 
 
 @pytest.fixture

@@ -288,7 +288,8 @@ def request_of(
     if wire_order.local_folder(launch.store_url) and os.getuid() and not has_own_users:
         run_as = os.getuid(), os.getgid()  # what client and pods write to a folder is for its owner only
     if run_as or (has_own_users and runs_as_root):
-        environment["HOME"] = "/tmp"  # noqa: S108 - in a container of the job's own, whose user has no home
+        # In a container of the job's own, whose user has no home, and no name: getpass.getuser() would fail.
+        environment |= {"HOME": "/tmp", "USER": "kinetic"}  # noqa: S108
     return JobRequest(
         job_id=order.job_id,
         namespace=namespace,
