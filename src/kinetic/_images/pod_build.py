@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,7 @@ def build(page: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> d
         cache.folder.mkdir()
         for sha256, data in (page.get("carried") or {}).items():
             (cache.folder / f"{sha256}.whl").write_bytes(data)
-        made = [_build_wheel(source, folder, cache, environ) for source in sources]
+        made = [_build_wheel(source, request.lock.platform.machine, folder, cache, environ) for source in sources]
         lock = with_built(request.lock, made)
         target, base = Reference.parse(f"{request.repository}:env"), Reference.parse(request.source)
         _print(f"building an image of {len(lock.wheels)} packages for {request.repository}")
@@ -191,8 +192,11 @@ def _write_netrc(file: Path, indexes: Mapping[str, Sequence[str]]) -> Path:
 # ----------------------------------------------------------------------------------------------------- from source
 
 
-def _build_wheel(source: Source, folder: Path, cache: WheelCache, environ: Mapping[str, str]) -> Wheel:
-    """Build the wheel of a package for this machine's Python, and put it into the cache under its hash."""
+def _build_wheel(source: Source, wanted: str, folder: Path, cache: WheelCache, environ: Mapping[str, str]) -> Wheel:
+    """Build the wheel of a package for this machine's Python, and put it into the cache under its hash.
+
+    The processor that is wanted may be another one: then what was compiled is refused, and plain Python is not.
+    """
     out = folder / f"built-{source.name}"
     out.mkdir()
     what = source.url
@@ -215,6 +219,14 @@ def _build_wheel(source: Source, folder: Path, cache: WheelCache, environ: Mappi
             why=f"{' '.join(words[:3])} ended with exit code {code}; its output is in the log of this build",
             next="choose a version that has wheels, or a base image with what it needs: KINETIC_BASE_IMAGE",
             code="source-build",
+        )
+    if (here := platform.machine()) != wanted and not found[0].stem.endswith("-any"):
+        raise ImageBuildError(
+            f"{source.name} {source.version} must be compiled on a machine of the job's kind",
+            why=f"it was compiled on {here} here, and the job runs on {wanted}",
+            next='write container_image="python": then it is compiled when the job starts; or choose a version '
+            "that has wheels",
+            code="source-only",
         )
     data = found[0].read_bytes()
     sha256 = hashlib.sha256(data).hexdigest()

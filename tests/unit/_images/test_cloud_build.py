@@ -6,9 +6,11 @@ import hashlib
 import io
 import json
 import os
+import platform
 import tarfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +19,7 @@ import pytest
 from servers.google_cloud import Fault, GoogleCloud
 from servers.registry import anonymous
 
-from kinetic._images import bundled, cloud_build, lock_store
+from kinetic._images import bundled, cloud_build, lock_store, pod_build
 from kinetic._images.builders import NotWaitingError, UnavailableError
 from kinetic._images.cloud_build import CloudBuilder
 from kinetic._images.container_registry import Registry
@@ -281,6 +283,23 @@ def test_source_code_that_does_not_compile_fails_the_build_with_its_log(builder,
     assert caught.value.code == "cloud-build"
     assert "no compiler likes this" in capsys.readouterr().err
     assert objects(cloud) == ["log-b-1.txt"]
+
+
+@pytest.mark.parametrize("tag", ["py3-none-any", "py3-none-linux_x86_64"])
+def test_what_was_compiled_on_another_processor_than_the_job_has_gets_into_no_image(
+    request_of, from_source, cloud, registry, tag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    request = from_source(BACKEND.replace("py3-none-any", tag))
+    lock = replace(request.lock, platform=replace(request.lock.platform, machine="aarch64"))
+    page = {**request._replace(lock=lock).to_json(), "carried": {}}
+
+    if tag.endswith("any"):
+        assert [each["wheel"]["name"] for each in pod_build.build(page)["wheels"]] == ["compiled"]
+        return
+    with pytest.raises(ImageBuildError, match="compiled on x86_64 here, and the job runs on aarch64") as caught:
+        pod_build.build(page)
+    assert caught.value.code == "source-only"
 
 
 def test_a_build_that_nobody_waits_for_is_found_by_the_next_submission(builder, cloud, request_of) -> None:
