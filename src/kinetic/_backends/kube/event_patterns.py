@@ -151,6 +151,11 @@ SCHEDULING = (
         "its nodes are cordoned: they take no new pods, as while they are drained or upgraded",
         "wait until a node is open again; an administrator opens one with kubectl uncordon NODE"),
     Pattern(
+        "volume", r"volume node affinity conflict|didn't find available persistent volumes to bind",
+        "no node that fits can mount a volume of the job, which is in another zone or on another node",
+        "kubectl get pv -o yaml shows where it is: choose nodes there with KINETIC_NODE_SELECTOR, or name a claim that "
+        "all nodes reach in KINETIC_VOLUME_CLAIMS", stuck=True),
+    Pattern(
         "no-node-matches",
         r"(?:untolerated|had) taint (?P<taint>\{(?!node(?:-role)?\.kubernetes\.io/|(?:google|nvidia)\.com/)[^}]*\})",
         "no node of this cluster accepts the job: some are reserved by {taint}",

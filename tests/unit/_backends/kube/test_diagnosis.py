@@ -463,6 +463,12 @@ ROWS = [
         P, "volume", "mounted by one node at a time", "ReadWriteMany", WAIT,
     ),
     Row(
+        "a volume in another zone",
+        facts(unschedulable("0/4 nodes are available: 1 node(s) had volume node affinity conflict, 3 node(s) didn't "
+                            "match Pod's node affinity/selector. preemption: 0/4 nodes are available.")),
+        P, "volume", "a volume of the job, which is in another zone", "KINETIC_NODE_SELECTOR", STUCK,
+    ),
+    Row(
         "a volume that may not be mounted",
         facts(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "pvc-1" : mount failed: '
                                         "exit status 32: mount.nfs: PermissionDenied")),
